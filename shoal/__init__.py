@@ -1,0 +1,1 @@
+"""Shoal: a durable, replicated state layer for AI agents."""

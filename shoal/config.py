@@ -1,0 +1,79 @@
+"""Every bound and setting, by name. A bound that is not here does not exist.
+
+`Config` is checked as a whole by `checked`; where its values come from (flags,
+environment, a TOML file) is `shoal.cli.settings`' business.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from shoal.errors import InvalidConfig
+
+KiB = 1024
+MiB = 1024 * KiB
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """Settings of a node; an embedded store has the same, less the listener's."""
+
+    # Where it listens. Port 0 lets the system choose.
+    listen_host: str = "127.0.0.1"
+    listen_port: int = 7400
+
+    # Requests.
+    request_bytes_max: int = 16 * MiB  # One REST body or session message.
+    channels_max: int = 4096  # In one checkpoint.
+    batch_writes_max: int = 1024
+    page_items_max: int = 1000  # In one answer of a listing, history or journal.
+    page_bytes_max: int = 8 * MiB  # The same, by bytes: a page ends at the first item past it.
+    document_bytes_max: int = 64 * MiB  # A document's whole state.
+    siblings_max: int = 32  # Concurrent values of one register.
+    roots_max: int = 256  # Root types of one document.
+    key_window_s: int = 24 * 3600  # How long a client-made idempotency key is remembered.
+
+    # Sessions.
+    sessions_max: int = 1024
+    session_requests_max: int = 1024  # Under way at once on one session; past it the socket is not read.
+    session_send_bytes_max: int = 32 * MiB  # Waiting to be sent on one session; past it it is closed.
+    subscriptions_max: int = 256  # On one session.
+    subscription_bytes_max: int = 8 * MiB  # Waiting for one subscriber; past it: SlowConsumer.
+    heartbeat_s: float = 20.0
+
+    # Client.
+    connect_timeout_s: float = 10.0
+    request_timeout_s: float = 30.0
+    reconnect_delay_s_max: float = 2.0
+    client_requests_max: int = 4096  # Under way at once; more callers wait.
+
+    # Storage.
+    writes_pending_max: int = 16384  # Written, not yet durable; past it: Overloaded.
+    memtable_bytes: int = 64 * MiB
+    block_cache_bytes: int = 64 * MiB
+    witness_interval_s: float = 0.25
+
+    # Caches: entries are dropped oldest first.
+    partitions_cached_max: int = 1024
+    checkpoint_cache_bytes: int = 32 * MiB  # Last serialised state of live threads.
+    document_cache_max: int = 64  # Live documents.
+    document_snapshot_updates: int = 512  # Updates since the last snapshot that make a new one due.
+
+    stop_timeout_s: float = 10.0
+
+
+def checked(config: Config) -> Config:
+    """Return `config` if every field is in range.
+
+    Raises:
+        InvalidConfig: naming the field.
+    """
+    for name in config.__struct_fields__:
+        if name not in ("listen_host", "listen_port") and getattr(config, name) <= 0:
+            raise InvalidConfig(f"{name} must be greater than 0; it is {getattr(config, name)}.", field=name)
+    if not 0 <= config.listen_port <= 65535:
+        raise InvalidConfig(f"listen_port must be 0 to 65535; it is {config.listen_port}.", field="listen_port")
+    if not config.listen_host:
+        raise InvalidConfig("listen_host must not be empty.", field="listen_host")
+    if config.memtable_bytes < MiB:
+        raise InvalidConfig(f"memtable_bytes must be at least {MiB}; it is {config.memtable_bytes}.", field="memtable_bytes")
+    return config

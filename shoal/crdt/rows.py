@@ -1,0 +1,57 @@
+"""What a data type stands on: the rows of one object, and an operation's stamp.
+
+The node puts a storage transaction behind `Rows`; tests put a dict. Keys are
+relative to the object and begin with one byte that says which rows they are;
+each type documents its own in `docs/STORAGE.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from shoal.crdt.dot import Dot, VersionVector
+
+
+class Rows(Protocol):
+    """The rows of one object. Reads see the writes made before them."""
+
+    def get(self, key: bytes, /) -> bytes | None: ...
+
+    def put(self, key: bytes, value: bytes, /) -> None: ...
+
+    def delete(self, key: bytes, /) -> None: ...
+
+    def scan(
+        self, prefix: bytes, /, *, after: bytes | None = None, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Rows whose key begins with `prefix`, in key order (or its reverse).
+
+        `after` is exclusive, in the direction of the scan, and a whole key, `prefix` included.
+        """
+        ...
+
+
+class Stamp(NamedTuple):
+    """When and by whom an operation was issued. Equal on every replica."""
+
+    dot: Dot
+    hlc: int
+    wall_ms: int  # The issuer's wall clock: for "as of" and TTL, never for order.
+    context: VersionVector  # Of the partition, as the origin knew it before this operation.
+    index: int = 0  # Of the mutation within its operation.
+
+    def pack_position(self) -> bytes:
+        """34 bytes: HLC, dot, index. Their order is a causal order of mutations."""
+        return self.hlc.to_bytes(8, "big") + self.dot.pack() + self.index.to_bytes(2, "big")
+
+
+POSITION_BYTES = 8 + 24 + 2
+
+
+def successor(prefix: bytes) -> bytes | None:
+    """The least key above every key that begins with `prefix`; None if there is none."""
+    trimmed = prefix.rstrip(b"\xff")
+    if not trimmed:
+        return None
+    return trimmed[:-1] + bytes([trimmed[-1] + 1])

@@ -1,0 +1,205 @@
+"""Every error that Shoal raises on purpose, as one tree.
+
+Each error says three things: what happened (its text), whether anything was
+written (`written`), and what the caller can do (the text's last sentence).
+`code` names the class on the wire, so that a client raises what the node
+raised; `status` is its HTTP status.
+
+    ShoalError
+    ├── InvalidInput            the request itself is wrong; sending it again cannot help
+    │   ├── InvalidName         a name is empty, too long, or holds control characters
+    │   ├── InvalidValue        a value cannot be serialised, or bytes are not what they claim
+    │   ├── InvalidConfig       a setting is unknown, of the wrong type, or out of range
+    │   ├── TooLarge            a body, frame or value is over its bound
+    │   ├── SpansPartitions     a batch names objects of more than one partition
+    │   └── Unsupported         unknown request type, or a feature of a newer version
+    ├── NotFound                no such thread, checkpoint, branch, document, …
+    ├── Conflict                the request is valid, the state has moved on
+    │   ├── HeadMoved           `expect_head` is not the only head of the branch
+    │   ├── KeyReused           an idempotency key came again with another payload
+    │   ├── KeyExpired          a key is older than the window in which keys are remembered
+    │   ├── TooManySiblings     a register would hold more concurrent values than allowed
+    │   └── RootConflict        a document's root exists with another type
+    ├── NotReady                an update depends on one that this replica lacks
+    ├── Unavailable             try again later, or elsewhere
+    │   ├── Overloaded          a bound was reached; `retry_after_s` says when to try again
+    │   ├── ShuttingDown        the node is stopping
+    │   ├── ReadOnly            storage failed; the node reads, and refuses writes
+    │   └── SlowConsumer        a watcher fell behind its byte budget and was cut off
+    ├── Disconnected            no node could be reached; nothing was sent
+    ├── OutcomeUnknown          the connection broke after the request left
+    └── StorageError            the data directory
+        ├── StoreLocked         another process has it open
+        ├── StoreCorrupt        a checksum, a witness or the log does not hold
+        ├── StoreTooNew         it was written by a newer version
+        └── StorageFull         the disk is full, or writing failed
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+Written = Literal["no", "yes", "unknown"]
+
+
+class ShoalError(Exception):
+    """The root: catch it to catch everything that Shoal raises on purpose."""
+
+    code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+    written: Written = "no"
+
+    def __init__(self, message: str, /, **detail: str | int | float | list[str] | None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+
+
+class InvalidInput(ShoalError):
+    code = "invalid-input"
+    status = 400
+
+
+class InvalidName(InvalidInput):
+    code = "invalid-name"
+
+
+class InvalidValue(InvalidInput):
+    code = "invalid-value"
+
+
+class InvalidConfig(InvalidInput):
+    code = "invalid-config"
+
+
+class TooLarge(InvalidInput):
+    code = "too-large"
+    status = 413
+
+
+class SpansPartitions(InvalidInput):
+    code = "spans-partitions"
+
+
+class Unsupported(InvalidInput):
+    code = "unsupported"
+    status = 422
+
+
+class NotFound(ShoalError):
+    code = "not-found"
+    status = 404
+
+
+class Conflict(ShoalError):
+    code = "conflict"
+    status = 409
+
+
+class HeadMoved(Conflict):
+    """`detail["heads"]` lists the branch's heads as this replica holds them."""
+
+    code = "head-moved"
+    status = 412
+
+
+class KeyReused(Conflict):
+    code = "key-reused"
+    status = 422
+
+
+class KeyExpired(Conflict):
+    code = "key-expired"
+    status = 410
+
+
+class TooManySiblings(Conflict):
+    code = "too-many-siblings"
+
+
+class RootConflict(Conflict):
+    code = "root-conflict"
+
+
+class NotReady(ShoalError):
+    code = "not-ready"
+    status = 409
+
+
+class Unavailable(ShoalError):
+    code = "unavailable"
+    status = 503
+
+
+class Overloaded(Unavailable):
+    """`detail["retry_after_s"]` says how long to wait."""
+
+    code = "overloaded"
+    status = 429
+
+
+class ShuttingDown(Unavailable):
+    code = "shutting-down"
+
+
+class ReadOnly(Unavailable):
+    code = "read-only"
+
+
+class SlowConsumer(Unavailable):
+    code = "slow-consumer"
+
+
+class Disconnected(ShoalError):
+    code = "disconnected"
+    status = 503
+
+
+class OutcomeUnknown(ShoalError):
+    """Send the same request with the same idempotency key again: it is applied once."""
+
+    code = "outcome-unknown"
+    status = 504
+    written: Written = "unknown"
+
+
+class StorageError(ShoalError):
+    code = "storage"
+
+
+class StoreLocked(StorageError):
+    code = "store-locked"
+
+
+class StoreCorrupt(StorageError):
+    code = "store-corrupt"
+
+
+class StoreTooNew(StorageError):
+    code = "store-too-new"
+
+
+class StorageFull(StorageError):
+    """A write or its fsync failed. What was waiting for that fsync may or may not be on disk."""
+
+    code = "storage-full"
+    status = 507
+    written: Written = "unknown"
+
+
+def _tree(root: type[ShoalError]) -> dict[str, type[ShoalError]]:
+    found = {root.code: root}
+    for child in root.__subclasses__():
+        found.update(_tree(child))
+    return found
+
+
+BY_CODE: dict[str, type[ShoalError]] = _tree(ShoalError)
+
+
+def from_wire(code: str, message: str, detail: dict[str, str | int | float | list[str] | None], written: str) -> ShoalError:
+    """Rebuild the error that a node sent; a code of a newer version becomes a ShoalError."""
+    error = BY_CODE.get(code, ShoalError)(message, **detail)
+    if written in ("no", "yes", "unknown"):
+        error.written = written  # type: ignore[assignment]
+    return error

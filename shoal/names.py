@@ -1,0 +1,55 @@
+"""Names of spaces, threads, documents and the like: validated once, at the edge.
+
+A name is 1 to 1,024 bytes of UTF-8 without control characters (Unicode
+category Cc, so that no terminal, header or log line can be forged through
+one). `/` and `{}` are legal: `{crew-7}/planner` is one name, whose tag
+`crew-7` chooses its partition. `.` and `..` are refused, since HTTP clients
+rewrite them. A name is compared byte for byte; it is never a pattern.
+"""
+
+from __future__ import annotations
+
+import re
+
+from shoal.errors import InvalidName
+
+NAME_BYTES_MAX = 1024
+KEY_BYTES_MAX = 255
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+
+
+def check_name(kind: str, name: object, /) -> str:
+    """Return `name` if it is legal; `kind` ("thread", "space", …) is for the message.
+
+    Raises:
+        InvalidName: it is not; nothing was written.
+    """
+    return _check(kind, name, NAME_BYTES_MAX)
+
+
+def check_key(kind: str, key: object, /) -> str:
+    """The same for idempotency keys: 1 to 255 bytes.
+
+    Raises:
+        InvalidName: it is not legal; nothing was written.
+    """
+    return _check(kind, key, KEY_BYTES_MAX)
+
+
+def _check(kind: str, name: object, bytes_max: int) -> str:
+    if not isinstance(name, str):
+        raise InvalidName(f"a {kind} name must be a string, not {type(name).__name__}. Nothing was written.")
+    if not name:
+        raise InvalidName(f"a {kind} name must not be empty. Nothing was written.")
+    try:
+        size = len(name) if name.isascii() else len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidName(f"a {kind} name must be valid Unicode (it holds a lone surrogate). Nothing was written.") from None
+    if size > bytes_max:
+        raise InvalidName(f"a {kind} name must be at most {bytes_max} bytes; this one has {size}. Nothing was written.")
+    if _CONTROL.search(name):
+        raise InvalidName(f"a {kind} name must not hold control characters: {name[:80]!r}. Nothing was written.")
+    if name in (".", ".."):
+        raise InvalidName(f"a {kind} name must not be {name!r}: HTTP clients rewrite it. Nothing was written.")
+    return name

@@ -1,0 +1,1 @@
+"""What crosses a connection, pure: requests, replies, frames. `docs/PROTOCOL.md` has the bytes."""

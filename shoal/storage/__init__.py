@@ -1,0 +1,1 @@
+"""One `Storage` interface; RocksDB, and a memory reference that can forget unsynced writes."""

@@ -1,0 +1,67 @@
+"""The storage seam: an ordered map of bytes with atomic writes and an explicit fsync.
+
+Laws, which the contract suite (`tests/storage/test_contract.py`) holds every
+implementation to:
+
+- A write is atomic and visible to reads at once; it is durable once a `sync`
+  that began after it has returned.
+- After a crash the store holds a prefix of the writes, in the order in which
+  they were made: all that were synced, and perhaps some after them.
+- A scan either ends at its end or raises; it is never silently short.
+- After a failed write or sync nothing more is written in this opening.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+
+class Storage(Protocol):
+    """`get`, `scan` and `write` are called from one thread, `sync` from another, at the same time."""
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """The value of `key`, or None.
+
+        Raises:
+            StoreCorrupt: the block that should hold it does not pass its checksum.
+        """
+        ...
+
+    def scan(
+        self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The rows with `start` ≤ key < `stop` (None: to the end), in key order or its reverse.
+
+        It shows the store as it was when the first row was asked for.
+
+        Raises:
+            StoreCorrupt: while iterating, when a block does not pass its checksum.
+        """
+        ...
+
+    def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
+        """Delete `ranges` (start inclusive, stop exclusive), then put `rows` (None deletes), atomically.
+
+        Returns the write's number: 1, 2, 3, … within this opening.
+
+        Raises:
+            StorageFull: nothing of it is shown; the store refuses further writes.
+        """
+        ...
+
+    def sync(self) -> int:
+        """Make durable all that was written before the call; return the number that this covers.
+
+        Blocks, and releases the interpreter lock while it does.
+
+        Raises:
+            StorageFull: what was written since the last sync may or may not be on disk.
+        """
+        ...
+
+    def bytes_on_disk(self) -> int: ...
+
+    def close(self) -> None:
+        """Sync and release everything. Closing twice is allowed; nothing else is, after it."""
+        ...

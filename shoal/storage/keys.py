@@ -1,0 +1,120 @@
+"""Every key in the store, byte for byte. `docs/STORAGE.md` has the same as tables.
+
+Laws:
+- A key begins with its table's byte. Integers are big-endian and of fixed
+  width, so that key order is number order.
+- Each part of variable length but the last is preceded by its length (two
+  bytes), so that no two tuples share a key and a scan of one object meets that
+  object's rows alone, whatever bytes its name holds.
+- The last part runs to the end of the key, so that rows under one prefix are
+  in the order of their last part: names list in byte order.
+
+    M name                                            the store itself
+    V partition₂ origin₁₆                             sequence, HLC and chain hash of an origin
+    L partition₂ origin₁₆ sequence₈                   the operation log
+    O partition₂ kind₁ space₂₊ₙ name₂₊ₙ row           an object's rows
+    K partition₂ key                                  idempotency keys of requests
+    C space₂₊ₙ kind₁ name                             catalog: which objects there are (derived)
+    D partition₂ kind₁ space₂₊ₙ name₂₊ₙ               document snapshots (derived)
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from shoal.crdt.dot import DOT_BYTES, Dot, Origin
+
+
+class Kind(IntEnum):
+    """Object kinds. The numbers are on disk and never reused."""
+
+    THREAD = 1
+    DOCUMENT = 2
+    COUNTER = 3
+    REGISTER = 4
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+KINDS: dict[str, Kind] = {kind.label: kind for kind in Kind}
+
+META = b"M"
+VECTOR = b"V"
+LOG = b"L"
+OBJECT = b"O"
+KEY = b"K"
+CATALOG = b"C"
+SNAPSHOT = b"D"
+
+
+def meta(name: str) -> bytes:
+    return META + name.encode()
+
+
+def vector(partition: int, origin: Origin | None = None) -> bytes:
+    """The row of one origin, or with None the prefix of a partition's vector."""
+    return VECTOR + partition.to_bytes(2, "big") + (origin or b"")
+
+
+def log(partition: int, dot: Dot) -> bytes:
+    return LOG + partition.to_bytes(2, "big") + dot.pack()
+
+
+def log_of(partition: int, origin: Origin | None = None) -> bytes:
+    """The prefix of a partition's log, or of one origin's part of it."""
+    return LOG + partition.to_bytes(2, "big") + (origin or b"")
+
+
+def split_log(key: bytes) -> tuple[int, Dot]:
+    return int.from_bytes(key[1:3], "big"), Dot.unpack(key[3 : 3 + DOT_BYTES])
+
+
+def object_rows(partition: int, kind: Kind, space: str, name: str) -> bytes:
+    """The prefix of an object's rows."""
+    return OBJECT + partition.to_bytes(2, "big") + _identity(kind, space, name)
+
+
+def split_object(key: bytes) -> tuple[int, Kind, str, str, bytes]:
+    """Partition, kind, space, name and the row's own key."""
+    partition, kind = int.from_bytes(key[1:3], "big"), Kind(key[3])
+    space, rest = _take(key[4:])
+    name, row = _take(rest)
+    return partition, kind, space.decode(), name.decode(), row
+
+
+def snapshot(partition: int, kind: Kind, space: str, name: str) -> bytes:
+    return SNAPSHOT + partition.to_bytes(2, "big") + _identity(kind, space, name)
+
+
+def request_key(partition: int, key: str) -> bytes:
+    return KEY + partition.to_bytes(2, "big") + key.encode()
+
+
+def catalog(space: str, kind: Kind, name: str = "") -> bytes:
+    """An object's entry; with an empty name (none is legal) the prefix of its kind."""
+    return catalog_of(space) + bytes([kind]) + name.encode()
+
+
+def catalog_of(space: str) -> bytes:
+    return CATALOG + _sized(space)
+
+
+def split_catalog(key: bytes) -> tuple[str, Kind, str]:
+    space, rest = _take(key[1:])
+    return space.decode(), Kind(rest[0]), rest[1:].decode()
+
+
+def _identity(kind: Kind, space: str, name: str) -> bytes:
+    return bytes([kind]) + _sized(space) + _sized(name)
+
+
+def _sized(part: str) -> bytes:
+    encoded = part.encode()
+    return len(encoded).to_bytes(2, "big") + encoded
+
+
+def _take(packed: bytes) -> tuple[bytes, bytes]:
+    end = 2 + int.from_bytes(packed[:2], "big")
+    return packed[2:end], packed[end:]

@@ -1,0 +1,32 @@
+"""`Rows` over a dict: the obvious twin of the node's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+class DictRows:
+    """Rows of one object in memory. `canonical` is what replicas compare."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes] = {}
+
+    def get(self, key: bytes, /) -> bytes | None:
+        return self.rows.get(key)
+
+    def put(self, key: bytes, value: bytes, /) -> None:
+        self.rows[key] = value
+
+    def delete(self, key: bytes, /) -> None:
+        self.rows.pop(key, None)
+
+    def scan(
+        self, prefix: bytes, /, *, after: bytes | None = None, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        keys = sorted((k for k in self.rows if k.startswith(prefix)), reverse=reverse)
+        if after is not None:
+            keys = [k for k in keys if (k < after if reverse else k > after)]
+        return iter([(k, self.rows[k]) for k in keys[:limit]])
+
+    def canonical(self) -> list[tuple[bytes, bytes]]:
+        return sorted(self.rows.items())
