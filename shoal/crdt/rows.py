@@ -39,11 +39,11 @@ class Stamp(NamedTuple):
     hlc: int
     wall_ms: int  # The issuer's wall clock: for "as of" and TTL, never for order.
     context: VersionVector  # Of the partition, as the origin knew it before this operation.
-    index: int = 0  # Of the mutation within its operation.
+    nth: int = 0  # Of the mutation within its operation.
 
     def pack_position(self) -> bytes:
-        """34 bytes: HLC, dot, index. Their order is a causal order of mutations."""
-        return self.hlc.to_bytes(8, "big") + self.dot.pack() + self.index.to_bytes(2, "big")
+        """34 bytes: HLC, dot, nth. Their order is a causal order of mutations."""
+        return self.hlc.to_bytes(8, "big") + self.dot.pack() + self.nth.to_bytes(2, "big")
 
 
 POSITION_BYTES = 8 + 24 + 2
