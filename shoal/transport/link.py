@@ -1,0 +1,305 @@
+"""One WebSocket to one node, many requests under way on it at once.
+
+Laws:
+
+- A call ends exactly once: with its reply, with the node's error, with its
+  time-out, or with the link. A reply that nobody waits for any more is dropped.
+- A write whose frame may have left ends a broken link, or its time-out, with
+  OutcomeUnknown; whatever had not left, and every read, with Disconnected or
+  Unavailable, which say that nothing was written.
+- Frames of one turn of the event loop share messages; they leave in the order
+  of the calls.
+- A link that is lost stays lost: `shoal.transport.session` dials another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+
+import aiohttp
+from msgspec import Raw
+
+from shoal.config import Config
+from shoal.errors import Disconnected, OutcomeUnknown, ShoalError, TooLarge, Unavailable
+from shoal.protocol.frames import (
+    COALESCED_BYTES_MAX,
+    PROTOCOL,
+    EndFrame,
+    ErrorFrame,
+    Hello,
+    NodeFrame,
+    PushFrame,
+    ReplyFrame,
+    Welcome,
+    decode_node_frames,
+    decode_reply,
+    decode_welcome,
+    encode_call,
+    encode_cancel,
+    encode_hello,
+    encode_subscribe,
+    message_bytes,
+    messages,
+)
+from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Subscription, Write
+from shoal.transport.dialling import open_socket
+from shoal.transport.inbox import Inbox
+
+
+class _Exchange:
+    """A frame that waits for its answer."""
+
+    __slots__ = ("answer", "write")
+
+    def __init__(self, *, write: bool) -> None:
+        self.answer: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+        self.write = write
+
+    def fail(self, error: ShoalError) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+            self.answer.exception()  # Seen: a caller that is cancelled in this very turn leaves no warning behind.
+
+
+class Link:
+    """Made by `dial`; closed by `close`, or by the node, or by the network."""
+
+    def __init__(
+        self, http: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse, *, welcome: Welcome, config: Config
+    ) -> None:
+        self.welcome = welcome
+        self._http = http
+        self._socket = socket
+        self._config = config
+        self._ids = count(1)
+        self._room = asyncio.Semaphore(min(config.client_requests_max, welcome.session_requests_max))
+        self._exchanges: dict[int, _Exchange] = {}
+        self._inboxes: dict[int, Inbox] = {}
+        self._outbox: dict[int, bytes] = {}  # Frames that have not left, by the id that they are about.
+        self._stirred = asyncio.Event()
+        self._lost: str | None = None
+        self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._read())]
+
+    @classmethod
+    async def dial(cls, url: str, *, config: Config, software: str = "shoal", token: str | None = None) -> Link:
+        """Connect to the node at `url` ("http://host:7400") and shake hands, within `connect_timeout_s`.
+
+        Raises:
+            Disconnected: it cannot be reached, or is not a node.
+            Overloaded: it has no room for another session.
+            ShoalError: whatever else it refuses the session with.
+        """
+        try:
+            async with asyncio.timeout(config.connect_timeout_s):
+                http, socket = await open_socket(url, config=config, token=token)
+                try:
+                    await socket.send_bytes(encode_hello(Hello(PROTOCOL, software)))
+                    welcome = decode_welcome(await socket.receive_bytes())
+                except BaseException:
+                    await http.close()
+                    raise
+        except (aiohttp.ClientError, aiohttp.WSMessageTypeError, OSError, TimeoutError) as reason:
+            raise Disconnected(
+                f"the node at {url} cannot be reached: {reason or 'it did not answer'}. Nothing was sent."
+            ) from reason
+        return cls(http, socket, welcome=welcome, config=config)
+
+    @property
+    def open(self) -> bool:
+        return self._lost is None
+
+    # ── calls ─────────────────────────────────────────────────────────────────
+
+    async def call(
+        self,
+        request: AnyRequest,
+        /,
+        *,
+        key: str | None = None,
+        durability: Durability = "local",
+        timeout_s: float | None = None,
+    ) -> AnyReply:
+        """Ask the node; `timeout_s` is `request_timeout_s` unless given.
+
+        Raises:
+            OutcomeUnknown: a write left, and no answer came; send it again with the same key.
+            Disconnected: the link broke before the request left, or under a read. Nothing was written.
+            Unavailable: a read was not answered in time, or there was no room for the request.
+            TooLarge: the request is over the node's `request_bytes_max`; it was not sent.
+            ShoalError: the node's own answer.
+        """
+        id = next(self._ids)
+        frame = self._bounded(encode_call(id, request, key=key, durability=durability))
+        ends_at = asyncio.get_running_loop().time() + (timeout_s or self._config.request_timeout_s)
+        await self._take_room(ends_at)
+        try:
+            return decode_reply(await self._exchange(id, frame, write=isinstance(request, Write), ends_at=ends_at))
+        finally:
+            self._room.release()
+
+    def _bounded(self, frame: bytes) -> bytes:
+        bytes_max = self.welcome.request_bytes_max
+        if message_bytes(frame) > bytes_max:
+            raise TooLarge(
+                f"the request has {message_bytes(frame)} bytes; the node takes at most {bytes_max}. Nothing was written. "
+                "Split it, or raise request_bytes_max.",
+                bytes=message_bytes(frame),
+                bytes_max=bytes_max,
+            )
+        return frame
+
+    async def _take_room(self, ends_at: float) -> None:
+        if not self._room.locked():
+            await self._room.acquire()
+            return
+        try:
+            async with asyncio.timeout_at(ends_at):
+                await self._room.acquire()
+        except TimeoutError:
+            raise Unavailable(
+                "too many requests are under way on this connection. Nothing was sent. Try again later."
+            ) from None
+
+    async def _exchange(self, id: int, frame: bytes, *, write: bool, ends_at: float) -> Raw:
+        if self._lost is not None:
+            raise self._loss(self._lost, left=False)
+        exchange = self._exchanges[id] = _Exchange(write=write)
+        timer = asyncio.get_running_loop().call_at(ends_at, self._expire, id)
+        self._post(id, frame)
+        try:
+            return await exchange.answer
+        finally:
+            timer.cancel()
+            self._exchanges.pop(id, None)
+            self._outbox.pop(id, None)  # A caller that gave up before its frame left takes it back.
+
+    def _expire(self, id: int) -> None:
+        exchange = self._exchanges.get(id)
+        if exchange is None:
+            return
+        left = id not in self._outbox
+        if left and not exchange.write:
+            exchange.fail(Unavailable("the node did not answer in time. Nothing was written. Try again later, or elsewhere."))
+        else:
+            exchange.fail(self._loss("the node did not answer in time", left=left))
+
+    # ── subscriptions ─────────────────────────────────────────────────────────
+
+    @asynccontextmanager
+    async def subscribe(self, subscription: Subscription, /, *, timeout_s: float | None = None) -> AsyncIterator[Inbox]:
+        """Pushes from now on: once the context is entered, the node has begun.
+
+        Raises:
+            Disconnected: the link broke; also from the iterator, once it is lost.
+            SlowConsumer: from the iterator, once `subscription_bytes_max` overflowed.
+            ShoalError: the node's own answer.
+        """
+        id = next(self._ids)
+        frame = self._bounded(encode_subscribe(id, subscription))
+        ends_at = asyncio.get_running_loop().time() + (timeout_s or self._config.request_timeout_s)
+        inbox = self._inboxes[id] = Inbox(bytes_max=self._config.subscription_bytes_max)
+        try:
+            await self._exchange(id, frame, write=False, ends_at=ends_at)
+            yield inbox
+        finally:
+            if self._inboxes.pop(id, None) is not None:
+                self._cancel(id)
+
+    def _cancel(self, id: int) -> None:
+        if self._lost is None:
+            self._post(id, encode_cancel(id))
+
+    # ── the socket ────────────────────────────────────────────────────────────
+
+    def _post(self, id: int, frame: bytes) -> None:
+        self._outbox[id] = frame
+        self._stirred.set()
+
+    async def _write(self) -> None:
+        bytes_max = min(COALESCED_BYTES_MAX, self.welcome.request_bytes_max)
+        while True:
+            await self._stirred.wait()
+            self._stirred.clear()
+            # From here on these frames count as having left, though some may not get out: the safe side.
+            frames, self._outbox = self._outbox, {}
+            for message in messages(frames.values(), bytes_max=bytes_max):
+                try:
+                    await self._socket.send_bytes(message)
+                except (aiohttp.ClientError, OSError) as reason:
+                    self._lose(f"sending failed: {reason}")
+                    return
+
+    async def _read(self) -> None:
+        reason = "the node closed the connection"
+        try:
+            while (message := await self._socket.receive()).type is aiohttp.WSMsgType.BINARY:
+                for frame in decode_node_frames(message.data):
+                    self._take(frame)
+            reason = _why_closed(self._socket, message)
+        except ShoalError as error:
+            reason = str(error)
+            self._lose(reason)
+            await self._socket.close(code=aiohttp.WSCloseCode.PROTOCOL_ERROR)
+        finally:
+            self._lose(reason)
+
+    def _take(self, frame: NodeFrame) -> None:
+        match frame:
+            case ReplyFrame(id, reply):
+                exchange = self._exchanges.get(id)
+                if exchange is not None and not exchange.answer.done():
+                    exchange.answer.set_result(reply)
+            case PushFrame(id, push):
+                self._deliver(id, push)
+            case ErrorFrame(id, fault):
+                exchange = self._exchanges.get(id)
+                if exchange is not None:
+                    exchange.fail(fault.error())
+            case EndFrame(id, fault):
+                inbox = self._inboxes.pop(id, None)
+                if inbox is not None:
+                    inbox.end(None if fault is None else fault.error())
+
+    def _deliver(self, id: int, push: Raw) -> None:
+        inbox = self._inboxes.get(id)
+        if inbox is None:
+            return
+        inbox.put(push)
+        if inbox.ended:  # It overflowed: the node need not go on.
+            del self._inboxes[id]
+            self._cancel(id)
+
+    def _lose(self, reason: str) -> None:
+        if self._lost is not None:
+            return
+        self._lost = reason
+        for id, exchange in self._exchanges.items():
+            exchange.fail(self._loss(reason, left=exchange.write and id not in self._outbox))
+        for inbox in self._inboxes.values():
+            inbox.end(self._loss(reason, left=False))
+        self._inboxes.clear()
+
+    def _loss(self, reason: str, *, left: bool) -> ShoalError:
+        if left:
+            return OutcomeUnknown(
+                f"{reason}; the write may or may not be applied. Send it again with the same idempotency key."
+            )
+        return Disconnected(f"{reason}. Nothing was written. Try again.")
+
+    async def close(self) -> None:
+        """Close the connection; what is under way ends as if it had broken. Closing twice is allowed."""
+        self._lose("the connection was closed here")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with suppress(aiohttp.ClientError, OSError):
+            await self._socket.close()
+        await self._http.close()
+
+
+def _why_closed(socket: aiohttp.ClientWebSocketResponse, message: aiohttp.WSMessage) -> str:
+    said = f" ({message.extra})" if message.type is aiohttp.WSMsgType.CLOSE and message.extra else ""
+    return f"the connection broke with code {socket.close_code}{said}"

@@ -1,0 +1,201 @@
+"""A `Session` over one of several nodes, that outlives its connections.
+
+Laws:
+
+- Every write has an idempotency key, made here if the caller gave none, before
+  its first attempt. So a write may be sent again after a broken connection, to
+  any node, and is applied once.
+- A request is tried until it is answered or `request_timeout_s` is over. Then a
+  write of which any attempt may have left ends with OutcomeUnknown.
+- Only what a broken or stopping node causes is tried again. An answer is an
+  answer: it is raised, whatever it says.
+- Attempts are spread: exponential delays, up to `reconnect_delay_s_max`, drawn
+  anew by every client ("full jitter"), so that a crowd does not return at once.
+
+Time, randomness and sleep are arguments; deadlines are the event loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from types import TracebackType
+
+from shoal.config import Config
+from shoal.errors import Disconnected, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, Unavailable
+from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription, Write
+from shoal.transport.dialling import split_urls
+from shoal.transport.link import Link
+
+DELAY_S_FIRST = 0.05  # Before the second attempt, at most; it doubles from there.
+KEY_ENTROPY_BYTES = 10
+
+
+def make_key(now_ms: int, entropy: bytes) -> str:
+    """An idempotency key: "c", 12 hex digits of milliseconds since 1970, "-", 20 hex digits of randomness.
+
+    The time lets a node tell a key that it may have forgotten (`KeyExpired`) from a new one.
+    """
+    return f"c{now_ms:012x}-{entropy.hex()}"
+
+
+class RemoteSession:
+    """Connects at the first request. `urls`: "http://n1:7400,http://n2:7400".
+
+    Raises:
+        InvalidConfig: `urls` names no node.
+    """
+
+    def __init__(
+        self,
+        urls: str,
+        *,
+        config: Config,
+        now_ms: Callable[[], int],
+        entropy: Callable[[int], bytes],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        token: str | None = None,
+        software: str = "shoal",
+    ) -> None:
+        self._urls = split_urls(urls)
+        self._config = config
+        self._now_ms = now_ms
+        self._entropy = entropy
+        self._sleep = sleep
+        self._token = token
+        self._software = software
+        self._link: Link | None = None
+        self._dialling = asyncio.Lock()
+        self._refusal: ShoalError | None = None  # Why the last attempt to connect failed.
+        self._closed = False
+
+    async def __aenter__(self) -> RemoteSession:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def call(self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local") -> AnyReply:
+        """Answer `request` by one of the nodes; see `Session.call`.
+
+        Raises:
+            OutcomeUnknown: a write left and was not answered in time; `detail["key"]` is the key to send it again with.
+            Disconnected, Unavailable: no node answered in time; nothing was written.
+            ShoalError: the node's own answer.
+        """
+        if key is None and isinstance(request, Write):
+            key = make_key(self._now_ms(), self._entropy(KEY_ENTROPY_BYTES))
+        ends_at = asyncio.get_running_loop().time() + self._config.request_timeout_s
+        left = False
+        attempt = 0
+        while True:
+            try:
+                link = self._link if self._link is not None and self._link.open else await self._connect(ends_at)
+                return await link.call(request, key=key, durability=durability, timeout_s=_remaining_s(ends_at))
+            except (Disconnected, OutcomeUnknown, ShuttingDown) as failure:
+                left = left or isinstance(failure, OutcomeUnknown)
+                if not await self._pause(attempt, ends_at):
+                    raise _final(failure, key=key, left=left) from None
+            except Unavailable as failure:
+                raise _final(failure, key=key, left=left) from None
+            attempt += 1
+
+    @asynccontextmanager
+    async def subscribe(self, subscription: Subscription, /) -> AsyncIterator[AsyncIterator[Push]]:
+        """Pushes from now on; see `Session.subscribe`.
+
+        Raises:
+            Disconnected: no node could be reached; or, from the iterator, the connection broke. Subscribe again.
+            SlowConsumer: from the iterator, once `subscription_bytes_max` overflowed.
+        """
+        ends_at = asyncio.get_running_loop().time() + self._config.request_timeout_s
+        link = await self._connect(ends_at)
+        async with link.subscribe(subscription, timeout_s=_remaining_s(ends_at)) as inbox:
+            yield inbox
+
+    async def close(self) -> None:
+        """Close the connection; what is under way ends with its error. Closing twice is allowed."""
+        self._closed = True
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    # ── connecting ────────────────────────────────────────────────────────────
+
+    async def _connect(self, ends_at: float) -> Link:
+        """The open link, or a new one; many callers share one attempt."""
+        try:
+            async with asyncio.timeout_at(ends_at), self._dialling:
+                if self._link is None or not self._link.open:
+                    self._link = await self._dial_any()
+                return self._link
+        except TimeoutError:
+            raise self._refusal or Disconnected("no node could be reached in time. Nothing was sent. Try again.") from None
+
+    async def _dial_any(self) -> Link:
+        """Dial each node in turn, until one answers; with none, wait and begin again.
+
+        Raises:
+            ShoalError: a node refuses for a reason that waiting does not cure.
+        """
+        attempt = 0
+        while True:
+            for url in list(self._urls):
+                link = await self._dial(url)
+                if link is not None:
+                    return link
+            after_s = self._refusal.detail.get("retry_after_s") if isinstance(self._refusal, Overloaded) else None
+            await self._sleep(max(self._delay_s(attempt), after_s if isinstance(after_s, float) else 0.0))
+            attempt += 1
+
+    async def _dial(self, url: str) -> Link | None:
+        if self._link is not None:
+            await self._link.close()
+        self._refuse_if_closed()
+        try:
+            link = await Link.dial(url, config=self._config, software=self._software, token=self._token)
+        except (Disconnected, Unavailable) as refusal:
+            self._refusal = refusal
+            # The next attempt, now or later, begins with another node.
+            self._urls.append(self._urls.pop(0))
+            return None
+        if self._closed:
+            await link.close()
+        self._refuse_if_closed()
+        self._refusal = None
+        return link
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise Unavailable("this session is closed. Nothing was sent. Open another.")
+
+    async def _pause(self, attempt: int, ends_at: float) -> bool:
+        """Wait before the next attempt; False if there is no time for one."""
+        delay_s = self._delay_s(attempt)
+        if self._closed or _remaining_s(ends_at) <= delay_s:
+            return False
+        await self._sleep(delay_s)
+        return True
+
+    def _delay_s(self, attempt: int) -> float:
+        bound_s = min(self._config.reconnect_delay_s_max, DELAY_S_FIRST * 2 ** min(attempt, 16))
+        return bound_s * int.from_bytes(self._entropy(2), "big") / 0xFFFF
+
+
+def _remaining_s(ends_at: float) -> float:
+    remaining_s: float = ends_at - asyncio.get_running_loop().time()
+    return max(0.001, remaining_s)
+
+
+def _final(failure: ShoalError, *, key: str | None, left: bool) -> ShoalError:
+    """What the caller is told: once any attempt may have left, nothing less than "unknown" is true."""
+    if not left:
+        return failure
+    return OutcomeUnknown(
+        f"the write may or may not be applied ({failure.message.rstrip('.')}). "
+        f"Send it again with the key {key}: it is applied once.",
+        key=key,
+    )
