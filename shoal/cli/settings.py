@@ -1,0 +1,171 @@
+"""Where a `Config` comes from: flags, then the environment, then a TOML file, then the defaults.
+
+Nothing is guessed and nothing is skipped: an unknown key, a value of another
+type or one out of range is refused before anything starts, by a message that
+names the field, the place it came from and what is allowed there. Sizes are
+whole bytes or text such as "64MiB"; a duration is a number in the unit that
+ends its field's name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple, get_type_hints
+
+import msgspec
+
+from shoal.config import Config, checked
+from shoal.errors import InvalidConfig
+
+PREFIX = "SHOAL_"
+RESERVED = frozenset({"SHOAL_DATA", "SHOAL_URL", "SHOAL_SPACE", "SHOAL_CONFIG"})
+
+# Kubernetes and container links put these into the environment of every
+# container that runs beside a service named "shoal". Nobody wrote them for us.
+_SERVICE_LINK = re.compile(r"SHOAL_(SERVICE_(HOST|PORT.*)|PORT(_.*)?)")
+
+_SIZE = re.compile(r"(\d+)\s*([KMGT]iB|B)?")
+_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_TYPES: dict[str, type] = {name: kind for name, kind in get_type_hints(Config).items() if not name.startswith("_")}
+
+
+class Given(NamedTuple):
+    """One value as somebody wrote it, and where: "shoal.toml:listen_port", "SHOAL_LISTEN_PORT", "--listen"."""
+
+    field: str
+    value: object
+    source: str
+
+
+def load(*, flags: Iterable[Given] = (), environment: Mapping[str, str], file: Path | None = None) -> Config:
+    """Return the settings; `file` is what `--config` named, else SHOAL_CONFIG does, else there is none.
+
+    Raises:
+        InvalidConfig: some value is not acceptable, or the file cannot be read. Nothing was started.
+    """
+    if file is None and environment.get("SHOAL_CONFIG"):
+        file = Path(environment["SHOAL_CONFIG"])
+    layers = ([] if file is None else _from_file(file), _from_environment(environment), list(flags))
+    # Later layers replace earlier ones, but every one is checked: a mistake
+    # that something else happens to hide today is still a mistake.
+    chosen = {given.field: given._replace(value=_parsed(given)) for layer in layers for given in layer}
+    return _in_range(chosen)
+
+
+def given_listen(listen: str) -> list[Given]:
+    """The two fields that `--listen HOST:PORT` sets; `[::1]:7400` for IPv6.
+
+    Raises:
+        InvalidConfig: it is not HOST:PORT.
+    """
+    host, colon, port = listen.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit():
+        raise InvalidConfig(
+            f"--listen must be HOST:PORT, for example 127.0.0.1:7400 or [::1]:7400; it is {listen!r}. Nothing was started.",
+            field="listen_host",
+        )
+    return [Given("listen_host", host.removeprefix("[").removesuffix("]"), "--listen"), Given("listen_port", port, "--listen")]
+
+
+def given_setting(assignment: str) -> Given:
+    """The field that `--set FIELD=VALUE` sets.
+
+    Raises:
+        InvalidConfig: there is no `=` in it, or no such field.
+    """
+    name, equals, value = assignment.partition("=")
+    if not equals:
+        raise InvalidConfig(f"--set must be FIELD=VALUE; it is {assignment!r}. Nothing was started.", field=name)
+    return Given(_known(name.strip(), "--set"), value.strip(), f"--set {name.strip()}")
+
+
+def _from_environment(environment: Mapping[str, str]) -> list[Given]:
+    ours = [name for name in sorted(environment) if name.startswith(PREFIX) and name not in RESERVED]
+    return [
+        Given(_known(name.removeprefix(PREFIX).lower(), f"environment variable {name}"), environment[name], name)
+        for name in ours
+        if not _SERVICE_LINK.fullmatch(name)
+    ]
+
+
+def _from_file(file: Path) -> list[Given]:
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidConfig(f"cannot read the configuration {file}: {error.strerror}. Nothing was started.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidConfig(f"the configuration {file} is not TOML: {error}. Nothing was started.") from error
+    return [Given(_known(name, f"{file}:{name}"), value, f"{file}:{name}") for name, value in table.items()]
+
+
+def _known(name: str, source: str) -> str:
+    if name in _TYPES:
+        return name
+    near = difflib.get_close_matches(name, _TYPES, n=1)
+    hint = f"did you mean {near[0]}?" if near else "docs/CONFIGURATION.md lists all settings."
+    raise InvalidConfig(f"{source}: there is no setting {name!r}; {hint} Nothing was started.", field=name, source=source)
+
+
+def _parsed(given: Given) -> object:
+    """The value in its field's type. Text is read as a number where a number is wanted: environments have only text."""
+    kind = _TYPES[given.field]
+    if kind is str and isinstance(given.value, str):
+        return given.value
+    if kind is int and "_bytes" in given.field and isinstance(given.value, str):
+        return _size(given)
+    if kind in (int, float) and isinstance(given.value, str | int | float) and not isinstance(given.value, bool):
+        return _number(given, kind)
+    raise _wrong(given)
+
+
+def _size(given: Given) -> int:
+    match = _SIZE.fullmatch(str(given.value).strip().replace("_", ""))
+    if match is None:
+        raise _wrong(given)
+    return int(match[1]) * _UNITS[match[2] or ""]
+
+
+def _number(given: Given, kind: type) -> int | float:
+    try:
+        number = kind(given.value)
+    except (ValueError, OverflowError):
+        raise _wrong(given) from None
+    # int(2.5) is 2: a fraction would be lost without a word.
+    if not math.isfinite(number) or (isinstance(given.value, float) and number != given.value):
+        raise _wrong(given)
+    return number  # type: ignore[no-any-return]
+
+
+def _wrong(given: Given) -> InvalidConfig:
+    return InvalidConfig(
+        f"{given.source}: {given.field} must be {_allowed(given.field)}; it is {given.value!r}. Nothing was started.",
+        field=given.field,
+        source=given.source,
+    )
+
+
+def _allowed(name: str) -> str:
+    kind = _TYPES[name]
+    if kind is str:
+        return "text"
+    if "_bytes" in name:
+        return 'a size: a whole number of bytes, or text such as "64MiB" (KiB, MiB, GiB, TiB)'
+    return "a whole number" if kind is int else "a number"
+
+
+def _in_range(chosen: Mapping[str, Given]) -> Config:
+    config = msgspec.convert({name: given.value for name, given in chosen.items()}, Config)
+    try:
+        return checked(config)
+    except InvalidConfig as error:
+        name = error.detail.get("field")
+        given = chosen.get(name) if isinstance(name, str) else None
+        if given is None:
+            raise
+        message = f"{given.source}: {error.message} Nothing was started."
+        raise InvalidConfig(message, field=given.field, source=given.source) from None

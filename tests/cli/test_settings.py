@@ -1,0 +1,172 @@
+"""Settings: which source wins, and what every refusal says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+from shoal.cli.settings import Given, given_listen, given_setting, load
+from shoal.config import Config, MiB
+from shoal.errors import InvalidConfig
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "CONFIGURATION.md"
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "shoal.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_without_sources_the_defaults_hold() -> None:
+    assert load(environment={}) == Config()
+
+
+def test_file_beats_default_environment_beats_file_flag_beats_environment(tmp_path: Path) -> None:
+    file = written(tmp_path, "batch_writes_max = 1\nsessions_max = 1\nlisten_port = 1")
+    environment = {"SHOAL_SESSIONS_MAX": "2", "SHOAL_LISTEN_PORT": "2"}
+    config = load(flags=given_listen("h:3"), environment=environment, file=file)
+    assert (config.batch_writes_max, config.sessions_max, config.listen_port) == (1, 2, 3)
+
+
+def test_environment_names_the_file(tmp_path: Path) -> None:
+    file = written(tmp_path, "sessions_max = 5")
+    assert load(environment={"SHOAL_CONFIG": str(file)}).sessions_max == 5
+
+
+def test_config_flag_beats_the_file_of_the_environment(tmp_path: Path) -> None:
+    assert load(environment={"SHOAL_CONFIG": "/nowhere"}, file=written(tmp_path, "")) == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4194304", 4 * MiB),
+        ("4MiB", 4 * MiB),
+        ("4 MiB", 4 * MiB),
+        ("4096KiB", 4 * MiB),
+        ("1_048_576B", MiB),
+        ("1GiB", 1024 * MiB),
+    ],
+)
+def test_sizes_are_bytes_or_have_a_unit(text: str, size: int) -> None:
+    assert load(environment={"SHOAL_MEMTABLE_BYTES": text}).memtable_bytes == size
+
+
+@pytest.mark.parametrize("text", ["64MB", "1.5MiB", "-1MiB", "MiB", "", "64mib", "²KiB"])
+def test_other_sizes_are_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InvalidConfig, match=r'SHOAL_MEMTABLE_BYTES: memtable_bytes must be a size: .*"64MiB"'):
+        load(environment={"SHOAL_MEMTABLE_BYTES": text})
+
+
+def test_a_unit_on_a_field_that_is_no_size_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="sessions_max must be a whole number; it is '1KiB'"):
+        load(environment={"SHOAL_SESSIONS_MAX": "1KiB"})
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999", "soon", ""])
+def test_a_duration_that_is_not_a_finite_number_is_refused(text: str) -> None:
+    with pytest.raises(InvalidConfig, match="SHOAL_HEARTBEAT_S: heartbeat_s must be a number"):
+        load(environment={"SHOAL_HEARTBEAT_S": text})
+
+
+@pytest.mark.parametrize("value", ["true", '"x"', "2.5", "[1]", "{a = 1}", "nan", "2024-01-01"])
+def test_a_wrong_type_in_the_file_names_file_and_key(tmp_path: Path, value: str) -> None:
+    file = written(tmp_path, f"sessions_max = {value}")
+    with pytest.raises(InvalidConfig, match=re.escape(f"{file}:sessions_max: sessions_max must be a whole number")):
+        load(environment={}, file=file)
+
+
+def test_a_number_for_a_text_field_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="listen_host must be text; it is 7"):
+        load(environment={}, file=written(tmp_path, "listen_host = 7"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "allowed"),
+    [
+        ("SESSIONS_MAX", "0", "greater than 0"),
+        ("HEARTBEAT_S", "-1", "greater than 0"),
+        ("LISTEN_PORT", "65536", "0 to 65535"),
+        ("MEMTABLE_BYTES", "1KiB", "at least 1048576"),
+        ("LISTEN_HOST", "", "must not be empty"),
+    ],
+)
+def test_a_value_out_of_range_names_its_source_and_what_is_allowed(name: str, text: str, allowed: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"^SHOAL_{name}: {name.lower()} must .*{allowed}") as caught:
+        load(environment={f"SHOAL_{name}": text})
+    assert caught.value.detail == {"field": name.lower(), "source": f"SHOAL_{name}"}
+
+
+def test_an_unknown_key_of_the_file_is_refused_and_the_near_one_named(tmp_path: Path) -> None:
+    file = written(tmp_path, "session_max = 1")
+    with pytest.raises(
+        InvalidConfig, match=re.escape(f"{file}:session_max: there is no setting 'session_max'; did you mean sessions_max?")
+    ):
+        load(environment={}, file=file)
+
+
+def test_an_unknown_environment_variable_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="environment variable SHOAL_COLOUR: there is no setting 'colour'"):
+        load(environment={"SHOAL_COLOUR": "red"})
+
+
+def test_the_variables_of_the_commands_and_of_service_links_are_no_settings() -> None:
+    names = ["DATA", "URL", "SPACE", "SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_7400_TCP_ADDR"]
+    assert load(environment={f"SHOAL_{name}": "tcp://10.0.0.1:7400" for name in names}) == Config()
+
+
+def test_a_bad_value_is_refused_even_where_a_flag_hides_it() -> None:
+    with pytest.raises(InvalidConfig, match="SHOAL_LISTEN_PORT"):
+        load(flags=given_listen("h:3"), environment={"SHOAL_LISTEN_PORT": "x"})
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match=r"cannot read .*absent\.toml: No such file"):
+        load(environment={}, file=tmp_path / "absent.toml")
+
+
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="is not TOML"):
+        load(environment={}, file=written(tmp_path, "sessions_max: 1"))
+
+
+def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "shoal.toml"
+    file.write_bytes(b"listen_host = '\xff'")
+    with pytest.raises(InvalidConfig, match="is not TOML"):
+        load(environment={}, file=file)
+
+
+@pytest.mark.parametrize(("text", "host", "port"), [("0.0.0.0:7400", "0.0.0.0", "7400"), ("[::1]:0", "::1", "0")])
+def test_listen_is_host_and_port(text: str, host: str, port: str) -> None:
+    assert given_listen(text) == [Given("listen_host", host, "--listen"), Given("listen_port", port, "--listen")]
+
+
+@pytest.mark.parametrize("text", ["7400", "host:", ":7400", "host:http", "host:-1", ""])
+def test_another_listen_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InvalidConfig, match=r"--listen must be HOST:PORT, for example 127\.0\.0\.1:7400"):
+        given_listen(text)
+
+
+def test_set_names_a_field_and_a_value() -> None:
+    config = load(flags=[given_setting("heartbeat_s=2.5")], environment={"SHOAL_HEARTBEAT_S": "3"})
+    assert config.heartbeat_s == 2.5
+
+
+@pytest.mark.parametrize(("text", "said"), [("heartbeat_s", "must be FIELD=VALUE"), ("heart=1", "there is no setting 'heart'")])
+def test_another_set_is_refused(text: str, said: str) -> None:
+    with pytest.raises(InvalidConfig, match=said):
+        given_setting(text)
+
+
+def test_the_document_lists_every_field_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE))
+    documented = {
+        name: getattr(load(flags=[Given(name, text, "document")], environment={}), name) for name, text in rows.items()
+    }
+    fields = {name: getattr(Config(), name) for name in get_type_hints(Config) if not name.startswith("_")}
+    assert documented == fields
