@@ -1,0 +1,129 @@
+"""Find the modules of the standard library and count what is in them, with no store anywhere.
+
+`figures_of` is what the agents use: it visits statements only, which is all
+that can define or import. `recount` is the judge's: it counts the slow,
+obvious way, by walking every node, so that an error of the first is not
+repeated in the second. Neither keeps anything between two modules.
+"""
+
+from __future__ import annotations
+
+import ast
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Figures(NamedTuple):
+    """What one module holds, or several together. A module that does not parse has lines only."""
+
+    modules: int = 0
+    lines: int = 0
+    functions: int = 0
+    classes: int = 0
+    imports: int = 0
+    missing_docstrings: int = 0  # Of modules, classes and functions.
+
+    def plus(self, other: Figures) -> Figures:
+        return Figures(*map(sum, zip(self, other, strict=True)))
+
+
+def library() -> Path:
+    """The directory of the running interpreter's standard library."""
+    return Path(sysconfig.get_paths()["stdlib"])
+
+
+def list_modules(root: Path, *, limit: int | None = None) -> list[str]:
+    """Paths below `root`, with `/`, in order; with `limit`, that many of them, spread evenly."""
+    found = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py") if "site-packages" not in path.parts)
+    if limit is None or limit >= len(found):
+        return found
+    return [found[nth * len(found) // limit] for nth in range(limit)]
+
+
+def share(modules: Sequence[str], agent: int, *, agents: int) -> list[str]:
+    """The modules of one agent: every `agents`-th, so that each gets its part of every package."""
+    return list(modules[agent::agents])
+
+
+def figures_of(source: bytes) -> Figures:
+    """Count by visiting statements."""
+    tree = _parse(source)
+    if tree is None:
+        return Figures(modules=1, lines=_lines(source))
+    functions = classes = imports = 0
+    documented = ast.get_docstring(tree, clean=False) is not None
+    missing = 0 if documented else 1
+    for node in _statements(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions += 1
+            missing += ast.get_docstring(node, clean=False) is None
+        elif isinstance(node, ast.ClassDef):
+            classes += 1
+            missing += ast.get_docstring(node, clean=False) is None
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            imports += 1
+    return Figures(1, _lines(source), functions, classes, imports, missing)
+
+
+def recount(root: Path, modules: Sequence[str], *, stopped: Callable[[], bool]) -> dict[str, Figures]:
+    """Each module's figures, counted anew from its file; fewer than all only if `stopped` said so."""
+    counted: dict[str, Figures] = {}
+    for module in modules:
+        if stopped():
+            break
+        counted[module] = _recount_one((root / module).read_bytes())
+    return counted
+
+
+def _recount_one(source: bytes) -> Figures:
+    tree = _parse(source)
+    if tree is None:
+        return Figures(modules=1, lines=_lines(source))
+    kinds = [type(node) for node in ast.walk(tree)]
+    functions = kinds.count(ast.FunctionDef) + kinds.count(ast.AsyncFunctionDef)
+    imports = kinds.count(ast.Import) + kinds.count(ast.ImportFrom)
+    documentable = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    missing = sum(isinstance(node, documentable) and not _opens_with_text(node) for node in ast.walk(tree))
+    return Figures(1, _lines(source), functions, kinds.count(ast.ClassDef), imports, missing)
+
+
+def _opens_with_text(node: ast.AST) -> bool:
+    match node:
+        case ast.Module(body=[first, *_]) | ast.ClassDef(body=[first, *_]):
+            pass
+        case ast.FunctionDef(body=[first, *_]) | ast.AsyncFunctionDef(body=[first, *_]):
+            pass
+        case _:
+            return False
+    return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+
+
+def _parse(source: bytes) -> ast.Module | None:
+    """None for what the interpreter itself refuses: the library ships such files, to test its parser."""
+    with warnings.catch_warnings():
+        # Warnings about the surveyed code are not ours to show.
+        warnings.simplefilter("ignore")
+        try:
+            return ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+
+
+def _lines(source: bytes) -> int:
+    return source.count(b"\n") + (not source.endswith(b"\n") and bool(source))
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Every statement, at any depth. Expressions are not entered: nothing in them defines or imports."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.stmt):
+            yield node
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, name, None)
+            if isinstance(inner, list):  # The `body` of a lambda or conditional is an expression.
+                waiting.extend(inner)
