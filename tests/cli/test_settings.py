@@ -92,7 +92,7 @@ def test_a_number_for_a_text_field_is_refused(tmp_path: Path) -> None:
         ("HEARTBEAT_S", "-1", "greater than 0"),
         ("LISTEN_PORT", "65536", "0 to 65535"),
         ("MEMTABLE_BYTES", "1KiB", "at least 1048576"),
-        ("LISTEN_HOST", "", "must not be empty"),
+        ("LISTEN_HOST", "", "not be empty"),
     ],
 )
 def test_a_value_out_of_range_names_its_source_and_what_is_allowed(name: str, text: str, allowed: str) -> None:
