@@ -1,0 +1,122 @@
+"""What lies in a data directory, and whether it may be opened.
+
+    LOCK        who has it open (`shoal.storage.lock`)
+    FORMAT      the number of the layout, as text; written last when a store is made
+    WITNESS     what is known to be durable (`shoal.storage.witness`)
+    db/         RocksDB
+
+Law: looking changes nothing. A directory of a newer format, a foreign or a
+damaged one is left as it was, byte for byte.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from shoal.errors import StorageError, StoreCorrupt, StoreTooNew
+from shoal.storage import witness
+
+FORMAT_NUMBER = 1
+LOCK = "LOCK"
+FORMAT = "FORMAT"
+WITNESS = "WITNESS"
+DATABASE = "db"
+
+_TEMPORARY = ".new"
+# What a creation that was cut short may leave; lost+found is in the root of every fresh ext4 volume.
+_HARMLESS = {LOCK, WITNESS, WITNESS + _TEMPORARY, FORMAT + _TEMPORARY, "lost+found"}
+_FORMAT_TEXT = re.compile(r"shoal store, format (\d+)\n")
+_WAL_NAME = re.compile(r"(\d+)\.log")
+
+
+def holds_store(directory: Path) -> bool:
+    """True if a store of this version is in `directory`, False if one can be made there.
+
+    Raises:
+        StoreTooNew: a newer version wrote it.
+        StoreCorrupt: its FORMAT file cannot be read.
+        StorageError: it is no directory, cannot be read, or holds something else. Nothing was written.
+    """
+    try:
+        names = {entry.name for entry in os.scandir(directory)}
+        text = (directory / FORMAT).read_text(errors="replace") if FORMAT in names else None
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StorageError(f"{directory} cannot be read: {error}. Nothing was written. Choose another directory.") from error
+    if text is not None:
+        _check_format(directory, text)
+    elif foreign := sorted(names - _HARMLESS):
+        raise StorageError(
+            f"{directory} is not empty and is no store: it holds {foreign[0]!r} and no {FORMAT} file. Nothing was written. "
+            "Choose an empty or a new directory."
+        )
+    return text is not None
+
+
+def make(directory: Path) -> None:
+    """Make an empty store in `directory`, which is locked. FORMAT comes last: before it there is no store.
+
+    Raises:
+        OSError: the disk refused; the next attempt starts over.
+    """
+    replace_file(directory / WITNESS, witness.blank())
+    replace_file(directory / FORMAT, f"shoal store, format {FORMAT_NUMBER}\n".encode())
+    sync_directory(directory.parent)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put `content` at `path` so that a crash leaves the old file or the new one, never a part.
+
+    Raises:
+        OSError: the disk refused; the old file stands.
+    """
+    temporary = path.with_name(path.name + _TEMPORARY)
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def wal_number(name: str) -> int | None:
+    """The number of a write-ahead log by its file name, or None for any other file."""
+    match = _WAL_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def wal_name(number: int) -> str:
+    return f"{number:06}.log"
+
+
+def newest_wal(database: Path) -> int:
+    """The number of the newest write-ahead log; 0 if there is none."""
+    if not database.is_dir():
+        return 0
+    return max((wal_number(name) or 0 for name in os.listdir(database)), default=0)
+
+
+def _check_format(directory: Path, text: str) -> None:
+    match = _FORMAT_TEXT.fullmatch(text)
+    if match is None:
+        raise StoreCorrupt(
+            f"{directory / FORMAT} cannot be read: it says {text[:40]!r}. Nothing was written. "
+            "Move the directory aside, then restore a backup or rebuild it from the other nodes."
+        )
+    if int(match[1]) > FORMAT_NUMBER:
+        raise StoreTooNew(
+            f"{directory} has format {match[1]}; this version reads up to {FORMAT_NUMBER}. Nothing was written. "
+            "Open it with the newer version of Shoal that wrote it."
+        )

@@ -1,0 +1,111 @@
+"""One process per data directory: an advisory lock that dies with its holder.
+
+Laws:
+- The kernel holds the lock (`flock`), the file only says who does: a stale
+  text in it locks nobody out, and `kill -9` frees the directory at once.
+- It belongs to one opening. A second one is refused, in the same process too,
+  and no child inherits it: neither across `exec` nor across `fork`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from shoal.errors import StorageError, StoreLocked
+
+_held: set[int] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has a directory open."""
+
+    pid: int
+    host: str
+    command: str
+    since_ms: int
+
+    @classmethod
+    def this_process(cls, since_ms: int) -> Holder:
+        # Only the program and its subcommand: later arguments may hold a token.
+        words = [Path(sys.argv[0]).name, *[word for word in sys.argv[1:2] if not word.startswith("-")]]
+        return cls(pid=os.getpid(), host=os.uname().nodename, command=" ".join(words)[:200], since_ms=since_ms)
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(timespec="seconds")
+        return f"process {self.pid} on {self.host} ({self.command}), since {since}"
+
+
+class StoreLock:
+    """A lock that is held until `release`."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+        _held.add(descriptor)
+
+    @classmethod
+    def acquire(cls, path: Path, *, holder: Holder) -> StoreLock:
+        """Lock the file at `path` (made if need be) for this opening.
+
+        Raises:
+            StoreLocked: another opening has it; the text names its holder.
+            StorageError: the file cannot be opened. In both cases nothing was written.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be opened: {error}. Nothing was written. Check its owner and mode.") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(asdict(holder)).encode() + b"\n", 0)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise _locked(path) from None
+        except OSError as error:
+            os.close(descriptor)
+            raise StorageError(f"{path} cannot be locked: {error}. Nothing was stored. Check the file system.") from error
+        return cls(descriptor)
+
+    def release(self) -> None:
+        """Free the directory. Releasing twice is allowed."""
+        if self._descriptor is not None:
+            _held.discard(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def read_holder(path: Path) -> Holder | None:
+    """Who wrote the file last, whether or not it still holds the lock; None if it does not say."""
+    try:
+        return Holder(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _locked(path: Path) -> StoreLocked:
+    holder = read_holder(path)
+    who = str(holder) if holder else "another process"
+    return StoreLocked(
+        f"{path.parent} is open in {who}. Nothing was written. One process can hold a store: run "
+        f"`shoal serve --data {path.parent}` and connect to it from all the others."
+    )
+
+
+def _close_in_child() -> None:
+    # A forked child shares the open file, and would keep the directory locked
+    # after its parent died. Closing its copy leaves the parent's lock in place.
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

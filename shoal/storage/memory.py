@@ -1,0 +1,137 @@
+"""The reference storage: a sorted map in memory that can forget what was not synced.
+
+Law: what `crash` returns is what a disk could hold after one: the synced
+writes, and the first few after them, in order and whole. Every other
+implementation is compared with this one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from shoal.errors import StorageError, StorageFull
+
+
+class _Write(NamedTuple):
+    rows: Mapping[bytes, bytes | None]
+    ranges: Sequence[tuple[bytes, bytes]]
+
+
+class _SortedMap:
+    """A dict and its keys in order."""
+
+    def __init__(self, rows: Mapping[bytes, bytes]) -> None:
+        self.rows = dict(rows)
+        self._keys = sorted(self.rows)
+
+    def apply(self, write: _Write) -> None:
+        for start, stop in write.ranges:
+            for key in self.keys(start, stop):
+                self._delete(key)
+        for key, value in write.rows.items():
+            if value is None:
+                self._delete(key)
+            else:
+                self._put(key, value)
+
+    def keys(self, start: bytes, stop: bytes | None) -> list[bytes]:
+        end = len(self._keys) if stop is None else bisect_left(self._keys, stop)
+        return self._keys[bisect_left(self._keys, start) : end]
+
+    def _put(self, key: bytes, value: bytes) -> None:
+        if key not in self.rows:
+            self._keys.insert(bisect_left(self._keys, key), key)
+        self.rows[key] = value
+
+    def _delete(self, key: bytes) -> None:
+        if self.rows.pop(key, None) is not None:
+            del self._keys[bisect_left(self._keys, key)]
+
+
+class MemoryStorage:
+    """`failed` says why the store refuses writes, or is None."""
+
+    def __init__(self, rows: Mapping[bytes, bytes] | None = None) -> None:
+        self._shown = _SortedMap(rows or {})
+        self._durable = _SortedMap(rows or {})
+        self._unsynced: list[_Write] = []
+        self._written = 0
+        self._fails_next: set[Literal["write", "sync"]] = set()
+        self._over: str | None = None
+        self.failed: str | None = None
+
+    def get(self, key: bytes, /) -> bytes | None:
+        self._refuse_if_over()
+        return self._shown.rows.get(key)
+
+    def scan(
+        self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        self._refuse_if_over()
+        keys = self._shown.keys(start, stop)
+        if reverse:
+            keys.reverse()
+        yield from [(key, self._shown.rows[key]) for key in keys[:limit]]
+
+    def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
+        self._attempt("write")
+        write = _Write(dict(rows), tuple(ranges))
+        self._shown.apply(write)
+        self._unsynced.append(write)
+        self._written += 1
+        return self._written
+
+    def sync(self) -> int:
+        self._attempt("sync")
+        # Writes made by another thread while this one runs wait for the next sync.
+        number, count = self._written, len(self._unsynced)
+        for write in self._unsynced[:count]:
+            self._durable.apply(write)
+        del self._unsynced[:count]
+        return number
+
+    def rotate_if_due(self) -> bool:
+        """There is no log to rotate."""
+        return False
+
+    def write_witness(self) -> bool:
+        """There is no file that could be lost."""
+        return False
+
+    def bytes_on_disk(self) -> int:
+        return sum(len(key) + len(value) for key, value in self._durable.rows.items())
+
+    def close(self) -> None:
+        if self._over is None and self.failed is None:
+            self.sync()
+        self._over = self._over or "closed"
+
+    def fail_next(self, operation: Literal["write", "sync"], /) -> None:
+        """Let the next `write` or `sync` find the disk full."""
+        self._fails_next.add(operation)
+
+    def crash(self, keep: int | None = 0) -> MemoryStorage:
+        """What is left after a crash: the synced writes and the first `keep` unsynced ones.
+
+        0 is a power cut at its worst; None keeps all, as `kill -9` does. This
+        storage is dead from now on: whoever still holds it can do nothing.
+        """
+        left = MemoryStorage(self._durable.rows)
+        for write in self._unsynced[:keep]:
+            left._shown.apply(write)
+            left._durable.apply(write)
+        self._over = "lost in a crash"
+        return left
+
+    def _attempt(self, operation: Literal["write", "sync"]) -> None:
+        self._refuse_if_over()
+        if self.failed is None and operation in self._fails_next:
+            self.failed = f"the disk was full at a {operation}"
+        if self.failed is not None:
+            raise StorageFull(f"Storage refuses to {operation}: {self.failed}. Free some space and open the store again.")
+
+    def _refuse_if_over(self) -> None:
+        if self._over is not None:
+            raise StorageError(f"This storage was {self._over}. Nothing was written. Open the store again.")
