@@ -1,0 +1,356 @@
+"""Storage over RocksDB: unsynced write batches on the caller's thread, `flush_wal` for durability.
+
+Laws, each of which RocksDB breaks if left to itself:
+- A log whose synced part is damaged, cut or gone is refused. Hence the
+  recovery mode (the default one opens silently with keys missing) and the
+  witness; the check opens read-only first, so that a refusal changes nothing.
+- What survives a crash is a prefix of the writes. RocksDB forgives a torn end
+  in every log, not in the last one only; so a new log is begun only while
+  nothing of the old one is unsynced, and only here: RocksDB's own bounds are
+  set so far away that they are never reached.
+- An iterator that met a bad block looks like one that is at its end. Its
+  `status` is asked after every scan.
+- After one failed write or sync nothing is written any more.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    DbClosedError,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+)
+
+from shoal.config import Config, KiB, MiB
+from shoal.errors import StorageError, StorageFull, StoreCorrupt
+from shoal.storage import layout
+from shoal.storage.lock import Holder, StoreLock
+from shoal.storage.witness import Witness, Witnessed
+
+# What a row costs in a memtable beyond its bytes in a batch: sequence number, skip list links, alignment.
+ROW_OVERHEAD_BYTES = 64
+# A log is rotated when it holds `memtable_bytes`; at twice that without being asked; RocksDB would do it at four times.
+_ROTATE_ANYWAY_FACTOR = 2
+_WRITE_BUFFER_FACTOR = 4
+
+_AFTER_DAMAGE = (
+    "Nothing was written. Run `shoal verify` to see what is readable; then move the directory aside, "
+    "and restore a backup or rebuild it from the other nodes."
+)
+
+
+class Synced(NamedTuple):
+    """What the last sync made durable: our write number, RocksDB's sequence, and `wal_bytes` of log file `wal`."""
+
+    number: int
+    sequence: int
+    wal: int
+    wal_bytes: int
+
+
+class RocksStorage:
+    """One opening of a data directory. `failed` says why it refuses writes, or is None."""
+
+    def __init__(self, directory: Path, *, database: Rdict, lock: StoreLock, witness: Witness, config: Config) -> None:
+        self.failed: str | None = None
+        self.rotations = 0
+        self._directory = directory
+        self._files = directory / layout.DATABASE
+        self._db = database
+        self._lock = lock
+        self._witness = witness
+        self._rotate_bytes = config.memtable_bytes
+        self._written = 0
+        self._log_bytes = 0  # An upper bound of what the memtable holds.
+        self._wal = layout.newest_wal(self._files)
+        self._synced = Synced(0, 0, 0, 0)
+        self._synced_guard = threading.Lock()
+        self._closed = False
+
+    @classmethod
+    def open(cls, directory: Path, *, config: Config, now_ms: int) -> RocksStorage:
+        """Open the store in `directory`, or make one if it is empty or missing. `now_ms` is for the lock's text.
+
+        Raises:
+            StoreLocked: another opening holds it.
+            StoreTooNew: a newer version wrote it.
+            StoreCorrupt: a log, table or manifest is damaged, or acknowledged writes are missing.
+            StorageFull: the disk is full.
+            StorageError: it is no store, or it cannot be read or written.
+
+            None of them changes what the store holds.
+        """
+        with ExitStack() as undo:
+            try:
+                if not layout.holds_store(directory):
+                    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                lock = StoreLock.acquire(directory / layout.LOCK, holder=Holder.this_process(now_ms))
+                undo.callback(lock.release)
+                if not layout.holds_store(directory):
+                    layout.make(directory)
+                witness = Witness.open(directory / layout.WITNESS)
+                undo.callback(witness.close)
+            except OSError as error:
+                raise StorageError(f"{directory} cannot be opened: {error}. No store was made or changed.") from error
+            database = _open_database(directory, witness=witness.latest, config=config)
+            storage = cls(directory, database=database, lock=lock, witness=witness, config=config)
+            undo.callback(database.close)
+            # What was recovered must outlive the next crash before anyone is shown it.
+            storage.sync()
+            storage.write_witness()
+            undo.pop_all()
+            return storage
+
+    @property
+    def synced(self) -> Synced:
+        return self._synced
+
+    def get(self, key: bytes, /) -> bytes | None:
+        try:
+            value: bytes | None = self._db.get(key)
+        except Exception as error:
+            raise self._unreadable(error) from error
+        return value
+
+    def scan(
+        self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        if (stop is not None and start >= stop) or limit == 0:
+            return
+        try:
+            rows = self._db.iter(_ends_before(stop))
+            step = rows.prev if reverse else rows.next
+            rows.seek_to_last() if reverse else rows.seek(start)
+            taken = 0
+            while rows.valid() and taken != limit and (key := rows.key()) >= start:
+                yield key, rows.value()
+                taken += 1
+                step()
+            rows.status()
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+    def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
+        self._refuse_if_failed()
+        batch = _batch(rows, ranges)
+        size = batch.size_in_bytes() + ROW_OVERHEAD_BYTES * batch.len()
+        try:
+            self._db.write(batch)
+        except Exception as error:
+            raise self._fail("A write", error) from error
+        self._written += 1
+        self._log_bytes += size
+        if self._log_bytes >= _ROTATE_ANYWAY_FACTOR * self._rotate_bytes:
+            # Nobody rotated, or one write was huge. If this fails, the write is shown all the same: the next
+            # sync tells that it is not durable.
+            with suppress(StorageFull):
+                self._rotate()
+        return self._written
+
+    def sync(self) -> int:
+        self._refuse_if_failed()
+        # In this order: a write that another thread makes meanwhile may be covered, but is not counted.
+        number, wal = self._written, self._wal
+        sequence = self._db.latest_sequence_number()
+        try:
+            wal_bytes = os.stat(self._files / layout.wal_name(wal)).st_size
+            self._db.flush_wal(True)
+        except Exception as error:
+            raise self._fail("An fsync", error) from error
+        with self._synced_guard:
+            self._synced = max(self._synced, Synced(number, sequence, wal, wal_bytes))
+        return number
+
+    def rotate_if_due(self) -> bool:
+        """Begin a new log if the old one holds `memtable_bytes`; True if all that is written is now durable.
+
+        Raises:
+            StorageFull: as `sync`.
+        """
+        if self._log_bytes < self._rotate_bytes:
+            return False
+        self._rotate()
+        return True
+
+    def write_witness(self) -> bool:
+        """Note what is durable; False if the witness says so already. Never called twice at the same time.
+
+        Raises:
+            StorageFull: the store refuses further writes.
+        """
+        self._refuse_if_failed()
+        durable = Witnessed(self._synced.sequence, self._synced.wal)
+        if durable == self._witness.latest:
+            return False
+        try:
+            self._witness.record(durable)
+        except OSError as error:
+            raise self._fail("Writing the witness", error) from error
+        return True
+
+    def bytes_on_disk(self) -> int:
+        used = 0
+        for entry in os.scandir(self._files):
+            # RocksDB deletes files in the background.
+            with suppress(FileNotFoundError):
+                used += entry.stat().st_blocks * 512
+        return used
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        with suppress(StorageFull):
+            self.sync()
+        # After a failure RocksDB reports it once more here; it was told when it happened.
+        with suppress(Exception):
+            self._db.close()
+            layout.sync_directory(self._files)
+        with suppress(StorageFull):
+            self.write_witness()
+        self._witness.close()
+        self._lock.release()
+
+    def _rotate(self) -> None:
+        """Sync, then switch memtable and log, with no write in between."""
+        self.sync()
+        try:
+            self._db.flush(wait=False)
+            self._wal = layout.newest_wal(self._files)
+        except Exception as error:
+            raise self._fail("Beginning a new log", error) from error
+        self._log_bytes = 0
+        self.rotations += 1
+
+    def _refuse_if_failed(self) -> None:
+        if self.failed is not None:
+            raise StorageFull(
+                f"The store refuses to write since an earlier failure: {self.failed}. See to the disk, then open it again."
+            )
+
+    def _fail(self, what: str, error: Exception) -> StorageFull:
+        self.failed = f"{what} failed in {self._directory}: {_text(error)}"
+        return StorageFull(
+            f"{self.failed}. What was not synced before may or may not be on disk. Nothing more is written until "
+            "the store is opened again: free some space or replace the disk first."
+        )
+
+    def _unreadable(self, error: Exception) -> StorageError:
+        if isinstance(error, DbClosedError):
+            return StorageError(f"{self._directory} was closed. Nothing was written. Open it again.")
+        return StoreCorrupt(f"{self._directory} cannot be read: {_text(error)}. {_AFTER_DAMAGE}")
+
+
+def _open_database(directory: Path, *, witness: Witnessed, config: Config) -> Rdict:
+    """Open RocksDB, unless it holds less than `witness` says it must."""
+    files = directory / layout.DATABASE
+    fresh = witness == Witnessed()
+    if not fresh and layout.newest_wal(files) < witness.wal:
+        raise StoreCorrupt(
+            f"{files} lacks its write-ahead log: {layout.wal_name(witness.wal)} or a newer one was there when the last "
+            f"write was acknowledged. Acknowledged writes are missing. {_AFTER_DAMAGE}"
+        )
+    try:
+        if not fresh:
+            _check_sequence(files, witness=witness, config=config)
+        return Rdict(str(files), _options(config, create=fresh))
+    except StoreCorrupt:
+        raise
+    except Exception as error:
+        raise _unopenable(files, error) from error
+
+
+def _check_sequence(files: Path, *, witness: Witnessed, config: Config) -> None:
+    """Recover the log read-only: what does not pass here has not been touched."""
+    probe = Rdict(str(files), _options(config, create=False), access_type=AccessType.read_only(False))
+    sequence = probe.latest_sequence_number()
+    probe.close()
+    if sequence < witness.sequence:
+        raise StoreCorrupt(
+            f"{witness.sequence - sequence} row writes are missing from {files}: it ends at {sequence}, and {witness.sequence} "
+            f"was durable. It is an older copy, or a part of it was lost. {_AFTER_DAMAGE}"
+        )
+
+
+def _unopenable(files: Path, error: Exception) -> StorageError:
+    text = _text(error)
+    if "No space left" in text:
+        return StorageFull(f"{files} cannot be opened: {text}. No acknowledged write is lost. Free some space first.")
+    if any(cause in text for cause in ("Permission denied", "Read-only file system", "Too many open files", "lock hold by")):
+        return StorageError(f"{files} cannot be opened: {text}. Nothing was written. See to that first.")
+    return StoreCorrupt(f"{files} is damaged: {text}. {_AFTER_DAMAGE}")
+
+
+def _text(error: Exception) -> str:
+    return str(error).strip() or type(error).__name__
+
+
+def _batch(rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]]) -> WriteBatch:
+    batch = WriteBatch(raw_mode=True)
+    for start, stop in ranges:
+        # RocksDB fails the whole batch over a range that ends before it starts.
+        if start < stop:
+            batch.delete_range(start, stop)
+    for key, value in rows.items():
+        if value is None:
+            batch.delete(key)
+        else:
+            batch.put(key, value)
+    return batch
+
+
+def _ends_before(stop: bytes | None) -> ReadOptions:
+    # Only the upper bound: this binding's set_iterate_lower_bound sets the upper one.
+    bounds = ReadOptions()
+    if stop is not None:
+        bounds.set_iterate_upper_bound(stop)
+    return bounds
+
+
+def _options(config: Config, *, create: bool) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(create)
+    options.set_paranoid_checks(True)
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_write_buffer_size(_WRITE_BUFFER_FACTOR * config.memtable_bytes)
+    # Room for flushes that lag behind: a stalled write would stop the event loop.
+    options.set_max_write_buffer_number(8)
+    options.set_level_zero_slowdown_writes_trigger(64)
+    options.set_level_zero_stop_writes_trigger(128)
+    # With one column family this switches no log; it bounds what RocksDB allocates for a log in advance.
+    options.set_max_total_wal_size(config.memtable_bytes)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(512)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_block_based_table_factory(_tables(config))
+    # RocksDB's own diary, LOG and LOG.old.*: a few small files.
+    options.set_max_log_file_size(MiB)
+    options.set_keep_log_file_num(4)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    return options
+
+
+def _tables(config: Config) -> BlockBasedOptions:
+    tables = BlockBasedOptions()
+    tables.set_block_cache(Cache(config.block_cache_bytes))
+    tables.set_block_size(16 * KiB)
+    tables.set_bloom_filter(10, False)
+    # Otherwise indexes and filters of every open file live outside the cache's bound.
+    tables.set_cache_index_and_filter_blocks(True)
+    tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    return tables
