@@ -1,0 +1,221 @@
+"""Group commit: one fsync for all that waits.
+
+Laws:
+- `covered(n)` returns only once a sync that began after write n has returned.
+- One sync is under way at a time. What is written while it runs belongs to
+  the next; all waiters that it covers wake in one go, after `on_durable`.
+- A failed sync is never repeated: the kernel may have dropped the pages and
+  would report success. Its waiters are told that the outcome is unknown, and
+  every later write is refused.
+- Cycles start by writes alone. There is no timer on the write path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from shoal.errors import Overloaded, ReadOnly, ShuttingDown, StorageFull
+from shoal.storage.interface import Storage
+
+T = TypeVar("T")
+
+RETRY_AFTER_S_MIN = 0.01
+
+
+class RunBlocking(Protocol):
+    """Runs a call where it may block; the loop's executor, or a simulated one."""
+
+    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+class LoggedStorage(Storage, Protocol):
+    """A storage that keeps a log and a witness of it, both of which want care between two writes."""
+
+    def rotate_if_due(self) -> bool:
+        """Begin a new log if the old one is long; True if all that is written is now durable.
+
+        Blocks for a sync. Called where `write` is called.
+
+        Raises:
+            StorageFull: as `sync`.
+        """
+        ...
+
+    def write_witness(self) -> bool:
+        """Note outside the log what is durable; False if that was known. Blocks for an fsync.
+
+        Raises:
+            StorageFull: the store refuses further writes.
+        """
+        ...
+
+
+class GroupCommit:
+    """Owns when to sync. Everything but what `run_blocking` runs is called on one event loop.
+
+    `written` and `durable` are the numbers of the last write made and of the last one known durable; `failed` says why
+    writes are refused, or is None; `cycles` counts the syncs that succeeded. `on_durable` must not raise.
+    """
+
+    def __init__(
+        self,
+        storage: LoggedStorage,
+        *,
+        run_blocking: RunBlocking,
+        writes_pending_max: int,
+        on_durable: Callable[[int], None] | None,
+        now: Callable[[], float],
+        witness_interval_s: float = 0.25,
+    ) -> None:
+        self.written = 0
+        self.durable = 0
+        self.cycles = 0
+        self.failed: str | None = None
+        self._storage = storage
+        self._run_blocking = run_blocking
+        self._writes_pending_max = writes_pending_max
+        self._on_durable = on_durable
+        self._now = now
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._cycle_s = 0.0  # How long the last sync took: the honest hint for who is turned away.
+        self._error: BaseException | None = None
+        self._runner: asyncio.Task[None] | None = None
+        self._witness_interval_s = witness_interval_s
+        self._witness_timer: asyncio.TimerHandle | None = None
+        self._witness_task: asyncio.Task[None] | None = None
+        self._witnessed_at = now() - witness_interval_s
+        self._closed = False
+
+    def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
+        """Write to the storage and see to it that a sync follows; return the write's number.
+
+        Raises:
+            Overloaded: too many writes wait for a sync; nothing was written.
+            ReadOnly: storage failed before; nothing was written.
+            ShuttingDown: `close` was called; nothing was written.
+            StorageFull: storage failed now; nothing of the write is shown.
+        """
+        if self.failed is not None or self._closed or self.written - self.durable >= self._writes_pending_max:
+            raise self._refusal()
+        try:
+            self.written = self._storage.write(rows, ranges)
+        except StorageFull as error:
+            self._fail(error)
+            raise
+        if self._runner is None:
+            # A task begins at the loop's next turn, so that one tick's writes share a sync.
+            self._runner = asyncio.get_running_loop().create_task(self._run())
+        return self.written
+
+    async def covered(self, number: int) -> None:
+        """Return once write `number` is durable.
+
+        Raises:
+            StorageFull: the sync that should have covered it failed; it may or may not be on disk.
+            ValueError: there is no such write yet.
+        """
+        if number <= self.durable:
+            return
+        if number > self.written:
+            raise ValueError(f"write {number} was not made yet; the last is {self.written}")
+        if self.failed is not None:
+            raise self._outcome_unknown()
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append((number, waiter))
+        await waiter
+
+    async def close(self) -> None:
+        """Refuse further writes and wait for the last cycle; the storage stays open. Closing twice is allowed."""
+        self._closed = True
+        if self._runner is not None:
+            await asyncio.wait([self._runner])
+        if self._witness_timer is not None:
+            self._witness_timer.cancel()
+        if self._witness_task is not None:
+            await asyncio.wait([self._witness_task])
+
+    async def _run(self) -> None:
+        """Sync until nothing is pending."""
+        try:
+            while self.durable < self.written and self.failed is None:
+                started = self._now()
+                number = await self._run_blocking(self._storage.sync)
+                self._cycle_s = self._now() - started
+                self._settle(number)
+                # Between two syncs little is unsynced, so that the sync in here is short.
+                if self._storage.rotate_if_due():
+                    self._settle(self.written)
+                self._schedule_witness()
+        except BaseException as error:
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._runner = None
+
+    def _settle(self, number: int) -> None:
+        """Tell everyone whom the sync up to `number` covers."""
+        self.durable = number
+        self.cycles += 1
+        if self._on_durable is not None:
+            self._on_durable(number)
+        waiting, self._waiting = self._waiting, []
+        for wanted, waiter in waiting:
+            if wanted > number:
+                self._waiting.append((wanted, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failed is None:
+            self.failed, self._error = str(error) or type(error).__name__, error
+        waiting, self._waiting = self._waiting, []
+        for _, waiter in waiting:
+            if not waiter.done():
+                waiter.set_exception(self._outcome_unknown())
+
+    def _outcome_unknown(self) -> StorageFull:
+        error = StorageFull(
+            f"The write is not known to be durable: {self.failed}. It may or may not be on disk. "
+            "Open the store again, then send the request again with the same idempotency key."
+        )
+        error.__cause__ = self._error
+        return error
+
+    def _refusal(self) -> Overloaded | ReadOnly | ShuttingDown:
+        if self.failed is not None:
+            refusal = ReadOnly(
+                f"Storage failed and refuses writes: {self.failed}. Nothing was written. Reads go on; see to the disk, "
+                "then restart the node."
+            )
+            refusal.__cause__ = self._error
+            return refusal
+        if self._closed:
+            return ShuttingDown("The store is closing. Nothing was written. Send the request again once it is open.")
+        retry_after_s = max(self._cycle_s, RETRY_AFTER_S_MIN)
+        return Overloaded(
+            f"{self.written - self.durable} writes wait for the disk. Nothing was written. Try again in {retry_after_s:.2f} s.",
+            retry_after_s=retry_after_s,
+        )
+
+    def _schedule_witness(self) -> None:
+        if self._witness_timer is None and self._witness_task is None and not self._closed:
+            delay_s = max(0.0, self._witnessed_at + self._witness_interval_s - self._now())
+            self._witness_timer = asyncio.get_running_loop().call_later(delay_s, self._start_witness)
+
+    def _start_witness(self) -> None:
+        self._witness_timer = None
+        self._witnessed_at = self._now()
+        self._witness_task = asyncio.get_running_loop().create_task(self._write_witness())
+
+    async def _write_witness(self) -> None:
+        try:
+            await self._run_blocking(self._storage.write_witness)
+        except BaseException as error:
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._witness_task = None
