@@ -166,8 +166,8 @@ class RocksStorage:
         # In this order: a write that another thread makes meanwhile may be covered, but is not counted.
         number, wal = self._written, self._wal
         sequence = self._db.latest_sequence_number()
+        wal_bytes = self._wal_bytes(wal)
         try:
-            wal_bytes = os.stat(self._files / layout.wal_name(wal)).st_size
             self._db.flush_wal(True)
         except Exception as error:
             raise self._fail("An fsync", error) from error
@@ -235,6 +235,12 @@ class RocksStorage:
             raise self._fail("Beginning a new log", error) from error
         self._log_bytes = 0
         self.rotations += 1
+
+    def _wal_bytes(self, wal: int) -> int:
+        try:
+            return os.stat(self._files / layout.wal_name(wal)).st_size
+        except FileNotFoundError:
+            return 0  # A huge write on the other thread has rotated it away; it is synced, then.
 
     def _refuse_if_failed(self) -> None:
         if self.failed is not None:
