@@ -1,0 +1,32 @@
+"""Which partition holds an object.
+
+Law: the partition is a function of the space and of the name's tag alone, for
+ever; moving an object would lose it. The tag is Redis Cluster's: what stands
+between the first `{` and the first `}` after it, if that is not empty; else
+the whole name.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import sha256
+
+PARTITIONS = 1024
+
+
+def tag_of(name: str) -> str:
+    """The part of a name that chooses its partition: `crew-7` for `{crew-7}/planner`."""
+    opening = name.find("{")
+    if opening >= 0:
+        closing = name.find("}", opening + 1)
+        if closing > opening + 1:
+            return name[opening + 1 : closing]
+    return name
+
+
+@lru_cache(maxsize=65536)
+def partition_of(space: str, name: str) -> int:
+    """0 to 1023. The space is length-prefixed, so that ("a", "bc") and ("ab", "c") are independent."""
+    encoded = space.encode()
+    digest = sha256(len(encoded).to_bytes(2, "big") + encoded + tag_of(name).encode()).digest()
+    return int.from_bytes(digest[:8], "big") % PARTITIONS
