@@ -1,0 +1,147 @@
+"""How a channel's value is stored: as a recipe against the checkpoint before it.
+
+Laws:
+- A channel's hash is a function of its value alone, whatever the recipe.
+- A recipe describes the value against another checkpoint's (`base`): the first
+  `keep` chunks are that one's. Neither the value's bytes nor the list of its
+  chunks is written again while it grows at its end.
+- A chain of recipes is at most `DEPTH_MAX` long; then the list is written in
+  full, so that loading reads a bounded number of records.
+
+The header of a msgpack array or map counts its elements, and so changes with
+each append; it is kept apart, so that what follows shares its prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.crdt.chunking import cuts, shared_prefix
+
+DEPTH_MAX = 32
+INLINE_BYTES_MAX = 256  # Below it a row of its own costs more than the bytes.
+
+
+class Recipe(msgspec.Struct, array_like=True, frozen=True):
+    """How to make a value: the header, then `inline`, or kept chunks of `base` and then `chunks`."""
+
+    hash: bytes
+    header: bytes
+    inline: bytes = b""
+    base: bytes = b""  # A checkpoint id, or empty.
+    keep: int = 0
+    chunks: list[bytes] = []  # noqa: RUF012 (msgspec copies it)
+    depth: int = 0  # Recipes to read after this one.
+
+
+class Shape(NamedTuple):
+    """A value taken apart: what the next save of the same channel is compared with."""
+
+    hash: bytes
+    header: bytes
+    body: bytes
+    ends: list[int]  # Where the body's chunks end; empty for an inline value.
+    digests: list[bytes]
+    home: bytes  # The checkpoint that holds the recipe.
+    depth: int
+
+
+class Draft(NamedTuple):
+    recipe: Recipe
+    shape: Shape  # Its `home` is the base's if nothing changed; else empty, until the id is known.
+    chunks: dict[bytes, bytes]  # New ones, by digest.
+
+
+def split(packed: bytes) -> tuple[bytes, bytes]:
+    """The header of a packed array or map, and the rest; other values have no header."""
+    first = packed[0] if packed else 0
+    size = 1 if 0x80 <= first <= 0x9F else {0xDC: 3, 0xDD: 5, 0xDE: 3, 0xDF: 5}.get(first, 0)
+    return packed[:size], packed[size:]
+
+
+def hash_of(header: bytes, body: bytes, digests: list[bytes]) -> bytes:
+    """The channel's hash: over its chunks' digests, or over an inline body."""
+    kind, content = (b"\x01", b"".join(digests)) if digests else (b"\x00", body)
+    return sha256(kind + len(header).to_bytes(1, "big") + header + content).digest()
+
+
+def draft(packed: bytes, base: Shape | None) -> Draft:
+    """Describe a value, against the same channel of the checkpoint before it if there is one."""
+    header, body = split(packed)
+    if base is not None and base.header == header and base.body == body:
+        return _unchanged(base)
+    if len(body) <= INLINE_BYTES_MAX:
+        digest = hash_of(header, body, [])
+        return Draft(Recipe(digest, header, inline=body), Shape(digest, header, body, [], [], b"", 0), {})
+    ends, digests = _kept(body, base)
+    keep, at = len(ends), ends[-1] if ends else 0
+    chunks = {}
+    for end in cuts(body, at):
+        piece = body[at:end]
+        digest = sha256(piece).digest()
+        chunks[digest] = piece
+        ends.append(end)
+        digests.append(digest)
+        at = end
+    return _described(header, body, ends=ends, digests=digests, keep=keep, base=base, chunks=chunks)
+
+
+def _unchanged(base: Shape) -> Draft:
+    if not base.digests:
+        return Draft(Recipe(base.hash, base.header, inline=base.body), base, {})
+    # It points at the checkpoint in which the value last changed, so the chain does not grow.
+    kept = Recipe(base.hash, base.header, base=base.home, keep=len(base.digests), depth=base.depth + 1)
+    return Draft(kept, base, {})
+
+
+def _kept(body: bytes, base: Shape | None) -> tuple[list[int], list[bytes]]:
+    """The leading chunks of `base` that are chunks of `body` too."""
+    if base is None or not base.digests:
+        return [], []
+    shared = shared_prefix(base.body, body)
+    # The last chunk ends where the old data ended, which need not be a cut.
+    keep = sum(1 for end in base.ends[:-1] if end <= shared)
+    return base.ends[:keep], base.digests[:keep]
+
+
+def _described(
+    header: bytes,
+    body: bytes,
+    *,
+    ends: list[int],
+    digests: list[bytes],
+    keep: int,
+    base: Shape | None,
+    chunks: dict[bytes, bytes],
+) -> Draft:
+    digest = hash_of(header, body, digests)
+    if base is not None and keep and base.depth + 1 <= DEPTH_MAX:
+        recipe = Recipe(digest, header, base=base.home, keep=keep, chunks=digests[keep:], depth=base.depth + 1)
+    else:
+        recipe = Recipe(digest, header, chunks=digests)
+    return Draft(recipe, Shape(digest, header, body, ends, digests, b"", recipe.depth), chunks)
+
+
+def digests_of(recipe: Recipe, of_base: Callable[[bytes], Recipe | None]) -> list[bytes] | None:
+    """All chunk digests of a value, in order; None if a checkpoint it is described against is missing.
+
+    `of_base` gives the same channel's recipe in another checkpoint.
+    """
+    parts = [recipe.chunks]
+    keep, base = recipe.keep, recipe.base
+    for _ in range(DEPTH_MAX + 2):
+        if not base:
+            break
+        older = of_base(base)
+        if older is None:
+            return None
+        # What is kept of `older` may lie wholly within what that one keeps itself.
+        parts.append(older.chunks[: max(0, keep - older.keep)])
+        keep, base = min(keep, older.keep), older.base
+    if base:
+        return None
+    return [digest for part in reversed(parts) for digest in part]
