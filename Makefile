@@ -1,0 +1,49 @@
+# Every target sets up what it needs: Python 3.11 or newer and make are enough.
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+BIN := .venv/bin
+RUN := .venv/.ready
+DEV := .venv/.ready-dev
+DATA ?= ./state
+WORKERS ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench serve clean
+
+help:  ## Show this list.
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: $(RUN)  ## Survey the standard library with nine agents, and kill them twice.
+	$(BIN)/shoal demo
+
+test: $(DEV)  ## Run all tests.
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+check: $(DEV)  ## Formatting, lint, types, dead code.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/vulture
+
+bench: $(DEV)  ## Measure; writes benchmarks/RESULTS.md.
+	$(BIN)/python -m benchmarks
+
+serve: $(RUN)  ## Serve ./state (or DATA=…) on 127.0.0.1:7400.
+	$(BIN)/shoal serve --data $(DATA)
+
+clean:  ## Remove what these targets made.
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "Shoal needs Python 3.11 or newer; none was found. Set PYTHON=/path/to/python3."; exit 1; }
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; \
+		echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu the package python3-venv has what is missing."; exit 1; }
+
+$(RUN): pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,check]'
+	@touch $@ $(RUN)
