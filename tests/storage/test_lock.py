@@ -83,11 +83,18 @@ def test_another_process_is_refused_until_kill_9_frees_the_lock(path: Path) -> N
 
 def test_a_program_started_by_the_holder_does_not_inherit_the_lock(path: Path) -> None:
     lock = StoreLock.acquire(path, holder=HOLDER)
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
-    lock.release()
-    StoreLock.acquire(path, holder=HOLDER).release()
-    with child:
-        child.kill()
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        # Its answer shows that the new program runs: files are closed on the way into it.
+        child.stdin.write(b"!")
+        child.stdin.flush()
+        assert child.stdout.read(1) == b"!"
+        lock.release()
+        StoreLock.acquire(path, holder=HOLDER).release()
+    finally:
+        kill(child)
 
 
 # A library's threads may be alive by then; the child does nothing that they could block.

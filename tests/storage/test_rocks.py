@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shoal.config import Config, MiB
+from shoal.errors import StorageError, StoreLocked
+from shoal.storage.rocks import RocksStorage
+from shoal.testing.powercut import power_cut, synced_wal_bytes
+
+OpenStore = Callable[[Path], RocksStorage]
+
+ROW = 16 * 1024
+
+
+@pytest.fixture
+def storage(tmp_path: Path, open_store: OpenStore) -> RocksStorage:
+    """Its memtable's bound is 1 MiB, which 64 of `fill`'s rows reach."""
+    return open_store(tmp_path / "store")
+
+
+def fill(storage: RocksStorage, rows: int, *, size: int = ROW) -> None:
+    for number in range(rows):
+        storage.write({b"%08d" % number: bytes(size)})
+
+
+def logs_begun(tmp_path: Path) -> int:
+    """The number of the newest log; RocksDB counts all its files with one counter."""
+    return max(int(path.stem) for path in (tmp_path / "store" / "db").glob("*.log"))
+
+
+def test_a_small_log_is_not_rotated(storage: RocksStorage) -> None:
+    fill(storage, 10)
+    assert not storage.rotate_if_due()
+    assert storage.rotations == 0
+
+
+def test_a_full_log_is_rotated_when_asked(storage: RocksStorage, tmp_path: Path) -> None:
+    before = logs_begun(tmp_path)
+    fill(storage, 65)
+    assert logs_begun(tmp_path) == before
+    assert storage.rotate_if_due()
+    assert logs_begun(tmp_path) > before
+    assert not storage.rotate_if_due()
+
+
+def test_a_rotation_makes_all_that_was_written_durable(storage: RocksStorage) -> None:
+    fill(storage, 65)
+    assert storage.synced.number == 0
+    storage.rotate_if_due()
+    assert storage.synced.number == 65
+
+
+@pytest.mark.parametrize("size", [0, 10, ROW], ids=["empty", "tiny", "large"])
+def test_rocksdb_never_begins_a_log_by_itself(storage: RocksStorage, tmp_path: Path, size: int) -> None:
+    # Tiny rows cost a memtable many times their bytes: the bound must allow for that. One batch each 100 rows.
+    begun = logs_begun(tmp_path)
+    for number in range(0, 30_000 if size < ROW else 300, 100 if size < ROW else 1):
+        batch: dict[bytes, bytes | None] = {b"%d" % n: bytes(size) for n in range(number, number + (100 if size < ROW else 1))}
+        rotations = storage.rotations
+        storage.write(batch)
+        if storage.rotations == rotations:
+            assert logs_begun(tmp_path) == begun
+        begun = logs_begun(tmp_path)
+    assert storage.rotations > 0
+
+
+@pytest.mark.parametrize("size_mib", [3, 6, 12])
+def test_one_write_larger_than_every_bound_leaves_no_unsynced_log_behind(
+    storage: RocksStorage, tmp_path: Path, size_mib: int
+) -> None:
+    fill(storage, 50)
+    storage.write({b"huge": bytes(size_mib * MiB)})
+    assert storage.rotations == 1
+    assert storage.synced.number == 51
+    begun = logs_begun(tmp_path)
+    fill(storage, 50)
+    assert logs_begun(tmp_path) == begun
+
+
+def test_a_sync_while_a_write_rotates_is_no_failure(storage: RocksStorage) -> None:
+    failures: list[Exception] = []
+    over = threading.Event()
+
+    def keep_syncing() -> None:
+        try:
+            while not over.is_set():
+                storage.sync()
+        except Exception as error:
+            failures.append(error)
+
+    syncing = threading.Thread(target=keep_syncing)
+    syncing.start()
+    fill(storage, 600)
+    over.set()
+    syncing.join()
+    assert failures == []
+    assert storage.rotations >= 4
+
+
+def test_what_was_written_across_rotations_is_there_after_reopening(
+    storage: RocksStorage, tmp_path: Path, open_store: OpenStore
+) -> None:
+    fill(storage, 300)
+    storage.close()
+    assert len(list(open_store(tmp_path / "store").scan(b"", None))) == 300
+
+
+def test_the_log_takes_no_more_disk_in_advance_than_the_memtable_may_hold(storage: RocksStorage) -> None:
+    storage.write({b"a": b"1"})
+    storage.sync()
+    assert storage.bytes_on_disk() < 2 * MiB
+
+
+def test_what_was_recovered_is_durable_before_it_is_shown(killed: Path, tmp_path: Path, open_store: OpenStore) -> None:
+    opened = open_store(killed)
+    power_cut(killed, tmp_path / "again", synced_wal_bytes=lambda: synced_wal_bytes(opened), cut=lambda at_least, _: at_least)
+    assert len(list(open_store(tmp_path / "again").scan(b"", None))) == 100
+
+
+def test_two_openings_exclude_each_other(storage: RocksStorage, tmp_path: Path, open_store: OpenStore) -> None:
+    with pytest.raises(StoreLocked, match="shoal serve --data"):
+        open_store(tmp_path / "store")
+
+
+def test_a_refused_opening_frees_the_lock(killed: Path, open_store: OpenStore) -> None:
+    witness = (killed / "WITNESS").read_bytes()
+    (killed / "WITNESS").write_bytes(b"")
+    with pytest.raises(StorageError):
+        open_store(killed)
+    (killed / "WITNESS").write_bytes(witness)
+    open_store(killed)
+
+
+def test_a_creation_that_was_cut_short_is_taken_up(tmp_path: Path, open_store: OpenStore) -> None:
+    for name in ("LOCK", "WITNESS.new", "FORMAT.new", "lost+found"):
+        (tmp_path / name).touch()
+    (tmp_path / "WITNESS").write_bytes(b"half")
+    open_store(tmp_path).write({b"a": b"1"})
+
+
+def test_reading_a_closed_store_says_that_it_is_closed(storage: RocksStorage) -> None:
+    storage.close()
+    with pytest.raises(StorageError, match="was closed"):
+        storage.get(b"a")
+
+
+def test_a_store_of_the_default_configuration_opens_and_reopens(tmp_path: Path) -> None:
+    for number in range(2):
+        storage = RocksStorage.open(tmp_path / "deep" / "store", config=Config(), now_ms=0)
+        storage.write({b"%d" % number: b""})
+        storage.close()
+        assert not list(tmp_path.rglob("*.new"))
