@@ -1,0 +1,346 @@
+"""Documents: Yjs updates as rows, and the live replica that they build.
+
+Laws:
+- The updates are the document. A row is put once and never changed, so that
+  replicas which hold the same operations hold equal rows, in any order.
+- A live document holds whole causal histories only: `check` decides whether an
+  update is ready, well formed and within bounds before the engine sees it.
+- Equal `canonical` bytes mean equal documents. A state vector alone is no
+  digest, for deletions do not move it.
+
+Rows:
+
+    U position₃₄      a Yjs v1 update (HLC order is a causal order)
+    R name            [[kind, dot₂₄], …]: what the root was declared as, least dot first
+
+Root types carry no kind on the wire, so their kind travels beside the update.
+Of two concurrent declarations the least dot counts; the other stays listed, and
+its content stays in the document. An integer within ±(2⁵³ − 1) is a float to
+the engine and comes back as an integer (so does an integral float); from there
+to 64 bits it is kept as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import pycrdt
+
+from shoal import values
+from shoal.crdt import yjs
+from shoal.crdt.dot import Dot
+from shoal.crdt.rows import Rows, Stamp
+from shoal.errors import InvalidValue, RootConflict, ShoalError, StoreCorrupt, TooLarge
+from shoal.names import check_name
+
+RootKind = Literal["map", "array", "text"]
+Shared = pycrdt.Map[Any] | pycrdt.Array[Any] | pycrdt.Text
+
+EMPTY = b"\x00\x00"
+"""The update that brings nothing."""
+
+EMPTY_STATE = b"\x00"
+NESTING_MAX = 256  # Shared types within shared types; the engine frees them recursively and overflows its stack.
+EXACT_INTEGER_MAX = 2**53 - 1
+
+_KINDS: dict[RootKind, type[Any]] = {"map": pycrdt.Map, "array": pycrdt.Array, "text": pycrdt.Text}
+_UPDATE, _ROOT = b"U", b"R"
+
+
+class Update(msgspec.Struct, array_like=True, frozen=True, tag="update"):
+    """The mutation. Its payload is the Yjs update."""
+
+    digest: bytes  # SHA-256 of the payload.
+    roots: dict[str, RootKind] = {}
+
+
+class Declaration(NamedTuple):
+    kind: RootKind
+    dot: Dot
+
+
+def apply(rows: Rows, stamp: Stamp, update: Update, payload: bytes) -> None:
+    """Put an operation's rows. Total: whether the update may be issued at all is `LiveDocument.check`'s business."""
+    rows.put(_UPDATE + stamp.pack_position(), payload)
+    for name, kind in update.roots.items():
+        found = {declared.kind: declared.dot for declared in declarations(rows, name)}
+        found[kind] = min(stamp.dot, found.get(kind, stamp.dot))
+        ordered = sorted((dot.pack(), kind) for kind, dot in found.items())
+        rows.put(_ROOT + name.encode(), msgspec.msgpack.encode([(kind, dot) for dot, kind in ordered]))
+
+
+def payload_of(rows: Rows, stamp: Stamp, update: Update) -> bytes:
+    """The Yjs update that was applied under `stamp`.
+
+    Raises:
+        StoreCorrupt: its row is missing or changed.
+    """
+    payload = rows.get(_UPDATE + stamp.pack_position())
+    if payload is None or hashlib.sha256(payload).digest() != update.digest:
+        raise StoreCorrupt(f"a document's update {stamp.dot} is missing or damaged. Nothing was written; run `shoal verify`.")
+    return payload
+
+
+def updates(rows: Rows, *, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+    """Positions and updates in causal order, from strictly above position `after`.
+
+    A snapshot serves as the start only while every update at or below its
+    position is in it; an operation that arrives below makes it void.
+    """
+    for key, payload in rows.scan(_UPDATE, after=None if after is None else _UPDATE + after):
+        yield key[1:], payload
+
+
+def declarations(rows: Rows, name: str) -> list[Declaration]:
+    """What a root was declared as, the one that counts first.
+
+    Raises:
+        StoreCorrupt: its row cannot be read.
+    """
+    packed = rows.get(_ROOT + name.encode())
+    return [] if packed is None else _unpack(packed)
+
+
+def roots(rows: Rows) -> dict[str, RootKind]:
+    """The roots and their kinds, by name.
+
+    Raises:
+        StoreCorrupt: a row cannot be read.
+    """
+    return {key[1:].decode(): _unpack(packed)[0].kind for key, packed in rows.scan(_ROOT)}
+
+
+def _unpack(packed: bytes) -> list[Declaration]:
+    try:
+        found = msgspec.msgpack.decode(packed, type=list[tuple[RootKind, bytes]])
+    except msgspec.DecodeError as error:
+        raise StoreCorrupt(f"a document's root cannot be read ({error}). Nothing was written; run `shoal verify`.") from None
+    return [Declaration(kind, Dot.unpack(dot)) for kind, dot in found]
+
+
+class LiveDocument:
+    """A document in memory. It never edits by itself; `fork` does."""
+
+    def __init__(
+        self,
+        *,
+        bytes_max: int,
+        roots_max: int,
+        snapshot: bytes = EMPTY,
+        updates: Iterable[bytes] = (),
+        roots: Mapping[str, RootKind] = {},
+    ) -> None:
+        """Build it from a snapshot and the updates after it, in causal order.
+
+        Raises:
+            StoreCorrupt: they cannot be read, or one of them builds on another that is missing.
+        """
+        self._bytes_max, self._roots_max = bytes_max, roots_max
+        self.roots: dict[str, RootKind] = dict(roots)
+        self._doc, held = _built(snapshot, updates)
+        self._state = yjs.parse_state(self._doc.get_state())
+        self._bytes = held  # An upper bound of the whole state's size.
+        # An upper bound too, measured when it matters: to begin with, nothing is known.
+        self._nesting = NESTING_MAX if self._state else 0
+
+    def integrate(self, update: bytes, roots: Mapping[str, RootKind]) -> None:
+        """Apply an update, or leave the document as it is.
+
+        Raises:
+            NotReady, InvalidValue, RootConflict, TooLarge: as `check` says.
+        """
+        advanced = self._checked(update, roots)
+        with _engine("an update was refused by the Yjs engine"):
+            self._doc.apply_update(update)
+        self.roots.update(roots)
+        self._state = advanced.state
+        self._bytes += len(update)
+        self._nesting += advanced.nesting
+
+    def check(self, update: bytes, roots: Mapping[str, RootKind]) -> None:
+        """Decide whether `integrate` would apply an update.
+
+        Raises:
+            NotReady: it depends on one that is missing here.
+            InvalidValue: it is no Yjs update of values, maps, arrays and texts, or uses a root without declaring it.
+            InvalidName: a root's name is not legal.
+            RootConflict: a root is, or is used, as another kind.
+            TooLarge: the update or the document would be over its bound.
+        """
+        self._checked(update, roots)
+
+    def state(self) -> bytes:
+        """The state vector, clients in order."""
+        return yjs.pack_state(self._state)
+
+    def update_since(self, state: bytes) -> bytes:
+        """What a replica with this state vector lacks. Deletions come whole.
+
+        Raises:
+            InvalidValue: `state` is no state vector.
+        """
+        yjs.parse_state(state)
+        with _engine("the state vector was refused by the Yjs engine"):
+            return self._doc.get_update(state)
+
+    def snapshot(self) -> bytes:
+        """The whole document as one update."""
+        return self._doc.get_update(EMPTY_STATE)
+
+    def canonical(self) -> bytes:
+        """Equal, byte for byte, on all replicas that applied the same updates, in any causal order.
+
+        It holds kinds, state vector, deletions, and a SHA-256 of the content,
+        which differs even where two clients shared an id by mistake.
+        """
+        lacking = self._doc.get_update(self._doc.get_state())
+        deletes = yjs.parse(lacking).deletes
+        content = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":")).encode()
+        parts = (sorted(self.roots.items()), self.state(), yjs.pack_deletes(deletes), hashlib.sha256(content).digest())
+        return msgspec.msgpack.encode(parts)
+
+    def to_py(self) -> dict[str, Any]:
+        """The content by root, as dicts (keys in order), lists, str and plain values."""
+        return {name: to_py(open_root(self._doc, name, kind)) for name, kind in sorted(self.roots.items())}
+
+    def to_json(self) -> Any:
+        """The same as JSON, where bytes, long integers and non-finite floats are tagged as `shoal.values` does."""
+        return values.to_json(self.to_py())
+
+    def fork(self, *, client_id: int) -> pycrdt.Doc[Any]:
+        """A copy to edit, under a client id that was never used before."""
+        copy: pycrdt.Doc[Any] = pycrdt.Doc(client_id=client_id)
+        copy.apply_update(self.snapshot())
+        return copy
+
+    def _checked(self, update: bytes, roots: Mapping[str, RootKind]) -> yjs.Advanced:
+        if len(update) > self._bytes_max:
+            raise TooLarge(f"the update has {len(update)} bytes; {self._bytes_max} are allowed. Nothing was written.")
+        self._check_roots(roots)
+        parsed = yjs.parse(update)
+        self._check_use(parsed, {**self.roots, **roots})
+        advanced = yjs.advance(parsed, self._state)
+        self._check_size(len(update))
+        self._check_nesting(advanced.nesting)
+        return advanced
+
+    def _check_roots(self, roots: Mapping[str, RootKind]) -> None:
+        for name, kind in roots.items():
+            check_name("document root", name)
+            check_kind(name, kind, self.roots.get(name, kind))
+        if len(self.roots.keys() | roots.keys()) > self._roots_max:
+            raise TooLarge(f"a document has at most {self._roots_max} roots; this would be one more. Nothing was written.")
+
+    def _check_use(self, parsed: yjs.Parsed, kinds: Mapping[str, RootKind]) -> None:
+        for name in sorted(parsed.keyed | parsed.listed):
+            if name not in kinds:
+                raise InvalidValue(f"the update uses the root {name[:80]!r}, which nobody declared. Nothing was written.")
+            if name in (parsed.listed if kinds[name] == "map" else parsed.keyed):
+                raise RootConflict(f"the root {name[:80]!r} is used as another kind than {kinds[name]}. Nothing was written.")
+
+    def _check_size(self, more: int) -> None:
+        if self._bytes + more > self._bytes_max:
+            self._bytes = len(self.snapshot())
+        if self._bytes + more > self._bytes_max:
+            raise TooLarge(
+                f"the document would have more than {self._bytes_max} bytes (document_bytes_max). Nothing was written."
+            )
+
+    def _check_nesting(self, more: int) -> None:
+        if more and self._nesting + more > NESTING_MAX:
+            self._nesting = _nesting(self._doc, self.roots)
+        if self._nesting + more > NESTING_MAX and more:
+            raise TooLarge(f"shared types would nest deeper than {NESTING_MAX}. Nothing was written; store flatter values.")
+
+
+def open_root(doc: pycrdt.Doc[Any], name: str, kind: RootKind) -> Any:
+    """The shared type behind a root: a pycrdt Map, Array or Text."""
+    return doc.get(name, type=_KINDS[kind])
+
+
+def check_kind(name: str, kind: str, declared: str) -> None:
+    """
+    Raises:
+        InvalidValue: `kind` is none.
+        RootConflict: the root was declared as another kind.
+    """
+    if kind not in _KINDS:
+        raise InvalidValue(f"the root {name[:80]!r} is to be {kind!r}; it must be map, array or text. Nothing was written.")
+    if kind != declared:
+        raise RootConflict(f"the root {name[:80]!r} is of kind {declared}, not {kind}. Nothing was written.", declared=declared)
+
+
+def to_py(value: Any) -> Any:
+    """A shared type or a value that pycrdt returned, as plain Python; integral floats become integers again."""
+    if isinstance(value, float):
+        return int(value) if _is_integer(value) else value
+    if isinstance(value, pycrdt.Text):
+        return str(value)
+    if isinstance(value, pycrdt.Array | list):
+        items = []
+        for item in value:  # No comprehension: each would be one more frame per level.
+            items.append(to_py(item))  # noqa: PERF401
+        return items
+    if isinstance(value, pycrdt.Map | dict):
+        entries = {}
+        for key in sorted(value.keys()):
+            entries[key] = to_py(value[key])
+        return entries
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def _is_integer(value: float) -> bool:
+    # −0.0 is integral too, but an integer has no sign to keep.
+    return value.is_integer() and abs(value) <= EXACT_INTEGER_MAX and (value != 0.0 or str(value) == "0.0")
+
+
+def _nesting(doc: pycrdt.Doc[Any], kinds: Mapping[str, RootKind]) -> int:
+    """How deep shared types nest, roots not counted."""
+    deepest = 0
+    waiting: list[tuple[Any, int]] = [(open_root(doc, name, kind), 0) for name, kind in kinds.items() if kind != "text"]
+    while waiting:
+        shared, depth = waiting.pop()
+        deepest = max(deepest, depth)
+        inside = shared.values() if isinstance(shared, pycrdt.Map) else shared
+        waiting.extend((item, depth + 1) for item in inside if isinstance(item, pycrdt.Map | pycrdt.Array))
+    return deepest
+
+
+def _built(snapshot: bytes, updates: Iterable[bytes]) -> tuple[pycrdt.Doc[Any], int]:
+    # It never edits, so that its client id never meets another's.
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=0)
+    applied = list(updates)
+    try:
+        with _engine("a stored update was refused by the Yjs engine"), doc.transaction():
+            # Not `merge_updates`, whose cost grows with the square of their number.
+            for update in (snapshot, *applied):
+                doc.apply_update(update)
+        state = yjs.parse_state(doc.get_state())
+        complete = all(_is_in(update, doc, state) for update in applied)
+    except ShoalError as error:
+        raise StoreCorrupt(f"a document cannot be rebuilt: {error.message} Run `shoal verify`.") from None
+    if not complete:
+        raise StoreCorrupt("a document cannot be rebuilt: an update that others build on is missing. Run `shoal verify`.")
+    return doc, len(snapshot) + sum(map(len, applied))
+
+
+def _is_in(update: bytes, doc: pycrdt.Doc[Any], state: yjs.StateVector) -> bool:
+    """True if the engine integrated all of it: what remains has no structs, and deletes only what is there."""
+    rest = pycrdt.get_update(update, doc.get_state())
+    return rest[0] == 0 and all(clock + length <= state.get(client, 0) for client, clock, length in yjs.parse(rest).deletes)
+
+
+@contextmanager
+def _engine(what: str) -> Iterator[None]:
+    """Turn the engine's errors into InvalidValue: also its panics, which are no `Exception`."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime":
+            raise InvalidValue(f"{what}: {str(error)[:200]}. Nothing was written.") from None
+        raise

@@ -1,0 +1,360 @@
+"""Read a Yjs v1 update before the engine sees it: what it needs, and what it brings.
+
+Law: nothing reaches pycrdt that `parse` has not walked to its last byte. Two
+measured reasons: an update that depends on a missing one stays pending inside
+a pycrdt document for good, and a value nested 100,000 deep (200 KB) overflows
+the engine's stack and kills the process; a bound on size alone stops neither.
+`advance` replays the engine's own rule: a struct is integrated once its
+origins, its parent and its client's previous clock are there; an update is
+ready if all its structs are, and all that it deletes is there by then.
+
+The format is that of Yjs 13's UpdateEncoderV1. Strings are as long as their
+UTF-16 code units, as Yjs clocks count them.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from typing import NamedTuple, NoReturn
+
+from shoal.errors import InvalidValue, NotReady
+
+VALUE_DEPTH_MAX = 128  # Of one plain value; the engine's stack holds some 10,000.
+CLIENT_MAX = 2**53 - 1
+CLOCK_MAX = 2**32 - 1
+
+StateVector = dict[int, int]
+"""Client → the clock that it uses next."""
+
+_GC, _DELETED, _BINARY, _STRING, _EMBED, _FORMAT, _TYPE, _ANY, _SKIP = 0, 1, 3, 4, 5, 6, 7, 8, 10
+_REFUSED = {2: "JSON of an old Yjs", 9: "sub-documents", 11: "moves"}
+_SHARED_TYPES = (0, 1, 2)  # Array, map, text; XML comes after.
+_HAS_ORIGIN, _HAS_RIGHT_ORIGIN, _HAS_KEY, _CONTENT = 0x80, 0x40, 0x20, 0x1F
+
+_ANY_FIXED = {120: 0, 121: 0, 122: 8, 123: 8, 124: 4, 126: 0, 127: 0}
+_ANY_INTEGER, _ANY_BUFFER, _ANY_ARRAY, _ANY_MAP, _ANY_STRING = 125, 116, 117, 118, 119
+
+
+class Struct(NamedTuple):
+    clock: int
+    length: int  # 0: it covers nothing, and what follows has a gap before it.
+    needs: tuple[tuple[int, int], ...]  # (client, clock) of its origins, or of its parent.
+    inside: bool  # True if `needs` names the parent, not siblings.
+    shared: bool  # True if it is itself a shared type.
+
+
+class Parsed(NamedTuple):
+    """What an update holds, without its values."""
+
+    structs: dict[int, list[Struct]]  # By client, in clock order.
+    deletes: list[tuple[int, int, int]]  # Client, clock, length.
+    keyed: frozenset[str]  # Roots that it uses as maps.
+    listed: frozenset[str]  # Roots that it uses as arrays or texts.
+
+
+class Advanced(NamedTuple):
+    """What `advance` found; `nesting` counts shared types within shared types that the update brings."""
+
+    state: StateVector
+    nesting: int
+
+
+def parse(update: bytes) -> Parsed:
+    """Walk a whole update.
+
+    Raises:
+        InvalidValue: it is not exactly one Yjs v1 update of values, maps, arrays and texts.
+    """
+    reader = _Reader(update)
+    roots: tuple[set[str], set[str]] = (set(), set())
+    structs: dict[int, list[Struct]] = {}
+    for _ in range(reader.count()):
+        many, client, clock = reader.count(), reader.client(), reader.integer()
+        if client in structs:
+            _refuse("a client comes twice")
+        structs[client] = []
+        for _ in range(many):
+            struct = reader.struct(clock, roots)
+            structs[client].append(struct)
+            clock += struct.length
+            if clock > CLOCK_MAX:
+                _refuse("a clock is out of range")
+    deletes = reader.deletes()
+    reader.end()
+    return Parsed(structs, deletes, frozenset(roots[1]), frozenset(roots[0]))
+
+
+def advance(parsed: Parsed, state: StateVector) -> Advanced:
+    """The state vector once the update is applied to a document whose vector is `state`.
+
+    Raises:
+        NotReady: it depends on what that document lacks.
+    """
+    after = dict(state)
+    depths = _Depths()
+    left = {client: iter(structs) for client, structs in parsed.structs.items()}
+    heads = {client: next(structs, None) for client, structs in left.items()}
+    waiting: dict[int, list[int]] = {}
+    runnable = list(heads)
+    while runnable:
+        client = runnable.pop()
+        while (struct := heads[client]) is not None:
+            missing = _missing(client, struct, after)
+            if missing is not None:
+                if missing != client:  # Else a clock is skipped, and no other client can help.
+                    waiting.setdefault(missing, []).append(client)
+                break
+            depths.note(client, struct)
+            after[client] = max(after.get(client, 0), struct.clock + struct.length)
+            heads[client] = next(left[client], None)
+        runnable.extend(waiting.pop(client, ()))
+    if any(head is not None for head in heads.values()):
+        raise NotReady("the update depends on one that is not here yet. Nothing was written; send what it builds on first.")
+    if any(clock + length > after.get(client, 0) for client, clock, length in parsed.deletes):
+        raise NotReady("the update deletes what is not here yet. Nothing was written; send what it builds on first.")
+    return Advanced({client: clock for client, clock in after.items() if clock}, depths.deepest)
+
+
+def _missing(client: int, struct: Struct, state: StateVector) -> int | None:
+    """The client whose structs this one waits for; itself, for ever, if a clock is skipped."""
+    known = state.get(client, 0)
+    if struct.length and struct.clock + struct.length <= known:
+        return None  # Applied before; the engine skips it.
+    if struct.clock > known or not struct.length:
+        return client
+    for needed, clock in struct.needs:
+        if clock >= (struct.clock if needed == client else state.get(needed, 0)):
+            return needed
+    return None
+
+
+class _Depths:
+    """How deep an update nests shared types; what was there before it counts 0."""
+
+    def __init__(self) -> None:
+        self.deepest = 0
+        self._runs: dict[int, tuple[list[int], list[int]]] = {}
+
+    def note(self, client: int, struct: Struct) -> None:
+        depth = max((self._at(*need) for need in struct.needs), default=0) + struct.inside
+        clocks, depths = self._runs.setdefault(client, ([], []))
+        if not depths or depths[-1] != depth:
+            clocks.append(struct.clock)
+            depths.append(depth)
+        if struct.shared:
+            self.deepest = max(self.deepest, depth + 1)
+
+    def _at(self, client: int, clock: int) -> int:
+        clocks, depths = self._runs.get(client, ((), ()))
+        found = bisect_right(clocks, clock)
+        return depths[found - 1] if found else 0
+
+
+def parse_state(packed: bytes) -> StateVector:
+    """Read a state vector.
+
+    Raises:
+        InvalidValue: it is none.
+    """
+    reader = _Reader(packed)
+    state = {reader.client(): reader.integer() for _ in range(reader.count())}
+    reader.end()
+    return state
+
+
+def pack_state(state: StateVector) -> bytes:
+    """A state vector as bytes, clients in order: equal vectors give equal bytes."""
+    entries = b"".join(_varuint(client) + _varuint(clock) for client, clock in sorted(state.items()) if clock)
+    return _varuint(sum(1 for clock in state.values() if clock)) + entries
+
+
+def pack_deletes(deletes: list[tuple[int, int, int]]) -> bytes:
+    """Deletions as bytes: sorted, adjoining ranges made one, so that equal sets give equal bytes."""
+    joined: list[tuple[int, int, int]] = []
+    for client, clock, length in sorted(deletes):
+        if joined and joined[-1][0] == client and clock <= joined[-1][1] + joined[-1][2]:
+            start = joined[-1][1]
+            joined[-1] = (client, start, max(joined[-1][2], clock + length - start))
+        else:
+            joined.append((client, clock, length))
+    return _varuint(len(joined)) + b"".join(_varuint(number) for entry in joined for number in entry)
+
+
+class _Reader:
+    """A cursor over lib0's encoding. Every method raises InvalidValue where the bytes end or make no sense."""
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def end(self) -> None:
+        if self._position != len(self._data):
+            _refuse(f"{len(self._data) - self._position} bytes follow its end")
+
+    def integer(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+            if shift > 56:
+                _refuse("a number is out of range")
+        return value
+
+    def count(self) -> int:
+        """A number of things that follow, each of which takes a byte or more."""
+        value = self.integer()
+        if value > len(self._data) - self._position:
+            _refuse("it ends too early")
+        return value
+
+    def client(self) -> int:
+        value = self.integer()
+        if value > CLIENT_MAX:
+            _refuse("a client id is out of range")
+        return value
+
+    def text(self) -> str:
+        try:
+            return self._take(self.integer()).decode()
+        except UnicodeDecodeError:
+            _refuse("a string is not UTF-8")
+
+    def struct(self, clock: int, roots: tuple[set[str], set[str]]) -> Struct:
+        flags = self._byte()
+        if flags in (_GC, _SKIP):
+            length = self._length()
+            return Struct(clock, length if flags == _GC else 0, (), False, False)
+        needs = [self._id() for flag in (_HAS_ORIGIN, _HAS_RIGHT_ORIGIN) if flags & flag]
+        inside = False
+        if not needs:
+            inside = self._parent(flags, needs, roots)
+        content = flags & _CONTENT
+        return Struct(clock, self._content(content), tuple(needs), inside, content == _TYPE)
+
+    def deletes(self) -> list[tuple[int, int, int]]:
+        found: list[tuple[int, int, int]] = []
+        for _ in range(self.count()):
+            client = self.client()
+            for _ in range(self.count()):
+                clock, length = self.integer(), self._length()
+                if clock + length > CLOCK_MAX:
+                    _refuse("a clock is out of range")
+                found.append((client, clock, length))
+        return found
+
+    def _parent(self, flags: int, needs: list[tuple[int, int]], roots: tuple[set[str], set[str]]) -> bool:
+        named = self.integer()
+        if named not in (0, 1):
+            _refuse("a parent is neither a root nor an item")
+        if named:
+            roots[bool(flags & _HAS_KEY)].add(self.text())
+        else:
+            needs.append(self._id())
+        if flags & _HAS_KEY:
+            self.text()
+        return not named
+
+    def _content(self, content: int) -> int:
+        """Walk an item's content; the clocks that it covers."""
+        if content == _ANY:
+            many = self._length()
+            for _ in range(many):
+                self._any()
+            return many
+        if content == _STRING:
+            text = self.text()
+            return (len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2) or _refuse("an item is empty")
+        if content == _DELETED:
+            return self._length()
+        if content == _TYPE:
+            if self.integer() not in _SHARED_TYPES:
+                _refuse("it holds XML or another type that is no map, array or text")
+        elif content == _BINARY:
+            self._take(self.integer())
+        elif content == _FORMAT:
+            self.text()
+            self._json()
+        elif content == _EMBED:
+            self._json()
+        else:
+            _refuse(f"it holds {_REFUSED.get(content, f'unknown content ({content})')}")
+        return 1
+
+    def _any(self) -> None:
+        """Walk one plain value; a stack of counts, since recursion is what a hostile value is after."""
+        open_counts = [(1, False)]
+        while open_counts:
+            left, keyed = open_counts.pop()
+            if not left:
+                continue
+            open_counts.append((left - 1, keyed))
+            if keyed:
+                self.text()
+            tag = self._byte()
+            if tag in (_ANY_ARRAY, _ANY_MAP):
+                open_counts.append((self.count(), tag == _ANY_MAP))
+                if len(open_counts) > VALUE_DEPTH_MAX + 1:
+                    _refuse(f"a value is nested deeper than {VALUE_DEPTH_MAX}")
+            elif tag == _ANY_STRING:
+                self.text()
+            elif tag == _ANY_BUFFER:
+                self._take(self.integer())
+            elif tag == _ANY_INTEGER:
+                self.integer()
+            elif tag in _ANY_FIXED:
+                self._take(_ANY_FIXED[tag])
+            else:
+                _refuse(f"a value has the unknown tag {tag}")
+
+    def _json(self) -> None:
+        text = self.text()
+        depth = deepest = 0
+        for character in text:  # Brackets within strings count too: that only makes the bound stricter.
+            depth += (character in "[{") - (character in "]}")
+            deepest = max(deepest, depth)
+        if deepest > VALUE_DEPTH_MAX - 8:  # The engine's own JSON reader stops at 128.
+            _refuse("an embedded value is nested too deep")
+        try:
+            json.loads(text)
+        except ValueError:
+            _refuse("an embedded value is not JSON")
+
+    def _id(self) -> tuple[int, int]:
+        return self.client(), self.integer()
+
+    def _length(self) -> int:
+        return self.integer() or _refuse("an item is empty")
+
+    def _byte(self) -> int:
+        position = self._position
+        if position >= len(self._data):
+            _refuse("it ends too early")
+        self._position = position + 1
+        return self._data[position]
+
+    def _take(self, size: int) -> bytes:
+        end = self._position + size
+        if end > len(self._data):
+            _refuse("it ends too early")
+        taken = self._data[self._position : end]
+        self._position = end
+        return taken
+
+
+def _varuint(value: int) -> bytes:
+    packed = bytearray()
+    while value > 0x7F:
+        packed.append(value & 0x7F | 0x80)
+        value >>= 7
+    packed.append(value)
+    return bytes(packed)
+
+
+def _refuse(why: str) -> NoReturn:
+    raise InvalidValue(f"these bytes are no Yjs v1 update that Shoal can hold: {why}. Nothing was written.")
