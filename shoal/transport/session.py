@@ -24,20 +24,12 @@ from types import TracebackType
 
 from shoal.config import Config
 from shoal.errors import Disconnected, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, Unavailable
+from shoal.protocol.keys import RANDOM_BYTES, make_key
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription, Write
 from shoal.transport.dialling import split_urls
 from shoal.transport.link import Link
 
 DELAY_S_FIRST = 0.05  # Before the second attempt, at most; it doubles from there.
-KEY_ENTROPY_BYTES = 10
-
-
-def make_key(now_ms: int, entropy: bytes) -> str:
-    """An idempotency key: "c", 12 hex digits of milliseconds since 1970, "-", 20 hex digits of randomness.
-
-    The time lets a node tell a key that it may have forgotten (`KeyExpired`) from a new one.
-    """
-    return f"c{now_ms:012x}-{entropy.hex()}"
 
 
 class RemoteSession:
@@ -87,7 +79,7 @@ class RemoteSession:
             ShoalError: the node's own answer.
         """
         if key is None and isinstance(request, Write):
-            key = make_key(self._now_ms(), self._entropy(KEY_ENTROPY_BYTES))
+            key = make_key(self._now_ms(), self._entropy(RANDOM_BYTES))
         ends_at = asyncio.get_running_loop().time() + self._config.request_timeout_s
         left = False
         attempt = 0
@@ -181,7 +173,7 @@ class RemoteSession:
         return True
 
     def _delay_s(self, attempt: int) -> float:
-        bound_s = min(self._config.reconnect_delay_s_max, DELAY_S_FIRST * 2 ** min(attempt, 16))
+        bound_s = min(self._config.reconnect_delay_s_max, DELAY_S_FIRST * (1 << min(attempt, 16)))
         return bound_s * int.from_bytes(self._entropy(2), "big") / 0xFFFF
 
 

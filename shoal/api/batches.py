@@ -1,0 +1,100 @@
+"""Several writes at once over HTTP: all or none, in one partition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+from msgspec import Raw, Struct
+
+from shoal.api.exchange import Exchange
+from shoal.api.objects import AddedView, AssignedView
+from shoal.api.threads import AppendedView, SavedView, opaque, shown_opaque
+from shoal.protocol.requests import Add, Added, Append, Appended, Assign, Assigned, Batch, BatchReply, Save, Saved, Updated
+
+
+class SaveOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="save"):
+    thread: str
+    state: dict[str, Raw]
+    metadata: dict[str, Raw] | None = None
+    branch: str = "main"
+    expect_head: str | None = None
+    parent: str | None = None
+    schema: int = 0
+
+
+class AppendOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="append"):
+    thread: str
+    event: Raw
+    key: str | None = None
+
+
+class AddOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="add"):
+    counter: str
+    add: int
+    key: str | None = None
+
+
+class AssignOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="assign"):
+    register: str
+    value: Raw
+    context: str | None = None
+
+
+class SetOp(AssignOp, forbid_unknown_fields=True, tag_field="op", tag="set"):
+    """The same as `assign`, by the name that the client gives it."""
+
+
+Op = SaveOp | AppendOp | AddOp | AssignOp | SetOp
+
+
+class BatchBody(Struct, forbid_unknown_fields=True):
+    writes: list[Op]
+
+
+class BatchView(Struct):
+    replies: list[dict[str, Any]]  # One per write, as its own route would answer.
+
+
+async def batch(exchange: Exchange) -> web.Response:
+    body = await exchange.body(BatchBody)
+    space = exchange.name("space")
+    reply = await exchange.call(Batch([_write(exchange, space, op) for op in body.writes]))
+    assert isinstance(reply, BatchReply)
+    return exchange.answer({"replies": [_view(part) for part in reply.replies]})
+
+
+def _write(exchange: Exchange, space: str, op: Op) -> Save | Append | Add | Assign:
+    match op:
+        case SaveOp():
+            return Save(
+                space,
+                op.thread,
+                {name: exchange.stored(value) for name, value in op.state.items()},
+                metadata=exchange.stored_map(op.metadata or {}),
+                branch=op.branch,
+                parent=op.parent,
+                expect_head=op.expect_head,
+                schema=op.schema,
+            )
+        case AppendOp():
+            return Append(space, op.thread, exchange.stored(op.event), key=op.key)
+        case AddOp():
+            return Add(space, op.counter, op.add, op.key)
+        case AssignOp():
+            context = None if op.context is None else opaque(op.context, "context")
+            return Assign(space, op.register, exchange.stored(op.value), context)
+
+
+def _view(reply: Saved | Appended | Updated | Added | Assigned) -> Struct | dict[str, Any]:
+    match reply:
+        case Saved():
+            return SavedView.of(reply)
+        case Appended():
+            return AppendedView(reply.id, reply.appended)
+        case Added():
+            return AddedView(reply.value, reply.added)
+        case Assigned():
+            return AssignedView(reply.siblings, shown_opaque(reply.context))
+        case Updated():
+            return {}

@@ -1,0 +1,186 @@
+"""One HTTP request and its answer: names, query, body and reply, in JSON or msgpack.
+
+Laws:
+
+- A name is one part of the path, percent-decoded once; `%2F` in it is a slash of
+  the name. Bytes that are no UTF-8 are refused, so that no name has two spellings.
+- A body or query is refused as a whole if it holds a field that is unknown or of
+  the wrong type; the error names the field.
+- A msgpack body's values are handed on as they came, for the session checks
+  them; a JSON body's are converted.
+- The request's format is its Content-Type's, the answer's is its Accept's: JSON
+  unless it says msgpack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from aiohttp import web
+from msgspec import Raw, Struct
+
+from shoal import values
+from shoal.api.problems import UnsupportedMediaType
+from shoal.config import Config
+from shoal.errors import InvalidInput, InvalidName, InvalidValue
+from shoal.names import check_key, check_name
+from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Write
+from shoal.protocol.session import Session
+
+JSON = "application/json"
+JSON_PATCH = "application/json-patch+json"
+MSGPACK = "application/msgpack"
+_MSGPACK_TYPES = frozenset({MSGPACK, "application/x-msgpack", "application/vnd.msgpack"})
+
+_T = TypeVar("_T", bound=Struct)
+_UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError, OverflowError)
+
+
+class WriteQuery(Struct, forbid_unknown_fields=True):
+    durability: Durability = "local"
+
+
+class NoQuery(Struct, forbid_unknown_fields=True):
+    """Of a route that takes none."""
+
+
+class Exchange:
+    """What a handler sees of a request; `template` is its route's path."""
+
+    def __init__(
+        self, request: web.Request, *, session: Session, config: Config, template: str, stopping: asyncio.Event
+    ) -> None:
+        self.request = request
+        self.session = session
+        self.config = config
+        self.stopping = stopping
+        self._template = template.split("/")
+        self._packed = request.content_type in _MSGPACK_TYPES
+
+    # ── what was asked ────────────────────────────────────────────────────────
+
+    def name(self, part: str, /) -> str:
+        """The part of the path that the template calls `{part}`, as a legal name.
+
+        Raises:
+            InvalidName: it is not.
+        """
+        raw = self.request.rel_url.raw_path.split("/")[self._template.index(f"{{{part}}}")]
+        try:
+            decoded = unquote_to_bytes(raw).decode()
+        except UnicodeDecodeError:
+            raise InvalidName(f"a {part} name must be UTF-8, percent-encoded. Nothing was written.") from None
+        return check_name(part, decoded)
+
+    def query(self, kind: type[_T], /) -> _T:
+        """The query string as a `kind`.
+
+        Raises:
+            InvalidInput: a parameter is unknown, or not of its type.
+        """
+        return _converted(dict(self.request.query), kind, what="query")
+
+    async def body(self, kind: type[_T], /) -> _T:
+        """The body as a `kind`.
+
+        Raises:
+            TooLarge: it is over `request_bytes_max`.
+            UnsupportedMediaType: it is neither JSON nor msgpack.
+            InvalidValue: it is not what its Content-Type says.
+            InvalidInput: a field is unknown, missing, or not of its type.
+        """
+        raw = await self.raw_body(JSON, *_MSGPACK_TYPES)
+        return _decoded(raw, kind, packed=self._packed)
+
+    async def raw_body(self, *content_types: str) -> bytes:
+        """The body as it is, if its Content-Type is one of these; without one it is taken for the first.
+
+        Raises:
+            TooLarge, UnsupportedMediaType: as `body`.
+        """
+        if "Content-Type" in self.request.headers and self.request.content_type not in content_types:
+            raise UnsupportedMediaType(
+                f"the body is {self.request.content_type[:80]!r}; this route takes {' or '.join(content_types)}. "
+                "Nothing was written."
+            )
+        return await self.request.read()
+
+    async def call(self, request: AnyRequest, /) -> AnyReply:
+        """Ask the session; a write has the HTTP request's idempotency key and durability.
+
+        Raises:
+            InvalidInput, InvalidName: either is not legal.
+            ShoalError: the session's answer.
+        """
+        if not isinstance(request, Write):
+            return await self.session.call(request)
+        key = self.request.headers.get("Idempotency-Key")
+        if key is not None:
+            check_key("idempotency", key)
+        return await self.session.call(request, key=key, durability=self.query(WriteQuery).durability)
+
+    # ── values ────────────────────────────────────────────────────────────────
+
+    def stored(self, value: Raw, /) -> bytes:
+        """A value of the body, as it is stored: msgpack of `shoal.values`.
+
+        Raises:
+            InvalidValue: it is not valid JSON, or no value.
+        """
+        if self._packed:
+            return bytes(value)
+        try:
+            plain = msgspec.json.decode(value)
+        except _UNDECODABLE as reason:
+            raise InvalidValue(f"the body holds a value that is not valid JSON: {reason}. Nothing was written.") from None
+        return values.encode(values.from_json(plain))
+
+    def stored_map(self, fields: dict[str, Raw], /) -> bytes:
+        """The same for a map of values, as one value."""
+        return msgspec.msgpack.encode({name: Raw(self.stored(value)) for name, value in fields.items()})
+
+    def shown(self, stored: bytes, /) -> Raw:
+        """A stored value, as part of the answer."""
+        if self.answers_packed:
+            return Raw(stored)
+        return Raw(msgspec.json.encode(values.to_json(values.decode(stored))))
+
+    # ── the answer ────────────────────────────────────────────────────────────
+
+    @property
+    def answers_packed(self) -> bool:
+        accepted = (part.split(";")[0].strip().lower() for part in self.request.headers.get("Accept", "").split(","))
+        return next((kind in _MSGPACK_TYPES for kind in accepted if kind == JSON or kind in _MSGPACK_TYPES), False)
+
+    def answer(self, view: Struct | dict[str, Any], /, *, status: int = 200) -> web.Response:
+        if self.answers_packed:
+            return web.Response(body=msgspec.msgpack.encode(view), status=status, content_type=MSGPACK)
+        return web.Response(body=msgspec.json.encode(view), status=status, content_type=JSON)
+
+
+def _decoded(raw: bytes, kind: type[_T], *, packed: bool) -> _T:
+    try:
+        return msgspec.msgpack.decode(raw, type=kind) if packed else msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as reason:
+        raise _invalid(reason, "body") from None
+    except _UNDECODABLE as reason:
+        language = "msgpack" if packed else "JSON"
+        raise InvalidValue(f"the body is not valid {language}: {reason}. Nothing was written.") from None
+
+
+def _converted(source: dict[str, str], kind: type[_T], *, what: str) -> _T:
+    try:
+        return msgspec.convert(source, kind, strict=False)
+    except msgspec.ValidationError as reason:
+        raise _invalid(reason, what) from None
+
+
+def _invalid(reason: msgspec.ValidationError, what: str) -> InvalidInput:
+    """msgspec writes the place as `$.limit`, or `unknown field` and the field in back quotes."""
+    text = str(reason)
+    place = re.search(r"at `\$\.?(.+)`$", text) or re.search(r"field `(.+?)`", text)
+    return InvalidInput(f"the {what} is not valid: {text}. Nothing was written.", field=place[1] if place else None)

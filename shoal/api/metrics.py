@@ -1,0 +1,159 @@
+"""What a node counts, for Prometheus.
+
+Laws:
+
+- Labels are bounded: kinds and outcomes are ours, and of spaces the first
+  `SPACES_LABELLED_MAX` have their own, all others share one.
+- Counting happens in one place: `Metered` wraps the session, and every door of
+  the API goes through it.
+- Nothing global: each node has its own registry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from shoal.errors import ShoalError
+from shoal.protocol.requests import AnyReply, AnyRequest, Batch, Durability, ListSpaces, NodeStatus, Push, Status, Subscription
+from shoal.protocol.session import Session
+
+SPACES_LABELLED_MAX = 100
+OTHER_SPACES = "(other)"
+LATENESS_INTERVAL_S = 0.25  # Short enough to see a stall of a second, too rare to cost anything.
+_SECONDS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.25, 0.5, 1, 2, 4, 8, 16)
+
+
+class Backlog(NamedTuple):
+    """What only the node can say of itself at this moment."""
+
+    writes_pending: int = 0  # Written, not yet durable.
+    durable_lag_s: float = 0.0  # How long the oldest of them has waited.
+
+
+class Metrics:
+    """One node's. `backlog` is asked at each scrape."""
+
+    def __init__(self, backlog: Callable[[], Backlog] | None = None) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._backlog = backlog
+        self._requests = Counter("shoal_requests", "Requests, by kind and outcome", ["kind", "outcome"], registry=registry)
+        self._seconds = Histogram(
+            "shoal_request_seconds", "Time to answer, by kind", ["kind"], registry=registry, buckets=_SECONDS
+        )
+        self._by_space = Counter("shoal_space_requests", "Requests answered, by space", ["space"], registry=registry)
+        self.sessions = Gauge("shoal_sessions", "Open session sockets", registry=registry)
+        self.subscriptions = Gauge("shoal_subscriptions", "Subscriptions under way", registry=registry)
+        self.received_bytes = Counter("shoal_received_bytes", "Bytes of session messages received", registry=registry)
+        self.sent_bytes = Counter("shoal_sent_bytes", "Bytes of session messages sent", registry=registry)
+        self.lateness = Histogram(
+            "shoal_loop_lateness_seconds", "How late the event loop ran a timer", registry=registry, buckets=_SECONDS
+        )
+        self._commits = Gauge("shoal_group_commits", "Group commits in this opening", registry=registry)
+        self._operations = Gauge("shoal_operations", "Operations issued in this opening", registry=registry)
+        self._storage = Gauge("shoal_storage_bytes", "Bytes on disk", registry=registry)
+        self._pending = Gauge("shoal_writes_pending", "Writes that are not yet durable", registry=registry)
+        self._lag = Gauge("shoal_durable_lag_seconds", "How long the oldest of them has waited", registry=registry)
+        self._ready = Gauge("shoal_ready", "1 if the node takes reads and writes", registry=registry)
+        self._kinds: dict[type[AnyRequest], tuple[Counter, Histogram]] = {}
+        self._spaces: dict[str, Counter] = {}
+
+    def count(self, request: AnyRequest, outcome: str, seconds: float) -> None:
+        """Take note of one answered request; `outcome` is "ok" or an error's code."""
+        answered, duration = self._kind(type(request))
+        duration.observe(seconds)
+        if outcome != "ok":
+            self._requests.labels(_tag(type(request)), outcome).inc()
+            return
+        answered.inc()
+        # Only what was answered: a refused name is no space, and may be of any length.
+        space = _space(request)
+        if space is not None:
+            self._space(space).inc()
+
+    def _kind(self, kind: type[AnyRequest]) -> tuple[Counter, Histogram]:
+        children = self._kinds.get(kind)
+        if children is None:
+            tag = _tag(kind)
+            children = self._kinds[kind] = (self._requests.labels(tag, "ok"), self._seconds.labels(tag))
+        return children
+
+    def _space(self, space: str) -> Counter:
+        child = self._spaces.get(space)
+        if child is not None:
+            return child
+        if len(self._spaces) >= SPACES_LABELLED_MAX:
+            return self._by_space.labels(OTHER_SPACES)
+        child = self._spaces[space] = self._by_space.labels(space)
+        return child
+
+    def scrape(self, status: NodeStatus) -> bytes:
+        """The text that Prometheus reads."""
+        backlog = self._backlog() if self._backlog is not None else Backlog()
+        self._commits.set(status.commits)
+        self._operations.set(status.operations)
+        self._storage.set(status.bytes_on_disk)
+        self._ready.set(status.state == "ready")
+        self._pending.set(backlog.writes_pending)
+        self._lag.set(backlog.durable_lag_s)
+        return generate_latest(self.registry)
+
+    async def watch_loop(self) -> None:
+        """Measure how late the event loop runs timers, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + LATENESS_INTERVAL_S
+            await asyncio.sleep(LATENESS_INTERVAL_S)
+            self.lateness.observe(max(0.0, loop.time() - due))
+
+
+class Metered:
+    """A `Session` that counts what another one answers."""
+
+    def __init__(self, session: Session, metrics: Metrics) -> None:
+        self._session = session
+        self._metrics = metrics
+
+    async def call(self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local") -> AnyReply:
+        loop = asyncio.get_running_loop()
+        begun, outcome = loop.time(), "bug"
+        try:
+            reply = await self._session.call(request, key=key, durability=durability)
+            outcome = "ok"
+            return reply
+        except ShoalError as error:
+            outcome = error.code
+            raise
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        finally:
+            self._metrics.count(request, outcome, loop.time() - begun)
+
+    @asynccontextmanager
+    async def subscribe(self, subscription: Subscription, /) -> AsyncIterator[AsyncIterator[Push]]:
+        async with self._session.subscribe(subscription) as pushes:
+            self._metrics.subscriptions.inc()
+            try:
+                yield pushes
+            finally:
+                self._metrics.subscriptions.dec()
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+def _tag(kind: type[AnyRequest]) -> str:
+    return str(kind.__struct_config__.tag)
+
+
+def _space(request: AnyRequest) -> str | None:
+    if isinstance(request, Batch):
+        return request.writes[0].space if request.writes else None
+    if isinstance(request, ListSpaces | Status):
+        return None
+    return request.space

@@ -1,0 +1,152 @@
+"""Every route, once: the server is built from this table, and so is its description.
+
+A part in braces is one part of the path, `[^/]+`, percent-encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from aiohttp import web
+from msgspec import Struct
+
+from shoal.api import batches, health, objects, spaces, threads, watching
+from shoal.api.exchange import Exchange, NoQuery, WriteQuery
+
+Handler = Callable[[Exchange], Awaitable[web.StreamResponse]]
+
+SESSION_PATH = "/v1/session"
+OPENAPI_PATH = "/v1/openapi.json"
+
+SPACE = "/v1/spaces/{space}"
+THREAD = SPACE + "/threads/{thread}"
+
+
+class Route(NamedTuple):
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    reply: Any = None  # A type for the schema; None: no JSON.
+    status: int = 200
+    body: Any = None
+    query: type[Struct] = NoQuery
+    content_type: str = "application/json"  # Of the answer.
+    body_type: str = "application/json"
+
+    @property
+    def writes(self) -> bool:
+        return self.method != "GET"
+
+
+def _listing(kind: str, handler: Handler) -> Route:
+    return Route("GET", f"{SPACE}/{kind}", handler, f"List {kind}", spaces.NamesView, query=spaces.ObjectsQuery)
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/healthz", health.healthz, "Is the process alive?", health.Alive),
+    Route("GET", "/readyz", health.readyz, "Does the node take reads and writes?", health.Ready),
+    Route("GET", "/metrics", health.metrics, "Counts for Prometheus", content_type="text/plain"),
+    Route("GET", "/v1/cluster", health.cluster, "The nodes and their state", health.ClusterView),
+    Route("GET", "/v1/spaces", spaces.list_spaces, "List spaces", spaces.SpacesView, query=spaces.SpacesQuery),
+    _listing("threads", spaces.list_objects("thread")),
+    _listing("documents", spaces.list_objects("document")),
+    _listing("counters", spaces.list_objects("counter")),
+    _listing("registers", spaces.list_objects("register")),
+    Route(
+        "GET",
+        f"{SPACE}/watch",
+        watching.watch,
+        "Changes as server-sent events",
+        watching.ChangeView,
+        query=watching.WatchQuery,
+        content_type="text/event-stream",
+    ),
+    Route(
+        "POST",
+        f"{SPACE}/batch",
+        batches.batch,
+        "Write several objects of one partition, all or none",
+        batches.BatchView,
+        body=batches.BatchBody,
+        query=WriteQuery,
+    ),
+    Route(
+        "POST",
+        f"{THREAD}/checkpoints",
+        threads.save,
+        "Save a checkpoint",
+        threads.SavedView,
+        201,
+        threads.SaveBody,
+        WriteQuery,
+    ),
+    Route(
+        "GET",
+        f"{THREAD}/checkpoints",
+        threads.history,
+        "Checkpoints, newest first, without their state",
+        threads.HistoryView,
+        query=threads.HistoryQuery,
+    ),
+    Route(
+        "GET",
+        f"{THREAD}/checkpoints/{{checkpoint}}",
+        threads.load,
+        "A checkpoint by its id, or `latest` of a branch",
+        threads.CheckpointView,
+        query=threads.BranchQuery,
+    ),
+    Route("GET", f"{THREAD}/heads", threads.heads, "The heads of every branch, winner first", threads.HeadsView),
+    Route("GET", f"{THREAD}/branches", threads.branches, "The branches", threads.BranchesView),
+    Route(
+        "POST",
+        f"{THREAD}/events",
+        threads.append,
+        "Append an event to the journal (200 if its key was there already)",
+        threads.AppendedView,
+        201,
+        threads.EventBody,
+        WriteQuery,
+    ),
+    Route(
+        "GET",
+        f"{THREAD}/events",
+        threads.events,
+        "Events that the cursor `after` has not seen",
+        threads.EventsView,
+        query=threads.EventsQuery,
+    ),
+    Route("GET", f"{SPACE}/documents/{{document}}", objects.read_document, "A document as JSON", Any),
+    Route(
+        "PATCH",
+        f"{SPACE}/documents/{{document}}",
+        objects.patch_document,
+        "Apply a JSON Patch, and return the document",
+        Any,
+        body=list[objects.PatchStep],
+        query=WriteQuery,
+        body_type="application/json-patch+json",
+    ),
+    Route("GET", f"{SPACE}/counters/{{counter}}", objects.read_counter, "A counter's value", objects.CounterView),
+    Route(
+        "POST",
+        f"{SPACE}/counters/{{counter}}",
+        objects.add,
+        "Add to a counter",
+        objects.AddedView,
+        body=objects.AddBody,
+        query=WriteQuery,
+    ),
+    Route("GET", f"{SPACE}/registers/{{register}}", objects.read_register, "A register and its siblings", objects.RegisterView),
+    Route(
+        "PUT",
+        f"{SPACE}/registers/{{register}}",
+        objects.assign,
+        "Set a register",
+        objects.AssignedView,
+        body=objects.AssignBody,
+        query=WriteQuery,
+    ),
+)

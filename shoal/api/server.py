@@ -1,0 +1,226 @@
+"""The application: routes, errors, sessions; and the listener that serves it.
+
+Laws:
+
+- Whatever a handler raises is answered as a problem document; a bug is logged
+  and answered with 500, and nobody else notices.
+- A browser may only ask on behalf of a page that this node serves: a request
+  whose Origin is another host is refused, so that no web page can reach a node
+  on the reader's own machine.
+- Stopping: no new connections, then no new requests, then those under way get
+  `stop_timeout_s` to finish, then sockets are closed with 1001.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import WSCloseCode, web
+
+from shoal.api import openapi, problems
+from shoal.api.exchange import JSON, Exchange
+from shoal.api.health import METRICS
+from shoal.api.metrics import Backlog, Metered, Metrics
+from shoal.api.routes import OPENAPI_PATH, ROUTES, SESSION_PATH, Route
+from shoal.api.session import SessionSocket
+from shoal.config import Config
+from shoal.errors import Overloaded, ShoalError, ShuttingDown
+from shoal.protocol.frames import PROTOCOL, Welcome
+from shoal.protocol.session import Session
+
+_LAST_BYTES_S = 1.0
+"""For answers that are made and still leave."""
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Sessions:
+    """The session sockets that are open, their bound, and what a stop has to wait for."""
+
+    def __init__(self, session: Session, *, welcome: Welcome, config: Config, metrics: Metrics) -> None:
+        self._session = session
+        self._welcome = welcome
+        self._config = config
+        self._metrics = metrics
+        self._open: set[SessionSocket] = set()
+        self._requests = 0  # HTTP requests under way.
+        self._finished = asyncio.Event()
+        self.stopping = asyncio.Event()
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Answer one client until it leaves.
+
+        Raises:
+            ShuttingDown, Overloaded: before the WebSocket is there, so that a crowd costs little.
+        """
+        if self.stopping.is_set():
+            raise ShuttingDown("the node is stopping. Nothing was written. Try again later, or elsewhere.")
+        if len(self._open) >= self._config.sessions_max:
+            raise Overloaded(
+                f"the node has {self._config.sessions_max} sessions, and takes no more. Nothing was written. "
+                "Try again later, or elsewhere.",
+                retry_after_s=1.0,
+            )
+        config = self._config
+        socket = web.WebSocketResponse(heartbeat=config.heartbeat_s, compress=False, max_msg_size=config.request_bytes_max)
+        served = SessionSocket(self._session, socket, welcome=self._welcome, config=config, metrics=self._metrics)
+        self._open.add(served)
+        self._metrics.sessions.inc()
+        transport = request.transport
+        try:
+            await socket.prepare(request)
+            await self._serve(served, socket)
+        finally:
+            self._open.discard(served)
+            self._metrics.sessions.dec()
+            if transport is not None and socket.close_code == WSCloseCode.ABNORMAL_CLOSURE:
+                transport.abort()  # The peer reads nothing: to flush what waits for it could take for ever.
+        return socket
+
+    async def _serve(self, served: SessionSocket, socket: web.WebSocketResponse) -> None:
+        """Past the upgrade there is no HTTP answer any more: what goes wrong closes the socket."""
+        try:
+            await served.serve()
+        except ConnectionError:
+            pass  # The peer left.
+        except Exception as bug:
+            problems.internal(bug, where="session")
+            await socket.close(code=WSCloseCode.INTERNAL_ERROR)
+
+    @contextmanager
+    def request_under_way(self) -> Iterator[None]:
+        """Around each HTTP request, so that `stop` can wait for it."""
+        self._requests += 1
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            self._finished.set()
+
+    async def stop(self) -> None:
+        """Take nothing new, let requests and sessions finish what is under way, and close the sessions."""
+        self.stopping.set()
+        await asyncio.gather(*(served.stop() for served in self._open))
+        while self._requests:
+            self._finished.clear()
+            await self._finished.wait()
+
+
+SESSIONS: web.AppKey[Sessions] = web.AppKey("sessions", Sessions)
+
+
+def create_app(
+    session: Session, *, config: Config, node: str, version: str, backlog: Callable[[], Backlog] | None = None
+) -> web.Application:
+    """The application that answers for `session`; to be made inside a running event loop.
+
+    `node` (hex) and `version` are what clients are told at the handshake;
+    `backlog` is asked at each scrape of /metrics. The session stays the
+    caller's: it is not closed here.
+    """
+    metrics = Metrics(backlog)
+    metered = Metered(session, metrics)
+    welcome = Welcome(PROTOCOL, version, node, config.request_bytes_max, config.session_requests_max, config.subscriptions_max)
+    sessions = Sessions(metered, welcome=welcome, config=config, metrics=metrics)
+    app = web.Application(client_max_size=config.request_bytes_max, middlewares=[_problems])
+    app[METRICS] = metrics
+    app[SESSIONS] = sessions
+    for route in ROUTES:
+        app.router.add_route(route.method, route.path, _handler(route, session=metered, config=config, sessions=sessions))
+    description = msgspec.json.encode(openapi.describe(ROUTES, version=version))
+    app.router.add_route("GET", OPENAPI_PATH, _fixed(description))
+    app.router.add_route("GET", SESSION_PATH, sessions.serve)
+    app.cleanup_ctx.append(_watched_loop)
+    return app
+
+
+def _handler(route: Route, *, session: Session, config: Config, sessions: Sessions) -> _Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        exchange = Exchange(request, session=session, config=config, template=route.path, stopping=sessions.stopping)
+        if route.writes and sessions.stopping.is_set():
+            raise ShuttingDown("the node is stopping. Nothing was written. Send it again, here later or elsewhere.")
+        with sessions.request_under_way():
+            exchange.query(route.query)
+            return await route.handler(exchange)
+
+    return handle
+
+
+def _fixed(body: bytes) -> _Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=body, content_type=JSON)
+
+    return handle
+
+
+@web.middleware
+async def _problems(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    try:
+        _refuse_other_origins(request)
+        return await handler(request)
+    except ShoalError as error:
+        return problems.response(error)
+    except web.HTTPException as error:
+        return problems.response(problems.of_http(error, method=request.method, path=request.path))
+    except Exception as bug:
+        return problems.response(problems.internal(bug, where=f"{request.method} {request.path}"))
+
+
+def _refuse_other_origins(request: web.Request) -> None:
+    origin = request.headers.get("Origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != request.host.lower():
+        raise problems.CrossOrigin("pages of another origin may not ask this node. Nothing was written.")
+
+
+async def _watched_loop(app: web.Application) -> AsyncIterator[None]:
+    watching = asyncio.create_task(app[METRICS].watch_loop())
+    yield
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
+class Listener:
+    """Serves an application on `listen_host` and `listen_port`."""
+
+    def __init__(self, app: web.Application, *, config: Config) -> None:
+        self._sessions = app[SESSIONS]
+        self._config = config
+        # By the time the runner cleans up, requests have had their time.
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_LAST_BYTES_S)
+        self._site: web.TCPSite | None = None
+
+    async def start(self) -> None:
+        """Begin to accept.
+
+        Raises:
+            OSError: the address is taken, or not ours.
+        """
+        await self._runner.setup()
+        self._site = web.TCPSite(self._runner, self._config.listen_host, self._config.listen_port)
+        try:
+            await self._site.start()
+        except OSError:
+            await self._runner.cleanup()
+            raise
+
+    @property
+    def url(self) -> str:
+        """Where it listens: with port 0, the port that the system chose."""
+        host, port = self._runner.addresses[0][:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def stop(self) -> None:
+        """Stop accepting, let what is under way finish within `stop_timeout_s`, close what is left. Twice is allowed."""
+        if self._site is not None:
+            await self._site.stop()
+            self._site = None
+        try:
+            async with asyncio.timeout(self._config.stop_timeout_s):
+                await self._sessions.stop()
+        except TimeoutError:
+            pass  # Cleaning up closes them, finished or not.
+        await self._runner.cleanup()

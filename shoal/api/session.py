@@ -1,0 +1,287 @@
+"""The session WebSocket: many requests under way on one socket, each failing alone.
+
+Laws:
+
+- Requests start in the order in which they arrive, and are answered in the
+  order in which they finish. One that fails, whatever the reason, is answered
+  with an error for its id; the socket is closed only when the messages
+  themselves are not understood, or a bound is passed.
+- Bounded in both directions: past `session_requests_max` requests under way, or
+  `session_send_bytes_max` bytes of them, the socket is not read; past
+  `session_send_bytes_max` bytes that wait to be sent it is closed. Pushes wait
+  before that, so that a slow watcher loses its subscription, not its session.
+- A broken socket cancels subscriptions and lets requests finish: a session's
+  place is free only once its last request is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from shoal.api.metrics import Metrics
+from shoal.api.problems import internal
+from shoal.config import Config
+from shoal.errors import InvalidInput, Overloaded, ShoalError, ShuttingDown
+from shoal.names import check_key
+from shoal.protocol.frames import (
+    COALESCED_BYTES_MAX,
+    CallerFrame,
+    CallFrame,
+    CancelFrame,
+    Fault,
+    Refused,
+    SubscribeFrame,
+    Welcome,
+    check_durability,
+    decode_caller_frames,
+    decode_hello,
+    decode_request,
+    decode_subscription,
+    encode_end,
+    encode_error,
+    encode_hello,
+    encode_push,
+    encode_reply,
+    messages,
+)
+from shoal.protocol.requests import Push
+from shoal.protocol.session import Session
+
+_CLOSE_REASON_BYTES_MAX = 120  # A close frame holds 123.
+
+
+class SessionSocket:
+    """One accepted WebSocket; `serve` returns when it is over."""
+
+    def __init__(
+        self, session: Session, socket: web.WebSocketResponse, *, welcome: Welcome, config: Config, metrics: Metrics
+    ) -> None:
+        self._session = session
+        self._socket = socket
+        self._welcome = welcome
+        self._config = config
+        self._metrics = metrics
+        self._outbox: list[bytes] = []
+        self._unsent_bytes = 0
+        self._calls: set[asyncio.Task[None]] = set()
+        self._call_bytes = 0
+        self._subscriptions: dict[int, asyncio.Task[None]] = {}
+        self._stirred = asyncio.Event()  # There is something to send.
+        self._sent = asyncio.Event()  # Something was.
+        self._answered = asyncio.Event()  # A request has finished.
+        self._stopping = False
+        self._closing: asyncio.Task[None] | None = None
+
+    async def serve(self) -> None:
+        """Shake hands, then answer until either side closes."""
+        if self._stopping:
+            await self._close(WSCloseCode.GOING_AWAY, "the node is stopping")
+            return
+        if not await self._shake_hands():
+            return
+        writer = asyncio.create_task(self._write())
+        try:
+            await self._read()
+        finally:
+            for subscription in self._subscriptions.values():
+                subscription.cancel()
+            await asyncio.gather(*self._calls, *self._subscriptions.values(), return_exceptions=True)
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+            if self._closing is not None:
+                await asyncio.gather(self._closing, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Refuse new requests, let those under way finish and be sent, then close with 1001."""
+        self._stopping = True
+        if not self._socket.prepared:
+            return  # Still in the HTTP handshake; `serve` closes it.
+        for subscription in self._subscriptions.values():
+            subscription.cancel()
+        while self._calls or self._subscriptions:
+            await asyncio.wait([*self._calls, *self._subscriptions.values()])
+        while self._unsent_bytes and not self._socket.closed:
+            self._sent.clear()
+            await self._sent.wait()
+        await self._close(WSCloseCode.GOING_AWAY, "the node is stopping")
+
+    # ── reading ───────────────────────────────────────────────────────────────
+
+    async def _shake_hands(self) -> bool:
+        try:
+            async with asyncio.timeout(self._config.connect_timeout_s):
+                first = await self._socket.receive()
+            if first.type is not WSMsgType.BINARY:
+                await self._close(WSCloseCode.PROTOCOL_ERROR, "the first message is no hello")
+                return False
+            decode_hello(first.data)
+        except TimeoutError:
+            await self._close(WSCloseCode.PROTOCOL_ERROR, "no hello came in time")
+            return False
+        except ShoalError as error:
+            await self._socket.send_bytes(encode_hello(Refused(Fault.of(error))))
+            await self._close(WSCloseCode.PROTOCOL_ERROR, str(error))
+            return False
+        await self._socket.send_bytes(encode_hello(self._welcome))
+        return True
+
+    async def _read(self) -> None:
+        while (message := await self._socket.receive()).type is WSMsgType.BINARY:
+            self._metrics.received_bytes.inc(len(message.data))
+            try:
+                frames = decode_caller_frames(message.data)
+            except ShoalError as error:
+                await self._close(WSCloseCode.PROTOCOL_ERROR, str(error))
+                return
+            for frame in frames:
+                await self._take_room()
+                self._accept(frame)
+        if message.type is WSMsgType.TEXT:
+            await self._close(WSCloseCode.UNSUPPORTED_DATA, "messages are binary")
+
+    async def _take_room(self) -> None:
+        while len(self._calls) >= self._config.session_requests_max or self._call_bytes > self._config.session_send_bytes_max:
+            self._answered.clear()
+            await self._answered.wait()
+
+    def _accept(self, frame: CallerFrame) -> None:
+        match frame:
+            case CallFrame():
+                self._start(self._answer(frame), len(memoryview(frame.request)))
+            case SubscribeFrame():
+                self._subscribe(frame)
+            case CancelFrame(id):
+                subscription = self._subscriptions.get(id)
+                if subscription is not None:
+                    subscription.cancel()
+
+    def _start(self, call: Coroutine[None, None, None], size: int) -> None:
+        self._call_bytes += size
+
+        def finished(task: asyncio.Task[None]) -> None:
+            self._calls.discard(task)
+            self._call_bytes -= size
+            self._answered.set()
+
+        task = asyncio.get_running_loop().create_task(call)
+        self._calls.add(task)
+        task.add_done_callback(finished)
+
+    # ── answering ─────────────────────────────────────────────────────────────
+
+    async def _answer(self, call: CallFrame) -> None:
+        try:
+            if self._stopping:
+                raise _stopping()
+            request = decode_request(call.request)
+            if call.key is not None:
+                check_key("idempotency", call.key)
+            reply = await self._session.call(request, key=call.key, durability=check_durability(call.durability))
+            self._send(encode_reply(call.id, reply))
+        except ShoalError as error:
+            self._send(encode_error(call.id, error))
+        except Exception as bug:
+            self._send(encode_error(call.id, internal(bug, where="session call")))
+
+    def _subscribe(self, frame: SubscribeFrame) -> None:
+        try:
+            self._refuse_subscription(frame.id)
+        except ShoalError as error:
+            self._send(encode_error(frame.id, error))
+            return
+        task = self._subscriptions[frame.id] = asyncio.get_running_loop().create_task(self._pump(frame))
+        task.add_done_callback(lambda _: self._subscriptions.pop(frame.id, None))
+
+    def _refuse_subscription(self, id: int) -> None:
+        """
+        Raises:
+            InvalidInput: the id is taken. Overloaded: there are too many. ShuttingDown: it is too late.
+        """
+        if self._stopping:
+            raise _stopping()
+        if id in self._subscriptions:
+            raise InvalidInput(
+                f"a subscription with the id {id} is under way. Nothing was written. Choose another.", field="id"
+            )
+        if len(self._subscriptions) >= self._config.subscriptions_max:
+            raise Overloaded(
+                f"a session has at most {self._config.subscriptions_max} subscriptions. Nothing was written. End one first.",
+                retry_after_s=1.0,
+            )
+
+    async def _pump(self, frame: SubscribeFrame) -> None:
+        begun = False
+        ended: ShoalError | None = None
+        try:
+            async with self._session.subscribe(decode_subscription(frame.subscription)) as pushes:
+                begun = True
+                self._send(encode_reply(frame.id, None))
+                await self._relay(frame.id, pushes)
+        except asyncio.CancelledError:
+            ended = _stopping() if self._stopping else None
+        except ShoalError as error:
+            ended = error
+        except Exception as bug:
+            ended = internal(bug, where="session subscription")
+        if begun or ended is None:
+            self._send(encode_end(frame.id, ended))
+        else:
+            self._send(encode_error(frame.id, ended))
+
+    async def _relay(self, id: int, pushes: AsyncIterator[Push]) -> None:
+        async for push in pushes:
+            # Wait here rather than in the outbox: what the consumer does not take piles up in the
+            # subscription's own buffer, whose overflow ends the subscription and leaves the session alone.
+            while self._unsent_bytes > self._config.subscription_bytes_max:
+                self._sent.clear()
+                await self._sent.wait()
+            self._send(encode_push(id, push))
+
+    # ── sending ───────────────────────────────────────────────────────────────
+
+    def _send(self, frame: bytes) -> None:
+        if self._closing is not None or self._socket.closed:
+            return
+        if self._unsent_bytes > self._config.session_send_bytes_max:
+            self._closing = asyncio.create_task(self._close(WSCloseCode.TRY_AGAIN_LATER, "slow consumer"))
+            return
+        self._outbox.append(frame)
+        self._unsent_bytes += len(frame)
+        self._stirred.set()
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._stirred.wait()
+                self._stirred.clear()
+                frames, self._outbox = self._outbox, []
+                await self._transmit(frames)
+        except ConnectionError:
+            # The peer is gone, which the reader sees too; what waits can no longer be sent.
+            self._outbox.clear()
+            self._unsent_bytes = 0
+            self._sent.set()
+
+    async def _transmit(self, frames: list[bytes]) -> None:
+        for message in messages(frames, bytes_max=COALESCED_BYTES_MAX):
+            await self._socket.send_bytes(message)
+            self._metrics.sent_bytes.inc(len(message))
+        self._unsent_bytes -= sum(map(len, frames))
+        self._sent.set()
+
+    async def _close(self, code: WSCloseCode, reason: str) -> None:
+        """Say why, and wait for the peer to agree; one that does not even read is cut off."""
+        try:
+            async with asyncio.timeout(self._config.heartbeat_s):
+                await self._socket.close(code=code, message=reason.encode()[:_CLOSE_REASON_BYTES_MAX])
+        except TimeoutError:
+            pass
+        finally:
+            self._sent.set()
+
+
+def _stopping() -> ShuttingDown:
+    return ShuttingDown("the node is stopping. Nothing was written. Send it again, here later or elsewhere.")

@@ -1,0 +1,206 @@
+"""A node in miniature behind the real HTTP surface, on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+
+import aiohttp
+import msgspec
+import pytest
+
+from shoal import values
+from shoal.api.server import Listener, create_app
+from shoal.config import Config
+from shoal.errors import InvalidInput, NotFound, ShoalError
+from shoal.names import check_name
+from shoal.protocol import requests
+from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription, Write
+from shoal.transport.link import Link
+
+STATUS = requests.NodeStatus("0.1.0", "ab12", "cd34", "ready", "", 1, 2, 3, 4, 5, 6)
+
+
+class FakeSession:
+    """Answers from memory, records what it was asked, and can be told to wait or fail."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[AnyRequest, str | None, Durability]] = []
+        self.checkpoints: dict[tuple[str, str], list[requests.Checkpoint]] = {}
+        self.counters: dict[tuple[str, str], int] = {}
+        self.events: dict[tuple[str, str], list[requests.Event]] = {}
+        self.registers: dict[tuple[str, str], bytes] = {}
+        self.applied: dict[str, AnyReply] = {}
+        self.status = STATUS
+        self.failure: Exception | None = None  # Raised by the next request.
+        self.gate: asyncio.Event | None = None  # A counter's read waits here.
+        self.watchers: list[asyncio.Queue[Push | ShoalError]] = []
+        self.pushes: AsyncIterator[Push] | None = None  # What the next subscription delivers, if not `watchers`.
+        self._ids = count(1)
+
+    async def call(self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local") -> AnyReply:
+        self.asked.append((request, key, durability))
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
+        if not isinstance(request, Write):
+            return await self._read(request)
+        if key is not None and key in self.applied:
+            return self.applied[key]
+        reply = self._write(request)
+        if key is not None:
+            self.applied[key] = reply
+        return reply
+
+    def _write(self, request: AnyRequest) -> AnyReply:
+        match request:
+            case requests.Save(space, thread, channels, metadata, branch):
+                check_name("thread", thread)
+                for packed in channels.values():
+                    values.check(packed)
+                id = hashlib.sha256(str(next(self._ids)).encode()).hexdigest()
+                kept = self.checkpoints.setdefault((space, thread), [])
+                parents = [kept[-1].id] if kept else []
+                kept.append(requests.Checkpoint(id, parents, branch, [id], 5, request.schema, metadata, channels))
+                return requests.Saved(id, parents, branch, [id], 5)
+            case requests.Append(space, thread, event, key):
+                kept_events = self.events.setdefault((space, thread), [])
+                if key is not None and any(e.key == key for e in kept_events):
+                    return requests.Appended("00", False)
+                kept_events.append(requests.Event(f"{len(kept_events):068x}", key, 5, event, False))
+                return requests.Appended(kept_events[-1].id, True)
+            case requests.Add(space, counter, amount):
+                check_name("counter", counter)
+                self.counters[space, counter] = self.counters.get((space, counter), 0) + amount
+                return requests.Added(self.counters[space, counter], True)
+            case requests.Assign(space, register, value):
+                self.registers[space, register] = value
+                return requests.Assigned(1, b"\xff\xfecontext")
+            case requests.Patch(_, _, patch):
+                return requests.DocumentJson(msgspec.json.encode({"patched": msgspec.json.decode(patch)}))
+            case requests.Batch(writes):
+                return requests.BatchReply([self._write(write) for write in writes])  # type: ignore[misc]
+            case _:
+                raise AssertionError(request)
+
+    async def _read(self, request: AnyRequest) -> AnyReply:
+        match request:
+            case requests.Load(space, thread, id):
+                kept = self.checkpoints.get((space, thread), [])
+                found = [c for c in kept if id is None or c.id == id]
+                if not found:
+                    raise NotFound(f"no checkpoint {id} of {thread!r}.")
+                return found[-1]
+            case requests.History(space, thread):
+                return requests.Checkpoints(self.checkpoints.get((space, thread), [])[::-1][: request.limit], False)
+            case requests.Heads(space, thread):
+                return requests.Branches({"main": [c.id for c in self.checkpoints.get((space, thread), [])[-1:]] or ["none"]})
+            case requests.ReadJournal(space, thread, after):
+                start = int.from_bytes(after, "big")
+                kept_events = self.events.get((space, thread), [])
+                return requests.Events(kept_events[start : start + request.limit], len(kept_events).to_bytes(2, "big"), False)
+            case requests.ReadCounter(space, counter):
+                if self.gate is not None:
+                    await self.gate.wait()
+                return requests.CounterValue(self.counters.get((space, counter), 0))
+            case requests.ReadRegister(space, register):
+                value = self.registers.get((space, register))
+                return requests.Siblings([] if value is None else [requests.Sibling(value, 5)], b"\xff\xfecontext")
+            case requests.ReadDocumentJson(_, document):
+                return requests.DocumentJson(msgspec.json.encode({"name": document}))
+            case requests.ListSpaces():
+                return requests.Names(["crew"], False)
+            case requests.ListObjects():
+                return requests.Names([f"{request.kind}-1"], True)
+            case requests.Status():
+                return self.status
+            case _:
+                raise InvalidInput(f"the fake does not answer {request}.")
+
+    @asynccontextmanager
+    async def subscribe(self, subscription: Subscription, /) -> AsyncIterator[AsyncIterator[Push]]:
+        check_name("space", subscription.space)
+        if self.pushes is not None:
+            yield self.pushes
+            return
+        queue: asyncio.Queue[Push | ShoalError] = asyncio.Queue()
+        self.watchers.append(queue)
+        try:
+            yield _drained(queue)
+        finally:
+            self.watchers.remove(queue)
+
+    def publish(self, push: Push | ShoalError) -> None:
+        for queue in self.watchers:
+            queue.put_nowait(push)
+
+    async def close(self) -> None:
+        pass
+
+
+async def _drained(queue: asyncio.Queue[Push | ShoalError]) -> AsyncIterator[Push]:
+    while True:
+        push = await queue.get()
+        if isinstance(push, ShoalError):
+            raise push
+        yield push
+
+
+class Served:
+    """A fake session behind a real listener, and ways to reach it."""
+
+    def __init__(self, session: FakeSession, listener: Listener, config: Config) -> None:
+        self.session = session
+        self.listener = listener
+        self.config = config
+        self.url = listener.url
+        self.links: list[Link] = []
+
+    async def link(self, *, config: Config | None = None) -> Link:
+        link = await Link.dial(self.url, config=config or self.config)
+        self.links.append(link)
+        return link
+
+
+Serve = Callable[..., Awaitable[Served]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """A factory: settings of the configuration are its keyword arguments."""
+    started: list[Served] = []
+
+    async def start(**settings: object) -> Served:
+        config = msgspec.structs.replace(
+            Config(listen_port=0, request_timeout_s=20.0, stop_timeout_s=2.0, request_bytes_max=1 << 20), **settings
+        )
+        session = FakeSession()
+        listener = Listener(create_app(session, config=config, node="ab12", version="0.1.0"), config=config)
+        await listener.start()
+        started.append(Served(session, listener, config))
+        return started[-1]
+
+    yield start
+    for served in started:
+        for link in served.links:
+            await link.close()
+        await served.listener.stop()
+
+
+@pytest.fixture
+async def served(serve: Serve) -> Served:
+    return await serve()
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as client:
+        yield client
+
+
+def random_key() -> str:
+    return os.urandom(8).hex()
