@@ -1,0 +1,113 @@
+"""One agent: it surveys its share of the modules, and saves a checkpoint of its thread after each.
+
+The law of the replay: a crash may fall between any two writes of a module, and
+the agent then does that module again, from its last checkpoint. So each write
+is such that making it twice is making it once, and the checkpoint comes last:
+
+- the journal's event and the counters' adds carry the module as their
+  idempotency key;
+- the document's map holds one entry per module, and the same one each time;
+- the checkpoint that says "done" is saved once all of these are acknowledged.
+
+The six adds are one batch, since the tag `{totals}` puts the counters into one
+partition: they count together or not at all. A thread named `{totals}/agent-1`
+could put its event and its checkpoint into that batch too, and no replay would
+be seen. The document could not be in it as well: each agent edits its own live
+replica of it, and its edits merge rather than commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from shoal.client.document import Document
+from shoal.client.store import Space
+from shoal.demo.survey import Figures
+from shoal.errors import NotFound
+
+SPACE = "survey"
+DOCUMENT = "library"
+ROOT = "modules"
+
+Count = Callable[[str], Awaitable[Figures]]
+
+
+def thread_name(agent: int) -> str:
+    """Agents are numbered from 0 in code, and from 1 for people."""
+    return f"agent-{agent + 1}"
+
+
+def counter_name(figure: str) -> str:
+    return f"{{totals}}/{figure}"
+
+
+class Agent:
+    """Use: `await resume()`, then `await survey(module)` for each of `remaining`, in order."""
+
+    def __init__(self, number: int, *, space: Space, document: Document, modules: Sequence[str]) -> None:
+        self.number = number
+        self._space = space
+        self._document = document
+        self._modules = modules
+        self._thread = space.thread(thread_name(number))
+        self._done: list[str] = []
+        self._figures = Figures()
+
+    @property
+    def remaining(self) -> Sequence[str]:
+        return self._modules[len(self._done) :]
+
+    @property
+    def position(self) -> int:
+        return len(self._done)
+
+    async def resume(self) -> None:
+        """Continue where the thread's last checkpoint was saved; without one, at the beginning.
+
+        Raises:
+            ShoalError: the store could not be read.
+        """
+        try:
+            state: dict[str, Any] = (await self._thread.load()).state
+        except NotFound:
+            return
+        self._done = list(state["done"])
+        self._figures = Figures(**state["figures"])
+
+    async def record(self, module: str, figures: Figures) -> str:
+        """Write one module's figures everywhere; return the id of the checkpoint that closes it.
+
+        Raises:
+            ShoalError: some of the writes may have been made. Recording the module again is safe.
+        """
+        await asyncio.gather(self._write_event(module, figures), self._write_entry(module, figures), self._add(module, figures))
+        self._done.append(module)
+        self._figures = self._figures.plus(figures)
+        checkpoint = await self._thread.save(self._state(), metadata={"module": module})
+        return checkpoint.id
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "done": self._done,
+            "position": len(self._done),
+            "last": self._done[-1],
+            "figures": self._figures._asdict(),
+        }
+
+    async def _write_event(self, module: str, figures: Figures) -> None:
+        await self._thread.journal.append({"module": module, "figures": figures._asdict()}, key=module)
+
+    async def _write_entry(self, module: str, figures: Figures) -> None:
+        self._document.map(ROOT)[module] = figures._asdict()
+        await self._document.flush()
+
+    async def _add(self, module: str, figures: Figures) -> None:
+        async with self._space.batch() as batch:
+            for name, amount in figures._asdict().items():
+                batch.counter(counter_name(name)).add(amount, key=module)
+
+
+# The event, the document's update, the batch of adds, the checkpoint.
+OPERATIONS_PER_MODULE = 4

@@ -1,0 +1,94 @@
+"""Show a run: a live table on a terminal, plain lines elsewhere.
+
+It reads the run's `Progress` and is told of what happens; it decides nothing.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from shoal.demo.agent import thread_name
+from shoal.demo.messages import Message, Ready, Saved
+from shoal.demo.progress import AgentProgress, Kill, Progress
+
+_REFRESH_PER_SECOND = 8
+_TENTHS = 10
+
+
+class Display:
+    """A context manager around the survey; between `with` and its end it is live."""
+
+    def __init__(self, console: Console, progress: Progress) -> None:
+        self._console = console
+        self._progress = progress
+        self._tenth = 0
+        self._live = (
+            Live(get_renderable=self._render, console=console, refresh_per_second=_REFRESH_PER_SECOND)
+            if console.is_terminal
+            else None
+        )
+
+    def __enter__(self) -> Display:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, line: str) -> None:
+        """One line, above the live table if there is one. Rich markup is understood."""
+        self._console.print(line, highlight=False, soft_wrap=True)
+
+    def saw(self, message: Message) -> None:
+        match message:
+            case Ready(positions=positions) if self._progress.kills:
+                at = ", ".join(str(position) for position in positions)
+                self.say(f"[green]resumed[/] from the agents' checkpoints, at {at} of their modules")
+            case Saved():
+                self._say_tenth()
+
+    def saw_kill(self, kill: Kill) -> None:
+        self.say(
+            f"[bold red]kill -9[/] number {len(self._progress.kills)}, after {kill.done} of {self._progress.total} modules; "
+            f"{kill.in_the_air} had writes under way"
+        )
+
+    def _say_tenth(self) -> None:
+        tenth = self._progress.done * _TENTHS // max(1, self._progress.total)
+        if self._live is None and tenth > self._tenth:
+            self._tenth = tenth
+            self.say(f"{self._progress.done} of {self._progress.total} modules")
+
+    def _render(self) -> Group:
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for heading in ("agent", "done", "", "checkpoint", "module"):
+            table.add_column(heading, no_wrap=True)
+        for number, agent in enumerate(self._progress.agents):
+            table.add_row(*_cells(number, agent))
+        done, total = self._progress.done, self._progress.total
+        kills = "".join(f"  [red]✗[/] kill -9 at {kill.done}{_back(kill)}" for kill in self._progress.kills)
+        return Group(table, Text.from_markup(f"[bold]{done}[/] of {total} modules{kills}"))
+
+
+def _cells(number: int, agent: AgentProgress) -> tuple[str | ProgressBar, ...]:
+    resumed = "".join(f" [green]↻{position}[/]" for position in agent.resumed_at)
+    return (
+        thread_name(number),
+        f"{agent.done}/{agent.total}{resumed}",
+        ProgressBar(total=max(1, agent.total), completed=agent.done, width=20),
+        agent.checkpoint[:12],
+        escape(agent.module),
+    )
+
+
+def _back(kill: Kill) -> str:
+    return "" if kill.resumed_s is None else f", back after {kill.resumed_s:.2f} s"

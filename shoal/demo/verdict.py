@@ -1,0 +1,129 @@
+"""Compare what the store holds with a recount that never saw it.
+
+Four accounts of the same survey must agree with the recount, module by module
+and to the last function: the document's entries, the counters' sums, the
+agents' journals, and the state and number of their checkpoints. Whatever is
+missing, doubled or different is one `Disagreement`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from shoal.client.store import Store
+from shoal.client.thread import Thread
+from shoal.demo.agent import DOCUMENT, ROOT, SPACE, counter_name, thread_name
+from shoal.demo.survey import Figures, share
+from shoal.errors import NotFound
+
+
+class Disagreement(NamedTuple):
+    where: str
+    expected: object
+    found: object
+
+
+class ThreadFound(NamedTuple):
+    """One agent's line of work, as the store shows it."""
+
+    state: Mapping[str, Any]  # Of the last checkpoint; empty if there is none.
+    checkpoints: int
+    heads: Mapping[str, Sequence[str]]
+    events: Sequence[Mapping[str, Any]]
+
+
+class Found(NamedTuple):
+    """All that the store holds about the survey."""
+
+    entries: Mapping[str, Any]  # Of the document's map: module → figures.
+    counters: Mapping[str, int]
+    threads: Sequence[ThreadFound]
+
+
+async def read_back(store: Store, *, agents: int) -> Found:
+    """Read the four accounts.
+
+    Raises:
+        ShoalError: the store could not be read.
+    """
+    space = store.space(SPACE)
+    async with await space.document(DOCUMENT) as document:
+        entries = document.to_json().get(ROOT, {})
+    counters = {figure: await space.counter(counter_name(figure)).value() for figure in Figures._fields}
+    threads = [await _read_thread(space.thread(thread_name(agent))) for agent in range(agents)]
+    return Found(entries, counters, threads)
+
+
+async def _read_thread(thread: Thread) -> ThreadFound:
+    try:
+        state = (await thread.load()).state
+    except NotFound:
+        return ThreadFound({}, 0, {}, [])
+    checkpoints = [checkpoint.id async for checkpoint in thread.history()]
+    events = [event.event async for event in thread.journal.read()]
+    return ThreadFound(state, len(checkpoints), await thread.heads(), events)
+
+
+def judge(recounted: Mapping[str, Figures], found: Found) -> list[Disagreement]:
+    """Everything in which `found` differs from the recount, whose order is the survey's; empty if they agree."""
+    agents = len(found.threads)
+    differences = [
+        *_in_document(recounted, found.entries),
+        *_in_counters(_sum(recounted.values()), found.counters),
+    ]
+    for number, thread in enumerate(found.threads):
+        own = {module: recounted[module] for module in share(list(recounted), number, agents=agents)}
+        differences += _in_journal(thread_name(number), own, thread.events)
+        differences += _in_thread(thread_name(number), own, thread)
+    return differences
+
+
+def _sum(figures: Any) -> Figures:
+    total = Figures()
+    for one in figures:
+        total = total.plus(one)
+    return total
+
+
+def _in_document(recounted: Mapping[str, Figures], entries: Mapping[str, Any]) -> Iterator[Disagreement]:
+    for module in sorted(recounted.keys() | entries.keys()):
+        expected = recounted[module]._asdict() if module in recounted else None
+        if entries.get(module) != expected:
+            yield Disagreement(f"document {DOCUMENT}, {module}", expected, entries.get(module))
+
+
+def _in_counters(totals: Figures, counters: Mapping[str, int]) -> Iterator[Disagreement]:
+    for figure, expected in totals._asdict().items():
+        if counters.get(figure) != expected:
+            yield Disagreement(f"counter {counter_name(figure)}", expected, counters.get(figure))
+
+
+def _in_journal(name: str, own: Mapping[str, Figures], events: Sequence[Mapping[str, Any]]) -> Iterator[Disagreement]:
+    times = Counter(event["module"] for event in events)
+    for module in sorted(own.keys() | times.keys()):
+        expected = int(module in own)
+        if times[module] != expected:
+            yield Disagreement(f"journal of {name}, events for {module}", expected, times[module])
+    for event in events:
+        counted = own.get(event["module"])
+        if counted is not None and event["figures"] != counted._asdict():
+            yield Disagreement(f"journal of {name}, {event['module']}", counted._asdict(), event["figures"])
+
+
+def _in_thread(name: str, own: Mapping[str, Figures], thread: ThreadFound) -> Iterator[Disagreement]:
+    # One checkpoint for each module, in one line: a replay that saved a module
+    # twice, or two lives that forked the thread, would show here.
+    claims: list[tuple[str, object, object]] = [
+        ("checkpoints", len(own), thread.checkpoints),
+        ("heads of main", int(bool(own)), len(thread.heads.get("main", ()))),
+    ]
+    if own:
+        claims += [
+            ("modules done", list(own), thread.state.get("done")),
+            ("figures", _sum(own.values())._asdict(), thread.state.get("figures")),
+        ]
+    for what, expected, actual in claims:
+        if actual != expected:
+            yield Disagreement(f"thread {name}, {what}", expected, actual)
