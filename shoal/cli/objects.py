@@ -1,0 +1,165 @@
+"""`shoal status`, `shoal spaces`, `shoal watch`, and the shared objects: `doc`, `counter`, `register`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import typer
+
+from shoal.cli.execution import execute
+from shoal.cli.output import emit, line, pairs, to_text
+from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.cli.threads import PANEL
+from shoal.client.store import Space
+from shoal.errors import NotFound
+from shoal.protocol.requests import Change
+
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+
+
+class _Kind(NamedTuple):
+    """A kind of shared object: what people type, what they call it, and how it is listed and read."""
+
+    command: str
+    noun: str
+    names: Callable[[Space, str], AsyncIterator[str]]  # Those that begin with the text, in byte order.
+    read: Callable[[Space, str], Awaitable[Any]]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to `app`."""
+    app.command(rich_help_panel=PANEL)(status)
+    app.command(rich_help_panel=PANEL)(spaces)
+    app.command(rich_help_panel=PANEL)(watch)
+    for kind in _KINDS:
+        app.add_typer(_group(kind), name=kind.command, rich_help_panel=PANEL)
+
+
+def status(data: Data = None, url: Url = None, json: Json = False) -> None:
+    """Say how a node is: its state, version, size and work.
+
+    Example: shoal status --url http://127.0.0.1:7400
+    """
+    execute(_status(chosen(data, url, environment=os.environ), json=json))
+
+
+async def _status(target: Target, *, json: bool) -> None:
+    async with opened(target) as store:
+        found = msgspec.structs.asdict(await store.status())
+    if json:
+        emit(found)
+        return
+    found["started"] = _time(found.pop("started_ms"))
+    pairs({name.replace("_", " "): value for name, value in found.items() if value != ""})
+
+
+def spaces(data: Data = None, url: Url = None, json: Json = False) -> None:
+    """List the spaces, one name a line.
+
+    Example: shoal spaces --data ./state
+    """
+    execute(_spaces(chosen(data, url, environment=os.environ), json=json))
+
+
+async def _spaces(target: Target, *, json: bool) -> None:
+    async with opened(target) as store:
+        async for name in store.spaces():
+            emit(name) if json else line(name)
+
+
+def watch(
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only objects whose names begin so.")] = "",
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="End after so many changes.")] = None,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Print every change in a space from now on, until Ctrl-C.
+
+    Example: shoal watch --url http://127.0.0.1:7400 --space crew
+    """
+    execute(_watch(chosen(data, url, environment=os.environ), space, prefix, limit, json=json))
+
+
+async def _watch(target: Target, space: str, prefix: str, limit: int | None, *, json: bool) -> None:
+    async with opened(target) as store:
+        shown = 0
+        async for change in store.space(space).watch(prefix=prefix):
+            emit(msgspec.structs.asdict(change)) if json else line(_change(change))
+            shown += 1
+            if shown == limit:
+                return
+
+
+def _change(change: Change) -> str:
+    return f"{_time(change.wall_ms)}  {change.kind} {change.name}  {change.what}  {change.id}".rstrip()
+
+
+def _time(wall_ms: int) -> str:
+    return f"{datetime.fromtimestamp(wall_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def _group(kind: _Kind) -> typer.Typer:
+    """`get NAME` and `list`, for one kind of object."""
+    group = typer.Typer(no_args_is_help=True, help=f"Read the {kind.noun}s that a space's agents share.")
+
+    @group.command(name="get", help=f"Print a {kind.noun} as JSON.")
+    def get(name: Name, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
+        execute(_get(chosen(data, url, environment=os.environ), space, name, kind, json=json))
+
+    @group.command(name="list", help=f"List a space's {kind.noun}s, one name a line.")
+    def list_names(data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
+        execute(_list(chosen(data, url, environment=os.environ), space, kind, json=json))
+
+    return group
+
+
+async def _get(target: Target, space_name: str, name: str, kind: _Kind, *, json: bool) -> None:
+    async with opened(target) as store:
+        space = store.space(space_name)
+        # An object that nobody wrote reads as empty, or as 0: right for
+        # agents, but for a person it would hide a misspelt name.
+        if not await _exists(kind.names(space, name), name):
+            raise NotFound(
+                f"there is no {kind.noun} {name!r} in space {space_name!r}. `shoal {kind.command} list` lists those there are."
+            )
+        value = await kind.read(space, name)
+        emit(value) if json else line(to_text(value, indent=2))
+
+
+async def _list(target: Target, space: str, kind: _Kind, *, json: bool) -> None:
+    async with opened(target) as store:
+        async for name in kind.names(store.space(space), ""):
+            emit(name) if json else line(name)
+
+
+async def _exists(names: AsyncIterator[str], name: str) -> bool:
+    """Of the names that begin with `name`, in order, it would be the first."""
+    async for found in names:
+        return found == name
+    return False
+
+
+async def _read_document(space: Space, name: str) -> Any:
+    async with await space.document(name) as document:
+        return document.to_py()
+
+
+async def _read_counter(space: Space, name: str) -> Any:
+    return await space.counter(name).value()
+
+
+async def _read_register(space: Space, name: str) -> Any:
+    return await space.register(name).get()
+
+
+_KINDS = (
+    _Kind("doc", "document", Space.documents, _read_document),
+    _Kind("counter", "counter", Space.counters, _read_counter),
+    _Kind("register", "register", Space.registers, _read_register),
+)

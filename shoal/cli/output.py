@@ -1,0 +1,46 @@
+"""Print for people, or for machines.
+
+For machines: JSON, one document a line, with a value's own types in the tagged
+form of `shoal.values.to_json`. For people: lines that survive a pipe, never cut
+to a width. Nothing that came out of a store can move a cursor or set a title:
+control characters are escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import typer
+
+from shoal import values
+
+# JSON escapes the control characters below a space by itself, but not these.
+_CONTROL = re.compile("[\x7f-\x9f]")
+
+
+def to_text(value: Any, *, indent: int | None = None) -> str:
+    """`value` as JSON text.
+
+    Raises:
+        InvalidValue: it holds something that has no JSON form.
+    """
+    text = json.dumps(values.to_json(value), ensure_ascii=False, indent=indent)
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def emit(value: Any) -> None:
+    """One JSON document on a line of its own, at once: a watcher's reader must not wait for a full buffer."""
+    typer.echo(to_text(value))
+
+
+def line(text: str = "") -> None:
+    typer.echo(text)
+
+
+def pairs(rows: dict[str, object]) -> None:
+    """Names and values in two columns."""
+    width = max(map(len, rows))
+    for name, value in rows.items():
+        line(f"{name:<{width}}  {value}")

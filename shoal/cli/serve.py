@@ -1,0 +1,118 @@
+"""`shoal serve`: one node and its listener, from start to stop.
+
+SIGTERM and SIGINT stop it cleanly: no new requests, those under way finish and
+are durable, the store is closed. A second signal ends it at once, which costs
+nothing that was acknowledged. The one line on standard output is the URL, once
+the node answers there; everything else it has to say is logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+
+import shoal
+from shoal.api.server import Listener, create_app
+from shoal.cli import logs, settings
+from shoal.cli.execution import execute, failure
+from shoal.config import Config
+from shoal.errors import InvalidConfig
+from shoal.node.environment import system_environment
+from shoal.node.node import Node, open_node
+from shoal.protocol.requests import NodeStatus, Status
+
+PANEL = "Run"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command(rich_help_panel=PANEL)(serve)
+
+
+def serve(
+    data: Annotated[
+        Path, typer.Option("--data", envvar="SHOAL_DATA", metavar="DIR", help="The store's directory; made if it is missing.")
+    ],
+    listen: Annotated[
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen. \\[default: 127.0.0.1:7400]")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with settings. \\[env: SHOAL_CONFIG]")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Any setting by name; may be repeated.")
+    ] = None,
+) -> None:
+    """Run a node on a directory, and serve clients and agents over HTTP and WebSocket.
+
+    Settings come from flags, then SHOAL_<FIELD> in the environment, then the file, then the defaults: docs/CONFIGURATION.md.
+
+    Example: shoal serve --data ./state --listen 0.0.0.0:7400 --set memtable_bytes=128MiB
+    """
+    try:
+        flags = [settings.given_setting(assignment) for assignment in assignments or []]
+        flags += settings.given_listen(listen) if listen is not None else []
+        chosen = settings.load(flags=flags, environment=os.environ, file=config)
+    except InvalidConfig as error:
+        raise failure(error.message) from None
+    logs.configure()
+    caught = execute(_serve(data, chosen))
+    if caught is signal.SIGINT:
+        raise typer.Exit(128 + caught)
+
+
+async def _serve(data: Path, config: Config) -> signal.Signals:
+    stopping = _signalled()
+    log = structlog.get_logger("shoal")
+    node = await open_node(data, config=config, environment=system_environment())
+    try:
+        if node.resumed_after_crash:
+            log.warning("resumed", after="an end that was no clean stop", data=str(data))
+        listener = await _listening(node, config)
+        try:
+            log.info("ready", url=listener.url, data=str(data), version=shoal.__version__)
+            typer.echo(listener.url)
+            caught = await stopping
+            log.info("stopping", signal=caught.name)
+        finally:
+            await listener.stop()
+    finally:
+        await node.stop()
+    log.info("stopped")
+    return caught
+
+
+async def _listening(node: Node, config: Config) -> Listener:
+    status = await node.service.call(Status())
+    assert isinstance(status, NodeStatus)
+    listener = Listener(create_app(node.service, config=config, node=status.node, version=status.version), config=config)
+    try:
+        await listener.start()
+    except OSError as error:
+        where = f"{config.listen_host}:{config.listen_port}"
+        raise InvalidConfig(
+            f"cannot listen on {where}: {error.strerror or error}. Nothing was written. Choose another --listen HOST:PORT.",
+            field="listen_port",
+        ) from error
+    return listener
+
+
+def _signalled() -> asyncio.Future[signal.Signals]:
+    """Resolved by the first SIGTERM or SIGINT; the second ends the process."""
+    loop = asyncio.get_running_loop()
+    first: asyncio.Future[signal.Signals] = loop.create_future()
+
+    def catch(number: signal.Signals) -> None:
+        if first.done():
+            os._exit(128 + number)
+        first.set_result(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, catch, number)
+    return first

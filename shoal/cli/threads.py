@@ -1,0 +1,158 @@
+"""`shoal threads`, `shoal log`, `shoal show`: agents' lines of work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from shoal.cli.execution import execute
+from shoal.cli.output import emit, line, to_text
+from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.client.store import Space
+from shoal.client.thread import Checkpoint, Thread
+from shoal.errors import NotFound
+
+PANEL = "Look into a store"
+
+ThreadName = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's name.", show_default=False)]
+Branch = Annotated[str, typer.Option("--branch", metavar="NAME", help="The branch to follow.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to `app`."""
+    app.command(rich_help_panel=PANEL)(threads)
+    app.command(rich_help_panel=PANEL)(log)
+    app.command(rich_help_panel=PANEL)(show)
+
+
+def threads(
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only names that begin so.")] = "",
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """List a space's threads, one name a line.
+
+    Example: shoal threads --data ./state --space crew --prefix researcher-
+    """
+    execute(_threads(chosen(data, url, environment=os.environ), space, prefix, json=json))
+
+
+async def _threads(target: Target, space: str, prefix: str, *, json: bool) -> None:
+    async with opened(target) as store:
+        async for name in store.space(space).threads(prefix):
+            emit(name) if json else line(name)
+
+
+def log(
+    thread: ThreadName,
+    branch: Branch = "main",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most so many.")] = 20,
+    journal: Annotated[bool, typer.Option("--journal", help="Show the journal's events, oldest first, instead.")] = False,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """List a thread's checkpoints, newest first; heads are marked *, and forks are named.
+
+    Example: shoal log researcher-1 --data ./state --space crew -n 5
+    """
+    target = chosen(data, url, environment=os.environ)
+    execute(
+        _journal(target, space, thread, limit, json=json) if journal else _log(target, space, thread, branch, limit, json=json)
+    )
+
+
+async def _log(target: Target, space: str, name: str, branch: str, limit: int, *, json: bool) -> None:
+    async with opened(target) as store:
+        thread = store.space(space).thread(name)
+        heads = await thread.heads()
+        if branch not in heads:
+            raise await _no_branch(store.space(space), name, branch, heads)
+        if not json:
+            _print_heads(heads)
+        async for checkpoint in thread.history(branch=branch, limit=limit):
+            marks = [head for head, ids in heads.items() if checkpoint.id in ids]
+            emit(_described(checkpoint) | {"head_of": marks}) if json else _print_checkpoint(checkpoint, marks)
+
+
+async def _no_branch(space: Space, name: str, branch: str, heads: Mapping[str, Sequence[str]]) -> NotFound:
+    if heads:
+        return NotFound(f"thread {name!r} has no branch {branch!r}. It has {', '.join(heads)}.")
+    return NotFound(
+        f"there is no checkpoint of a thread {name!r} in space {space.name!r}. `shoal threads` lists those there are."
+    )
+
+
+def _print_heads(heads: Mapping[str, Sequence[str]]) -> None:
+    for branch, ids in heads.items():
+        if len(ids) > 1:
+            line(f"branch {branch} is forked, it has {len(ids)} heads:")
+            for head in ids:
+                line(f"    {head}")
+
+
+def _print_checkpoint(checkpoint: Checkpoint, marks: Sequence[str]) -> None:
+    sign = "*" if marks else " "
+    notes = [f"head of {', '.join(marks)}"] if marks else []
+    notes += [f"joins {len(checkpoint.parents)}"] if len(checkpoint.parents) > 1 else []
+    notes += [to_text(checkpoint.metadata)] if checkpoint.metadata else []
+    line(f"{sign} {checkpoint.id}  {checkpoint.time:%Y-%m-%d %H:%M:%S}Z  {'  '.join(notes)}".rstrip())
+
+
+def _described(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "id": checkpoint.id,
+        "parents": list(checkpoint.parents),
+        "branch": checkpoint.branch,
+        "heads": list(checkpoint.heads),
+        "time": checkpoint.time.isoformat(),
+        "schema": checkpoint.schema,
+        "metadata": checkpoint.metadata,
+    }
+
+
+async def _journal(target: Target, space: str, name: str, limit: int, *, json: bool) -> None:
+    async with opened(target) as store:
+        shown = 0
+        async for event in store.space(space).thread(name).journal.read():
+            if json:
+                emit(
+                    {"id": event.id, "key": event.key, "time": event.time.isoformat(), "late": event.late, "event": event.event}
+                )
+            else:
+                key = "" if event.key is None else f"  [{event.key}]"
+                line(f"{event.time:%Y-%m-%d %H:%M:%S}Z{key}  {to_text(event.event)}")
+            shown += 1
+            if shown == limit:
+                return
+
+
+def show(
+    thread: ThreadName,
+    checkpoint: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="A checkpoint; without it, the branch's head.")
+    ] = None,
+    branch: Branch = "main",
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Print a checkpoint's state as JSON; with --json also its id, parents, heads and metadata.
+
+    Example: shoal show researcher-1 --data ./state --space crew
+    """
+    execute(_show(chosen(data, url, environment=os.environ), space, thread, checkpoint, branch, json=json))
+
+
+async def _show(target: Target, space: str, name: str, checkpoint: str | None, branch: str, *, json: bool) -> None:
+    async with opened(target) as store:
+        thread: Thread = store.space(space).thread(name)
+        found = await thread.load(checkpoint, branch=branch)
+        emit(_described(found) | {"state": found.state}) if json else line(to_text(found.state, indent=2))

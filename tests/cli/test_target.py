@@ -1,0 +1,47 @@
+"""Which store a command reads, and that reading never makes one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from shoal.cli.target import Target, chosen, opened
+from shoal.errors import NotFound, StorageError
+
+
+def test_a_flag_beats_the_environment_of_the_other_kind() -> None:
+    assert chosen(Path("a"), None, environment={"SHOAL_URL": "http://n1"}) == Target(Path("a"), None)
+    assert chosen(None, "http://n1", environment={"SHOAL_DATA": "a"}) == Target(None, "http://n1")
+
+
+def test_the_environment_names_the_store_where_no_flag_does() -> None:
+    assert chosen(None, None, environment={"SHOAL_DATA": "a"}) == Target(Path("a"), None)
+    assert chosen(None, None, environment={"SHOAL_URL": "http://n1", "SHOAL_DATA": ""}) == Target(None, "http://n1")
+
+
+@pytest.mark.parametrize(
+    ("data", "url", "environment", "said"),
+    [
+        (None, None, {}, "Give --data DIR"),
+        (Path("a"), "http://n1", {}, "--data and --url are both given"),
+        (None, None, {"SHOAL_DATA": "a", "SHOAL_URL": "u"}, "SHOAL_DATA and SHOAL_URL are both given"),
+    ],
+)
+def test_none_or_two_stores_are_refused(data: Path | None, url: str | None, environment: dict[str, str], said: str) -> None:
+    with pytest.raises(typer.BadParameter, match=said):
+        chosen(data, url, environment=environment)
+
+
+def test_reading_does_not_make_a_store(tmp_path: Path) -> None:
+    absent = tmp_path / "absent"
+    with pytest.raises(NotFound, match="there is no store in"):
+        opened(Target(absent, None))
+    assert not absent.exists()
+
+
+def test_a_directory_that_holds_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "novel.txt").write_text("Call me Ishmael.")
+    with pytest.raises(StorageError, match="is no store"):
+        opened(Target(tmp_path, None))
