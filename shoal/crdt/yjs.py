@@ -38,10 +38,11 @@ _ANY_INTEGER, _ANY_BUFFER, _ANY_ARRAY, _ANY_MAP, _ANY_STRING = 125, 116, 117, 11
 
 class Struct(NamedTuple):
     clock: int
-    length: int  # 0: it covers nothing, and what follows has a gap before it.
+    length: int
     needs: tuple[tuple[int, int], ...]  # (client, clock) of its origins, or of its parent.
     inside: bool  # True if `needs` names the parent, not siblings.
     shared: bool  # True if it is itself a shared type.
+    gap: bool = False  # True if it only says that these clocks are elsewhere.
 
 
 class Parsed(NamedTuple):
@@ -119,9 +120,9 @@ def advance(parsed: Parsed, state: StateVector) -> Advanced:
 def _missing(client: int, struct: Struct, state: StateVector) -> int | None:
     """The client whose structs this one waits for; itself, for ever, if a clock is skipped."""
     known = state.get(client, 0)
-    if struct.length and struct.clock + struct.length <= known:
+    if struct.clock + struct.length <= known:
         return None  # Applied before; the engine skips it.
-    if struct.clock > known or not struct.length:
+    if struct.clock > known or struct.gap:
         return client
     for needed, clock in struct.needs:
         if clock >= (struct.clock if needed == client else state.get(needed, 0)):
@@ -228,8 +229,7 @@ class _Reader:
     def struct(self, clock: int, roots: tuple[set[str], set[str]]) -> Struct:
         flags = self._byte()
         if flags in (_GC, _SKIP):
-            length = self._length()
-            return Struct(clock, length if flags == _GC else 0, (), False, False)
+            return Struct(clock, self._length(), (), False, False, gap=flags == _SKIP)
         needs = [self._id() for flag in (_HAS_ORIGIN, _HAS_RIGHT_ORIGIN) if flags & flag]
         inside = False
         if not needs:
