@@ -167,7 +167,7 @@ class RemoteSession:
     async def _pause(self, attempt: int, ends_at: float) -> bool:
         """Wait before the next attempt; False if there is no time for one."""
         delay_s = self._delay_s(attempt)
-        if self._closed or _remaining_s(ends_at) <= delay_s:
+        if self._closed or ends_at - asyncio.get_running_loop().time() <= delay_s:
             return False
         await self._sleep(delay_s)
         return True

@@ -1,0 +1,111 @@
+"""A node that does as it is told: it speaks frames, and misbehaves on command."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import msgspec
+import pytest
+from aiohttp import WSMsgType, web
+
+from shoal.config import Config
+from shoal.protocol.frames import CallerFrame, CallFrame, Welcome, decode_caller_frames, encode_hello, messages
+from shoal.transport.link import Link
+
+CONFIG = Config(request_timeout_s=20.0, reconnect_delay_s_max=0.01, connect_timeout_s=5.0)
+
+
+class Peer:
+    """Each frame received goes into `frames`; `send` answers on the newest connection."""
+
+    def __init__(self) -> None:
+        self.frames: asyncio.Queue[CallerFrame] = asyncio.Queue()
+        self.messages: list[bytes] = []
+        self.connections: list[web.WebSocketResponse] = []
+        self.transports: list[asyncio.Transport] = []
+        self.headers: list[str | None] = []
+        self.refuse: web.Response | None = None  # Instead of the upgrade.
+        self.welcome = Welcome(1, "0.1.0", "ab12", 1 << 20, 100, 10)
+        self.answer: Callable[[CallFrame], bytes] | None = None  # For every call, at once.
+        self._runner: web.AppRunner | None = None
+        self.url = ""
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_get("/v1/session", self._serve)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        assert self._runner is not None
+        await self.hang_up()
+        await self._runner.cleanup()
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        self.headers.append(request.headers.get("Authorization"))
+        if self.refuse is not None:
+            return self.refuse
+        socket = web.WebSocketResponse(compress=False)
+        await socket.prepare(request)
+        await socket.receive_bytes()
+        await socket.send_bytes(encode_hello(self.welcome))
+        assert request.transport is not None
+        self.transports.append(request.transport)
+        self.connections.append(socket)
+        while (message := await socket.receive()).type is WSMsgType.BINARY:
+            self.messages.append(message.data)
+            for frame in decode_caller_frames(message.data):
+                self.frames.put_nowait(frame)
+                if self.answer is not None and isinstance(frame, CallFrame):
+                    await self.send(self.answer(frame))
+        return socket
+
+    async def send(self, *frames: bytes) -> None:
+        for message in messages(frames, bytes_max=1 << 30):
+            await self.connections[-1].send_bytes(message)
+
+    async def next_call(self) -> CallFrame:
+        frame = await self.frames.get()
+        assert isinstance(frame, CallFrame), frame
+        return frame
+
+    async def hang_up(self) -> None:
+        """Break every connection without a word."""
+        for transport in self.transports:
+            transport.abort()
+        self.transports.clear()
+
+
+Dial = Callable[..., Awaitable[Link]]
+
+
+@pytest.fixture
+async def peer() -> AsyncIterator[Peer]:
+    peer = Peer()
+    await peer.start()
+    yield peer
+    await peer.stop()
+
+
+@pytest.fixture
+async def other_peer() -> AsyncIterator[Peer]:
+    peer = Peer()
+    await peer.start()
+    yield peer
+    await peer.stop()
+
+
+@pytest.fixture
+async def dial(peer: Peer) -> AsyncIterator[Dial]:
+    links: list[Link] = []
+
+    async def to_peer(**settings: object) -> Link:
+        links.append(await Link.dial(peer.url, config=msgspec.structs.replace(CONFIG, **settings)))
+        return links[-1]
+
+    yield to_peer
+    for link in links:
+        await link.close()

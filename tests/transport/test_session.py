@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from shoal.config import Config
+from shoal.errors import Disconnected, HeadMoved, InvalidConfig, OutcomeUnknown, Overloaded, ShuttingDown, Unavailable
+from shoal.protocol.frames import CallFrame, encode_error, encode_push, encode_reply
+from shoal.protocol.keys import key_wall_ms
+from shoal.protocol.requests import Add, Added, Change, CounterValue, ReadCounter, Watch
+from shoal.transport.dialling import split_urls
+from shoal.transport.session import RemoteSession
+
+READ = ReadCounter("s", "c")
+WRITE = Add("s", "c", 1)
+CONFIG = Config(request_timeout_s=20.0, reconnect_delay_s_max=0.01)
+
+Peer = Any  # Of conftest.py.
+Connect = Callable[..., RemoteSession]
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    sessions: list[RemoteSession] = []
+    drawn = iter(range(1, 1 << 16))
+
+    def to(urls: str, **settings: object) -> RemoteSession:
+        sessions.append(
+            RemoteSession(
+                urls,
+                config=msgspec.structs.replace(CONFIG, **settings),
+                now_ms=lambda: 1_700_000_000_000,
+                entropy=lambda size: next(drawn).to_bytes(size, "big"),
+            )
+        )
+        return sessions[-1]
+
+    yield to
+    for session in sessions:
+        await session.close()
+
+
+def counted(frame: CallFrame) -> bytes:
+    return encode_reply(frame.id, CounterValue(7))
+
+
+def added(frame: CallFrame) -> bytes:
+    return encode_reply(frame.id, Added(1, True))
+
+
+async def test_it_connects_at_the_first_request_and_keeps_the_connection(peer: Peer, connect: Connect) -> None:
+    session = connect(peer.url)
+    peer.answer = counted
+    assert peer.connections == []
+    assert await asyncio.gather(*(session.call(READ) for _ in range(10))) == [CounterValue(7)] * 10
+    assert len(peer.connections) == 1
+
+
+async def test_a_write_without_a_key_is_given_one_that_tells_its_time(peer: Peer, connect: Connect) -> None:
+    session = connect(peer.url)
+    peer.answer = added
+    await asyncio.gather(session.call(WRITE), session.call(WRITE))
+    keys = {(await peer.next_call()).key, (await peer.next_call()).key}
+    assert len(keys) == 2
+    assert {key_wall_ms(key) for key in keys} == {1_700_000_000_000}
+
+
+async def test_a_callers_own_key_is_kept_and_a_read_has_none(peer: Peer, connect: Connect) -> None:
+    session = connect(peer.url)
+    peer.answer = added
+    await session.call(WRITE, key="mine")
+    peer.answer = counted
+    await session.call(READ)
+    assert [(await peer.next_call()).key, (await peer.next_call()).key] == ["mine", None]
+
+
+async def test_a_write_cut_off_in_flight_is_sent_again_with_the_same_key(peer: Peer, connect: Connect) -> None:
+    session = connect(peer.url)
+    call = asyncio.create_task(session.call(WRITE, durability="memory"))
+    first = await peer.next_call()
+    peer.answer = added
+    await peer.hang_up()
+    assert await call == Added(1, True)
+    again = await peer.next_call()
+    assert again.key == first.key
+    assert again.durability == "memory"
+
+
+async def test_a_read_cut_off_is_asked_again(peer: Peer, connect: Connect) -> None:
+    session = connect(peer.url)
+    call = asyncio.create_task(session.call(READ))
+    await peer.next_call()
+    peer.answer = counted
+    await peer.hang_up()
+    assert await call == CounterValue(7)
+
+
+async def test_a_node_that_is_gone_is_replaced_by_the_next(peer: Peer, other_peer: Peer, connect: Connect) -> None:
+    session = connect(f"{peer.url},{other_peer.url}")
+    call = asyncio.create_task(session.call(WRITE))
+    first = await peer.next_call()
+    other_peer.answer = added
+    await peer.stop()
+    assert await call == Added(1, True)
+    assert (await other_peer.next_call()).key == first.key
+
+
+async def test_a_node_that_is_stopping_is_asked_again(peer: Peer, connect: Connect) -> None:
+    session = connect(peer.url)
+    call = asyncio.create_task(session.call(WRITE))
+    frame = await peer.next_call()
+    peer.answer = added
+    await peer.send(encode_error(frame.id, ShuttingDown("stopping")))
+    assert await call == Added(1, True)
+
+
+async def test_an_answer_is_not_asked_for_again(peer: Peer, connect: Connect) -> None:
+    session = connect(peer.url)
+    for error in (HeadMoved("moved", heads=["a"]), Overloaded("full", retry_after_s=1.0)):
+        call = asyncio.create_task(session.call(WRITE))
+        frame = await peer.next_call()
+        await peer.send(encode_error(frame.id, error))
+        with pytest.raises(type(error)):
+            await call
+        assert peer.frames.empty()
+
+
+async def test_a_write_never_answered_ends_with_its_key_to_send_it_again(peer: Peer, connect: Connect) -> None:
+    session = connect(peer.url, request_timeout_s=0.05)
+    with pytest.raises(OutcomeUnknown, match="applied once") as caught:
+        await session.call(WRITE)
+    assert caught.value.detail["key"] == (await peer.next_call()).key
+
+
+async def test_an_attempt_that_may_have_left_outweighs_a_later_refusal(peer: Peer, connect: Connect) -> None:
+    session = connect(peer.url)
+    call = asyncio.create_task(session.call(WRITE))
+    await peer.next_call()
+    peer.answer = lambda frame: encode_error(frame.id, Overloaded("full", retry_after_s=1.0))
+    await peer.hang_up()
+    with pytest.raises(OutcomeUnknown, match="full") as caught:
+        await call
+    assert caught.value.written == "unknown"
+
+
+async def test_with_no_node_to_reach_the_reason_is_raised_and_nothing_was_written(peer: Peer, connect: Connect) -> None:
+    session = connect(peer.url, request_timeout_s=0.1)
+    await peer.stop()
+    with pytest.raises(Disconnected, match="cannot be reached") as caught:
+        await session.call(WRITE)
+    assert caught.value.written == "no"
+
+
+async def test_a_node_without_room_is_tried_again(peer: Peer, connect: Connect) -> None:
+    slept: list[float] = []
+    session = connect(peer.url)
+
+    async def sleep(delay_s: float) -> None:
+        slept.append(delay_s)
+        peer.refuse = None
+
+    session._sleep = sleep
+    peer.refuse, peer.answer = web.Response(status=429, headers={"Retry-After": "3"}), counted
+    assert await session.call(READ) == CounterValue(7)
+    assert slept == [3.0]
+
+
+async def test_delays_grow_and_stay_within_their_bound(peer: Peer, connect: Connect) -> None:
+    session = RemoteSession(peer.url, config=CONFIG, now_ms=lambda: 0, entropy=lambda size: b"\xff" * size)
+    session._config = Config(reconnect_delay_s_max=2.0)
+    assert [session._delay_s(attempt) for attempt in (0, 1, 2, 10, 10_000)] == [0.05, 0.1, 0.2, 2.0, 2.0]
+    session._entropy = bytes
+    assert session._delay_s(3) == 0.0
+
+
+async def test_a_subscription_ends_when_the_connection_does_and_can_be_made_anew(peer: Peer, connect: Connect) -> None:
+    session = connect(peer.url)
+    change = Change("s", "thread", "a", "save", "", 1, 2)
+    for _ in range(2):
+
+        async def accept() -> None:
+            frame = await peer.frames.get()
+            await peer.send(encode_reply(frame.id, None), encode_push(frame.id, change))
+
+        accepting = asyncio.create_task(accept())
+        async with session.subscribe(Watch("s")) as changes:
+            await accepting
+            assert await anext(changes) == change
+            await peer.hang_up()
+            with pytest.raises(Disconnected):
+                await anext(changes)
+
+
+async def test_a_closed_session_refuses_and_ends_what_is_under_way(peer: Peer, connect: Connect) -> None:
+    session = connect(peer.url)
+    write, read = asyncio.create_task(session.call(WRITE)), asyncio.create_task(session.call(READ))
+    await peer.next_call()
+    await peer.next_call()
+    await session.close()
+    failures = await asyncio.gather(write, read, return_exceptions=True)
+    assert [type(failure) for failure in failures] == [OutcomeUnknown, Disconnected]
+    with pytest.raises(Unavailable, match="closed"):
+        await session.call(READ)
+    await session.close()
+
+
+@pytest.mark.parametrize("urls", ["", " , ", "n1:7400", "ftp://n1", "http://", "http://n1?x=1", "http://[::1"])
+def test_urls_that_name_no_node_are_refused(urls: str) -> None:
+    with pytest.raises(InvalidConfig, match="http://"):
+        split_urls(urls)
+
+
+def test_several_urls_are_split() -> None:
+    assert split_urls("http://n1:7400/, https://n2 ,") == ["http://n1:7400", "https://n2"]
