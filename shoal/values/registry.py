@@ -1,0 +1,158 @@
+"""The classes that this process is willing to write and to rebuild, by name.
+
+Law: a stored name leads to a class only through an entry that the program made.
+Nothing is imported, and a class that is not here does not exist for `decode`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar, overload
+
+import msgspec
+
+from shoal.errors import InvalidValue
+
+T = TypeVar("T")
+Pack = Callable[[Any], Any]
+Unpack = Callable[[Any], Any]
+
+
+class Entry(NamedTuple):
+    name: str
+    cls: type
+    pack: Pack
+    unpack: Unpack
+
+
+_by_name: dict[str, Entry] = {}
+_by_class: dict[type, Entry] = {}
+
+
+@overload
+def register(
+    cls: type[T], name: str | None = None, *, pack: Callable[[T], Any] | None = None, unpack: Unpack | None = None
+) -> type[T]: ...
+
+
+@overload
+def register(
+    cls: None = None, name: str | None = None, *, pack: Pack | None = None, unpack: Unpack | None = None
+) -> Callable[[type[T]], type[T]]: ...
+
+
+def register(cls: Any = None, name: str | None = None, *, pack: Pack | None = None, unpack: Unpack | None = None) -> Any:
+    """Let values hold instances of `cls`; returns `cls`, or without it a decorator.
+
+    Dataclasses, pydantic models, msgspec Structs, enums and named tuples need
+    nothing more; other classes need `pack` (instance → a value) and `unpack`
+    (that value → instance). A model's private attributes, and what `__init__`
+    takes but does not store, are not kept: give `pack` and `unpack` for those.
+
+    `name` is what is stored, `module.qualname` by default; give one that
+    survives moving the class. A class may be registered under further names:
+    values are written under its first, and read under all.
+
+    Raises:
+        InvalidValue: the name belongs to another class; or `cls` needs `pack` and `unpack`.
+    """
+    if cls is None:
+        return lambda decorated: register(decorated, name, pack=pack, unpack=unpack)
+    entry = Entry(name or default_name(cls), cls, *_conversions(cls, pack, unpack))
+    known = _by_name.get(entry.name)
+    if known is not None and known.cls is not cls:
+        raise InvalidValue(
+            f"the name {entry.name!r} is registered for {default_name(known.cls)} already; "
+            f"choose another: shoal.values.register({default_name(cls)}, {entry.name + '-2'!r}). Nothing was registered."
+        )
+    _by_name[entry.name] = entry
+    if cls not in _by_class or _by_class[cls].name == entry.name:
+        _by_class[cls] = entry
+    return cls
+
+
+def entry_of(cls: type) -> Entry | None:
+    return _by_class.get(cls)
+
+
+def entry_named(name: object) -> Entry:
+    """The entry under which `name` was registered.
+
+    Raises:
+        InvalidValue: there is none; the message shows the line that makes one.
+    """
+    if isinstance(name, str) and name in _by_name:
+        return _by_name[name]
+    shown = str(name)[:200]
+    arguments = shown if "." in shown else f"YourClass, {shown!r}"
+    raise InvalidValue(
+        f"the value holds an object of class {shown!r}, which is not registered in this process. "
+        f"Register it before reading: shoal.values.register({arguments})."
+    )
+
+
+def default_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def registering_line(cls: type) -> str:
+    """The one line of code that would register `cls`."""
+    suffix = "" if _standard_conversions(cls) else ", pack=…, unpack=…"
+    return f"shoal.values.register({default_name(cls)}{suffix})"
+
+
+def _conversions(cls: type, pack: Pack | None, unpack: Unpack | None) -> tuple[Pack, Unpack]:
+    if pack is not None and unpack is not None:
+        return pack, unpack
+    standard = _standard_conversions(cls)
+    if standard is None or pack is not None or unpack is not None:
+        raise InvalidValue(
+            f"{default_name(cls)} needs both pack and unpack: "
+            f"shoal.values.register({default_name(cls)}, pack=…, unpack=…). Nothing was registered."
+        )
+    return standard
+
+
+def _standard_conversions(cls: type) -> tuple[Pack, Unpack] | None:
+    if issubclass(cls, Enum):
+        return (lambda member: member.value), cls
+    if issubclass(cls, msgspec.Struct):
+        return msgspec.structs.asdict, lambda fields: cls(**fields)
+    if _is_model(cls):
+        return _model_conversions(cls)
+    if dataclasses.is_dataclass(cls):
+        return _dataclass_conversions(cls)
+    if issubclass(cls, tuple) and hasattr(cls, "_make"):
+        return list, cls._make
+    return None
+
+
+def _is_model(cls: type) -> bool:
+    pydantic = sys.modules.get("pydantic")  # Without it in the process, no class can be a model.
+    return pydantic is not None and issubclass(cls, pydantic.BaseModel)
+
+
+def _model_conversions(cls: Any) -> tuple[Pack, Unpack]:
+    if cls.__pydantic_root_model__:
+        return (lambda model: model.root), cls.model_validate
+    return (
+        lambda model: {**model.__dict__, **(model.__pydantic_extra__ or {})},
+        # By field name, whatever aliases the model has: that is what was written.
+        lambda fields: cls.model_validate(fields, by_name=True, by_alias=False),
+    )
+
+
+def _dataclass_conversions(cls: Any) -> tuple[Pack, Unpack]:
+    fields = dataclasses.fields(cls)
+    derived = frozenset(field.name for field in fields if not field.init)
+
+    def unpack(plain: dict[str, Any]) -> Any:
+        made = cls(**{name: value for name, value in plain.items() if name not in derived})
+        for name in derived & plain.keys():
+            object.__setattr__(made, name, plain[name])  # Also where the class is frozen.
+        return made
+
+    return (lambda made: {field.name: getattr(made, field.name) for field in fields}), unpack
