@@ -85,7 +85,7 @@ class GroupCommit:
         self._witness_interval_s = witness_interval_s
         self._witness_timer: asyncio.TimerHandle | None = None
         self._witness_task: asyncio.Task[None] | None = None
-        self._witnessed_at = now() - witness_interval_s
+        self._witnessed_at = now()  # Opening the storage wrote it.
         self._closed = False
 
     def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:

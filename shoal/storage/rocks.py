@@ -47,10 +47,7 @@ ROW_OVERHEAD_BYTES = 64
 _ROTATE_ANYWAY_FACTOR = 2
 _WRITE_BUFFER_FACTOR = 4
 
-_AFTER_DAMAGE = (
-    "Nothing was written. Run `shoal verify` to see what is readable; then move the directory aside, "
-    "and restore a backup or rebuild it from the other nodes."
-)
+_START_OVER = "Move the directory aside, and restore a backup or rebuild it from the other nodes."
 
 
 class Synced(NamedTuple):
@@ -258,7 +255,10 @@ class RocksStorage:
     def _unreadable(self, error: Exception) -> StorageError:
         if isinstance(error, DbClosedError):
             return StorageError(f"{self._directory} was closed. Nothing was written. Open it again.")
-        return StoreCorrupt(f"{self._directory} cannot be read: {_text(error)}. {_AFTER_DAMAGE}")
+        return StoreCorrupt(
+            f"{self._directory} cannot be read: {_text(error)}. Nothing was written. "
+            f"Run `shoal verify` to see what else is damaged. {_START_OVER}"
+        )
 
 
 def _open_database(directory: Path, *, witness: Witnessed, config: Config) -> Rdict:
@@ -268,7 +268,7 @@ def _open_database(directory: Path, *, witness: Witnessed, config: Config) -> Rd
     if not fresh and layout.newest_wal(files) < witness.wal:
         raise StoreCorrupt(
             f"{files} lacks its write-ahead log: {layout.wal_name(witness.wal)} or a newer one was there when the last "
-            f"write was acknowledged. Acknowledged writes are missing. {_AFTER_DAMAGE}"
+            f"write was acknowledged. Acknowledged writes are missing. Nothing was written. {_START_OVER}"
         )
     try:
         if not fresh:
@@ -288,7 +288,7 @@ def _check_sequence(files: Path, *, witness: Witnessed, config: Config) -> None:
     if sequence < witness.sequence:
         raise StoreCorrupt(
             f"{witness.sequence - sequence} row writes are missing from {files}: it ends at {sequence}, and {witness.sequence} "
-            f"was durable. It is an older copy, or a part of it was lost. {_AFTER_DAMAGE}"
+            f"was durable. It is an older copy, or a part of it was lost. Nothing was written. {_START_OVER}"
         )
 
 
@@ -298,7 +298,7 @@ def _unopenable(files: Path, error: Exception) -> StorageError:
         return StorageFull(f"{files} cannot be opened: {text}. No acknowledged write is lost. Free some space first.")
     if any(cause in text for cause in ("Permission denied", "Read-only file system", "Too many open files", "lock hold by")):
         return StorageError(f"{files} cannot be opened: {text}. Nothing was written. See to that first.")
-    return StoreCorrupt(f"{files} is damaged: {text}. {_AFTER_DAMAGE}")
+    return StoreCorrupt(f"{files} is damaged: {text}. Nothing was written. {_START_OVER}")
 
 
 def _text(error: Exception) -> str:
@@ -337,8 +337,6 @@ def _options(config: Config, *, create: bool) -> Options:
     options.set_max_write_buffer_number(8)
     options.set_level_zero_slowdown_writes_trigger(64)
     options.set_level_zero_stop_writes_trigger(128)
-    # With one column family this switches no log; it bounds what RocksDB allocates for a log in advance.
-    options.set_max_total_wal_size(config.memtable_bytes)
     options.set_max_background_jobs(2)
     options.set_max_open_files(512)
     options.set_compression_type(DBCompressionType.lz4())

@@ -28,21 +28,32 @@ def open_store() -> Iterator[OpenStore]:
         yield open_at
 
 
-@pytest.fixture
-def killed(open_store: OpenStore, tmp_path: Path) -> Path:
-    """The directory of a store that was killed: 100 rows `k000` … in its log, all synced; the lock is free."""
-    storage = open_store(tmp_path / "live")
+def kill(open_store: OpenStore, directory: Path, *, witnessed: bool) -> Path:
+    storage = open_store(directory / "live")
     for number in range(100):
         storage.write({b"k%03d" % number: b"%d" % number * 50})
     storage.sync()
-    storage.write_witness()
+    if witnessed:
+        storage.write_witness()
     power_cut(
-        tmp_path / "live",
-        tmp_path / "killed",
+        directory / "live",
+        directory / "killed",
         synced_wal_bytes=lambda: synced_wal_bytes(storage),
         cut=lambda at_least, _: at_least,
     )
-    return tmp_path / "killed"
+    return directory / "killed"
+
+
+@pytest.fixture
+def killed(open_store: OpenStore, tmp_path: Path) -> Path:
+    """The directory of a store that was killed: 100 rows `k000` … in its log, all synced and witnessed; nobody holds it."""
+    return kill(open_store, tmp_path, witnessed=True)
+
+
+@pytest.fixture
+def killed_early(open_store: OpenStore, tmp_path: Path) -> Path:
+    """The same, killed after the sync and before the witness was written: it knows of the log's name alone."""
+    return kill(open_store, tmp_path, witnessed=False)
 
 
 @pytest.fixture

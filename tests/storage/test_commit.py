@@ -14,20 +14,28 @@ T = TypeVar("T")
 
 
 class Gate:
-    """A `run_blocking` whose calls wait until the test lets them go, one by one."""
+    """A `run_blocking` whose calls wait until the test lets them go, one by one: before they run, or `after`."""
 
     def __init__(self) -> None:
         self.waiting: list[asyncio.Future[None]] = []
         self.names: list[str] = []
         self.open = False
+        self.after = False
 
     async def __call__(self, call: Callable[[], T], /) -> T:
         self.names.append(call.__name__)
+        if self.after:
+            result = call()
+            await self._pass()
+            return result
+        await self._pass()
+        return call()
+
+    async def _pass(self) -> None:
         if not self.open:
             gate = asyncio.get_running_loop().create_future()
             self.waiting.append(gate)
             await gate
-        return call()
 
     async def let_one_go(self) -> None:
         await settle()
@@ -64,8 +72,6 @@ class Bench:
             now=lambda: self.now,
             witness_interval_s=3600.0,
         )
-        # The first witness is due at once; put it off, so that tests see syncs alone.
-        self.commit._witnessed_at = self.now
 
     def write(self, key: bytes = b"a") -> int:
         return self.commit.write({key: b"1"})
@@ -128,18 +134,9 @@ async def test_one_sync_is_under_way_at_a_time(bench: Bench) -> None:
 
 
 async def test_what_is_written_during_a_sync_belongs_to_the_next(bench: Bench) -> None:
-    synced = asyncio.Event()
-
-    async def run_blocking(call: Callable[[], T], /) -> T:
-        result = call()
-        synced.set()
-        await gate(lambda: None)
-        return result
-
-    gate = bench.gate
-    bench.commit._run_blocking = run_blocking
+    bench.gate.after = True
     early = bench.waiter(bench.write())
-    await synced.wait()
+    await settle()
     late = bench.waiter(bench.write(b"late"))
     await bench.gate.let_one_go()
     assert early.done()
@@ -305,7 +302,7 @@ async def test_after_close_writes_are_refused(bench: Bench) -> None:
 
 
 async def test_the_witness_follows_a_commit_but_never_holds_it_up(bench: Bench) -> None:
-    bench.commit._witnessed_at = -3600.0
+    bench.now = 3600.0
     waiter = bench.waiter(bench.write())
     await bench.gate.let_one_go()
     assert waiter.done()
@@ -325,7 +322,7 @@ async def test_a_failed_witness_fails_the_store(bench: Bench) -> None:
         raise StorageFull("the witness cannot be written")
 
     bench.storage.write_witness = broken  # type: ignore[method-assign]
-    bench.commit._witnessed_at = -3600.0
+    bench.now = 3600.0
     bench.write()
     await bench.gate.let_one_go()
     await settle()

@@ -45,10 +45,18 @@ def refused(open_store: OpenStore, directory: Path, error: type[StorageError] = 
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_flipped_bit_in_the_synced_log_is_refused(killed: Path, open_store: OpenStore, log_of: LogOf, seed: int) -> None:
-    log = log_of(killed)
+def test_a_flipped_bit_in_the_synced_log_is_refused_even_before_the_witness_knows_of_it(
+    killed_early: Path, open_store: OpenStore, log_of: LogOf, seed: int
+) -> None:
+    log = log_of(killed_early)
     flip_bit(log, Random(seed).randrange(log.stat().st_size))
-    assert "move the directory aside" in refused(open_store, killed)
+    assert "Move the directory aside" in refused(open_store, killed_early)
+
+
+def test_a_log_cut_below_what_was_synced_is_refused(killed: Path, open_store: OpenStore, log_of: LogOf) -> None:
+    log = log_of(killed)
+    os.truncate(log, log.stat().st_size // 2)
+    assert "row writes are missing" in refused(open_store, killed)
 
 
 # Nothing of the record, a part of its header, all of its header, a part of its body, all but its last byte.

@@ -99,6 +99,12 @@ def test_a_store_whose_log_was_deleted_is_refused(killed: Path, open_store: Open
         open_store(killed)
 
 
+def test_a_log_is_witnessed_before_the_first_write_to_it(killed_early: Path, open_store: OpenStore) -> None:
+    shutil.rmtree(killed_early / "db")
+    with pytest.raises(StoreCorrupt, match="lacks its write-ahead log"):
+        open_store(killed_early)
+
+
 @pytest.mark.parametrize("left", [0, 1, 50, 99])
 def test_a_store_whose_log_was_cut_below_what_was_synced_is_refused(
     killed: Path, open_store: OpenStore, log_of: Callable[[Path], Path], left: int
