@@ -155,7 +155,7 @@ class LiveDocument:
             NotReady, InvalidValue, RootConflict, TooLarge: as `check` says.
         """
         advanced = self._checked(update, roots)
-        with _engine("an update was refused by the Yjs engine"):
+        with engine("an update was refused by the Yjs engine"):
             self._doc.apply_update(update)
         self.roots.update(roots)
         self._state = advanced.state
@@ -185,7 +185,7 @@ class LiveDocument:
             InvalidValue: `state` is no state vector.
         """
         yjs.parse_state(state)
-        with _engine("the state vector was refused by the Yjs engine"):
+        with engine("the state vector was refused by the Yjs engine"):
             return self._doc.get_update(state)
 
     def snapshot(self) -> bytes:
@@ -316,7 +316,7 @@ def _built(snapshot: bytes, updates: Iterable[bytes]) -> tuple[pycrdt.Doc[Any], 
     doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=0)
     applied = list(updates)
     try:
-        with _engine("a stored update was refused by the Yjs engine"), doc.transaction():
+        with engine("a stored update was refused by the Yjs engine"), doc.transaction():
             # Not `merge_updates`, whose cost grows with the square of their number.
             for update in (snapshot, *applied):
                 doc.apply_update(update)
@@ -336,8 +336,12 @@ def _is_in(update: bytes, doc: pycrdt.Doc[Any], state: yjs.StateVector) -> bool:
 
 
 @contextmanager
-def _engine(what: str) -> Iterator[None]:
-    """Turn the engine's errors into InvalidValue: also its panics, which are no `Exception`."""
+def engine(what: str) -> Iterator[None]:
+    """Turn the engine's errors into InvalidValue: also its panics, which are no `Exception`.
+
+    Raises:
+        InvalidValue: `what`, and the engine's reason.
+    """
     try:
         yield
     except BaseException as error:

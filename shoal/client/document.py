@@ -1,0 +1,436 @@
+"""The live local mirror of a document: edit it in place, and it stays in step.
+
+    doc = await space.document("plan")
+    doc.map("tasks")["t1"] = {"title": "survey", "done": False}
+    await doc.flush()                                   # durable now
+
+Laws:
+- An edit applies here at once. What was edited within one tick of the event
+  loop, or while a request was under way, leaves as one update, in order.
+- No edit is lost silently: what could not be written is raised by the next
+  `flush`, `close` or access to a root, and stays in the mirror.
+- What came from the node is never sent back to it.
+- Sending again is harmless (Yjs updates are idempotent), so that after a broken
+  connection the mirror sends all that it cannot prove durable.
+
+Maps, arrays and texts are pycrdt's own types. What to know of them:
+- Positions in a text count UTF-8 bytes, not characters: the position before
+  "b" in "éb" is 2 (`len("é".encode())`). A position within a character
+  destroys the text around it.
+- Integers come back as floats up to ±(2⁵³ − 1), exactly; `to_py` and `to_json`
+  make integers of them again (of integral floats too). Longer ones, up to 64
+  bits, are kept. Past that, and for keys that are no strings or text with lone
+  surrogates, the engine panics, with an error that is no `Exception`.
+- dicts and lists are stored as one value each, and the last writer wins; give
+  `pycrdt.Map` or `pycrdt.Array` where concurrent edits within should merge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import pycrdt
+
+from shoal import values
+from shoal.client.changes import Changes, DocumentChange
+from shoal.client.unsent import Unsent
+from shoal.config import Config
+from shoal.crdt.document import EMPTY, RootKind, check_kind, engine, open_root, to_py
+from shoal.errors import Disconnected, InvalidInput, NotReady, OutcomeUnknown, Overloaded, ReadOnly, ShoalError, Unavailable
+from shoal.names import check_name
+from shoal.protocol.requests import DocumentState, Durability, Edit, Follow, Push, Update
+from shoal.protocol.session import Session
+
+_FIRST_DELAY_S = 0.05
+
+
+class Document:
+    """Use `Document.open`, or a space's `document`."""
+
+    def __init__(
+        self,
+        session: Session,
+        space: str,
+        name: str,
+        *,
+        client_id: int,
+        config: Config,
+        durability: Durability = "local",
+        key_of: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self.space, self.name = space, name
+        self._session, self._config, self._durability, self._key_of = session, config, durability, key_of
+        self._doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=client_id)
+        self._doc.observe(_observer(self))
+        self._roots: dict[str, RootKind] = {}
+        self._declared: dict[str, RootKind] = {}  # Here, and not yet written.
+
+        self._unsent = Unsent(self._doc, bytes_max=config.request_bytes_max)
+        self._arriving = False
+        self._arrived: bytes | None = None
+        self._outside = asyncio.Event()  # Set while no transaction of the user's is open.
+        self._outside.set()
+        self._wake = asyncio.Event()
+        self._progress = asyncio.Event()
+        self._current = False
+        self._error: ShoalError | None = None
+        self._refused = False
+        self._closed = False
+        self._readers: list[Changes] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    @classmethod
+    async def open(
+        cls,
+        session: Session,
+        space: str,
+        name: str,
+        *,
+        client_id: int,
+        config: Config,
+        durability: Durability = "local",
+        key_of: Callable[[], str | None] = lambda: None,
+    ) -> Document:
+        """Mirror a document; one that does not exist is empty.
+
+        `client_id` (53 bits) must never have been used before: two mirrors that
+        share one diverge for good. `key_of` makes an idempotency key per request.
+
+        Raises:
+            Disconnected, Unavailable: its state could not be had within `config.request_timeout_s`.
+        """
+        document = cls(session, space, name, client_id=client_id, config=config, durability=durability, key_of=key_of)
+        document._start()
+        try:
+            while not document._current:
+                document._raise_error()
+                await document._progress.wait()
+        except BaseException:
+            await document._stop()
+            raise
+        return document
+
+    # ── content ───────────────────────────────────────────────────────────────
+
+    def map(self, name: str) -> pycrdt.Map[Any]:
+        """The root map `name`, declared as such if it is new.
+
+        Raises:
+            RootConflict: it is an array or a text.
+            InvalidName: the name is not legal.
+            Overloaded: too much is waiting to be sent; `flush` first.
+            ShoalError: an earlier edit could not be written.
+        """
+        root: pycrdt.Map[Any] = self._root(name, "map")
+        return root
+
+    def array(self, name: str) -> pycrdt.Array[Any]:
+        """The root array `name`; raises as `map` does."""
+        root: pycrdt.Array[Any] = self._root(name, "array")
+        return root
+
+    def text(self, name: str) -> pycrdt.Text:
+        """The root text `name`; raises as `map` does. Positions count UTF-8 bytes."""
+        root: pycrdt.Text = self._root(name, "text")
+        return root
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Edits within are one update, which others see whole or not at all.
+
+        Do not await within: nothing is sent or received until it ends. An
+        exception takes nothing back of what was edited before it.
+
+        Raises:
+            Overloaded, ShoalError: as `map` does.
+        """
+        self._check_editable()
+        nested = not self._outside.is_set()
+        self._outside.clear()
+        try:
+            with self._doc.transaction():
+                yield
+        finally:
+            if not nested:
+                self._outside.set()
+
+    def to_py(self) -> dict[str, Any]:
+        """The content by root, as dicts, lists, str and plain values."""
+        return {name: to_py(open_root(self._doc, name, kind)) for name, kind in sorted(self.roots.items())}
+
+    def to_json(self) -> Any:
+        """The same as JSON, with bytes and the like tagged as `shoal.values.to_json` does."""
+        return values.to_json(self.to_py())
+
+    @property
+    def roots(self) -> dict[str, RootKind]:
+        """The kinds of the roots, those declared here included."""
+        return {**self._declared, **self._roots}
+
+    @property
+    def client_id(self) -> int:
+        return self._doc.client_id
+
+    # ── life ──────────────────────────────────────────────────────────────────
+
+    async def flush(self) -> None:
+        """Return once every edit made before this call is durable.
+
+        Raises:
+            ShoalError: one could not be written. It stays in the mirror. After `Disconnected`, `OutcomeUnknown`,
+                `Overloaded` and `ReadOnly` the next flush tries again; any other refusal is final.
+        """
+        self._raise_error()
+        self._start()
+        target = self._unsent.edits
+        while self._unsent.written < target:
+            self._wake.set()
+            await self._progress.wait()
+            self._raise_error()
+
+    def changes(self) -> AsyncIterator[DocumentChange]:
+        """Changes from now on: those of others, and one's own once they are durable. Ends when the document closes.
+
+        Raises:
+            SlowConsumer: from the iterator, once more than `config.subscription_bytes_max` waited for it.
+            ShoalError: from the iterator, once the node could not be followed any more.
+        """
+        reader = Changes(self._config.subscription_bytes_max)
+        if self._closed:
+            reader.end(None)
+        else:
+            self._readers.append(reader)
+        return reader
+
+    async def close(self) -> None:
+        """Flush, and stop. Later edits raise.
+
+        Raises:
+            ShoalError: edits could not be written. The document is closed all the same.
+        """
+        if self._closed:
+            return
+        try:
+            await self.flush()
+        finally:
+            self._closed = True
+            await self._stop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ── editing ───────────────────────────────────────────────────────────────
+
+    def _root(self, name: str, kind: RootKind) -> Any:
+        check_name("document root", name)
+        self._check_editable()
+        if name not in self.roots:
+            self._declared[name] = kind
+        check_kind(name, kind, self.roots[name])
+        return open_root(self._doc, name, kind)
+
+    def _check_editable(self) -> None:
+        if self._closed:
+            raise _closed()
+        self._raise_error()
+        if self._unsent.is_full:
+            raise Overloaded(
+                f"more than {self._config.request_bytes_max} bytes of edits wait to be sent. "
+                "They are kept, and not yet written; call flush() before the next edit.",
+                retry_after_s=self._config.reconnect_delay_s_max,
+            )
+
+    def _observed(self, event: pycrdt.TransactionEvent) -> None:
+        """The engine calls this at the end of each transaction that changed something."""
+        if self._arriving:
+            self._arrived = event.update
+            return
+        if self._closed or self._refused:
+            raise self._error or _closed()
+        self._unsent.add(event.update)
+        self._wake.set()
+
+    # ── sending ───────────────────────────────────────────────────────────────
+
+    async def _send(self) -> None:
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(0)  # The rest of this tick's edits.
+            await self._outside.wait()
+            self._wake.clear()
+            if self._unsent.written < self._unsent.edits:
+                await self._write()
+
+    async def _write(self) -> None:
+        """Make everything edited so far durable, as one request."""
+        delays = _delays(self._config)
+        rejoined = False
+        while True:
+            (update, edits, clock), roots = self._unsent.take(), dict(self._declared)
+            try:
+                await self._session.call(
+                    Update(self.space, self.name, update, roots), key=self._key_of(), durability=self._durability
+                )
+            except ShoalError as error:
+                # A node may lack what it acknowledged under `memory`: then send all of ours, once.
+                starts_over = isinstance(error, NotReady) and not rejoined
+                self._unsent.fall_behind(to_the_start=starts_over)
+                if starts_over:
+                    rejoined = True
+                elif not _is_transient(error) or isinstance(error, ReadOnly) or not await _paused(delays, error):
+                    raise
+                await self._outside.wait()
+                continue
+            self._unsent.confirm(edits, clock)
+            self._settle(update, roots)
+            return
+
+    def _settle(self, update: bytes, roots: dict[str, RootKind]) -> None:
+        for name, kind in roots.items():
+            self._roots.setdefault(name, kind)
+            self._declared.pop(name, None)
+        self._tell(DocumentChange("local", update))
+        self._advance()
+
+    # ── following ─────────────────────────────────────────────────────────────
+
+    async def _follow(self) -> None:
+        delays = _delays(self._config)
+        while True:
+            try:
+                wanted = Follow(self.space, self.name, self._doc.get_state())
+                async with self._session.subscribe(wanted) as pushes:
+                    async for push in pushes:
+                        await self._outside.wait()
+                        self._take(push)
+                        delays = _delays(self._config)
+                raise Disconnected("the node ended the subscription. Nothing was sent. Try again.")
+            except ShoalError as error:
+                if not (_is_transient(error) and await _paused(delays, error)):
+                    self._end_readers(error)
+                    raise
+                await self._outside.wait()
+
+    def _take(self, push: Push) -> None:
+        if not isinstance(push, DocumentState | Edit):
+            return  # Of a newer version.
+        for name, kind in push.roots.items():
+            check_kind(name, self._declared.get(name, kind), kind)
+        self._roots.update(push.roots)
+        self._declared = {name: kind for name, kind in self._declared.items() if name not in push.roots}
+        self._apply(push.update)
+        self._current = True
+        self._advance()
+
+    def _apply(self, update: bytes) -> None:
+        if update == EMPTY:
+            return
+        self._arriving, self._arrived = True, None
+        try:
+            with engine("an update from the node was refused by the Yjs engine"):
+                self._doc.apply_update(update)
+        finally:
+            self._arriving = False
+        if self._arrived is not None:  # Else it was our own edit, coming back.
+            self._tell(DocumentChange("remote", self._arrived))
+
+    def _tell(self, change: DocumentChange) -> None:
+        self._readers = [reader for reader in self._readers if reader.put(change)]
+
+    # ── errors and tasks ──────────────────────────────────────────────────────
+
+    def _start(self) -> None:
+        """Start what does not run: at first both tasks, later what gave up and may try again."""
+        for name, work in (("send", self._send), ("follow", self._follow)):
+            task = self._tasks.get(name)
+            if task is None or task.done():
+                self._tasks[name] = asyncio.create_task(self._run(work), name=f"document {self.name!r}: {name}")
+
+    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except ShoalError as error:
+            self._fail(error, final=not _is_transient(error))
+        except Exception as error:
+            self._fail(ShoalError(f"a document's mirror stopped ({error!r}). Edits since are not written."), final=True)
+            raise
+
+    async def _stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._end_readers(None)
+
+    def _fail(self, error: ShoalError, *, final: bool) -> None:
+        if not self._refused:  # The first refusal is what the caller must hear of.
+            self._error, self._refused = error, final
+        self._advance()
+
+    def _end_readers(self, error: ShoalError | None) -> None:
+        for reader in self._readers:
+            reader.end(error)
+        self._readers = []
+
+    def _raise_error(self) -> None:
+        """Raise what is kept: a refusal each time, else once."""
+        error = self._error
+        if error is not None:
+            if not self._refused:
+                self._error = None
+            raise error
+
+    def _advance(self) -> None:
+        self._progress.set()
+        self._progress = asyncio.Event()
+
+
+def _observer(document: Document) -> Callable[[pycrdt.TransactionEvent], None]:
+    # The engine's reference is invisible to the garbage collector, so it must not be to the document.
+    watched = weakref.WeakMethod(document._observed)
+
+    def observe(event: pycrdt.TransactionEvent) -> None:
+        observed = watched()
+        if observed is None:
+            raise _closed()
+        observed(event)
+
+    return observe
+
+
+def _closed() -> InvalidInput:
+    return InvalidInput("this document is closed. The edit is not written; open the document again.")
+
+
+def _is_transient(error: ShoalError) -> bool:
+    return isinstance(error, Disconnected | OutcomeUnknown | Unavailable)
+
+
+def _delays(config: Config) -> Iterator[float]:
+    """Growing pauses, for as long as `request_timeout_s`."""
+    loop = asyncio.get_running_loop()
+    delay, ends_at = _FIRST_DELAY_S, loop.time() + config.request_timeout_s
+    while loop.time() < ends_at:
+        delay = min(delay, config.reconnect_delay_s_max)
+        yield delay
+        delay *= 2
+
+
+async def _paused(delays: Iterator[float], error: ShoalError) -> bool:
+    """Wait for the next attempt; False if there is none."""
+    delay = next(delays, None)
+    if delay is None:
+        return False
+    asked = error.detail.get("retry_after_s")
+    await asyncio.sleep(max(delay, asked) if isinstance(asked, int | float) else delay)
+    return True

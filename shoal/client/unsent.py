@@ -1,0 +1,67 @@
+"""Local edits of a document that are not yet known to be durable.
+
+Law: what waits is bounded in bytes, and nothing is lost by the bound: the
+document itself holds every edit, so that past it (or after a failure) the
+difference from what was confirmed is sent instead of the edits one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pycrdt
+
+from shoal.crdt.document import EMPTY
+from shoal.crdt.yjs import pack_state, parse_state
+
+_MERGED_AT_ONCE = 32  # The engine's merge takes time that grows with the square of what it merges.
+
+
+class Unsent:
+    """Mutable; one per mirror. `edits` counts the local edits, `written` those that are confirmed."""
+
+    def __init__(self, doc: pycrdt.Doc[Any], *, bytes_max: int) -> None:
+        self.edits = self.written = 0
+        self._doc, self._bytes_max = doc, bytes_max
+        self._updates: list[bytes] = []
+        self._bytes = 0
+        self._behind = False  # True: `_updates` is not all that is unwritten.
+        self._confirmed = 0  # Our client's clock, as far as it is written.
+
+    @property
+    def is_full(self) -> bool:
+        return self._bytes > self._bytes_max
+
+    def add(self, update: bytes) -> None:
+        self.edits += 1
+        self._bytes += len(update)
+        self._updates.append(update)
+        if self.is_full:
+            self.fall_behind()
+
+    def take(self) -> tuple[bytes, int, int]:
+        """All that is unwritten as one update; the edits that it covers, and our client's clock after it."""
+        clocks = parse_state(self._doc.get_state())
+        client = self._doc.client_id
+        if self._behind:
+            update = self._doc.get_update(pack_state({**clocks, client: self._confirmed}))
+        else:
+            update = _merged(self._updates)
+        self._updates, self._bytes, self._behind = [], 0, False
+        return update, self.edits, clocks.get(client, 0)
+
+    def confirm(self, edits: int, clock: int) -> None:
+        self.written, self._confirmed = edits, clock
+
+    def fall_behind(self, *, to_the_start: bool = False) -> None:
+        """What was taken may not be written; `to_the_start`: nor may anything before it."""
+        self._updates, self._behind = [], True
+        if to_the_start:
+            self._confirmed = 0
+
+
+def _merged(updates: list[bytes]) -> bytes:
+    while len(updates) > 1:
+        pieces = range(0, len(updates), _MERGED_AT_ONCE)
+        updates = [pycrdt.merge_updates(*updates[i : i + _MERGED_AT_ONCE]) for i in pieces]
+    return updates[0] if updates else EMPTY
