@@ -70,26 +70,19 @@ class Sessions:
         served = SessionSocket(self._session, socket, welcome=self._welcome, config=config, metrics=self._metrics)
         self._open.add(served)
         self._metrics.sessions.inc()
-        transport = request.transport
         try:
-            await socket.prepare(request)
-            await self._serve(served, socket)
+            await served.serve(request)
+        except Exception as bug:
+            if not socket.prepared:
+                raise
+            # Past the upgrade there is no HTTP answer any more. ConnectionError: the peer left.
+            if not isinstance(bug, ConnectionError):
+                problems.internal(bug, where="session")
+                await socket.close(code=WSCloseCode.INTERNAL_ERROR)
         finally:
             self._open.discard(served)
             self._metrics.sessions.dec()
-            if transport is not None and socket.close_code == WSCloseCode.ABNORMAL_CLOSURE:
-                transport.abort()  # The peer reads nothing: to flush what waits for it could take for ever.
         return socket
-
-    async def _serve(self, served: SessionSocket, socket: web.WebSocketResponse) -> None:
-        """Past the upgrade there is no HTTP answer any more: what goes wrong closes the socket."""
-        try:
-            await served.serve()
-        except ConnectionError:
-            pass  # The peer left.
-        except Exception as bug:
-            problems.internal(bug, where="session")
-            await socket.close(code=WSCloseCode.INTERNAL_ERROR)
 
     @contextmanager
     def request_under_way(self) -> Iterator[None]:

@@ -7,9 +7,10 @@ Laws:
   with an error for its id; the socket is closed only when the messages
   themselves are not understood, or a bound is passed.
 - Bounded in both directions: past `session_requests_max` requests under way, or
-  `session_send_bytes_max` bytes of them, the socket is not read; past
-  `session_send_bytes_max` bytes that wait to be sent it is closed. Pushes wait
-  before that, so that a slow watcher loses its subscription, not its session.
+  `session_send_bytes_max` bytes of them, the socket is not read; while more than
+  `session_send_bytes_max` bytes wait to be sent no request is begun, and a peer
+  that takes nothing of them for `heartbeat_s` is cut off. Pushes wait earlier, so
+  that a slow watcher loses its subscription and not its session.
 - A broken socket cancels subscriptions and lets requests finish: a session's
   place is free only once its last request is done.
 """
@@ -46,6 +47,7 @@ from shoal.protocol.frames import (
     encode_push,
     encode_reply,
     messages,
+    payload_bytes,
 )
 from shoal.protocol.requests import Push
 from shoal.protocol.session import Session
@@ -61,6 +63,7 @@ class SessionSocket:
     ) -> None:
         self._session = session
         self._socket = socket
+        self._transport: asyncio.Transport | None = None
         self._welcome = welcome
         self._config = config
         self._metrics = metrics
@@ -73,10 +76,12 @@ class SessionSocket:
         self._sent = asyncio.Event()  # Something was.
         self._answered = asyncio.Event()  # A request has finished.
         self._stopping = False
-        self._closing: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()  # Fair: requests that wait to begin keep their order.
 
-    async def serve(self) -> None:
-        """Shake hands, then answer until either side closes."""
+    async def serve(self, request: web.Request) -> None:
+        """Upgrade, shake hands, then answer until either side closes."""
+        self._transport = request.transport
+        await self._socket.prepare(request)
         if self._stopping:
             await self._close(WSCloseCode.GOING_AWAY, "the node is stopping")
             return
@@ -91,8 +96,7 @@ class SessionSocket:
             await asyncio.gather(*self._calls, *self._subscriptions.values(), return_exceptions=True)
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
-            if self._closing is not None:
-                await asyncio.gather(self._closing, return_exceptions=True)
+            self._abort_later()
 
     async def stop(self) -> None:
         """Refuse new requests, let those under way finish and be sent, then close with 1001."""
@@ -173,6 +177,8 @@ class SessionSocket:
     # ── answering ─────────────────────────────────────────────────────────────
 
     async def _answer(self, call: CallFrame) -> None:
+        if not await self._take_turn():
+            return
         try:
             if self._stopping:
                 raise _stopping()
@@ -185,6 +191,18 @@ class SessionSocket:
             self._send(encode_error(call.id, error))
         except Exception as bug:
             self._send(encode_error(call.id, internal(bug, where="session call")))
+
+    async def _take_turn(self) -> bool:
+        """Wait until the peer has taken enough of what was answered; False if it is gone."""
+        async with self._turn:
+            while self._unsent_bytes > self._config.session_send_bytes_max and not self._socket.closed:
+                self._sent.clear()
+                try:
+                    async with asyncio.timeout(self._config.heartbeat_s):
+                        await self._sent.wait()
+                except TimeoutError:
+                    await self._close(WSCloseCode.TRY_AGAIN_LATER, "slow consumer")
+        return not self._socket.closed
 
     def _subscribe(self, frame: SubscribeFrame) -> None:
         try:
@@ -243,10 +261,7 @@ class SessionSocket:
     # ── sending ───────────────────────────────────────────────────────────────
 
     def _send(self, frame: bytes) -> None:
-        if self._closing is not None or self._socket.closed:
-            return
-        if self._unsent_bytes > self._config.session_send_bytes_max:
-            self._closing = asyncio.create_task(self._close(WSCloseCode.TRY_AGAIN_LATER, "slow consumer"))
+        if self._socket.closed:
             return
         self._outbox.append(frame)
         self._unsent_bytes += len(frame)
@@ -269,8 +284,8 @@ class SessionSocket:
         for message in messages(frames, bytes_max=COALESCED_BYTES_MAX):
             await self._socket.send_bytes(message)
             self._metrics.sent_bytes.inc(len(message))
-        self._unsent_bytes -= sum(map(len, frames))
-        self._sent.set()
+            self._unsent_bytes -= payload_bytes(message)
+            self._sent.set()
 
     async def _close(self, code: WSCloseCode, reason: str) -> None:
         """Say why, and wait for the peer to agree; one that does not even read is cut off."""
@@ -278,9 +293,18 @@ class SessionSocket:
             async with asyncio.timeout(self._config.heartbeat_s):
                 await self._socket.close(code=code, message=reason.encode()[:_CLOSE_REASON_BYTES_MAX])
         except TimeoutError:
-            pass
+            self._abort()
         finally:
             self._sent.set()
+
+    def _abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _abort_later(self) -> None:
+        """The last bytes have a while to leave: to flush them to a peer that reads nothing would take for ever."""
+        if self._transport is not None and self._transport.get_write_buffer_size():
+            asyncio.get_running_loop().call_later(self._config.heartbeat_s, self._transport.abort)
 
 
 def _stopping() -> ShuttingDown:

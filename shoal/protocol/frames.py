@@ -201,6 +201,11 @@ def message_bytes(frame: bytes) -> int:
     return len(frame) + 1
 
 
+def payload_bytes(message: bytes) -> int:
+    """The size of the frames in a message that `messages` made."""
+    return len(message) - (1 if message[0] < 0xDC else 3 if message[0] == 0xDC else 5)
+
+
 def _packed(frames: list[bytes]) -> bytes:
     count = len(frames)
     if count < 16:

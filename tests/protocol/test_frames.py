@@ -173,6 +173,7 @@ def test_frames_share_messages_in_order_and_within_the_bound(parts: list[bytes],
 def test_every_width_of_the_array_header_decodes(amount: int) -> None:
     message = one_message([frames.encode_cancel(1)] * amount)
     assert len(frames.decode_caller_frames(message)) == amount
+    assert frames.payload_bytes(message) == amount * len(frames.encode_cancel(1))
 
 
 def one_message(encoded: list[bytes]) -> bytes:
