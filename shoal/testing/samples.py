@@ -1,15 +1,19 @@
-"""Hypothesis strategies for the values that Shoal stores.
+"""Hypothesis strategies: values that Shoal stores, and choices for `shoal.testing.causal`.
 
 Importing this needs Hypothesis (the extra `test`); nothing in the rest of the kit does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, time, timedelta, timezone
+from random import Random
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from hypothesis import strategies as st
+
+from shoal.testing.causal import Choose
 
 ZONES = ["Europe/Paris", "America/New_York", "Asia/Kolkata", "UTC"]
 
@@ -67,3 +71,18 @@ def shape(value: Any) -> Any:
         zone = value.tzinfo
         return type(value), value.fold, zone.key if isinstance(zone, ZoneInfo) else repr(zone)
     return type(value)
+
+
+def chooser(data: st.DataObject) -> Choose:
+    """Choices that Hypothesis draws, and shrinks when a check fails."""
+    return lambda below: data.draw(st.integers(0, below - 1))
+
+
+def fails_for_some_seed(check: Callable[[Choose], object], *, seeds: int = 200) -> bool:
+    """Whether a check raises AssertionError within `seeds` runs: what a planted bug must make it do."""
+    for seed in range(seeds):
+        try:
+            check(Random(seed).randrange)
+        except AssertionError:
+            return True
+    return False

@@ -1,0 +1,115 @@
+"""A register: the values that were assigned concurrently, none of them lost.
+
+Laws (dotted version vectors, Preguiça et al. 2010):
+- An assign drops the siblings that its context covers, and those that its own
+  operation assigned before; every other sibling stays beside it. Time decides
+  nothing: it only orders the siblings that causality leaves.
+- A context is clipped to what the assign's origin had applied. Causal delivery
+  then has brought, to every replica, all that the context covers before the
+  assign itself; so no sibling can arrive after the assign that replaces it, and
+  the live siblings are all the state there is. Where a client read more than
+  the origin had applied, the clip keeps a sibling that the client saw: one too
+  many, never one too few.
+- What a reader has seen is, per origin, the greatest sequence among the live
+  siblings. That covers each of them. It covers other assigns of those origins
+  too, but only earlier ones; the replica had applied them (its vector is
+  contiguous), so they are siblings it showed, or already replaced by something
+  that is, directly or not, in a shown sibling's past. Origins without a live
+  sibling need no entry for the same reason. The partition's whole vector would
+  do as well, and would make every context as long as the list of origins.
+
+Redelivery is kept out by the replica's vector. The number of siblings is
+bounded by the node, before it issues an assign: `apply` is total.
+
+Rows:
+    S hlc₈ dot₂₄ nth₂            wall_ms₈ value
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
+from shoal.errors import InvalidValue
+
+SIBLING = b"S"
+_CONTEXT_VERSION = b"\x01"
+
+Entries = tuple[tuple[Origin, int], ...]
+
+
+class Assign(msgspec.Struct, array_like=True, frozen=True, tag="assign"):
+    """The mutation. A context of None covers all that the origin had applied."""
+
+    value: bytes
+    context: tuple[tuple[bytes, int], ...] | None = None
+
+
+class Sibling(NamedTuple):
+    value: bytes
+    dot: Dot
+    hlc: int
+    wall_ms: int
+
+
+def apply(rows: Rows, stamp: Stamp, assign: Assign) -> None:
+    seen = stamp.context if assign.context is None else _entries(assign.context)
+    for row, _ in list(rows.scan(SIBLING)):
+        dot = _dot_of(row)
+        if dot == stamp.dot or (seen.covers(dot) and stamp.context.covers(dot)):
+            rows.delete(row)
+    rows.put(SIBLING + stamp.pack_position(), stamp.wall_ms.to_bytes(8, "big") + assign.value)
+
+
+def siblings(rows: Rows) -> list[Sibling]:
+    """The live values, greatest (HLC, dot) first: the first is the `latest`."""
+    return [
+        Sibling(stored[8:], _dot_of(row), int.from_bytes(row[1:9], "big"), int.from_bytes(stored[:8], "big"))
+        for row, stored in rows.scan(SIBLING, reverse=True)
+    ]
+
+
+def context_of(rows: Rows) -> VersionVector:
+    """What a reader of these rows has seen: the context of an assign based on this read."""
+    greatest: dict[Origin, int] = {}
+    for row, _ in rows.scan(SIBLING):
+        dot = _dot_of(row)
+        greatest[dot.origin] = max(dot.sequence, greatest.get(dot.origin, 0))
+    return VersionVector(greatest)
+
+
+def context_entries(context: VersionVector) -> Entries:
+    """A context as an `Assign` carries it; equal contexts give equal entries."""
+    return tuple(sorted(context.items()))
+
+
+def pack_context(context: VersionVector) -> bytes:
+    """A context as clients carry it: opaque bytes, with a version."""
+    return _CONTEXT_VERSION + context.pack()
+
+
+def unpack_context(packed: bytes) -> VersionVector:
+    """
+    Raises:
+        InvalidValue: `packed` was not made by `pack_context`.
+    """
+    try:
+        if packed[:1] != _CONTEXT_VERSION:
+            raise ValueError("unknown version")
+        return VersionVector.unpack(packed[1:])
+    except ValueError:
+        raise InvalidValue(
+            "the register's context is damaged, or of a newer version. Nothing was written. "
+            "Read the register again, and use the context of that read."
+        ) from None
+
+
+def _entries(context: tuple[tuple[bytes, int], ...]) -> VersionVector:
+    return VersionVector((Origin(origin), sequence) for origin, sequence in context)
+
+
+def _dot_of(row: bytes) -> Dot:
+    return Dot.unpack(row[1 + 8 : 1 + POSITION_BYTES - 2])
