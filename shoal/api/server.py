@@ -14,6 +14,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
@@ -123,7 +124,9 @@ def create_app(
     app[METRICS] = metrics
     app[SESSIONS] = sessions
     for route in ROUTES:
-        app.router.add_route(route.method, route.path, _handler(route, session=metered, config=config, sessions=sessions))
+        app.router.add_route(
+            route.method, _pattern(route.path), _handler(route, session=metered, config=config, sessions=sessions)
+        )
     description = msgspec.json.encode(openapi.describe(ROUTES, version=version))
     app.router.add_route("GET", OPENAPI_PATH, _fixed(description))
     app.router.add_route("GET", SESSION_PATH, sessions.serve)
@@ -141,6 +144,11 @@ def _handler(route: Route, *, session: Session, config: Config, sessions: Sessio
             return await route.handler(exchange)
 
     return handle
+
+
+def _pattern(path: str) -> str:
+    """aiohttp's own pattern of a part leaves out braces, which are legal in names: `{crew-7}/planner`."""
+    return re.sub(r"{(\w+)}", r"{\1:[^/]+}", path)
 
 
 def _fixed(body: bytes) -> _Handler:

@@ -112,6 +112,7 @@ class EventView(Struct):
     wall_ms: int
     event: Raw
     late: bool
+    cursor: str  # To go on right after this event.
 
 
 class EventsView(Struct):
@@ -198,7 +199,7 @@ async def events(exchange: Exchange) -> web.Response:
     after = opaque(query.after, "after")
     reply = await exchange.call(ReadJournal(exchange.name("space"), exchange.name("thread"), after, query.limit))
     assert isinstance(reply, Events)
-    views = [EventView(e.id, e.key, e.wall_ms, exchange.shown(e.event), e.late) for e in reply.events]
+    views = [EventView(e.id, e.key, e.wall_ms, exchange.shown(e.event), e.late, shown_opaque(e.cursor)) for e in reply.events]
     return exchange.answer(EventsView(views, shown_opaque(reply.cursor), reply.more))
 
 

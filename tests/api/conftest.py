@@ -70,7 +70,8 @@ class FakeSession:
                 kept_events = self.events.setdefault((space, thread), [])
                 if key is not None and any(e.key == key for e in kept_events):
                     return requests.Appended("00", False)
-                kept_events.append(requests.Event(f"{len(kept_events):068x}", key, 5, event, False))
+                cursor = (len(kept_events) + 1).to_bytes(2, "big")
+                kept_events.append(requests.Event(f"{len(kept_events):068x}", key, 5, event, False, cursor))
                 return requests.Appended(kept_events[-1].id, True)
             case requests.Add(space, counter, amount):
                 check_name("counter", counter)
@@ -199,4 +200,3 @@ async def served(serve: Serve) -> Served:
 async def http() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession() as client:
         yield client
-

@@ -1,0 +1,163 @@
+"""Health, metrics and the description of the API."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+
+from shoal.api.metrics import OTHER_SPACES, SPACES_LABELLED_MAX, Backlog, Metered, Metrics
+from shoal.api.server import create_app
+from shoal.config import Config
+from shoal.errors import ReadOnly
+from shoal.protocol.requests import Add, ReadCounter
+
+Served = Any  # Of conftest.py.
+Serve = Callable[..., Awaitable[Any]]
+
+
+async def get(http: aiohttp.ClientSession, served: Served, path: str) -> tuple[int, Any]:
+    async with http.get(served.url + path) as response:
+        return response.status, await response.json(content_type=None)
+
+
+# ── health ────────────────────────────────────────────────────────────────────
+
+
+async def test_a_ready_node_is_alive_and_ready(http: aiohttp.ClientSession, served: Served) -> None:
+    assert await get(http, served, "/healthz") == (200, {"status": "alive"})
+    assert await get(http, served, "/readyz") == (200, {"status": "ready", "node": "ab12"})
+
+
+@pytest.mark.parametrize(("state", "code"), [("read-only", "read-only"), ("stopping", "shutting-down")])
+async def test_a_node_that_is_not_ready_says_why_and_is_alive(
+    http: aiohttp.ClientSession, served: Served, state: str, code: str
+) -> None:
+    served.session.status = msgspec.structs.replace(served.session.status, state=state, reason="the disk is full.")
+    status, problem = await get(http, served, "/readyz")
+    assert (status, problem["code"], problem["state"]) == (503, code, state)
+    assert "the disk is full" in problem["detail"]
+    assert (await get(http, served, "/healthz"))[0] == 200
+
+
+async def test_the_process_is_alive_whatever_the_node_answers(http: aiohttp.ClientSession, served: Served) -> None:
+    served.session.failure = KeyError("bug")
+    assert (await get(http, served, "/healthz"))[0] == 200
+    assert (await get(http, served, "/readyz"))[0] == 500
+
+
+async def test_the_cluster_is_this_node(http: aiohttp.ClientSession, served: Served) -> None:
+    status, cluster = await get(http, served, "/v1/cluster")
+    assert status == 200
+    [node] = cluster["nodes"]
+    assert (node["node"], node["state"], node["bytes_on_disk"]) == ("ab12", "ready", 2)
+
+
+# ── metrics ───────────────────────────────────────────────────────────────────
+
+
+def sample(text: str, name: str, **labels: str) -> float | None:
+    """The value of a sample, by its exact labels."""
+    wanted = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    found = re.search(rf"^{name}{re.escape('{' + wanted + '}') if wanted else ''} (\S+)$", text, re.MULTILINE)
+    return float(found[1]) if found else None
+
+
+async def test_requests_are_counted_by_kind_and_outcome_at_every_door(http: aiohttp.ClientSession, served: Served) -> None:
+    link = await served.link()
+    await link.call(Add("s", "c", 1))
+    await http.post(served.url + "/v1/spaces/s/counters/c", json={"add": 1})
+    served.session.failure = ReadOnly("full")
+    await http.post(served.url + "/v1/spaces/s/counters/c", json={"add": 1})
+    async with http.get(served.url + "/metrics") as response:
+        assert response.content_type == "text/plain"
+        text = await response.text()
+    assert sample(text, "shoal_requests_total", kind="add", outcome="ok") == 2
+    assert sample(text, "shoal_requests_total", kind="add", outcome="read-only") == 1
+    assert sample(text, "shoal_request_seconds_count", kind="add") == 3
+    assert sample(text, "shoal_space_requests_total", space="s") == 2
+    assert sample(text, "shoal_sessions") == 1
+    assert sample(text, "shoal_group_commits") == 4
+    assert sample(text, "shoal_storage_bytes") == 2
+    assert (sample(text, "shoal_received_bytes_total") or 0) > 0
+    assert (sample(text, "shoal_sent_bytes_total") or 0) > 0
+
+
+async def test_labels_of_spaces_are_bounded(served: Served) -> None:
+    metrics = Metrics()
+    metered = Metered(served.session, metrics)
+    for n in range(SPACES_LABELLED_MAX + 10):
+        await metered.call(ReadCounter(f"s{n}", "c"))
+    text = metrics.scrape(served.session.status).decode()
+    assert text.count("shoal_space_requests_total{") == SPACES_LABELLED_MAX + 1
+    assert sample(text, "shoal_space_requests_total", space=OTHER_SPACES) == 10
+
+
+async def test_a_refused_request_labels_no_space(served: Served) -> None:
+    metrics = Metrics()
+    served.session.failure = ReadOnly("full")
+    with pytest.raises(ReadOnly):
+        await Metered(served.session, metrics).call(ReadCounter("x" * 5000, "c"))
+    assert "xxx" not in metrics.scrape(served.session.status).decode()
+
+
+async def test_the_backlog_is_asked_at_each_scrape(served: Served) -> None:
+    metrics = Metrics(lambda: Backlog(7, 0.25))
+    text = metrics.scrape(served.session.status).decode()
+    assert sample(text, "shoal_writes_pending") == 7
+    assert sample(text, "shoal_durable_lag_seconds") == 0.25
+    assert sample(text, "shoal_ready") == 1
+
+
+# ── the description ───────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+async def description(http: aiohttp.ClientSession, served: Served) -> dict[str, Any]:
+    async with http.get(served.url + "/v1/openapi.json") as response:
+        assert response.content_type == "application/json"
+        document: dict[str, Any] = json.loads(await response.read())
+    return document
+
+
+def served_routes(app: web.Application) -> set[tuple[str, str]]:
+    return {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource is not None}
+
+
+async def test_each_route_is_described_and_each_description_has_its_route(served: Served, description: dict[str, Any]) -> None:
+    app = create_app(served.session, config=Config(), node="ab", version="1")
+    described = {(method.upper(), path) for path, methods in description["paths"].items() for method in methods}
+    assert described == served_routes(app)
+    assert len(described) > 20
+
+
+async def test_every_reference_resolves_and_every_id_is_used_once(description: dict[str, Any]) -> None:
+    assert description["openapi"].startswith("3.1.")
+    schemas = description["components"]["schemas"]
+    for reference in re.findall(r'"#/components/schemas/(\w+)"', json.dumps(description)):
+        assert reference in schemas
+    ids = [operation["operationId"] for methods in description["paths"].values() for operation in methods.values()]
+    assert len(set(ids)) == len(ids)
+
+
+async def test_every_part_of_a_path_is_a_parameter(description: dict[str, Any]) -> None:
+    for path, methods in description["paths"].items():
+        for operation in methods.values():
+            named = [p["name"] for p in operation.get("parameters", []) if p["in"] == "path"]
+            assert named == re.findall(r"{(\w+)}", path)
+
+
+async def test_writes_describe_key_durability_and_body(description: dict[str, Any]) -> None:
+    save = description["paths"]["/v1/spaces/{space}/threads/{thread}/checkpoints"]["post"]
+    names = {parameter["name"] for parameter in save["parameters"]}
+    assert {"Idempotency-Key", "durability"} <= names
+    body = description["components"]["schemas"]["SaveBody"]
+    assert body["required"] == ["state"]
+    assert body["additionalProperties"] is False
+    assert set(save["responses"]) == {"201", "default"}
