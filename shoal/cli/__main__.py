@@ -1,0 +1,6 @@
+"""`python -m shoal.cli` is `shoal`."""
+
+from shoal.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""The `shoal` command: its groups, its version, and what each command is for.
+
+Exit codes are those of `shoal.cli.execution`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import shoal
+from shoal.cli import demo, objects, serve, threads, verify
+
+app = typer.Typer(
+    name="shoal",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    epilog="[bold]First steps[/]:  shoal demo  ·  shoal serve --data ./state  ·  shoal threads --url http://127.0.0.1:7400",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"shoal {shoal.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version, and exit.")
+    ] = False,
+) -> None:
+    """A durable, replicated state layer for AI agents.
+
+    Commands that look into a store take [bold]--data DIR[/] for one on this machine, or [bold]--url URL[/] for a running node.
+    """
+
+
+for commands in (serve, demo, verify, threads, objects):
+    commands.register(app)
+
+
+def main() -> None:
+    """The console script's entry."""
+    app()

@@ -1,0 +1,84 @@
+"""`shoal verify`: check a whole store against itself, without changing it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from shoal.cli.execution import FAILED, failure
+from shoal.cli.output import emit, line
+from shoal.cli.target import Json
+from shoal.cluster.partition import PARTITIONS
+from shoal.config import Config
+from shoal.errors import ShoalError
+from shoal.node.verify import Report
+from shoal.node.verify import verify as check
+from shoal.storage.layout import holds_store
+from shoal.storage.rocks import RocksStorage
+
+PANEL = "Run"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command(rich_help_panel=PANEL)(verify)
+
+
+def verify(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The store's directory; nobody may have it open.")],
+    json: Json = False,
+) -> None:
+    """Check every row of a store: logs, hash chains, checkpoints, chunks and documents.
+
+    The log is folded again from nothing, and must give the stored state byte for byte. Ends with 1 if anything is wrong.
+
+    Example: shoal verify ./state
+    """
+    try:
+        if not holds_store(directory):
+            raise failure(f"there is no store in {directory}. Nothing was written. Name the directory that --data named.")
+        report = _checked(directory)
+    except ShoalError as error:
+        raise failure(error.message) from None
+    emit(asdict(report) | {"sound": report.sound}) if json else _print(report)
+    if not report.sound:
+        raise typer.Exit(FAILED)
+
+
+def _checked(directory: Path) -> Report:
+    config = Config()
+    storage = RocksStorage.open(directory, config=config, now_ms=time.time_ns() // 1_000_000)
+    # On standard error, and only for someone who is watching.
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True) if console.is_terminal else nullcontext() as shown:
+        try:
+            return check(storage, config=config, progress=_advance(shown))
+        finally:
+            storage.close()
+
+
+def _advance(shown: Progress | None) -> Callable[[int], None]:
+    if shown is None:
+        return lambda partition: None
+    task = shown.add_task("verifying", total=PARTITIONS)
+    return lambda partition: shown.update(task, completed=partition + 1)
+
+
+def _print(report: Report) -> None:
+    line(
+        f"{report.operations:,} operations, {report.objects:,} objects, {report.checkpoints:,} checkpoints and "
+        f"{report.chunks:,} chunks in {report.partitions:,} partitions"
+    )
+    for problem in report.problems:
+        line(f"  {problem}")
+    if report.problem_count > len(report.problems):
+        line(f"  … and {report.problem_count - len(report.problems):,} more")
+    line("sound" if report.sound else f"not sound: {report.problem_count:,} found. Nothing was changed.")

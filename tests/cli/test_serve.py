@@ -1,0 +1,97 @@
+"""`shoal serve`, as a process: it says where it is, stops when told, and refuses what it cannot do."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import shoal
+from tests.cli.conftest import PATIENCE_S, clean_environment, served
+
+
+def serve(*arguments: str, **config: str) -> subprocess.CompletedProcess[str]:
+    """For what must end by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "shoal.cli", "serve", *arguments],
+        env={**clean_environment(), **config},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    with served(tmp_path / "state") as (process, url):
+        assert url.startswith("http://127.0.0.1:")
+        process.send_signal(number)
+        out, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out) == (code, "")
+    events = [json.loads(line) for line in errors.splitlines()]
+    assert [event["event"] for event in events] == ["ready", "stopping", "stopped"]
+    assert events[0]["url"] == url
+
+
+async def test_what_was_acknowledged_is_there_after_kill_and_restart(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as (process, url):
+        async with shoal.connect(url) as store:
+            await store.space("crew").counter("n").add(7)
+        process.kill()
+        process.wait(PATIENCE_S)
+    with served(tmp_path / "state") as (process, url):
+        async with shoal.connect(url) as store:
+            assert await store.space("crew").counter("n").value() == 7
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert json.loads(errors.splitlines()[0])["event"] == "resumed"
+
+
+def test_a_directory_in_use_names_its_holder(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as (process, _):
+        second = serve("--data", str(tmp_path / "state"), "--listen", "127.0.0.1:0")
+        assert (second.returncode, second.stdout) == (1, "")
+        assert f"{process.pid}" in second.stderr
+        assert "Traceback" not in second.stderr
+
+
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
+    with served(tmp_path / "one") as (_, url):
+        second = serve("--data", str(tmp_path / "two"), "--listen", url.removeprefix("http://"))
+    assert second.returncode == 1
+    assert "cannot listen on 127.0.0.1:" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--listen", "7400"], "--listen must be HOST:PORT"),
+        (["--set", "heartbeat_s=-1"], "--set heartbeat_s: heartbeat_s must be greater than 0"),
+        (["--config", "/nowhere.toml"], "cannot read the configuration /nowhere.toml"),
+    ],
+)
+def test_a_bad_setting_is_refused_before_anything_is_made(tmp_path: Path, arguments: list[str], said: str) -> None:
+    done = serve("--data", str(tmp_path / "state"), *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert said in done.stderr
+    assert not (tmp_path / "state").exists()
+
+
+def test_without_a_directory_it_is_a_usage_error() -> None:
+    assert serve().returncode == 2
+
+
+async def test_settings_of_the_environment_reach_the_node(tmp_path: Path) -> None:
+    with served(tmp_path / "state", config={"SHOAL_BATCH_WRITES_MAX": "1"}) as (_, url):
+        async with shoal.connect(url) as store:
+            batch = store.space("crew").batch()
+            batch.counter("n").add(1)
+            batch.counter("n").add(1)
+            with pytest.raises(shoal.errors.TooLarge):
+                await batch.commit()

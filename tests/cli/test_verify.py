@@ -1,0 +1,61 @@
+"""`shoal verify`: a sound store is said to be sound, a damaged one is not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from typer.testing import CliRunner, Result
+
+from shoal.cli.main import app
+from shoal.config import Config
+from shoal.crdt.rows import successor
+from shoal.storage import keys
+from shoal.storage.rocks import RocksStorage
+from tests.cli.conftest import served
+
+
+def verify(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["verify", *arguments])
+
+
+def damaged(filled: Path, tmp_path: Path) -> Path:
+    """A copy of the filled store in which one row of one object was changed behind the log's back."""
+    directory = tmp_path / "state"
+    shutil.copytree(filled, directory)
+    storage = RocksStorage.open(directory, config=Config(), now_ms=0)
+    key, value = next(iter(storage.scan(keys.OBJECT, successor(keys.OBJECT))))
+    storage.write({key: value + b"\x00"})
+    storage.close()
+    return directory
+
+
+def test_a_sound_store_is_said_to_be_sound(filled: Path) -> None:
+    result = verify(str(filled))
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "sound")
+
+
+def test_what_was_checked_is_counted(filled: Path) -> None:
+    report = json.loads(verify(str(filled), "--json").stdout)
+    assert report["sound"]
+    assert (report["checkpoints"], report["problem_count"]) == (5, 0)
+
+
+def test_a_row_changed_behind_the_log_is_exit_code_1_and_named(filled: Path, tmp_path: Path) -> None:
+    result = verify(str(damaged(filled, tmp_path)))
+    assert result.exit_code == 1
+    assert "rows differ from what its operations make" in result.stdout
+    assert result.stdout.splitlines()[-1] == "not sound: 1 found. Nothing was changed."
+
+
+def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as (process, _):
+        result = verify(str(tmp_path / "state"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert str(process.pid) in result.stderr
+
+
+def test_a_directory_without_a_store_is_refused_and_none_is_made(tmp_path: Path) -> None:
+    result = verify(str(tmp_path / "absent"))
+    assert (result.exit_code, list(tmp_path.iterdir())) == (1, [])
