@@ -19,7 +19,7 @@ replica of it, and its edits merge rather than commit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from shoal.client.document import Document
@@ -30,8 +30,6 @@ from shoal.errors import NotFound
 SPACE = "survey"
 DOCUMENT = "library"
 ROOT = "modules"
-
-Count = Callable[[str], Awaitable[Figures]]
 
 
 def thread_name(agent: int) -> str:

@@ -5,8 +5,6 @@ It reads the run's `Progress` and is told of what happens; it decides nothing.
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
@@ -40,7 +38,7 @@ class Display:
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._live is not None:
             self._live.stop()
 

@@ -29,7 +29,7 @@ class Summary(NamedTuple):
 
 def print_summary(console: Console, summary: Summary) -> None:
     """The table at the end."""
-    table = Table(title="Survey of the standard library", title_justify="left", show_header=False)
+    table = Table(show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right")
     for name, value in _rows(summary):

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 import shoal
+from shoal.demo.agent import DOCUMENT, SPACE, thread_name
 from shoal.demo.display import Display
 from shoal.demo.messages import Plan
 from shoal.demo.progress import Progress
@@ -47,12 +48,17 @@ async def run(options: Options, *, console: Console, random: Random, now_s: Call
         ShoalError: the store could not be read back.
     """
     with _directory(options) as data:
-        agreed = await _run_in(data, options, console=console, random=random, now_s=now_s)
-        if _is_kept(options):
-            console.print(f"The store is kept in {data}. Look at it with:", highlight=False, soft_wrap=True)
-            for command in (f"shoal threads --data {data} --space survey", f"shoal log agent-1 --data {data} --space survey"):
-                console.print(f"  {command}", highlight=False, soft_wrap=True)
-    return agreed
+        try:
+            return await _run_in(data, options, console=console, random=random, now_s=now_s)
+        finally:
+            if _is_kept(options):
+                _show_way(console, data)
+
+
+def _show_way(console: Console, data: Path) -> None:
+    console.print(f"The store is kept in {data}. Look at it with:", highlight=False, soft_wrap=True)
+    for command in ("threads", f"log {thread_name(0)}", f"doc get {DOCUMENT}"):
+        console.print(f"  shoal {command} --data {data} --space {SPACE}", highlight=False, soft_wrap=True)
 
 
 async def _run_in(data: Path, options: Options, *, console: Console, random: Random, now_s: Callable[[], float]) -> bool:

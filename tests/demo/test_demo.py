@@ -1,0 +1,208 @@
+"""The demo as people run it: a process of its own, real kills, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+from rich.console import Console
+
+import shoal
+from shoal.demo.agent import SPACE, thread_name
+from shoal.demo.run import Options, run
+from shoal.errors import InvalidInput
+
+DEMO = (sys.executable, "-m", "shoal.cli", "demo")
+PATIENCE_S = 60
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
+    return {**kept, "TMPDIR": str(tmp_path), "COLUMNS": "160"}
+
+
+def processes_on(directory: Path) -> list[str]:
+    """Running processes that hold something below `directory` open. The store's lock is such a thing."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            targets = [os.readlink(handle) for handle in (process / "fd").iterdir()]
+        except OSError:
+            continue
+        if any(target.startswith(str(directory)) for target in targets):
+            found.append((process / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def assert_nothing_is_left(tmp_path: Path) -> None:
+    assert list(tmp_path.iterdir()) == []
+    assert processes_on(tmp_path) == []
+
+
+@contextmanager
+def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """The demo, once its agents are at work."""
+    with subprocess.Popen(
+        [*DEMO, "--limit", "300"], env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if re.match(r"\d+ of \d+ modules", line):
+                    break
+            yield process
+        finally:
+            process.kill()
+
+
+def test_nine_agents_survive_two_kills_and_agree_with_the_recount(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*DEMO, "--limit", "30"], env=environment(tmp_path), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("kill -9 number") == 2
+    assert done.stdout.count("resumed from the agents' checkpoints") == 2
+    assert re.search(r"modules +│ +30 ", done.stdout)
+    assert "agreed: document, counters, journals and threads equal the recount." in done.stdout
+    assert_nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    with running(tmp_path) as process:
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, errors) == (code, "")
+    assert_nothing_is_left(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a way to wait for a process that is no child: pidfd")
+def test_the_worker_of_a_killed_supervisor_ends_and_cleans_up(tmp_path: Path) -> None:
+    with running(tmp_path) as process:
+        worker = os.pidfd_open(int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()))
+        try:
+            process.kill()
+            assert select.select([worker], [], [], PATIENCE_S)[0], "the worker is still there"
+        finally:
+            os.close(worker)
+    assert_nothing_is_left(tmp_path)
+
+
+async def run_with(tmp_path: Path, worker: str | None, **options: object) -> tuple[bool, str]:
+    """The demo in this process, with a worker that runs `worker` before it starts."""
+    command = (sys.executable, "-c", textwrap.dedent(worker)) if worker is not None else Options().worker
+    chosen = Options(agents=2, limit=12, worker=command, **options)  # type: ignore[arg-type]
+    with (tmp_path / "said").open("w") as file:
+        agreed = await run(chosen, console=Console(file=file, width=160), random=Random(7), now_s=lambda: 0.0)
+    return agreed, (tmp_path / "said").read_text()
+
+
+WRONG_FIGURE = """
+    from shoal.demo import worker
+    true = worker.figures_of
+    worker.figures_of = lambda source: true(source)._replace(functions=true(source).functions + (len(source) % 7 == 0))
+    worker.main()
+"""
+LOST_ADD = """
+    from shoal.client.batch import BatchCounter
+    from shoal.demo import worker
+    true = BatchCounter.add
+    BatchCounter.add = lambda self, amount=1, *, key=None: true(self, amount - (amount == 1), key=key)
+    worker.main()
+"""
+KEYLESS_EVENT = """
+    from shoal.client.journal import Journal
+    from shoal.demo import worker
+    true = Journal.append
+    async def twice(self, event, *, key=None, **more):
+        await true(self, event)
+        await true(self, event)
+    Journal.append = twice
+    worker.main()
+"""
+FORGETFUL = """
+    from shoal.demo import agent, worker
+    async def nothing(self): pass
+    agent.Agent.resume = nothing
+    worker.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("worker", "where"),
+    [
+        (WRONG_FIGURE, "counter {totals}/functions"),
+        (KEYLESS_EVENT, "journal of agent-1, events for"),
+        (FORGETFUL, "thread agent-1, checkpoints"),
+    ],
+    ids=["a wrong figure", "events without their key", "agents that do not resume"],
+)
+async def test_a_worker_with_a_planted_fault_is_found_out(tmp_path: Path, worker: str, where: str) -> None:
+    agreed, said = await run_with(tmp_path, worker)
+    assert not agreed
+    assert "differences from the recount" in said
+    assert where in said
+
+
+def test_a_disagreement_is_exit_code_1(tmp_path: Path) -> None:
+    planted = textwrap.dedent(f"""
+        import sys
+        from shoal.cli import demo
+        from shoal.cli.main import main
+        options = demo.Options
+        demo.Options = lambda **given: options(**given, worker=(sys.executable, "-c", {textwrap.dedent(LOST_ADD)!r}))
+        sys.argv = ["shoal", "demo", "--limit", "12"]
+        main()
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", planted],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "counter {totals}/modules" in done.stdout
+    assert_nothing_is_left(tmp_path)
+
+
+async def test_a_kept_store_can_be_looked_at(tmp_path: Path) -> None:
+    data = tmp_path / "kept"
+    agreed, said = await run_with(tmp_path, None, data=data)
+    assert agreed
+    assert f"shoal threads --data {data} --space survey" in said
+    async with shoal.open(data) as store:
+        assert [name async for name in store.space(SPACE).threads()] == [thread_name(0), thread_name(1)]
+
+
+async def test_a_directory_in_use_is_refused_untouched(tmp_path: Path) -> None:
+    (tmp_path / "novel.txt").write_text("Call me Ishmael.")
+    with pytest.raises(InvalidInput, match="is not an empty directory"):
+        await run(Options(data=tmp_path), console=Console(quiet=True), random=Random(1), now_s=lambda: 0.0)
+    assert [path.name for path in tmp_path.iterdir()] == ["novel.txt"]
+
+
+def test_a_worker_that_fails_is_exit_code_1_and_says_why(tmp_path: Path) -> None:
+    taken = tmp_path / "file"
+    taken.write_text("")
+    done = subprocess.run(
+        [*DEMO, "--limit", "9", "--data", str(taken)],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"shoal: {taken} is not an empty directory.")
