@@ -1,0 +1,73 @@
+"""The error tree: each class has its own code, and crosses the wire as itself."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from shoal import errors
+from shoal.errors import BY_CODE, ShoalError, from_wire
+
+CLASSES = [found for _, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, ShoalError)]
+
+
+def ids(error: type[ShoalError]) -> str:
+    return error.__name__
+
+
+def test_every_class_has_a_code_of_its_own() -> None:
+    codes = [error.code for error in CLASSES]
+    assert sorted(codes) == sorted(set(codes))
+    assert all("code" in vars(error) for error in CLASSES)
+
+
+def test_every_class_is_found_by_its_code() -> None:
+    assert {error.code: error for error in CLASSES} == BY_CODE
+
+
+@pytest.mark.parametrize("error", CLASSES, ids=ids)
+def test_an_error_crosses_the_wire_as_itself(error: type[ShoalError]) -> None:
+    sent = error("what happened. What to do.", retry_after_s=1.5, heads=["a"])
+    got = from_wire(sent.code, sent.message, sent.detail, sent.written)
+    assert type(got) is error
+    assert (str(got), got.message, got.detail, got.written) == (str(sent), sent.message, sent.detail, sent.written)
+
+
+@pytest.mark.parametrize("written", ["no", "yes", "unknown"])
+def test_whether_anything_was_written_crosses_the_wire(written: str) -> None:
+    assert from_wire("conflict", "m", {}, written).written == written
+
+
+def test_a_code_of_a_newer_version_becomes_the_root() -> None:
+    got = from_wire("from-the-future", "m", {"why": "x"}, "yes")
+    assert (type(got), got.message, got.detail, got.written) == (ShoalError, "m", {"why": "x"}, "yes")
+
+
+def test_an_unknown_word_for_written_leaves_the_default_of_the_class() -> None:
+    assert from_wire("outcome-unknown", "m", {}, "perhaps").written == "unknown"
+
+
+def test_one_error_does_not_change_what_others_of_its_class_say() -> None:
+    from_wire("conflict", "m", {}, "yes")
+    assert errors.Conflict("m").written == "no"
+
+
+@pytest.mark.parametrize("error", CLASSES, ids=ids)
+def test_a_status_is_an_error_of_http(error: type[ShoalError]) -> None:
+    assert 400 <= error.status <= 599
+
+
+def test_errors_after_a_write_may_have_happened_say_so() -> None:
+    assert {error for error in CLASSES if error.written != "no"} == {errors.OutcomeUnknown, errors.StorageFull}
+
+
+def drawn() -> dict[str, int]:
+    """Class → depth, as the module's docstring draws the tree."""
+    lines = [line for line in (errors.__doc__ or "").splitlines() if "─ " in line]
+    return {line.split("─ ")[1].split()[0]: line.index("─ ") // 4 for line in lines}
+
+
+def test_the_tree_in_the_docstring_lists_every_class_at_its_depth() -> None:
+    depths = {error.__name__: len(error.__mro__) - len(ShoalError.__mro__) for error in CLASSES if error is not ShoalError}
+    assert drawn() == depths
