@@ -17,10 +17,11 @@ Maps, arrays and texts are pycrdt's own types. What to know of them:
 - Positions in a text count UTF-8 bytes, not characters: the position before
   "b" in "éb" is 2 (`len("é".encode())`). A position within a character
   destroys the text around it.
-- Integers come back as floats up to ±(2⁵³ − 1), exactly; `to_py` and `to_json`
-  make integers of them again (of integral floats too). Longer ones, up to 64
-  bits, are kept. Past that, and for keys that are no strings or text with lone
-  surrogates, the engine panics, with an error that is no `Exception`.
+- Numbers are floats to the engine. `to_py` and `to_json` make integers of the
+  integral ones again, exact within ±(2⁵³ − 1). A longer integer is rounded on
+  its way to others: store it as a string. Past 64 bits, and for keys that are
+  no strings or text with lone surrogates, the engine panics, with an error
+  that is no `Exception`.
 - dicts and lists are stored as one value each, and the last writer wins; give
   `pycrdt.Map` or `pycrdt.Array` where concurrent edits within should merge.
 """

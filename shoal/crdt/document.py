@@ -15,9 +15,10 @@ Rows:
 
 Root types carry no kind on the wire, so their kind travels beside the update.
 Of two concurrent declarations the least dot counts; the other stays listed, and
-its content stays in the document. An integer within ±(2⁵³ − 1) is a float to
-the engine and comes back as an integer (so does an integral float); from there
-to 64 bits it is kept as it is.
+its content stays in the document. Numbers are floats to the engine: an integer
+within ±(2⁵³ − 1) comes back as it was (and an integral float as an integer); a
+longer one is kept only in the memory of the replica that set it, and is rounded
+on the wire and on disk, which is why it is shown rounded everywhere.
 """
 
 from __future__ import annotations
@@ -45,8 +46,11 @@ EMPTY = b"\x00\x00"
 """The update that brings nothing."""
 
 EMPTY_STATE = b"\x00"
-NESTING_MAX = 256  # Shared types within shared types; the engine frees them recursively and overflows its stack.
+# Shared types within shared types: the engine frees them recursively, and overflows its stack past some 10,000.
+# With `VALUE_DEPTH_MAX` it also keeps every document within the depth that `shoal.values` shows as JSON, 128.
+NESTING_MAX = 64
 EXACT_INTEGER_MAX = 2**53 - 1
+_TYPES_KNOWN_MAX = 65_536  # Ids of shared types whose depth is remembered; past it they are forgotten.
 
 _KINDS: dict[RootKind, type[Any]] = {"map": pycrdt.Map, "array": pycrdt.Array, "text": pycrdt.Text}
 _UPDATE, _ROOT = b"U", b"R"
@@ -145,8 +149,9 @@ class LiveDocument:
         self._doc, held = _built(snapshot, updates)
         self._state = yjs.parse_state(self._doc.get_state())
         self._bytes = held  # An upper bound of the whole state's size.
-        # An upper bound too, measured when it matters: to begin with, nothing is known.
-        self._nesting = NESTING_MAX if self._state else 0
+        # How deep shared types nest: an upper bound too, measured when it matters. To begin with, nothing is known.
+        self._deepest = NESTING_MAX if self._state else 0
+        self._shared: dict[tuple[int, int], int] = {}
 
     def integrate(self, update: bytes, roots: Mapping[str, RootKind]) -> None:
         """Apply an update, or leave the document as it is.
@@ -160,7 +165,10 @@ class LiveDocument:
         self.roots.update(roots)
         self._state = advanced.state
         self._bytes += len(update)
-        self._nesting += advanced.nesting
+        self._deepest = advanced.deepest
+        if len(self._shared) > _TYPES_KNOWN_MAX:
+            self._shared.clear()
+        self._shared.update(advanced.shared)
 
     def check(self, update: bytes, roots: Mapping[str, RootKind]) -> None:
         """Decide whether `integrate` would apply an update.
@@ -224,10 +232,8 @@ class LiveDocument:
         self._check_roots(roots)
         parsed = yjs.parse(update)
         self._check_use(parsed, {**self.roots, **roots})
-        advanced = yjs.advance(parsed, self._state)
         self._check_size(len(update))
-        self._check_nesting(advanced.nesting)
-        return advanced
+        return self._advanced(parsed)
 
     def _check_roots(self, roots: Mapping[str, RootKind]) -> None:
         for name, kind in roots.items():
@@ -251,11 +257,14 @@ class LiveDocument:
                 f"the document would have more than {self._bytes_max} bytes (document_bytes_max). Nothing was written."
             )
 
-    def _check_nesting(self, more: int) -> None:
-        if more and self._nesting + more > NESTING_MAX:
-            self._nesting = _nesting(self._doc, self.roots)
-        if self._nesting + more > NESTING_MAX and more:
+    def _advanced(self, parsed: yjs.Parsed) -> yjs.Advanced:
+        advanced = yjs.advance(parsed, self._state, deepest=self._deepest, shared=self._shared)
+        if advanced.deepest > NESTING_MAX:
+            self._deepest, self._shared = _nesting(self._doc, self.roots), {}
+            advanced = yjs.advance(parsed, self._state, deepest=self._deepest)
+        if advanced.deepest > NESTING_MAX:
             raise TooLarge(f"shared types would nest deeper than {NESTING_MAX}. Nothing was written; store flatter values.")
+        return advanced
 
 
 def open_root(doc: pycrdt.Doc[Any], name: str, kind: RootKind) -> Any:
@@ -277,8 +286,8 @@ def check_kind(name: str, kind: str, declared: str) -> None:
 
 def to_py(value: Any) -> Any:
     """A shared type or a value that pycrdt returned, as plain Python; integral floats become integers again."""
-    if isinstance(value, float):
-        return int(value) if _is_integer(value) else value
+    if isinstance(value, float | int) and not isinstance(value, bool):
+        return int(value) if _is_integer(float(value)) else float(value)
     if isinstance(value, pycrdt.Text):
         return str(value)
     if isinstance(value, pycrdt.Array | list):

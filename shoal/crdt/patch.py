@@ -13,8 +13,8 @@ A pointer's (RFC 6901) first segment names a root, which `add` declares: an
 object as a map, an array as an array, a string as a text. Roots are for ever:
 removing one empties it. The whole document (the pointer "") can be tested, not
 written. A move is a removal and an addition: what moves becomes a new object.
-Values are JSON as `shoal.values.from_json` reads it: plain ones, bytes, and
-integers of up to 64 bits.
+Values are JSON as `shoal.values.from_json` reads it: plain ones and bytes.
+Integers past ±(2⁵³ − 1) are refused, since the engine would round them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, NoReturn
 import pycrdt
 
 from shoal import values
-from shoal.crdt.document import EMPTY, LiveDocument, RootKind, check_kind, open_root, to_py
+from shoal.crdt.document import EMPTY, EXACT_INTEGER_MAX, LiveDocument, RootKind, check_kind, open_root, to_py
 from shoal.crdt.yjs import VALUE_DEPTH_MAX
 from shoal.errors import Conflict, InvalidValue, ShoalError, TooLarge
 from shoal.names import check_name
@@ -309,8 +309,8 @@ def _kind_of(value: Any) -> RootKind:
 def _check_plain(value: Any) -> None:
     if isinstance(value, str):
         _key(value)
-    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        _fail("an integer needs more than 64 bits; store it as a string")
+    elif isinstance(value, int) and abs(value) > EXACT_INTEGER_MAX:
+        _fail("an integer past ±(2⁵³ − 1) would be rounded; store it as a string")
     elif value is not None and not isinstance(value, bool | int | float | bytes):
         _fail(f"a document cannot hold a {type(value).__name__}")
 

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
+from collections.abc import Mapping
 from typing import NamedTuple, NoReturn
 
 from shoal.errors import InvalidValue, NotReady
 
-VALUE_DEPTH_MAX = 128  # Of one plain value; the engine's stack holds some 10,000.
+VALUE_DEPTH_MAX = 48  # Of one plain value; the engine's stack holds some 10,000.
 CLIENT_MAX = 2**53 - 1
 CLOCK_MAX = 2**32 - 1
 
@@ -55,10 +56,14 @@ class Parsed(NamedTuple):
 
 
 class Advanced(NamedTuple):
-    """What `advance` found; `nesting` counts shared types within shared types that the update brings."""
+    """What a document will be once an update is applied."""
 
     state: StateVector
-    nesting: int
+    deepest: int  # An upper bound of how deep shared types nest, roots not counted.
+    shared: dict[tuple[int, int], int]  # The update's shared types, by id → an upper bound of how many are around each.
+
+
+NO_TYPES: Mapping[tuple[int, int], int] = {}
 
 
 def parse(update: bytes) -> Parsed:
@@ -86,20 +91,23 @@ def parse(update: bytes) -> Parsed:
     return Parsed(structs, deletes, frozenset(roots[1]), frozenset(roots[0]))
 
 
-def advance(parsed: Parsed, state: StateVector) -> Advanced:
-    """The state vector once the update is applied to a document whose vector is `state`.
+def advance(
+    parsed: Parsed, state: StateVector, *, deepest: int = 0, shared: Mapping[tuple[int, int], int] = NO_TYPES
+) -> Advanced:
+    """What becomes of a document at `state`, whose types nest `deepest` deep, some of them known as `shared`.
 
     Raises:
-        NotReady: it depends on what that document lacks.
+        NotReady: the update depends on what that document lacks.
     """
     after = dict(state)
-    depths = _Depths()
+    depths = _Depths(deepest, shared)
     left = {client: iter(structs) for client, structs in parsed.structs.items()}
     heads = {client: next(structs, None) for client, structs in left.items()}
     waiting: dict[int, list[int]] = {}
     runnable = list(heads)
     while runnable:
         client = runnable.pop()
+        moved = False
         while (struct := heads[client]) is not None:
             missing = _missing(client, struct, after)
             if missing is not None:
@@ -109,12 +117,14 @@ def advance(parsed: Parsed, state: StateVector) -> Advanced:
             depths.note(client, struct)
             after[client] = max(after.get(client, 0), struct.clock + struct.length)
             heads[client] = next(left[client], None)
-        runnable.extend(waiting.pop(client, ()))
+            moved = True
+        if moved:  # Else two clients that wait for each other would wake each other for ever.
+            runnable.extend(waiting.pop(client, ()))
     if any(head is not None for head in heads.values()):
         raise NotReady("the update depends on one that is not here yet. Nothing was written; send what it builds on first.")
     if any(clock + length > after.get(client, 0) for client, clock, length in parsed.deletes):
         raise NotReady("the update deletes what is not here yet. Nothing was written; send what it builds on first.")
-    return Advanced({client: clock for client, clock in after.items() if clock}, depths.deepest)
+    return Advanced({client: clock for client, clock in after.items() if clock}, depths.deepest, depths.found)
 
 
 def _missing(client: int, struct: Struct, state: StateVector) -> int | None:
@@ -131,25 +141,30 @@ def _missing(client: int, struct: Struct, state: StateVector) -> int | None:
 
 
 class _Depths:
-    """How deep an update nests shared types; what was there before it counts 0."""
+    """How many shared types are around each item of an update: an upper bound, exact where enough is known."""
 
-    def __init__(self) -> None:
-        self.deepest = 0
+    def __init__(self, deepest: int, shared: Mapping[tuple[int, int], int]) -> None:
+        self.deepest = deepest
+        self.found: dict[tuple[int, int], int] = {}
+        self._known, self._unknown = shared, deepest
         self._runs: dict[int, tuple[list[int], list[int]]] = {}
 
     def note(self, client: int, struct: Struct) -> None:
-        depth = max((self._at(*need) for need in struct.needs), default=0) + struct.inside
+        # Siblings are equally deep, so that the least bound of them holds.
+        depth = min((self._at(need, inside=struct.inside) for need in struct.needs), default=0)
         clocks, depths = self._runs.setdefault(client, ([], []))
         if not depths or depths[-1] != depth:
             clocks.append(struct.clock)
             depths.append(depth)
         if struct.shared:
+            self.found[client, struct.clock] = depth
             self.deepest = max(self.deepest, depth + 1)
 
-    def _at(self, client: int, clock: int) -> int:
-        clocks, depths = self._runs.get(client, ((), ()))
-        found = bisect_right(clocks, clock)
-        return depths[found - 1] if found else 0
+    def _at(self, item: tuple[int, int], *, inside: bool) -> int:
+        clocks, depths = self._runs.get(item[0], ((), ()))
+        run = bisect_right(clocks, item[1])
+        known = depths[run - 1] if run else self._known.get(item)
+        return self._unknown if known is None else known + inside
 
 
 def parse_state(packed: bytes) -> StateVector:
@@ -318,7 +333,7 @@ class _Reader:
         for character in text:  # Brackets within strings count too: that only makes the bound stricter.
             depth += (character in "[{") - (character in "]}")
             deepest = max(deepest, depth)
-        if deepest > VALUE_DEPTH_MAX - 8:  # The engine's own JSON reader stops at 128.
+        if deepest > VALUE_DEPTH_MAX:
             _refuse("an embedded value is nested too deep")
         try:
             json.loads(text)

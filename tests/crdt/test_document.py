@@ -1,0 +1,400 @@
+"""Documents: rows that converge, and a live replica that holds whole causal histories only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import msgspec
+import pycrdt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.crdt import document, yjs
+from shoal.crdt.document import EMPTY, NESTING_MAX, LiveDocument, RootKind, Update
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.rows import Stamp
+from shoal.errors import InvalidName, InvalidValue, NotReady, RootConflict, ShoalError, StoreCorrupt, TooLarge
+from shoal.testing.edits import ACTIONS, AUTHORS, ROOTS, Step, causal_order, play
+from shoal.testing.rows import DictRows
+
+STEPS = st.lists(st.builds(Step, st.integers(0, AUTHORS - 1), st.integers(0, ACTIONS - 1), st.integers(0, 23)), max_size=20)
+
+
+def live(*, bytes_max: int = 1 << 20, roots_max: int = 8, **built: Any) -> LiveDocument:
+    return LiveDocument(bytes_max=bytes_max, roots_max=roots_max, **built)
+
+
+def stamp(origin: int, sequence: int, hlc: int) -> Stamp:
+    return Stamp(Dot(Origin(bytes([origin]) * 16), sequence), hlc, 0, VersionVector())
+
+
+def mutation(payload: bytes, roots: dict[str, RootKind]) -> Update:
+    return Update(hashlib.sha256(payload).digest(), roots)
+
+
+def edited(root: str, kind: type[Any], client_id: int = 5) -> tuple[pycrdt.Doc[Any], Any]:
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=client_id)
+    return doc, doc.get(root, type=kind)
+
+
+def map_update(value: Any, *, client_id: int = 5, root: str = "m") -> bytes:
+    doc, entries = edited(root, pycrdt.Map, client_id)
+    entries["k"] = value
+    return doc.get_update()
+
+
+# ── rows ──────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["map", "array", "text"])), min_size=1, max_size=6),
+    st.randoms(use_true_random=False),
+)
+def test_rows_are_equal_whatever_the_order_and_duplication(declared: list[tuple[int, RootKind]], rng: Any) -> None:
+    operations = [
+        (stamp(origin, number, number), mutation(bytes([number]), {"r": kind}), bytes([number]))
+        for number, (origin, kind) in enumerate(declared, 1)
+    ]
+    one, other = DictRows(), DictRows()
+    for operation in operations:
+        document.apply(one, *operation)
+    for operation in rng.sample(operations, len(operations)) + operations[:2]:
+        document.apply(other, *operation)
+    assert one.canonical() == other.canonical()
+    assert document.declarations(one, "r")[0].dot == min(operation[0].dot for operation in operations)
+
+
+def test_the_declaration_that_loses_stays_visible() -> None:
+    rows = DictRows()
+    document.apply(rows, stamp(2, 1, 1), mutation(EMPTY, {"r": "map"}), EMPTY)
+    document.apply(rows, stamp(1, 1, 2), mutation(EMPTY, {"r": "text"}), EMPTY)
+    assert document.roots(rows) == {"r": "text"}
+    assert [declared.kind for declared in document.declarations(rows, "r")] == ["text", "map"]
+
+
+def test_the_payload_of_an_operation_is_found_again() -> None:
+    rows, when = DictRows(), stamp(1, 1, 1)
+    document.apply(rows, when, mutation(b"payload", {}), b"payload")
+    assert document.payload_of(rows, when, mutation(b"payload", {})) == b"payload"
+
+
+@pytest.mark.parametrize("damage", [None, b"another"])
+def test_a_payload_that_is_missing_or_changed_is_corruption(damage: bytes | None) -> None:
+    rows, when = DictRows(), stamp(1, 1, 1)
+    document.apply(rows, when, mutation(b"payload", {}), b"payload")
+    key = b"U" + when.pack_position()
+    rows.delete(key)
+    if damage is not None:
+        rows.put(key, damage)
+    with pytest.raises(StoreCorrupt):
+        document.payload_of(rows, when, mutation(b"payload", {}))
+
+
+def test_updates_come_in_the_order_of_their_clocks_and_after_a_position() -> None:
+    rows = DictRows()
+    for number, hlc in enumerate((3, 1, 2), 1):
+        document.apply(rows, stamp(1, number, hlc), mutation(bytes([hlc]), {}), bytes([hlc]))
+    found = list(document.updates(rows))
+    assert [payload for _, payload in found] == [b"\x01", b"\x02", b"\x03"]
+    assert list(document.updates(rows, after=found[1][0])) == found[2:]
+
+
+def test_the_mutation_survives_the_wire() -> None:
+    sent = mutation(b"x", {"m": "map"})
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=Update) == sent
+
+
+# ── convergence ───────────────────────────────────────────────────────────────
+
+
+def replicas_agree(steps: list[Step], rng: Any) -> None:
+    issued = play(steps)
+    one, other = live(roots=ROOTS), live(roots=ROOTS)
+    for index in causal_order(issued, rng):
+        one.integrate(issued[index].update, {})
+    for index in causal_order(issued, rng):
+        other.integrate(issued[index].update, {})
+        other.integrate(issued[index].update, {})
+    built = live(roots=ROOTS, snapshot=other.snapshot())
+    assert one.canonical() == other.canonical() == built.canonical()
+    assert one.to_json() == other.to_json() == built.to_json()
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.randoms(use_true_random=False))
+def test_replicas_of_one_history_are_equal_byte_for_byte_in_any_causal_order(steps: list[Step], rng: Any) -> None:
+    replicas_agree(steps, rng)
+
+
+def test_the_convergence_test_finds_a_replica_that_forgets_deletions(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter(range(100))
+    monkeypatch.setattr(yjs, "pack_deletes", lambda deletes: bytes([next(counts)]) if deletes else b"")
+    import random
+
+    with pytest.raises(AssertionError):
+        replicas_agree([Step(0, 1, 1), Step(0, 2, 0)], random.Random(1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.randoms(use_true_random=False))
+def test_each_further_update_changes_the_canonical_form(steps: list[Step], rng: Any) -> None:
+    issued = play(steps)
+    replica, seen = live(roots=ROOTS), set[bytes]()
+    for index in causal_order(issued, rng):
+        seen.add(replica.canonical())
+        replica.integrate(issued[index].update, {})
+    assert replica.canonical() not in seen
+    assert len(seen) == len(issued)
+
+
+def test_two_clients_that_share_an_id_by_mistake_differ_in_canonical_form() -> None:
+    one, other = live(roots=ROOTS), live(roots=ROOTS)
+    one.integrate(map_update(1), {})
+    other.integrate(map_update(2), {})
+    assert one.state() == other.state()
+    assert one.canonical() != other.canonical()
+
+
+def test_a_deletion_alone_moves_the_canonical_form_and_not_the_state_vector() -> None:
+    doc, text = edited("t", pycrdt.Text)
+    text += "ab"
+    replica = live(roots=ROOTS)
+    replica.integrate(doc.get_update(), {})
+    state, canonical = replica.state(), replica.canonical()
+    text.clear()
+    replica.integrate(doc.get_update(state), {})
+    assert replica.state() == state
+    assert replica.canonical() != canonical
+
+
+def test_building_from_updates_is_integrating_them() -> None:
+    doc, entries = edited("m", pycrdt.Map)
+    updates: list[bytes] = []
+    doc.observe(lambda event: updates.append(event.update))
+    for number in range(5):
+        entries[f"k{number % 2}"] = number
+    one = live(roots={"m": "map"}, updates=updates)
+    other = live(roots={"m": "map"}, snapshot=live(updates=updates[:3]).snapshot(), updates=updates[3:])
+    assert one.to_py() == other.to_py() == {"m": {"k0": 4, "k1": 3}}
+    assert one.canonical() == other.canonical()
+
+
+def test_building_without_an_update_that_others_need_is_corruption() -> None:
+    doc, text = edited("t", pycrdt.Text)
+    updates: list[bytes] = []
+    doc.observe(lambda event: updates.append(event.update))
+    for character in "abc":
+        text += character
+    with pytest.raises(StoreCorrupt, match="missing"):
+        live(roots={"t": "text"}, updates=[updates[0], updates[2]])
+    with pytest.raises(StoreCorrupt, match="shoal verify"):
+        live(updates=[b"garbage"])
+
+
+# ── what is refused ───────────────────────────────────────────────────────────
+
+
+def unchanged_by(update: bytes, roots: dict[str, Any], error: type[ShoalError], **bounds: int) -> None:
+    replica = live(**bounds)
+    replica.integrate(map_update(1, client_id=4), {"m": "map"})
+    before = replica.canonical(), replica.snapshot()
+    with pytest.raises(error) as raised:
+        replica.integrate(update, roots)
+    assert raised.value.written == "no"
+    assert (replica.canonical(), replica.snapshot()) == before
+
+
+def test_an_early_update_leaves_the_document_as_it_is() -> None:
+    doc, text = edited("t", pycrdt.Text)
+    text += "a"
+    state = doc.get_state()
+    text += "b"
+    unchanged_by(doc.get_update(state), {"t": "text"}, NotReady)
+
+
+def test_an_early_update_is_applied_once_it_is_ready() -> None:
+    doc, text = edited("t", pycrdt.Text)
+    text += "a"
+    first, state = doc.get_update(), doc.get_state()
+    text += "b"
+    replica = live()
+    with pytest.raises(NotReady):
+        replica.integrate(doc.get_update(state), {"t": "text"})
+    replica.integrate(first, {"t": "text"})
+    replica.integrate(doc.get_update(state), {})
+    assert replica.to_py() == {"t": "ab"}
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\x00", b"hello", b"\xff" * 30, EMPTY + b"\x00"])
+def test_garbage_is_refused(garbage: bytes) -> None:
+    unchanged_by(garbage, {}, InvalidValue)
+
+
+def test_an_update_over_the_bound_is_refused_unread() -> None:
+    unchanged_by(b"\xff" * 200, {}, TooLarge, bytes_max=199)
+
+
+def test_a_document_that_would_pass_its_bound_is_refused() -> None:
+    unchanged_by(map_update("x" * 150), {}, TooLarge, bytes_max=180)
+
+
+def test_overwritten_content_does_not_count_against_the_bound() -> None:
+    replica = live(bytes_max=400)
+    doc, entries = edited("m", pycrdt.Map)
+    for _ in range(10):
+        state = doc.get_state()
+        entries["k"] = "x" * 150
+        replica.integrate(doc.get_update(state), {"m": "map"})
+    assert replica.to_py() == {"m": {"k": "x" * 150}}
+
+
+def test_a_root_that_nobody_declared_is_refused() -> None:
+    unchanged_by(map_update(1, root="other"), {}, InvalidValue)
+
+
+@pytest.mark.parametrize(
+    ("roots", "error"), [({"m": "text"}, RootConflict), ({"n": "xml"}, InvalidValue), ({"": "map"}, InvalidName)]
+)
+def test_a_declaration_that_cannot_hold_is_refused(roots: dict[str, Any], error: type[ShoalError]) -> None:
+    unchanged_by(EMPTY, roots, error)
+
+
+def test_a_root_used_as_another_kind_than_declared_is_refused() -> None:
+    unchanged_by(map_update(1, root="other"), {"other": "text"}, RootConflict)
+    doc, items = edited("m", pycrdt.Array)
+    items.append(1)
+    unchanged_by(doc.get_update(), {}, RootConflict)
+
+
+def test_roots_are_bounded() -> None:
+    unchanged_by(EMPTY, {"a": "map", "b": "map"}, TooLarge, roots_max=2)
+
+
+def test_shared_types_that_nest_too_deep_are_refused_however_they_arrive() -> None:
+    replica = live()
+    doc, inner = edited("m", pycrdt.Map)
+    with pytest.raises(TooLarge, match="nest deeper"):
+        for _ in range(NESTING_MAX + 1):
+            state = doc.get_state()
+            inner["k"] = pycrdt.Map()
+            inner = inner["k"]
+            replica.integrate(doc.get_update(state), {"m": "map"})
+    assert replica.to_json()["m"] != {}
+
+
+def test_many_flat_shared_types_are_no_nesting() -> None:
+    replica = live()
+    doc, items = edited("a", pycrdt.Array)
+    for number in range(NESTING_MAX + 50):
+        state = doc.get_state()
+        items.extend([number, pycrdt.Map({"n": number})])
+        replica.integrate(doc.get_update(state), {"a": "array"})
+    assert len(replica.to_py()["a"]) == 2 * (NESTING_MAX + 50)
+
+
+def test_the_deepest_document_that_is_allowed_can_be_shown() -> None:
+    deepest: Any = 1
+    for _ in range(yjs.VALUE_DEPTH_MAX):
+        deepest = [deepest]
+    doc, inner = edited("m", pycrdt.Map)
+    for _ in range(NESTING_MAX):
+        inner["k"] = pycrdt.Map()
+        inner = inner["k"]
+    inner["k"] = deepest
+    replica = live()
+    replica.integrate(doc.get_update(), {"m": "map"})
+    json.dumps(replica.to_json())
+
+
+def test_a_check_changes_nothing() -> None:
+    replica = live()
+    replica.check(map_update(1), {"m": "map"})
+    assert replica.roots == {}
+    assert replica.snapshot() == EMPTY
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS.filter(lambda steps: bool(play(steps))), st.data())
+def test_a_damaged_update_is_refused_or_applied_whole(steps: list[Step], data: st.DataObject) -> None:
+    update = bytearray(data.draw(st.sampled_from(play(steps))).update)
+    update[data.draw(st.integers(0, len(update) - 1))] = data.draw(st.integers(0, 255))
+    replica = live(roots=ROOTS)
+    try:
+        replica.integrate(bytes(update), {})
+    except ShoalError:
+        assert replica.snapshot() == EMPTY
+    else:
+        assert live(roots=ROOTS, snapshot=replica.snapshot()).canonical() == replica.canonical()
+
+
+# ── reading ───────────────────────────────────────────────────────────────────
+
+
+def test_a_replica_that_lacks_something_is_sent_just_that() -> None:
+    doc, text = edited("t", pycrdt.Text)
+    text += "a"
+    replica = live()
+    replica.integrate(doc.get_update(), {"t": "text"})
+    state = replica.state()
+    text += "b"
+    replica.integrate(doc.get_update(state), {})
+    assert replica.update_since(state) == doc.get_update(state)
+    assert replica.update_since(replica.state()) == EMPTY
+
+
+@pytest.mark.parametrize("state", [b"", b"\x01", b"\xff" * 20, b"\x00\x00"])
+def test_a_garbage_state_vector_is_refused(state: bytes) -> None:
+    with pytest.raises(InvalidValue):
+        live().update_since(state)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (1, 1),
+        (1.0, 1),
+        (1.5, 1.5),
+        (True, True),
+        (None, None),
+        (-(2**53) + 1, -(2**53) + 1),
+        (2.0**60, 2.0**60),
+        (float("inf"), {"$type": "float", "value": "inf"}),
+        (b"hi", {"$type": "bytes", "value": "aGk="}),
+        ([1, {"a": 2}], [1, {"a": 2}]),
+        ({"$type": "x"}, {"$type": "dict", "value": [["$type", "x"]]}),
+    ],
+)
+def test_values_are_shown_as_json(value: Any, shown: Any) -> None:
+    replica = live()
+    replica.integrate(map_update(value), {"m": "map"})
+    found = replica.to_json()["m"]["k"]
+    assert (found, type(found)) == (shown, type(shown))
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_longer_integer_is_shown_rounded_also_where_it_was_set() -> None:
+    doc, entries = edited("m", pycrdt.Map)
+    entries["k"] = 2**63 - 1
+    replica = live()
+    replica.integrate(doc.get_update(), {"m": "map"})
+    assert document.to_py(entries) == replica.to_py()["m"] == {"k": 2.0**63}
+
+
+def test_negative_zero_keeps_its_sign() -> None:
+    replica = live()
+    replica.integrate(map_update(-0.0), {"m": "map"})
+    assert str(replica.to_py()["m"]["k"]) == "-0.0"
+
+
+def test_a_fork_leaves_the_document_alone() -> None:
+    replica = live()
+    replica.integrate(map_update(1), {"m": "map"})
+    fork = replica.fork(client_id=9)
+    fork.get("m", type=pycrdt.Map)["k"] = 2
+    assert replica.to_py() == {"m": {"k": 1}}
+    replica.integrate(fork.get_update(replica.state()), {})
+    assert replica.to_py() == {"m": {"k": 2}}
