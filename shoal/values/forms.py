@@ -45,6 +45,9 @@ def _moment_text(value: datetime | time) -> str:
 
 
 def _zone_text(zone: tzinfo | None) -> str:
+    if type(zone) is timezone and zone.utcoffset(None).microseconds:
+        # CPython reads `+00:00:00.000001` as UTC.
+        raise ValueError("its offset from UTC has fractions of a second, which ISO 8601 readers drop; round it")
     if zone is None or type(zone) is timezone:
         return ""  # The offset, if any, is in the ISO text.
     if type(zone) is ZoneInfo and zone.key:

@@ -6,7 +6,7 @@ import contextlib
 import math
 import sys
 import threading
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -137,6 +137,11 @@ class _NamelessZone(tzinfo):
 def test_a_time_zone_without_a_name_is_refused_not_flattened() -> None:
     with pytest.raises(InvalidValue, match="time zone"):
         values.encode(datetime(2026, 1, 1, tzinfo=_NamelessZone()))
+
+
+def test_an_offset_finer_than_a_second_is_refused_not_read_as_utc() -> None:
+    with pytest.raises(InvalidValue, match="fractions of a second"):
+        values.encode(datetime(2026, 1, 1, tzinfo=timezone(timedelta(microseconds=1))))
 
 
 @pytest.mark.parametrize(
