@@ -174,14 +174,16 @@ class _Editor:
         return to_py(self._find(path))
 
     def _find(self, path: list[str]) -> Any:
-        found = open_root(self._doc, path[0], self._kind(path))
+        kind = self._kind(path)
+        found = open_root(self._doc, path[0], kind)
         for token in path[1:]:
             found = _step(found, token)
         return found
 
     def _container(self, path: list[str]) -> Any:
         """The shared map or array at `path`; plain ones on the way become shared."""
-        found = open_root(self._doc, path[0], self._kind(path))
+        kind = self._kind(path)
+        found = open_root(self._doc, path[0], kind)
         for token in path[1:]:
             inside = _step(found, token)
             if isinstance(inside, dict | list):
@@ -227,7 +229,7 @@ class _Editor:
 
 def _parse(packed: bytes) -> list[dict[str, Any]]:
     try:
-        operations = json.loads(packed, parse_constant=lambda name: _fail(f"{name} is no JSON"))
+        operations = json.loads(packed, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidValue(f"the patch is not JSON ({error}). Nothing was written.") from None
     if not isinstance(operations, list):
@@ -235,6 +237,10 @@ def _parse(packed: bytes) -> list[dict[str, Any]]:
     if len(operations) > OPERATIONS_MAX:
         raise TooLarge(f"the patch has {len(operations)} operations; {OPERATIONS_MAX} are allowed. Nothing was written.")
     return [_operation(index, operation) for index, operation in enumerate(operations)]
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _operation(index: int, operation: Any) -> dict[str, Any]:
