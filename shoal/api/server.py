@@ -108,16 +108,22 @@ SESSIONS: web.AppKey[Sessions] = web.AppKey("sessions", Sessions)
 
 
 def create_app(
-    session: Session, *, config: Config, node: str, version: str, backlog: Callable[[], Backlog] | None = None
+    session: Session,
+    *,
+    config: Config,
+    node: str,
+    version: str,
+    backlog: Callable[[], Backlog] | None = None,
+    monotonic: Callable[[], float] | None = None,
 ) -> web.Application:
     """The application that answers for `session`; to be made inside a running event loop.
 
     `node` (hex) and `version` are what clients are told at the handshake;
-    `backlog` is asked at each scrape of /metrics. The session stays the
-    caller's: it is not closed here.
+    `backlog` is asked at each scrape of /metrics; `monotonic` (seconds) times
+    requests. The session stays the caller's: it is not closed here.
     """
     metrics = Metrics(backlog)
-    metered = Metered(session, metrics)
+    metered = Metered(session, metrics, monotonic=monotonic)
     welcome = Welcome(PROTOCOL, version, node, config.request_bytes_max, config.session_requests_max, config.subscriptions_max)
     sessions = Sessions(metered, welcome=welcome, config=config, metrics=metrics)
     app = web.Application(client_max_size=config.request_bytes_max, middlewares=[_problems])

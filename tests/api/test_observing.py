@@ -107,6 +107,13 @@ async def test_a_refused_request_labels_no_space(served: Served) -> None:
     assert "xxx" not in metrics.scrape(served.session.status).decode()
 
 
+async def test_requests_are_timed_by_the_clock_that_is_given(served: Served) -> None:
+    metrics, ticks = Metrics(), iter([10.0, 10.5])
+    await Metered(served.session, metrics, monotonic=lambda: next(ticks)).call(ReadCounter("s", "c"))
+    text = metrics.scrape(served.session.status).decode()
+    assert sample(text, "shoal_request_seconds_sum", kind="read-counter") == 0.5
+
+
 async def test_the_backlog_is_asked_at_each_scrape(served: Served) -> None:
     metrics = Metrics(lambda: Backlog(7, 0.25))
     text = metrics.scrape(served.session.status).decode()
