@@ -1,0 +1,31 @@
+"""Promise 1, with real processes: what was acknowledged or shown survives `kill -9`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+from shoal.config import Config
+from shoal.node.environment import system_environment
+from shoal.testing.kill_trial import kill_servers, kill_workers
+from shoal.transport.session import RemoteSession
+
+
+async def test_an_embedded_store_survives_kills(tmp_path: Path) -> None:
+    # The seed gives kills at work and one while opening.
+    tally = await kill_workers(tmp_path, rounds=3, random=Random(5), acknowledgements_max=100)
+    assert tally.crashes == 3
+    assert tally.acknowledged > 0
+
+
+async def test_a_served_store_survives_kills_and_its_clients_learn_every_outcome(tmp_path: Path) -> None:
+    environment = system_environment()
+
+    def connect(url: str) -> RemoteSession:
+        config = Config(reconnect_delay_s_max=0.1)
+        return RemoteSession(url, config=config, now_ms=environment.now_ms, entropy=environment.entropy)
+
+    tally = await kill_servers(tmp_path, rounds=2, random=Random(2), connect=connect, acknowledgements_max=100)
+    environment.close()
+    assert tally.acknowledged > 0
+    assert tally.unknown == 0

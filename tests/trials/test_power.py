@@ -1,0 +1,156 @@
+"""Promise 1, with the whole node: what was acknowledged or shown survives a power cut; and the planted bugs that do not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from shoal.config import Config
+from shoal.errors import Overloaded
+from shoal.node.database import Database
+from shoal.node.environment import system_environment
+from shoal.node.feed import Feed, Staged
+from shoal.node.opening import Opening
+from shoal.storage.commit import GroupCommit
+from shoal.testing.checkers import InvariantViolated
+from shoal.testing.power_trial import MemoryDisk, RocksDisk, cut_power, slow_environment
+from shoal.testing.trial import Tally
+
+ROUNDS = 12
+
+
+async def in_memory(seed: int, rounds: int = ROUNDS) -> Tally:
+    random = Random(seed)
+    return await cut_power(
+        MemoryDisk(random),
+        rounds=rounds,
+        random=random,
+        environment=lambda: slow_environment(random),
+        config=Config(),
+        acknowledgements_max=60,
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_store_in_memory_survives_power_cuts(seed: int) -> None:
+    tally = await in_memory(seed)
+    assert tally.lost > 0, "the cuts must take something, or they show nothing"
+    assert tally.seen > 0
+
+
+async def test_the_same_seed_gives_the_same_trial() -> None:
+    assert await in_memory(7, 4) == await in_memory(7, 4)
+
+
+async def test_a_store_on_disk_survives_power_cuts(tmp_path: Path) -> None:
+    random = Random(11)
+    tally = await cut_power(
+        RocksDisk(tmp_path, random, Config()),
+        rounds=5,
+        random=random,
+        environment=system_environment,
+        config=Config(),
+        acknowledgements_max=100,
+    )
+    assert tally.acknowledged > 0
+    assert tally.seen > 0
+
+
+# ── planted bugs ──────────────────────────────────────────────────────────────
+
+
+async def violated() -> str:
+    """The invariant that the trial says is broken."""
+    with pytest.raises(InvariantViolated) as caught:
+        await in_memory(1)
+    return caught.value.invariant
+
+
+async def test_acknowledging_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def covered(commit: GroupCommit, number: int) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(GroupCommit, "covered", covered)
+    assert await violated() in ("2", "3", "3a")
+
+
+async def test_reading_what_is_not_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def at_once() -> None:
+        return
+
+    def durable(database: Database, target: object) -> Awaitable[None]:
+        return at_once()
+
+    monkeypatch.setattr(Database, "durable", durable)
+    assert await violated() in ("2", "3a")
+
+
+async def test_pushing_what_is_not_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Feed.stage
+
+    def stage_and_publish(feed: Feed, number: int, staged: list[Staged]) -> None:
+        stage(feed, number, staged)
+        feed.publish(number)
+
+    monkeypatch.setattr(Feed, "stage", stage_and_publish)
+    assert await violated() == "3a"
+
+
+async def test_writing_under_the_last_origin_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Opening.__init__
+
+    def resume(opening: Opening, *arguments: object) -> None:
+        take(opening, *arguments)  # type: ignore[arg-type]
+        opening._origin = opening.previous  # type: ignore[assignment]
+
+    monkeypatch.setattr(Opening, "__init__", resume)
+    assert await violated() == "1"
+
+
+async def test_a_hole_in_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = GroupCommit.write
+    writes = 0
+
+    def without_log(commit: GroupCommit, rows: Mapping[bytes, bytes | None], *ranges: Sequence[tuple[bytes, bytes]]) -> int:
+        nonlocal writes
+        writes += 1
+        kept = {key: value for key, value in rows.items() if writes % 50 or not key.startswith(b"L")}
+        return write(commit, kept, *ranges)
+
+    monkeypatch.setattr(GroupCommit, "write", without_log)
+    monkeypatch.setattr("shoal.node.opening._check_tail", lambda storage, origin: None)
+    assert await violated() == "2"
+
+
+async def test_state_that_the_log_does_not_make_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = GroupCommit.write
+    writes = 0
+
+    def without_heads(commit: GroupCommit, rows: Mapping[bytes, bytes | None], *ranges: Sequence[tuple[bytes, bytes]]) -> int:
+        nonlocal writes
+        writes += 1
+        kept = {key: value for key, value in rows.items() if writes % 50 or not key.startswith(b"O")}
+        return write(commit, kept, *ranges)
+
+    monkeypatch.setattr(GroupCommit, "write", without_heads)
+    assert await violated() == "4"
+
+
+async def test_refusing_a_write_that_was_made_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = GroupCommit.write
+    writes = 0
+
+    def made_and_refused(commit: GroupCommit, rows: Mapping[bytes, bytes | None]) -> int:
+        nonlocal writes
+        writes += 1
+        number = write(commit, rows)
+        if writes % 50 == 0:
+            raise Overloaded("Nothing was written.", retry_after_s=0.01)
+        return number
+
+    monkeypatch.setattr(GroupCommit, "write", made_and_refused)
+    assert await violated() in ("2", "4", "13")
