@@ -119,8 +119,7 @@ def _described(checkpoint: Checkpoint) -> dict[str, Any]:
 
 async def _journal(target: Target, space: str, name: str, limit: int, *, json: bool) -> None:
     async with opened(target) as store:
-        shown = 0
-        async for event in store.space(space).thread(name).journal.read():
+        async for event in store.space(space).thread(name).journal.read(limit=limit):
             if json:
                 emit(
                     {"id": event.id, "key": event.key, "time": event.time.isoformat(), "late": event.late, "event": event.event}
@@ -128,9 +127,6 @@ async def _journal(target: Target, space: str, name: str, limit: int, *, json: b
             else:
                 key = "" if event.key is None else f"  [{event.key}]"
                 line(f"{event.time:%Y-%m-%d %H:%M:%S}Z{key}  {to_text(event.event)}")
-            shown += 1
-            if shown == limit:
-                return
 
 
 def show(

@@ -9,16 +9,20 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import shoal
+from shoal.cli.main import app
 from tests.cli.conftest import PATIENCE_S, clean_environment, served
 
+NO_STORE = {"SHOAL_DATA": None, "SHOAL_CONFIG": None}
 
-def serve(*arguments: str, **config: str) -> subprocess.CompletedProcess[str]:
+
+def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
     """For what must end by itself."""
     return subprocess.run(
         [sys.executable, "-m", "shoal.cli", "serve", *arguments],
-        env={**clean_environment(), **config},
+        env=clean_environment(),
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -77,14 +81,14 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_setting_is_refused_before_anything_is_made(tmp_path: Path, arguments: list[str], said: str) -> None:
-    done = serve("--data", str(tmp_path / "state"), *arguments)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert said in done.stderr
+    result = CliRunner().invoke(app, ["serve", "--data", str(tmp_path / "state"), *arguments], env=NO_STORE)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert said in result.stderr
     assert not (tmp_path / "state").exists()
 
 
 def test_without_a_directory_it_is_a_usage_error() -> None:
-    assert serve().returncode == 2
+    assert CliRunner().invoke(app, ["serve"], env=NO_STORE).exit_code == 2
 
 
 async def test_settings_of_the_environment_reach_the_node(tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ from random import Random
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 import shoal
+from shoal.cli.main import app
 from shoal.demo.agent import SPACE, thread_name
 from shoal.demo.run import Options, run
 from shoal.errors import InvalidInput
@@ -77,7 +79,7 @@ def test_nine_agents_survive_two_kills_and_agree_with_the_recount(tmp_path: Path
     assert_nothing_is_left(tmp_path)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, number: signal.Signals, code: int) -> None:
     with running(tmp_path) as process:
         process.send_signal(number)
@@ -193,16 +195,20 @@ async def test_a_directory_in_use_is_refused_untouched(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["novel.txt"]
 
 
-def test_a_worker_that_fails_is_exit_code_1_and_says_why(tmp_path: Path) -> None:
+def test_a_refused_directory_is_exit_code_1_and_one_plain_line(tmp_path: Path) -> None:
     taken = tmp_path / "file"
-    taken.write_text("")
-    done = subprocess.run(
-        [*DEMO, "--limit", "9", "--data", str(taken)],
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+    taken.touch()
+    result = CliRunner().invoke(app, ["demo", "--data", str(taken)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"shoal: {taken} is not an empty directory.")
+
+
+def test_a_worker_that_fails_is_exit_code_1_and_one_plain_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("shoal.demo.run.tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(
+        "shoal.cli.demo.Options", lambda **given: Options(**given, worker=(sys.executable, "-c", "raise SystemExit(3)"))
     )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"shoal: {taken} is not an empty directory.")
+    result = CliRunner().invoke(app, ["demo", "--limit", "3"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("shoal: the demo's worker failed: the worker ended by itself (exit code 3).")
+    assert_nothing_is_left(tmp_path)
