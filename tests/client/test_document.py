@@ -1,0 +1,500 @@
+"""The live mirror of a document, over a session that keeps the document in memory and fails on request."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pycrdt
+import pytest
+
+from shoal.client.document import Document
+from shoal.config import Config
+from shoal.crdt.document import EMPTY, LiveDocument
+from shoal.errors import (
+    Disconnected,
+    InvalidInput,
+    InvalidName,
+    NotReady,
+    OutcomeUnknown,
+    Overloaded,
+    ReadOnly,
+    RootConflict,
+    ShoalError,
+    SlowConsumer,
+    TooLarge,
+)
+from shoal.protocol.requests import (
+    AnyReply,
+    AnyRequest,
+    DocumentState,
+    Durability,
+    Edit,
+    Follow,
+    Push,
+    Subscription,
+    Update,
+    Updated,
+)
+
+CONFIG = Config(reconnect_delay_s_max=0.001, request_timeout_s=0.05)
+
+
+class FakeSession:
+    """One document. `before` and `after` are errors to raise in turn, before or after a write is applied."""
+
+    def __init__(self) -> None:
+        self.live = LiveDocument(bytes_max=1 << 24, roots_max=16)
+        self.requests: list[Update] = []
+        self.keys: list[str | None] = []
+        self.follows: list[Follow] = []
+        self.before: list[ShoalError] = []
+        self.after: list[ShoalError] = []
+        self.unreachable = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.arrived = asyncio.Event()
+        self._queues: list[asyncio.Queue[Push | ShoalError]] = []
+
+    async def call(self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local") -> AnyReply:
+        assert isinstance(request, Update)
+        self.requests.append(request)
+        self.keys.append(key)
+        self.arrived.set()
+        await self.gate.wait()
+        if self.unreachable:
+            raise Disconnected("no node")
+        if self.before:
+            raise self.before.pop(0)
+        self.live.integrate(request.update, request.roots)
+        self.push(Edit(request.update, request.roots))
+        if self.after:
+            raise self.after.pop(0)
+        return Updated()
+
+    def push(self, what: Push | ShoalError) -> None:
+        for queue in self._queues:
+            queue.put_nowait(what)
+
+    @asynccontextmanager
+    async def subscribe(self, subscription: Subscription, /) -> AsyncIterator[AsyncIterator[Push]]:
+        assert isinstance(subscription, Follow)
+        self.follows.append(subscription)
+        if self.unreachable:
+            raise Disconnected("no node")
+        queue: asyncio.Queue[Push | ShoalError] = asyncio.Queue()
+        queue.put_nowait(DocumentState(self.live.update_since(subscription.state), dict(self.live.roots)))
+        self._queues.append(queue)
+        try:
+            yield self._pushes(queue)
+        finally:
+            self._queues.remove(queue)
+
+    async def _pushes(self, queue: asyncio.Queue[Push | ShoalError]) -> AsyncIterator[Push]:
+        while True:
+            push = await queue.get()
+            if isinstance(push, ShoalError):
+                raise push
+            yield push
+
+    async def close(self) -> None:
+        pass
+
+
+Mirror = Callable[..., Any]
+
+
+@pytest.fixture
+async def session() -> FakeSession:
+    return FakeSession()
+
+
+@pytest.fixture
+async def mirror(session: FakeSession) -> AsyncIterator[Mirror]:
+    opened: list[Document] = []
+
+    async def open_one(*, config: Config = CONFIG, **given: Any) -> Document:
+        document = await Document.open(session, "s", "d", client_id=len(opened) + 1, config=config, **given)
+        opened.append(document)
+        return document
+
+    yield open_one
+    for document in opened:
+        await document._stop()
+
+
+async def settled() -> None:
+    """Until everything that can run without waiting for time has run."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not true():
+            await asyncio.sleep(0)
+
+
+# ── convergence ───────────────────────────────────────────────────────────────
+
+
+async def test_two_mirrors_converge(session: FakeSession, mirror: Mirror) -> None:
+    one, other = await mirror(), await mirror()
+    one.map("m")["a"] = 1
+    other.map("m")["b"] = [1, b"x"]
+    other.text("t").insert(0, "hé")
+    one.array("l").append(pycrdt.Map({"x": None}))
+    await one.flush()
+    await other.flush()
+    await until(lambda: bool(one.to_json() == other.to_json() == session.live.to_json()))
+    assert one.to_py() == {"m": {"a": 1, "b": [1, b"x"]}, "t": "hé", "l": [{"x": None}]}
+    assert one.roots == other.roots == {"m": "map", "t": "text", "l": "array"}
+
+
+async def test_a_mirror_opens_with_what_there_is(session: FakeSession, mirror: Mirror) -> None:
+    first = await mirror()
+    first.map("m")["a"] = 1
+    await first.flush()
+    assert (await mirror()).to_py() == {"m": {"a": 1}}
+
+
+async def test_what_came_from_the_node_is_not_sent_back(session: FakeSession, mirror: Mirror) -> None:
+    one, other = await mirror(), await mirror()
+    one.map("m")["a"] = 1
+    await one.flush()
+    await until(lambda: bool(other.to_py()))
+    await other.flush()
+    assert len(session.requests) == 1
+
+
+async def test_each_mirror_edits_under_the_client_id_it_was_given(mirror: Mirror) -> None:
+    assert [(await mirror()).client_id, (await mirror()).client_id] == [1, 2]
+
+
+async def test_text_positions_count_utf8_bytes(mirror: Mirror) -> None:
+    text = (await mirror()).text("t")
+    text.insert(0, "é😀b")
+    assert len(text) == len("é😀b".encode())
+    text.insert(len("é😀".encode()), "|")
+    assert str(text) == "é😀|b"
+
+
+# ── sending ───────────────────────────────────────────────────────────────────
+
+
+async def test_edits_of_one_tick_are_one_request(session: FakeSession, mirror: Mirror) -> None:
+    document = await mirror()
+    for number in range(100):
+        document.map("m")[f"k{number}"] = number
+    await document.flush()
+    assert len(session.requests) == 1
+    assert session.requests[0].roots == {"m": "map"}
+    assert len(session.live.to_py()["m"]) == 100
+
+
+async def test_edits_behind_a_request_under_way_leave_as_one(session: FakeSession, mirror: Mirror) -> None:
+    document = await mirror()
+    session.gate.clear()
+    for number in range(5):
+        document.map("m")[f"k{number}"] = number
+        await settled()
+    session.gate.set()
+    await document.flush()
+    assert len(session.requests) == 2
+    assert session.requests[1].roots == {}
+    assert session.live.to_py() == document.to_py()
+
+
+async def test_flush_waits_until_the_node_has_answered(session: FakeSession, mirror: Mirror) -> None:
+    document = await mirror()
+    session.gate.clear()
+    document.map("m")["a"] = 1
+    flushing = asyncio.ensure_future(document.flush())
+    await session.arrived.wait()
+    await settled()
+    assert not flushing.done()
+    session.gate.set()
+    await flushing
+
+
+async def test_flush_without_edits_returns_at_once(session: FakeSession, mirror: Mirror) -> None:
+    await (await mirror()).flush()
+    assert session.requests == []
+
+
+async def test_a_transaction_is_one_update_for_others(session: FakeSession, mirror: Mirror) -> None:
+    document, other = await mirror(), await mirror()
+    changes = other.changes()
+    with document.transaction():
+        document.map("m")["a"] = 1
+        with document.transaction():
+            document.text("t").insert(0, "x")
+    await document.flush()
+    assert (await anext(changes)).update == session.requests[0].update
+    assert other.to_py() == {"m": {"a": 1}, "t": "x"}
+
+
+async def test_nothing_arrives_within_a_transaction(session: FakeSession, mirror: Mirror) -> None:
+    document, other = await mirror(), await mirror()
+    other.map("m")["a"] = 1
+    with document.transaction():
+        await other.flush()
+        await settled()
+        assert document.to_py() == {}
+    await until(lambda: bool(document.to_py()))
+
+
+async def test_each_request_has_a_key_of_its_own(session: FakeSession, mirror: Mirror) -> None:
+    keys = iter(["one", "two"])
+    document = await mirror(key_of=lambda: next(keys))
+    document.map("m")["a"] = 1
+    await document.flush()
+    document.map("m")["a"] = 2
+    await document.flush()
+    assert session.keys == ["one", "two"]
+
+
+async def test_unsent_edits_are_bounded_and_none_is_lost(session: FakeSession, mirror: Mirror) -> None:
+    document = await mirror(config=Config(request_bytes_max=2000))
+    session.gate.clear()
+    entries = document.map("m")
+    with pytest.raises(Overloaded) as raised:
+        for number in range(1000):
+            document.map("m")[f"k{number}"] = "x" * 100
+    assert raised.value.detail["retry_after_s"]
+    assert len(entries) < 30
+    entries["also"] = 1  # Through a root that is held, an edit still works: the document keeps it.
+    session.gate.set()
+    await document.flush()
+    assert session.live.to_py() == document.to_py()
+    document.map("m")["later"] = 1
+
+
+# ── failures ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknown("?"), Disconnected("?"), Overloaded("?", retry_after_s=0.001)])
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_broken_request_is_sent_again(session: FakeSession, mirror: Mirror, error: ShoalError, when: str) -> None:
+    document = await mirror()
+    document.text("t").insert(0, "a")
+    await document.flush()
+    getattr(session, when).append(error)
+    document.text("t").insert(1, "b")
+    await document.flush()
+    assert session.live.to_py() == {"t": "ab"}
+
+
+async def test_edits_that_could_not_be_sent_are_raised_once_and_sent_by_the_next_flush(
+    session: FakeSession, mirror: Mirror
+) -> None:
+    document = await mirror()
+    session.unreachable = True
+    document.map("m")["a"] = 1
+    with pytest.raises(Disconnected):
+        await document.flush()
+    document.map("m")["b"] = 2
+    session.unreachable = False
+    await document.flush()
+    assert session.live.to_py() == {"m": {"a": 1, "b": 2}}
+
+
+@pytest.mark.parametrize("error", [TooLarge("no"), RootConflict("no"), InvalidInput("no")])
+async def test_a_refusal_is_raised_by_every_later_use(session: FakeSession, mirror: Mirror, error: ShoalError) -> None:
+    document = await mirror()
+    entries = document.map("m")
+    session.before.append(error)
+    entries["a"] = 1
+    with pytest.raises(type(error)):
+        await document.flush()
+    with pytest.raises(type(error)):
+        document.map("m")
+    with pytest.raises(ExceptionGroup) as raised:  # The engine wraps what an observer raises.
+        entries["b"] = 2
+    assert raised.group_contains(type(error))
+    with pytest.raises(type(error)):
+        await document.close()
+
+
+async def test_a_refusal_is_not_swallowed_without_a_flush(session: FakeSession, mirror: Mirror) -> None:
+    document = await mirror()
+    session.before.append(TooLarge("no"))
+    document.map("m")["a"] = 1
+    await settled()
+    with pytest.raises(TooLarge):
+        document.map("m")
+
+
+async def test_a_node_that_reads_only_is_not_pressed(session: FakeSession, mirror: Mirror) -> None:
+    document = await mirror()
+    session.before.append(ReadOnly("disk"))
+    document.map("m")["a"] = 1
+    with pytest.raises(ReadOnly):
+        await document.flush()
+    assert len(session.requests) == 1
+    await document.flush()
+    assert session.live.to_py() == {"m": {"a": 1}}
+
+
+async def test_a_node_that_lost_what_it_acknowledged_is_sent_everything(session: FakeSession, mirror: Mirror) -> None:
+    document = await mirror(durability="memory")
+    document.text("t").insert(0, "a")
+    await document.flush()
+    session.live = LiveDocument(bytes_max=1 << 24, roots_max=16, roots={"t": "text"})
+    document.text("t").insert(1, "b")
+    await document.flush()
+    assert session.live.to_py() == {"t": "ab"}
+
+
+async def test_an_update_that_stays_early_is_a_refusal(session: FakeSession, mirror: Mirror) -> None:
+    document = await mirror()
+    session.before += [NotReady("early"), NotReady("early")]
+    document.text("t").insert(0, "a")
+    with pytest.raises(NotReady):
+        await document.flush()
+
+
+@pytest.mark.parametrize("cut", [SlowConsumer("slow"), Disconnected("gone")])
+async def test_a_subscription_that_was_cut_is_taken_up_where_it_ended(
+    session: FakeSession, mirror: Mirror, cut: ShoalError
+) -> None:
+    document, other = await mirror(), await mirror()
+    other.map("m")["a"] = 1
+    await other.flush()
+    await until(lambda: bool(document.to_py()))
+    session.push(cut)
+    await until(lambda: len(session.follows) == 4)
+    other.map("m")["b"] = 2
+    await other.flush()
+    await until(lambda: bool(document.to_py() == {"m": {"a": 1, "b": 2}}))
+    assert session.follows[2].state == session.follows[3].state != session.follows[0].state
+
+
+async def test_a_node_that_cannot_be_reached_fails_the_opening(session: FakeSession, mirror: Mirror) -> None:
+    session.unreachable = True
+    with pytest.raises(Disconnected):
+        await mirror()
+
+
+async def test_a_root_of_another_kind_is_refused_here(session: FakeSession, mirror: Mirror) -> None:
+    one = await mirror()
+    one.map("m")["a"] = 1
+    await one.flush()
+    other = await mirror()
+    for open_root in (one.text, one.array, other.text):
+        with pytest.raises(RootConflict):
+            open_root("m")
+    with pytest.raises(InvalidName):
+        one.map("")
+
+
+async def test_a_root_that_another_declared_differently_first_is_a_refusal(session: FakeSession, mirror: Mirror) -> None:
+    document = await mirror()
+    document.map("r")
+    session.push(Edit(EMPTY, {"r": "text"}))
+    await settled()
+    with pytest.raises(RootConflict):
+        await document.flush()
+
+
+async def test_an_unreadable_push_is_an_error_not_silence(session: FakeSession, mirror: Mirror) -> None:
+    document = await mirror()
+    changes = document.changes()
+    session.push(Edit(b"garbage", {}))
+    with pytest.raises(InvalidInput):
+        await anext(changes)
+    with pytest.raises(InvalidInput):
+        await document.flush()
+
+
+# ── changes ───────────────────────────────────────────────────────────────────
+
+
+async def test_changes_are_those_of_others_and_ones_own_once_durable(session: FakeSession, mirror: Mirror) -> None:
+    document, other = await mirror(), await mirror()
+    changes = document.changes()
+    document.map("m")["a"] = 1
+    await document.flush()
+    other.map("m")["b"] = 2
+    await other.flush()
+    found = [await anext(changes), await anext(changes)]
+    assert [change.origin for change in found] == ["local", "remote"]
+    assert [change.update for change in found] == [request.update for request in session.requests]
+
+
+async def test_a_change_is_not_shown_before_it_is_durable(session: FakeSession, mirror: Mirror) -> None:
+    document = await mirror()
+    session.gate.clear()
+    waiting = asyncio.ensure_future(anext(document.changes()))
+    document.map("m")["a"] = 1
+    await session.arrived.wait()
+    await settled()
+    assert not waiting.done()
+    session.gate.set()
+    assert (await waiting).origin == "local"
+
+
+async def test_a_slow_reader_is_told_and_others_are_not_disturbed(session: FakeSession, mirror: Mirror) -> None:
+    document = await mirror(config=Config(subscription_bytes_max=200))
+    slow, quick = document.changes(), document.changes()
+    for number in range(5):
+        document.map("m")["k"] = "x" * 100 + str(number)
+        await document.flush()
+        await anext(quick)
+    with pytest.raises(SlowConsumer):
+        await anext(slow)
+    assert session.live.to_py() == document.to_py()
+
+
+async def test_changes_end_when_the_document_closes(mirror: Mirror) -> None:
+    document = await mirror()
+    changes = document.changes()
+    await document.close()
+    assert [change async for change in changes] == []
+    assert [change async for change in document.changes()] == []
+
+
+# ── closing ───────────────────────────────────────────────────────────────────
+
+
+async def test_closing_flushes(session: FakeSession, mirror: Mirror) -> None:
+    async with await mirror() as document:
+        document.map("m")["a"] = 1
+    assert session.live.to_py() == {"m": {"a": 1}}
+    await document.close()
+
+
+async def test_an_edit_after_closing_raises(mirror: Mirror) -> None:
+    document = await mirror()
+    entries = document.map("m")
+    await document.close()
+    with pytest.raises(InvalidInput, match="closed"):
+        document.map("m")
+    with pytest.raises(ExceptionGroup) as raised:
+        entries["a"] = 1
+    assert raised.group_contains(InvalidInput, match="closed")
+
+
+async def test_a_closed_document_is_freed(session: FakeSession) -> None:
+    document = await Document.open(session, "s", "d", client_id=1, config=CONFIG)
+    document.map("m")["a"] = 1
+    await document.close()
+    watched = weakref.ref(document)
+    del document
+    await asyncio.sleep(0)  # The loop forgets the tasks that have ended.
+    gc.collect()
+    assert watched() is None
+
+
+async def test_an_opening_that_is_cancelled_leaves_no_task(session: FakeSession) -> None:
+    before = asyncio.all_tasks()
+    opening = asyncio.ensure_future(Document.open(session, "s", "d", client_id=1, config=CONFIG))
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert asyncio.all_tasks() == before
