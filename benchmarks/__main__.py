@@ -1,0 +1,54 @@
+"""`python -m benchmarks [--only NAME …] [--quick]`: measure, print a table, write `benchmarks/RESULTS.md`.
+
+Only a whole run writes the file: figures in it belong to one machine at one time.
+"""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+
+from rich.console import Console
+
+from benchmarks import blocking, crashes, embedded, machine, served
+from benchmarks.figures import Benchmark, Effort
+from benchmarks.report import markdown, show
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+
+ALL = [
+    Benchmark("embedded", embedded.run),
+    Benchmark("served", served.run),
+    Benchmark("blocking", blocking.run),
+    Benchmark("crashes", crashes.run),
+]
+FULL = Effort(repeats=5, seconds=2.0, crashes=50)
+QUICK = Effort(repeats=2, seconds=0.5, crashes=4)
+
+
+def main() -> None:
+    arguments = _arguments()
+    effort = QUICK if arguments.quick else FULL
+    chosen = [benchmark for benchmark in ALL if not arguments.only or benchmark.name in arguments.only]
+    console, sections, began = Console(), [], perf_counter()
+    for benchmark in chosen:
+        with console.status(f"measuring: {benchmark.name}"):
+            sections.append(benchmark.run(effort))
+        show(console, sections[-1])
+    if len(chosen) == len(ALL) and not arguments.quick:
+        date, seconds = datetime.now(UTC).date().isoformat(), perf_counter() - began
+        RESULTS.write_text(markdown(sections, facts=machine.facts(), date=date, command="make bench", seconds=seconds))
+        console.print(f"written: {RESULTS.parent.name}/{RESULTS.name}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure Shoal on this machine.")
+    parser.add_argument("--only", action="append", choices=[benchmark.name for benchmark in ALL], help="may be repeated")
+    parser.add_argument("--quick", action="store_true", help="shorter and rougher; writes no file")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

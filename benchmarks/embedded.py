@@ -1,0 +1,126 @@
+"""Durable saves of an embedded store, beside SQLite and beside a bare RocksDB."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from time import perf_counter
+
+import msgspec
+import uvloop
+from rocksdict import Options, Rdict
+
+import shoal
+from benchmarks.figures import Effort, Figure, Section, Target, quantile
+from benchmarks.states import state
+from shoal.client.store import Space
+
+TASKS = 64
+_WARM_UP_SAVES = 5
+
+
+def run(effort: Effort) -> Section:
+    """The figure and its baselines alternate, so that both meet the same machine."""
+    saves, sqlite, rocks = [], [], []
+    for _ in range(effort.repeats):
+        sqlite.append(sqlite_transactions_per_s(effort.seconds))
+        saves.append(saves_per_s(TASKS, effort.seconds).per_s)
+        rocks.append(rocks_puts_per_s(effort.seconds / 2))
+    one = [saves_per_s(1, effort.seconds) for _ in range(effort.repeats)]
+    others = {tasks: [saves_per_s(tasks, effort.seconds).per_s for _ in range(effort.repeats)] for tasks in (16, 256)}
+    ratios = [ours / theirs for ours, theirs in zip(saves, sqlite, strict=True)]
+    figures = [
+        Figure(f"durable saves, {TASKS} tasks", "1/s", tuple(saves), Target("≥", 8000)),
+        Figure("the same ÷ one SQLite transaction per save", "×", tuple(ratios), Target("≥", 8)),
+        Figure("SQLite, one transaction per save", "1/s", tuple(sqlite)),
+        Figure("bare RocksDB, one put and one fsync per save", "1/s", tuple(rocks)),
+        Figure("durable saves, 1 task", "1/s", tuple(run.per_s for run in one)),
+        Figure("one save, 1 task, p50", "ms", tuple(run.p50_ms for run in one)),
+        Figure("one save, 1 task, p99", "ms", tuple(run.p99_ms for run in one)),
+        *(Figure(f"durable saves, {tasks} tasks", "1/s", tuple(runs)) for tasks, runs in others.items()),
+    ]
+    return Section("Embedded store", _METHOD, figures)
+
+
+_METHOD = (
+    f"`shoal.open` in one process under uvloop; each task saves a state of {len(msgspec.msgpack.encode(state(7, 1000)))} bytes "
+    "(packed) to a thread of its own, and awaits each save: it is acknowledged after an fsync that covers it. Nearly all "
+    "of the state changes with every save. SQLite: the `sqlite3` module, WAL, `synchronous=FULL`, one connection, one "
+    "autocommitted INSERT of the packed state per save into a table without an index, which is its fastest honest form. "
+    "RocksDB: one put of the packed state and one `flush_wal(True)`, in turn. Each repetition measures SQLite, the store "
+    "and RocksDB one after the other; the ratio is taken within a repetition."
+)
+
+
+class Run:
+    """What one measurement of saves gave."""
+
+    def __init__(self, latencies_s: list[float], elapsed_s: float) -> None:
+        ordered = sorted(latencies_s)
+        self.per_s = len(ordered) / elapsed_s
+        self.p50_ms = quantile(ordered, 0.5) * 1000
+        self.p99_ms = quantile(ordered, 0.99) * 1000
+
+
+def saves_per_s(tasks: int, seconds: float) -> Run:
+    async def measure() -> Run:
+        with tempfile.TemporaryDirectory() as directory:
+            async with shoal.open(Path(directory) / "store") as store:
+                return await save_for(store.space("bench"), tasks=tasks, seconds=seconds)
+
+    return uvloop.run(measure())
+
+
+async def save_for(space: Space, *, tasks: int, seconds: float) -> Run:
+    """Let `tasks` tasks save, each to a thread of its own."""
+    await asyncio.gather(*(_saves(space, task, first=0, end=None) for task in range(tasks)))
+    began = perf_counter()
+    runs = await asyncio.gather(*(_saves(space, task, first=_WARM_UP_SAVES, end=began + seconds) for task in range(tasks)))
+    return Run([latency for latencies in runs for latency in latencies], perf_counter() - began)
+
+
+async def _saves(space: Space, task: int, *, first: int, end: float | None) -> list[float]:
+    thread = space.thread(f"agent-{task}")
+    step, latencies = first, []
+    while (began := perf_counter()) < end if end is not None else step < _WARM_UP_SAVES:
+        await thread.save(state(task, step))
+        latencies.append(perf_counter() - began)
+        step += 1
+    return latencies
+
+
+def sqlite_transactions_per_s(seconds: float) -> float:
+    with tempfile.TemporaryDirectory() as directory, closing(_sqlite(Path(directory) / "store.db")) as database:
+        began, step = perf_counter(), 0
+        while perf_counter() - began < seconds:
+            task = step % TASKS
+            database.execute(
+                "INSERT INTO checkpoints VALUES (?, ?, ?)", (f"agent-{task}", step, msgspec.msgpack.encode(state(task, step)))
+            )
+            step += 1
+        return step / (perf_counter() - began)
+
+
+def _sqlite(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, isolation_level=None)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute("PRAGMA synchronous=FULL")
+    database.execute("CREATE TABLE checkpoints (thread TEXT, step INTEGER, state BLOB)")
+    return database
+
+
+def rocks_puts_per_s(seconds: float) -> float:
+    with tempfile.TemporaryDirectory() as directory:
+        database = Rdict(str(Path(directory) / "db"), Options(raw_mode=True))
+        began, step = perf_counter(), 0
+        while perf_counter() - began < seconds:
+            task = step % TASKS
+            database.put(b"%04d%012d" % (task, step), msgspec.msgpack.encode(state(task, step)))
+            database.flush_wal(True)
+            step += 1
+        elapsed = perf_counter() - began
+        database.close()
+        return step / elapsed
