@@ -1,1 +1,21 @@
-"""Shoal: a durable, replicated state layer for AI agents."""
+"""Shoal: a durable, replicated state layer for AI agents.
+
+    async with shoal.open("./state") as store:
+        thread = store.space("crew").thread("researcher-1")
+        await thread.save({"messages": ["hello"], "step": 1})
+
+An acknowledged write survives `kill -9` and power loss. `shoal.connect` gives
+the same store over the network; `shoal.sync` has both as blocking calls.
+"""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+
+from shoal import errors, sync
+from shoal.config import Config
+from shoal.opening import connect, open
+from shoal.protocol.requests import NO_HEAD
+from shoal.values import register
+
+__all__ = ["NO_HEAD", "Config", "connect", "errors", "open", "register", "sync"]

@@ -37,6 +37,7 @@ class Config(Struct, frozen=True, kw_only=True):
     session_requests_max: int = 1024  # Under way at once on one session; past it the socket is not read.
     session_send_bytes_max: int = 32 * MiB  # Waiting to be sent on one session; past it it is closed.
     subscriptions_max: int = 256  # On one session.
+    subscribers_max: int = 4096  # On one node.
     subscription_bytes_max: int = 8 * MiB  # Waiting for one subscriber; past it: SlowConsumer.
     heartbeat_s: float = 20.0
 

@@ -64,7 +64,7 @@ def layer_of(path: Path) -> str:
 
 def imports_of(path: Path) -> set[str]:
     """Absolute names of the modules that a file imports, wherever in it; `from a import b` gives a and a.b."""
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)

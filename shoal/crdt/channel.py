@@ -34,7 +34,7 @@ class Recipe(msgspec.Struct, array_like=True, frozen=True):
     inline: bytes = b""
     base: bytes = b""  # A checkpoint id, or empty.
     keep: int = 0
-    chunks: list[bytes] = []  # noqa: RUF012 (msgspec copies it)
+    chunks: list[bytes] = []
     depth: int = 0  # Recipes to read after this one.
 
 

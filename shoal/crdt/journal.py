@@ -25,6 +25,7 @@ Rows (within the thread's, beside the lineage's):
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -116,6 +117,15 @@ class Page(NamedTuple):
     events: list[Event]
     cursor: Cursor
     more: bool  # Ask again with `cursor`; a page may be empty and yet not the last.
+    start: Cursor  # That of the reader.
+    target: VersionVector  # What the sweep is on its way to.
+
+    def cursors(self) -> Iterator[Cursor]:
+        """Per event, the cursor to go on right after it."""
+        greatest = self.start.greatest
+        for event in self.events:
+            greatest = max(greatest, event.position)
+            yield Cursor(self.start.vector, greatest, Sweep(self.target, event.position))
 
 
 def apply(rows: Rows, stamp: Stamp, append: Append, payload: bytes) -> None:
@@ -175,21 +185,21 @@ def read(
     `cursor.vector` does not: nothing below it is looked at. None: not known.
     """
     if cursor.sweep is None and cursor.vector.dominates(vector):
-        return Page([], cursor, False)
+        return Page([], cursor, False, cursor, vector)
     target = vector if cursor.sweep is None else _meet(cursor.sweep.target, vector)
     events: list[Event] = []
     position, greatest, size = b"", cursor.greatest, 0
     for scanned, (row, stored) in enumerate(rows.scan(EVENT, after=_start(cursor, floor_hlc))):
         due = _is_due(row, target, cursor.vector)
         if scanned == scan_rows_max or (due and (len(events) == limit or size >= bytes_max)):
-            return Page(events, Cursor(cursor.vector, greatest, Sweep(target, position)), True)
+            return Page(events, Cursor(cursor.vector, greatest, Sweep(target, position)), True, cursor, target)
         position = row[1:]
         if due:
             events.append(_unpack_event(position, stored, late=position < cursor.greatest))
             size += len(stored)
             greatest = max(greatest, position)
     seen = cursor.vector.join(target)
-    return Page(events, Cursor(seen, greatest), not seen.dominates(vector))
+    return Page(events, Cursor(seen, greatest), not seen.dominates(vector), cursor, target)
 
 
 def _start(cursor: Cursor, floor_hlc: int | None) -> bytes | None:

@@ -143,6 +143,7 @@ class Event(Struct, array_like=True, frozen=True):
     wall_ms: int
     event: bytes
     late: bool  # It sorts before events that the cursor had already passed.
+    cursor: bytes  # To go on right after this event.
 
 
 class Events(Reply, array_like=True, frozen=True, tag="events"):

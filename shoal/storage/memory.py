@@ -112,16 +112,20 @@ class MemoryStorage:
         """Let the next `write` or `sync` find the disk full."""
         self._fails_next.add(operation)
 
-    def crash(self, keep: int | None = 0) -> MemoryStorage:
-        """What is left after a crash: the synced writes and the first `keep` unsynced ones.
+    def left_by_crash(self, keep: int | None = 0) -> MemoryStorage:
+        """What a crash now would leave: the synced writes and the first `keep` unsynced ones.
 
-        0 is a power cut at its worst; None keeps all, as `kill -9` does. This
-        storage is dead from now on: whoever still holds it can do nothing.
+        0 is a power cut at its worst; None keeps all, as `kill -9` does.
         """
         left = MemoryStorage(self._durable.rows)
         for write in self._unsynced[:keep]:
             left._shown.apply(write)
             left._durable.apply(write)
+        return left
+
+    def crash(self, keep: int | None = 0) -> MemoryStorage:
+        """Crash, and return what is left. This storage is dead from now on: whoever still holds it can do nothing."""
+        left = self.left_by_crash(keep)
         self._over = "lost in a crash"
         return left
 

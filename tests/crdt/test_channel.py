@@ -64,7 +64,9 @@ def edited(blobs: list[bytes], edit: tuple[str, int, int]) -> list[bytes]:
 @given(edits)
 @settings(max_examples=80)
 def test_every_checkpoint_of_a_history_loads_as_it_was_saved(history: list[tuple[str, int, int]]) -> None:
-    store, shape, blobs, saved = Store(), None, [], {}
+    store, saved = Store(), {}
+    shape: Shape | None = None
+    blobs: list[bytes] = []
     for edit in history:
         blobs = edited(blobs, edit)
         packed = msgspec.msgpack.encode(blobs)
@@ -76,7 +78,9 @@ def test_every_checkpoint_of_a_history_loads_as_it_was_saved(history: list[tuple
 @given(edits)
 @settings(max_examples=40)
 def test_the_hash_depends_on_the_value_alone(history: list[tuple[str, int, int]]) -> None:
-    store, shape, blobs = Store(), None, []
+    store = Store()
+    shape: Shape | None = None
+    blobs: list[bytes] = []
     for edit in history:
         blobs = edited(blobs, edit)
         packed = msgspec.msgpack.encode(blobs)
@@ -85,7 +89,9 @@ def test_the_hash_depends_on_the_value_alone(history: list[tuple[str, int, int]]
 
 
 def test_chains_are_bounded() -> None:
-    store, shape, blobs = Store(), None, []
+    store = Store()
+    shape: Shape | None = None
+    blobs: list[bytes] = []
     for turn in range(5 * DEPTH_MAX):
         blobs = [*blobs, POOL[turn % 60]]
         _, shape = store.save(msgspec.msgpack.encode(blobs), shape)
@@ -94,7 +100,9 @@ def test_chains_are_bounded() -> None:
 
 
 def test_a_growing_list_is_not_written_again() -> None:
-    store, shape, blobs = Store(), None, []
+    store = Store()
+    shape: Shape | None = None
+    blobs: list[bytes] = []
     new = 0
     for turn in range(500):
         blobs = [*blobs, Random(turn).randbytes(2000)]
@@ -115,7 +123,8 @@ def test_an_unchanged_value_points_at_where_it_changed_last() -> None:
 
 
 def test_a_missing_base_is_noticed() -> None:
-    store, shape = Store(), None
+    store = Store()
+    shape: Shape | None = None
     blobs = [bytes([n]) * 3000 for n in range(8)]
     for size in (6, 8):
         id, shape = store.save(msgspec.msgpack.encode(blobs[:size]), shape)

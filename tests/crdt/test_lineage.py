@@ -156,7 +156,9 @@ def test_the_id_covers_the_values_and_not_their_recipes() -> None:
 
 
 def test_ancestry_follows_first_parents_back() -> None:
-    operations, rows, parents = [], DictRows(), []
+    rows = DictRows()
+    operations: list[Operation] = []
+    parents: list[bytes] = []
     for number in range(4):
         operations.append(operation(number, value=bytes([number]), parents=parents))
         operations[-1].apply(rows)

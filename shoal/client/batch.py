@@ -1,0 +1,124 @@
+"""A batch: writes to objects of one partition, as one operation, all or none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+from shoal import values
+from shoal.client.connection import Connection
+from shoal.client.thread import encode_channels, encode_metadata
+from shoal.errors import InvalidInput
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+
+R = TypeVar("R")
+BatchWrite = requests.Save | requests.Append | requests.Update | requests.Add | requests.Assign
+
+
+class Pending(Generic[R]):
+    """A reply that is there once the batch is durable."""
+
+    def __init__(self) -> None:
+        self._reply: R | None = None
+
+    @property
+    def reply(self) -> R:
+        """
+        Raises:
+            InvalidInput: the batch was not committed (yet).
+        """
+        if self._reply is None:
+            raise InvalidInput("the batch has not been committed: read the reply after `async with space.batch()`.")
+        return self._reply
+
+    def settle(self, reply: Any) -> None:
+        self._reply = reply
+
+
+class Batch:
+    """`async with space.batch() as b:` commits at the end, and nothing if the block raises."""
+
+    def __init__(self, connection: Connection, space: str, *, key: str | None, durability: Durability | None) -> None:
+        self._connection = connection
+        self._space = space
+        self._key = key
+        self._durability = durability
+        self._writes: list[BatchWrite] = []
+        self._pending: list[Pending[Any]] = []
+
+    async def __aenter__(self) -> Batch:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is None:
+            await self.commit()
+
+    def thread(self, name: str) -> BatchThread:
+        return BatchThread(self, self._space, name)
+
+    def counter(self, name: str) -> BatchCounter:
+        return BatchCounter(self, self._space, name)
+
+    def register(self, name: str) -> BatchRegister:
+        return BatchRegister(self, self._space, name)
+
+    def add(self, write: BatchWrite) -> Pending[Any]:
+        self._writes.append(write)
+        self._pending.append(Pending())
+        return self._pending[-1]
+
+    async def commit(self) -> None:
+        """Send what was collected; an empty batch does nothing.
+
+        Raises:
+            SpansPartitions: the objects do not share a partition; nothing was written.
+        """
+        if not self._writes:
+            return
+        writes, pending = self._writes, self._pending
+        self._writes, self._pending = [], []
+        reply = await self._connection.write(requests.Batch(list(writes)), key=self._key, durability=self._durability)
+        assert isinstance(reply, requests.BatchReply)
+        for waiting, answer in zip(pending, reply.replies, strict=True):
+            waiting.settle(answer)
+
+
+class BatchThread:
+    def __init__(self, batch: Batch, space: str, name: str) -> None:
+        self._batch, self._space, self._name = batch, space, name
+
+    def save(
+        self,
+        state: Mapping[str, Any],
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        branch: str = "main",
+        parent: str | None = None,
+        expect_head: str | None = None,
+        schema: int = 0,
+    ) -> Pending[requests.Saved]:
+        """Without `parent` or `expect_head` it builds on the branch's winner."""
+        packed = encode_metadata(metadata)
+        return self._batch.add(
+            requests.Save(self._space, self._name, encode_channels(state), packed, branch, parent, expect_head, schema)
+        )
+
+    def append(self, event: Any, *, key: str | None = None) -> Pending[requests.Appended]:
+        return self._batch.add(requests.Append(self._space, self._name, values.encode(event, where="event"), key))
+
+
+class BatchCounter:
+    def __init__(self, batch: Batch, space: str, name: str) -> None:
+        self._batch, self._space, self._name = batch, space, name
+
+    def add(self, amount: int = 1, *, key: str | None = None) -> Pending[requests.Added]:
+        return self._batch.add(requests.Add(self._space, self._name, amount, key))
+
+
+class BatchRegister:
+    def __init__(self, batch: Batch, space: str, name: str) -> None:
+        self._batch, self._space, self._name = batch, space, name
+
+    def set(self, value: Any) -> Pending[requests.Assigned]:
+        return self._batch.add(requests.Assign(self._space, self._name, values.encode(value, where="value")))

@@ -1,0 +1,25 @@
+"""What every handle shares: the session, and the store's defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shoal.config import Config
+from shoal.protocol.requests import AnyReply, AnyRequest, Durability
+from shoal.protocol.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    session: Session
+    config: Config
+    durability: Durability
+    now_ms: Callable[[], int]
+    entropy: Callable[[int], bytes]
+
+    async def write(self, request: AnyRequest, *, key: str | None, durability: Durability | None) -> AnyReply:
+        return await self.session.call(request, key=key, durability=durability or self.durability)
+
+    async def read(self, request: AnyRequest) -> AnyReply:
+        return await self.session.call(request)

@@ -1,0 +1,79 @@
+"""Counters and registers, as handles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shoal import values
+from shoal.client.connection import Connection
+from shoal.names import check_name
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+
+
+class Counter:
+    def __init__(self, connection: Connection, space: str, name: str) -> None:
+        self._connection = connection
+        self.space = check_name("space", space)
+        self.name = check_name("counter", name)
+
+    def __repr__(self) -> str:
+        return f"Counter({self.space!r}, {self.name!r})"
+
+    async def add(self, amount: int = 1, *, key: str | None = None, durability: Durability | None = None) -> int:
+        """Add `amount` (negative subtracts) and return the value. Of all adds with one `key`, one counts.
+
+        Raises:
+            KeyReused: `key` came before with another amount.
+        """
+        reply = await self._connection.write(requests.Add(self.space, self.name, amount, key), key=None, durability=durability)
+        assert isinstance(reply, requests.Added)
+        return reply.value
+
+    async def value(self) -> int:
+        """The value; 0 for a counter that was never added to."""
+        reply = await self._connection.read(requests.ReadCounter(self.space, self.name))
+        assert isinstance(reply, requests.CounterValue)
+        return reply.value
+
+
+class Register:
+    """One value, replaced as a whole. Concurrent values are kept, as siblings, until a write that has seen them.
+
+    The handle remembers what its last `get` or `siblings` has seen: a `set` after it
+    replaces just that. A `set` without a read before it replaces all that the node shows.
+    """
+
+    def __init__(self, connection: Connection, space: str, name: str) -> None:
+        self._connection = connection
+        self.space = check_name("space", space)
+        self.name = check_name("register", name)
+        self._context: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"Register({self.space!r}, {self.name!r})"
+
+    async def get(self, default: Any = None) -> Any:
+        """The latest value: the one that no other has seen; of concurrent ones, that with the greatest HLC."""
+        found = await self.siblings()
+        return found[0] if found else default
+
+    async def siblings(self) -> list[Any]:
+        """All concurrent values, the latest first; empty if it was never set."""
+        reply = await self._connection.read(requests.ReadRegister(self.space, self.name))
+        assert isinstance(reply, requests.Siblings)
+        self._context = reply.context
+        return [values.decode(sibling.value) for sibling in reply.siblings]
+
+    async def set(self, value: Any, *, key: str | None = None, durability: Durability | None = None) -> None:
+        """
+        Raises:
+            InvalidValue: `value` cannot be serialised.
+            TooManySiblings: too many concurrent values; read first.
+        """
+        packed = values.encode(value, where="value")
+        request = requests.Assign(self.space, self.name, packed, self._context)
+        reply = await self._connection.write(request, key=key, durability=durability)
+        assert isinstance(reply, requests.Assigned)
+        # We have now seen our own value; what else came meanwhile stays beside it.
+        self._context = reply.context if reply.siblings == 1 else self._context

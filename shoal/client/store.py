@@ -1,0 +1,140 @@
+"""The store and its spaces: where every handle comes from."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import get_args
+
+from shoal.client.batch import Batch
+from shoal.client.connection import Connection
+from shoal.client.document import Document
+from shoal.client.scalars import Counter, Register
+from shoal.client.thread import Thread
+from shoal.errors import InvalidInput
+from shoal.names import check_name
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability, ObjectKind
+
+# pycrdt keeps 53 bits of a Yjs client id; the top bit stays clear of other peers' rounding.
+CLIENT_ID_BITS = 53
+
+
+class Store:
+    """Made by `shoal.open` or `shoal.connect`; `async with` closes it."""
+
+    def __init__(self, connection: Connection, *, close: Callable[[], Awaitable[None]]) -> None:
+        self._connection = connection
+        self._close = close
+
+    async def __aenter__(self) -> Store:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def space(self, name: str) -> Space:
+        """
+        Raises:
+            InvalidName: `name` is not legal.
+        """
+        return Space(self._connection, name)
+
+    async def spaces(self) -> AsyncIterator[str]:
+        """The names of all spaces, in the order of their lengths, then bytes."""
+        after: str | None = None
+        while True:
+            page = await self._connection.read(requests.ListSpaces(after))
+            assert isinstance(page, requests.Names)
+            for name in page.names:
+                yield name
+            if not page.more:
+                return
+            after = page.names[-1]
+
+    async def status(self) -> requests.NodeStatus:
+        status = await self._connection.read(requests.Status())
+        assert isinstance(status, requests.NodeStatus)
+        return status
+
+    async def close(self) -> None:
+        """Finish what is under way, and release everything. Closing twice is allowed."""
+        await self._close()
+
+
+class Space:
+    """An isolated namespace: threads, documents, counters and registers by name."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self._connection = connection
+        self.name = check_name("space", name)
+
+    def __repr__(self) -> str:
+        return f"Space({self.name!r})"
+
+    def thread(self, name: str) -> Thread:
+        return Thread(self._connection, self.name, name)
+
+    def counter(self, name: str) -> Counter:
+        return Counter(self._connection, self.name, name)
+
+    def register(self, name: str) -> Register:
+        return Register(self._connection, self.name, name)
+
+    async def document(self, name: str) -> Document:
+        """Open a live local mirror of a document, under a client id of its own.
+
+        Raises:
+            Disconnected, Unavailable: its state could not be fetched.
+        """
+        # Never reused and never stored: two mirrors that share an id diverge for good.
+        client_id = int.from_bytes(self._connection.entropy(8), "big") >> (64 - CLIENT_ID_BITS)
+        return await Document.open(
+            self._connection.session,
+            self.name,
+            check_name("document", name),
+            client_id=client_id,
+            config=self._connection.config,
+            durability=self._connection.durability,
+        )
+
+    def batch(self, *, key: str | None = None, durability: Durability | None = None) -> Batch:
+        """Collect writes to objects that share a `{tag}`, and commit them as one."""
+        return Batch(self._connection, self.name, key=key, durability=durability)
+
+    async def watch(self, *, kind: ObjectKind | None = None, prefix: str = "") -> AsyncIterator[requests.Change]:
+        """Every durable change in this space from now on.
+
+        Raises:
+            SlowConsumer: too much waited for this iterator; read the state and watch again.
+            Disconnected: the node went away; the same.
+        """
+        if kind is not None and kind not in get_args(ObjectKind):
+            raise InvalidInput(f"kind must be one of {', '.join(get_args(ObjectKind))}; got {kind!r}.")
+        async with self._connection.session.subscribe(requests.Watch(self.name, kind, prefix)) as pushes:
+            async for push in pushes:
+                if isinstance(push, requests.Change):
+                    yield push
+
+    def threads(self, prefix: str = "") -> AsyncIterator[str]:
+        """Names in byte order; so do the others."""
+        return self._names("thread", prefix)
+
+    def documents(self, prefix: str = "") -> AsyncIterator[str]:
+        return self._names("document", prefix)
+
+    def counters(self, prefix: str = "") -> AsyncIterator[str]:
+        return self._names("counter", prefix)
+
+    def registers(self, prefix: str = "") -> AsyncIterator[str]:
+        return self._names("register", prefix)
+
+    async def _names(self, kind: ObjectKind, prefix: str) -> AsyncIterator[str]:
+        after: str | None = None
+        while True:
+            page = await self._connection.read(requests.ListObjects(self.name, kind, prefix, after))
+            assert isinstance(page, requests.Names)
+            for name in page.names:
+                yield name
+            if not page.more:
+                return
+            after = page.names[-1]

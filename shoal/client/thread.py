@@ -1,0 +1,171 @@
+"""A thread: one agent's line of work, as a handle.
+
+Law: the handle has a position per branch, which is what it last loaded or saved
+there; a save builds on it. A handle without a position builds on the branch's
+winner. So two handles that save on one checkpoint make a fork, which both can
+see (`Checkpoint.forked`), and neither overwrites the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from shoal import values
+from shoal.client.connection import Connection
+from shoal.client.journal import Journal
+from shoal.client.moments import moment
+from shoal.errors import InvalidInput, InvalidValue
+from shoal.names import check_name
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """An immutable snapshot of a thread's channels."""
+
+    id: str
+    parents: tuple[str, ...]
+    branch: str
+    heads: tuple[str, ...]  # Of the branch when this was answered, the winner first.
+    time: datetime
+    schema: int
+    _metadata: bytes = field(repr=False)
+    _channels: Mapping[str, bytes] | None = field(repr=False)
+
+    @property
+    def forked(self) -> bool:
+        """Whether the branch had more than one head."""
+        return len(self.heads) > 1
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return dict(values.decode(self._metadata))
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Channel name → value, decoded anew at each access: change it as you like.
+
+        Raises:
+            InvalidInput: this came from a history without states.
+            InvalidValue: a value's type is not registered here.
+        """
+        if self._channels is None:
+            raise InvalidInput(f"checkpoint {self.id} was listed without its state; load({self.id!r}) has it.")
+        return {name: values.decode(packed) for name, packed in self._channels.items()}
+
+
+class Thread:
+    def __init__(self, connection: Connection, space: str, name: str) -> None:
+        self._connection = connection
+        self.space = check_name("space", space)
+        self.name = check_name("thread", name)
+        self.journal = Journal(connection, space, name)
+        self._positions: dict[str, str] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def __repr__(self) -> str:
+        return f"Thread({self.space!r}, {self.name!r})"
+
+    async def save(
+        self,
+        state: Mapping[str, Any],
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        branch: str = "main",
+        expect_head: str | None = None,
+        schema: int = 0,
+        key: str | None = None,
+        durability: Durability | None = None,
+    ) -> Checkpoint:
+        """Save `state` (channel name → value) as a checkpoint, and build on it from now on.
+
+        `expect_head` is the id that must be the branch's only head, or NO_HEAD for a
+        branch that must not exist yet. `key` makes a repetition of this very save,
+        by anyone, return the first one's checkpoint.
+
+        Raises:
+            InvalidValue: a value cannot be serialised; the message shows the line that registers its type.
+            HeadMoved: `expect_head` does not hold.
+            OutcomeUnknown: no answer came; the same save with the same key is safe.
+        """
+        channels = encode_channels(state)
+        packed = encode_metadata(metadata)
+        # One save of a handle at a time and per branch: the next builds on this one.
+        async with self._turns[branch]:
+            request = requests.Save(
+                self.space,
+                self.name,
+                channels,
+                packed,
+                branch,
+                None if expect_head is not None else self._positions.get(branch),
+                expect_head,
+                schema,
+            )
+            saved = await self._connection.write(request, key=key, durability=durability)
+            assert isinstance(saved, requests.Saved)
+            self._positions[branch] = saved.id
+        return Checkpoint(
+            saved.id, tuple(saved.parents), branch, tuple(saved.heads), moment(saved.wall_ms), schema, packed, channels
+        )
+
+    async def load(self, checkpoint: str | None = None, *, branch: str = "main") -> Checkpoint:
+        """Load a checkpoint by id, or the branch's winner, and build on it from now on.
+
+        Raises:
+            NotFound: there is none.
+        """
+        found = await self._connection.read(requests.Load(self.space, self.name, checkpoint, branch))
+        assert isinstance(found, requests.Checkpoint)
+        self._positions[found.branch] = found.id
+        return _checkpoint(found, channels=True)
+
+    async def history(
+        self, *, branch: str = "main", before: str | None = None, limit: int | None = None, states: bool = False
+    ) -> AsyncIterator[Checkpoint]:
+        """Checkpoints from the branch's winner (or strictly before `before`) back, newest first."""
+        while limit is None or limit > 0:
+            asked = 100 if limit is None else min(limit, 100)
+            page = await self._connection.read(requests.History(self.space, self.name, branch, before, asked, states))
+            assert isinstance(page, requests.Checkpoints)
+            for found in page.items:
+                yield _checkpoint(found, channels=states)
+            if not page.more or not page.items:
+                return
+            before = page.items[-1].id
+            limit = None if limit is None else limit - len(page.items)
+
+    async def heads(self) -> dict[str, list[str]]:
+        """Branch name → ids of its heads, the winner first; more than one is a fork."""
+        found = await self._connection.read(requests.Heads(self.space, self.name))
+        assert isinstance(found, requests.Branches)
+        return found.branches
+
+
+def encode_channels(state: Mapping[str, Any]) -> dict[str, bytes]:
+    if not isinstance(state, Mapping):
+        raise InvalidValue(f"a state is a mapping of channel names to values, not {type(state).__name__}. Nothing was written.")
+    return {check_name("channel", name): values.encode(value, where=f"state[{name!r}]") for name, value in state.items()}
+
+
+def encode_metadata(metadata: Mapping[str, Any] | None) -> bytes:
+    return b"\x80" if metadata is None else values.encode(dict(metadata), where="metadata")
+
+
+def _checkpoint(found: requests.Checkpoint, *, channels: bool) -> Checkpoint:
+    return Checkpoint(
+        found.id,
+        tuple(found.parents),
+        found.branch,
+        tuple(found.heads),
+        moment(found.wall_ms),
+        found.schema,
+        found.metadata,
+        found.channels if channels else None,
+    )

@@ -1,0 +1,349 @@
+"""Data types over storage: every write becomes one operation, every read is covered by an fsync.
+
+Laws:
+- One write batch holds the log entry, the objects' rows and the partition's
+  vector; they are on disk together or not at all.
+- An opening takes a new random origin at its first write, recorded in the same
+  batch that uses it first, so no restart, restore or clone reuses a dot.
+- Nothing in memory moves before the write is made: a request that is refused, or
+  that storage refuses, leaves no trace.
+- A read waits for the group commit that covers the last write to its partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.cluster import operation
+from shoal.cluster.partition import partition_of
+from shoal.config import Config
+from shoal.crdt import document
+from shoal.crdt.clock import HybridClock
+from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.rows import Stamp, successor
+from shoal.errors import KeyExpired, KeyReused, SpansPartitions, TooLarge
+from shoal.node import mutation, scalars
+from shoal.node.decision import Decision, WriteReply
+from shoal.node.documents import Documents, Place
+from shoal.node.environment import Environment
+from shoal.node.feed import Feed, Staged
+from shoal.node.mutation import Mutation
+from shoal.node.opening import Opening
+from shoal.node.partitions import Partition, Partitions
+from shoal.node.threads import Threads
+from shoal.node.transaction import ObjectRows, Transaction
+from shoal.protocol import requests
+from shoal.protocol.keys import key_wall_ms
+from shoal.storage import keys
+from shoal.storage.commit import GroupCommit
+from shoal.storage.interface import Storage
+from shoal.storage.keys import Kind
+
+SingleWrite = requests.Save | requests.Append | requests.Update | requests.Patch | requests.Add | requests.Assign
+
+
+class Target(NamedTuple):
+    """The object that a request is about."""
+
+    kind: Kind
+    space: str
+    name: str
+
+    @property
+    def partition(self) -> int:
+        return partition_of(self.space, self.name)
+
+
+class Issued(NamedTuple):
+    reply: requests.AnyReply
+    number: int  # The storage write to wait for.
+
+
+class Remembered(msgspec.Struct, array_like=True, frozen=True):
+    """What is kept of a request under its idempotency key."""
+
+    digest: bytes  # SHA-256 of the request.
+    wall_ms: int
+    reply: requests.AnyReply
+
+
+_LABELS: dict[Kind, requests.ObjectKind] = {
+    Kind.THREAD: "thread",
+    Kind.DOCUMENT: "document",
+    Kind.COUNTER: "counter",
+    Kind.REGISTER: "register",
+}
+
+_encoder = msgspec.msgpack.Encoder()
+_remembered = msgspec.msgpack.Decoder(Remembered)
+
+
+def target_of(request: SingleWrite | requests.AnyRead) -> Target:
+    match request:
+        case requests.Save() | requests.Append() | requests.Load() | requests.History() | requests.Heads():
+            return Target(Kind.THREAD, request.space, request.thread)
+        case requests.ReadJournal():
+            return Target(Kind.THREAD, request.space, request.thread)
+        case requests.Update() | requests.Patch() | requests.ReadDocument() | requests.ReadDocumentJson():
+            return Target(Kind.DOCUMENT, request.space, request.document)
+        case requests.Add() | requests.ReadCounter():
+            return Target(Kind.COUNTER, request.space, request.counter)
+        case requests.Assign() | requests.ReadRegister():
+            return Target(Kind.REGISTER, request.space, request.register)
+        case _:
+            raise AssertionError(f"{type(request).__name__} is about no object")
+
+
+class Database:
+    def __init__(
+        self, storage: Storage, commit: GroupCommit, *, opening: Opening, environment: Environment, config: Config, feed: Feed
+    ) -> None:
+        self._storage = storage
+        self._commit = commit
+        self._opening = opening
+        self._environment = environment
+        self._config = config
+        self._feed = feed
+        self._clock = HybridClock()
+        self._partitions = Partitions(storage, self._clock)
+        self.threads = Threads(config)
+        self.documents = Documents(config, environment)
+        self.operations = 0
+
+    # ── writes ────────────────────────────────────────────────────────────────
+
+    def issue(self, request: requests.AnyWrite, key: str | None) -> Issued:
+        """Decide, apply and write a request as one operation, not yet durable.
+
+        Raises:
+            ShoalError: as the data types say. Nothing was written.
+        """
+        writes: Sequence[SingleWrite] = request.writes if isinstance(request, requests.Batch) else (request,)
+        partition = self._partitions.load(self._partition_of(writes))
+        if key is not None and (known := self._known(partition, key, request)) is not None:
+            return known
+        transaction = Transaction(self._storage)
+        try:
+            return self._issue(transaction, partition, request, writes, key)
+        except BaseException:
+            transaction.abandoned()
+            raise
+
+    def _issue(
+        self,
+        transaction: Transaction,
+        partition: Partition,
+        request: requests.AnyWrite,
+        writes: Sequence[SingleWrite],
+        key: str | None,
+    ) -> Issued:
+        stamp = self._stamp(transaction, partition)
+        replies: list[WriteReply] = []
+        mutations: list[Mutation] = []
+        staged: list[Staged] = []
+        for write in writes:
+            target = target_of(write)
+            here = stamp._replace(nth=len(mutations))
+            decision = self._decide(transaction, partition, target, here, write, key)
+            replies.append(decision.reply)
+            if decision.change is not None:
+                mutations.append(Mutation(target.kind, target.space, target.name, decision.change))
+                self._list(transaction, target)
+                if self._feed.wanted(target.space):
+                    staged.append(_staged(target, here, write, decision))
+        reply = requests.BatchReply(replies) if isinstance(request, requests.Batch) else replies[0]  # type: ignore[arg-type]
+        if key is not None:
+            self._remember(transaction, partition, key, Remembered(_digest(request), stamp.wall_ms, reply))
+        if mutations:
+            return Issued(reply, self._log(transaction, partition, stamp, mutation.encode(mutations), staged, key))
+        if key is not None:
+            partition.written = self._commit.write(transaction.rows)
+        transaction.written()
+        return Issued(reply, partition.written)
+
+    def _stamp(self, transaction: Transaction, partition: Partition) -> Stamp:
+        origin = self._opening.origin(transaction)
+        wall_ms = self._environment.now_ms()
+        dot = Dot(origin, partition.tip(origin).sequence + 1)
+        return Stamp(dot, self._clock.issue(wall_ms), wall_ms, partition.vector)
+
+    def _decide(
+        self,
+        transaction: Transaction,
+        partition: Partition,
+        target: Target,
+        stamp: Stamp,
+        write: SingleWrite,
+        key: str | None,
+    ) -> Decision:
+        rows = ObjectRows(transaction, keys.object_rows(partition.number, *target))
+        match write:
+            case requests.Save():
+                return self.threads.save(transaction, rows, stamp, write, key)
+            case requests.Append():
+                return self.threads.append(rows, stamp, write)
+            case requests.Add():
+                return scalars.add(rows, stamp, write)
+            case requests.Assign():
+                return scalars.assign(rows, stamp, write, self._config)
+            case requests.Update():
+                return self.documents.update(Place(transaction, rows, _snapshot_key(target)), stamp, write)
+            case requests.Patch():
+                return self.documents.patch(Place(transaction, rows, _snapshot_key(target)), stamp, write)
+
+    def _log(
+        self,
+        transaction: Transaction,
+        partition: Partition,
+        stamp: Stamp,
+        payload: bytes,
+        staged: list[Staged],
+        key: str | None,
+    ) -> int:
+        """Write the operation with everything it changed; then, and only then, move what is in memory."""
+        dot = stamp.dot
+        delta = stamp.context.since(partition.context)
+        body = operation.encode(operation.Body(stamp.hlc, stamp.wall_ms, sorted(delta.items()), key, payload))
+        tip = operation.Tip(
+            dot.sequence, stamp.hlc, operation.chain(partition.tip(dot.origin).chain, partition.number, dot, body)
+        )
+        transaction.put(keys.log(partition.number, dot), body)
+        transaction.put(keys.vector(partition.number, dot.origin), tip.pack())
+        number = self._commit.write(transaction.rows)
+        partition.context = stamp.context.advance(dot)
+        partition.advance(dot, tip, written=number)
+        self.operations += 1
+        transaction.written()
+        if staged:
+            self._feed.stage(number, staged)
+        return number
+
+    def _partition_of(self, writes: Sequence[SingleWrite]) -> int:
+        if not writes:
+            raise SpansPartitions("a batch must hold at least one write. Nothing was written.")
+        if len(writes) > self._config.batch_writes_max:
+            raise TooLarge(
+                f"a batch holds at most {self._config.batch_writes_max} writes; this one has {len(writes)}. "
+                "Nothing was written."
+            )
+        first, *others = map(target_of, writes)
+        partition = first.partition
+        for other in others:
+            if other.partition != partition:
+                raise SpansPartitions(
+                    f"a batch must stay in one partition: {first.kind.label} {first.name!r} and {other.kind.label} "
+                    f"{other.name!r} do not. Nothing was written. Give their names a common tag, as in "
+                    "'{crew-7}/planner' and '{crew-7}/tokens', and use one space."
+                )
+        return partition
+
+    def _list(self, transaction: Transaction, target: Target) -> None:
+        """Enter a new object into the catalog."""
+        entry = keys.catalog(target.space, target.kind, target.name)
+        if transaction.get(entry) is None:
+            transaction.put(entry, b"")
+
+    # ── idempotency keys ──────────────────────────────────────────────────────
+
+    def _known(self, partition: Partition, key: str, request: requests.AnyWrite) -> Issued | None:
+        """The reply that was given to this key before. Looked up ahead of every precondition."""
+        stored = self._storage.get(keys.request_key(partition.number, key))
+        if stored is not None:
+            remembered = _remembered.decode(stored)
+            if remembered.digest != _digest(request):
+                raise KeyReused(
+                    f"idempotency key {key!r} has come before with another request. Nothing was written. "
+                    "Use a new key for a new request."
+                )
+            return Issued(remembered.reply, partition.written)
+        made_ms = key_wall_ms(key)
+        if made_ms is not None and made_ms < self._environment.now_ms() - self._config.key_window_s * 1000:
+            raise KeyExpired(
+                f"idempotency key {key!r} is older than {self._config.key_window_s} s, for which keys are remembered. "
+                "Nothing was written now; read the state to see whether it was written then."
+            )
+        return None
+
+    def _remember(self, transaction: Transaction, partition: Partition, key: str, remembered: Remembered) -> None:
+        transaction.put(keys.request_key(partition.number, key), _encoder.encode(remembered))
+
+    # ── reads ─────────────────────────────────────────────────────────────────
+
+    def rows(self, target: Target) -> ObjectRows:
+        return ObjectRows(Transaction(self._storage), keys.object_rows(target.partition, *target))
+
+    def document(self, target: Target) -> Place:
+        transaction = Transaction(self._storage)
+        rows = ObjectRows(transaction, keys.object_rows(target.partition, *target))
+        return Place(transaction, rows, _snapshot_key(target))
+
+    def exists(self, target: Target) -> bool:
+        return self._storage.get(keys.catalog(*_catalogued(target))) is not None
+
+    def vector(self, target: Target) -> VersionVector:
+        return self._partitions.load(target.partition).vector
+
+    def floor_hlc(self, target: Target, seen: VersionVector) -> int | None:
+        """The least HLC of the operations that `seen` does not cover; None if the log cannot tell."""
+        partition = self._partitions.load(target.partition)
+        floor = self._clock.last + 1
+        for origin, lacking in partition.vector.missing(seen).items():
+            stored = self._storage.get(keys.log(partition.number, Dot(origin, lacking.start)))
+            if stored is None:
+                return None
+            floor = min(floor, operation.decode(stored).hlc)
+        return floor
+
+    def durable(self, target: Target) -> Awaitable[None]:
+        """Wait until what a read of this object can show is durable."""
+        return self._commit.covered(self._partitions.written(target.partition))
+
+    def all_durable(self) -> Awaitable[None]:
+        return self._commit.covered(self._commit.written)
+
+    def names(self, space: str, kind: Kind, *, prefix: str, after: str | None, limit: int) -> list[str]:
+        """Up to `limit` names that begin with `prefix`, above `after`, in byte order."""
+        start = keys.catalog(space, kind, prefix)
+        stop = successor(start)
+        if after is not None:
+            start = max(start, keys.catalog(space, kind, after) + b"\x00")
+        if stop is not None and start >= stop:
+            return []
+        return [keys.split_catalog(key)[2] for key, _ in self._storage.scan(start, stop, limit=limit)]
+
+    def spaces(self, *, after: str | None, limit: int) -> list[str]:
+        """Up to `limit` spaces, in the order of (length, bytes) of their names; skips from one to the next."""
+        found: list[str] = []
+        start = keys.CATALOG if after is None else successor(keys.catalog_of(after))
+        stop = successor(keys.CATALOG)
+        while len(found) < limit and start is not None:
+            row = next(iter(self._storage.scan(start, stop, limit=1)), None)
+            if row is None:
+                break
+            found.append(keys.split_catalog(row[0])[0])
+            start = successor(keys.catalog_of(found[-1]))
+        return found
+
+
+def _catalogued(target: Target) -> tuple[str, Kind, str]:
+    return target.space, target.kind, target.name
+
+
+def _snapshot_key(target: Target) -> bytes:
+    return keys.snapshot(target.partition, *target)
+
+
+def _digest(request: requests.AnyWrite) -> bytes:
+    return sha256(_encoder.encode(request)).digest()
+
+
+def _staged(target: Target, stamp: Stamp, write: SingleWrite, decision: Decision) -> Staged:
+    what = str(type(write).__struct_config__.tag)
+    change = requests.Change(target.space, _LABELS[target.kind], target.name, what, decision.id, stamp.hlc, stamp.wall_ms)
+    if isinstance(decision.change, document.Update):
+        return Staged(change, requests.Edit(decision.attached.content, decision.change.roots))
+    return Staged(change)

@@ -1,0 +1,150 @@
+"""Documents over storage: a bounded cache of live replicas, and snapshots that make opening cheap.
+
+Laws:
+- A live replica holds what storage holds, or it is dropped: an update that could
+  not be written is never shown.
+- A snapshot is derived: it covers every update up to its position, is written in
+  the batch of the update that made it due, and may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from hashlib import sha256
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.config import Config
+from shoal.crdt import document, patch
+from shoal.crdt.document import LiveDocument
+from shoal.crdt.rows import POSITION_BYTES, Stamp
+from shoal.node.decision import Decision
+from shoal.node.environment import Environment
+from shoal.node.mutation import Attached
+from shoal.node.transaction import ObjectRows, Transaction
+from shoal.protocol import requests
+from shoal.protocol.requests import RootKind
+
+CLIENT_ID_BITS = 53
+
+# A snapshot of n bytes is due after n / 256 updates at the earliest, so that large
+# documents do not write themselves again and again for small edits.
+_SNAPSHOT_BYTES_PER_UPDATE = 256
+
+
+class Place(NamedTuple):
+    """Where a document is, within a transaction."""
+
+    transaction: Transaction
+    rows: ObjectRows
+    snapshot_key: bytes
+
+
+class _Open:
+    """A live document, and how far its snapshot is behind."""
+
+    __slots__ = ("live", "snapshot_bytes", "updates_since")
+
+    def __init__(self, live: LiveDocument, *, snapshot_bytes: int, updates_since: int) -> None:
+        self.live = live
+        self.snapshot_bytes = snapshot_bytes
+        self.updates_since = updates_since
+
+
+class Documents:
+    def __init__(self, config: Config, environment: Environment) -> None:
+        self._config = config
+        self._environment = environment
+        self._open: OrderedDict[bytes, _Open] = OrderedDict()
+
+    # ── writes ────────────────────────────────────────────────────────────────
+
+    def update(self, place: Place, stamp: Stamp, request: requests.Update) -> Decision:
+        """
+        Raises:
+            NotReady, InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.check`. Nothing was written.
+        """
+        return self._integrated(place, stamp, request.update, request.roots, requests.Updated())
+
+    def patch(self, place: Place, stamp: Stamp, request: requests.Patch) -> Decision:
+        """
+        Raises:
+            InvalidValue: this is no JSON Patch, or an operation in it cannot be applied. Nothing was written.
+            Conflict: a `test` in it failed. Nothing was written.
+        """
+        live = self._opened(place).live
+        client_id = int.from_bytes(self._environment.entropy(8), "big") >> (64 - CLIENT_ID_BITS)
+        patched = patch.patch(live, request.patch, client_id=client_id)
+        decision = self._integrated(place, stamp, patched.update, patched.roots, requests.Updated())
+        return decision._replace(reply=_json(live))
+
+    def _integrated(
+        self,
+        place: Place,
+        stamp: Stamp,
+        update: bytes,
+        roots: dict[str, RootKind],
+        reply: requests.Updated,
+    ) -> Decision:
+        opened = self._opened(place)
+        opened.live.integrate(update, roots)
+        place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
+        declared = {name: kind for name, kind in roots.items() if not document.declarations(place.rows, name)}
+        change = document.Update(sha256(update).digest(), declared)
+        document.apply(place.rows, stamp, change, update)
+        opened.updates_since += 1
+        if opened.updates_since >= self._due(opened):
+            snapshot = opened.live.snapshot()
+            place.transaction.put(place.snapshot_key, stamp.pack_position() + snapshot)
+            opened.snapshot_bytes, opened.updates_since = len(snapshot), 0
+        return Decision(change, Attached(update), reply)
+
+    def _due(self, opened: _Open) -> int:
+        return max(self._config.document_snapshot_updates, opened.snapshot_bytes // _SNAPSHOT_BYTES_PER_UPDATE)
+
+    # ── reads ─────────────────────────────────────────────────────────────────
+
+    def state(self, place: Place, state: bytes) -> requests.DocumentState:
+        """
+        Raises:
+            InvalidValue: `state` is no state vector.
+        """
+        live = self._opened(place).live
+        return requests.DocumentState(live.update_since(state), dict(live.roots))
+
+    def json(self, place: Place) -> requests.DocumentJson:
+        return _json(self._opened(place).live)
+
+    # ── live replicas ─────────────────────────────────────────────────────────
+
+    def _opened(self, place: Place) -> _Open:
+        found = self._open.get(place.snapshot_key)
+        if found is None:
+            found = self._open[place.snapshot_key] = self._load(place)
+            while len(self._open) > self._config.document_cache_max:
+                self._open.popitem(last=False)
+        else:
+            self._open.move_to_end(place.snapshot_key)
+        return found
+
+    def _load(self, place: Place) -> _Open:
+        stored = place.transaction.get(place.snapshot_key)
+        position = None if stored is None else stored[:POSITION_BYTES]
+        snapshot = document.EMPTY if stored is None else stored[POSITION_BYTES:]
+        updates = [update for _, update in document.updates(place.rows, after=position)]
+        live = LiveDocument(
+            bytes_max=self._config.document_bytes_max,
+            roots_max=self._config.roots_max,
+            snapshot=snapshot,
+            updates=updates,
+            roots=document.roots(place.rows),
+        )
+        return _Open(live, snapshot_bytes=len(snapshot), updates_since=len(updates))
+
+    def _drop(self, snapshot_key: bytes) -> None:
+        self._open.pop(snapshot_key, None)
+
+
+def _json(live: LiveDocument) -> requests.DocumentJson:
+    return requests.DocumentJson(msgspec.json.encode(live.to_json()))

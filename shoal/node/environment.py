@@ -1,0 +1,46 @@
+"""Time, randomness and threads, as arguments.
+
+Law: nothing else below `shoal.node` calls time, random, os.urandom or a thread
+pool, so that a simulator can run the real node in virtual time, from one seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class RunBlocking(Protocol):
+    def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    now_ms: Callable[[], int]  # Wall clock, milliseconds since 1970.
+    monotonic: Callable[[], float]  # Seconds.
+    entropy: Callable[[int], bytes]  # That many random bytes.
+    run_blocking: RunBlocking
+    close: Callable[[], None]
+
+
+def system_environment() -> Environment:
+    """The real one. Its single thread serves fsyncs, which the kernel serialises anyway."""
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="shoal-sync")
+
+    def run_blocking(function: Callable[[], T], /) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(pool, function)
+
+    return Environment(
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        monotonic=time.monotonic,
+        entropy=os.urandom,
+        run_blocking=run_blocking,
+        close=lambda: pool.shutdown(wait=True),
+    )

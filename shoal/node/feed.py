@@ -1,0 +1,152 @@
+"""Who is told what became durable.
+
+Laws:
+- A change is staged when it is written and published when the group commit that
+  covers it is done, in the order of the writes: nobody is shown what a power
+  cut could still take back.
+- A subscriber has a buffer of bounded bytes. Past it the buffer is dropped and
+  the subscriber gets SlowConsumer, then nothing: it has to read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from shoal.errors import Overloaded, ShoalError, ShuttingDown, SlowConsumer
+from shoal.protocol.requests import Change, DocumentState, Edit, Follow, Push, Subscription, Watch
+
+_OVERHEAD_BYTES = 200  # Of a push as a Python object.
+
+
+class Staged(NamedTuple):
+    """One mutation: what watchers of its space see, and what followers of its document get."""
+
+    change: Change
+    edit: Edit | None = None
+
+
+class Subscriber:
+    """An asynchronous iterator over pushes; ends with an error, or never."""
+
+    def __init__(self, subscription: Subscription, bytes_max: int) -> None:
+        self.subscription = subscription
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._waiting: deque[tuple[Push, int]] = deque()
+        self._ended: ShoalError | None = None
+        self._wake = asyncio.Event()
+
+    def __aiter__(self) -> Subscriber:
+        return self
+
+    async def __anext__(self) -> Push:
+        while not self._waiting:
+            if self._ended is not None:
+                raise self._ended
+            self._wake.clear()
+            await self._wake.wait()
+        push, size = self._waiting.popleft()
+        self._bytes -= size
+        return push
+
+    def offer(self, push: Push) -> None:
+        if self._ended is not None:
+            return
+        size = _size(push)
+        self._bytes += size
+        # One push alone is always taken: an initial state may be larger than the bound.
+        if self._bytes > self._bytes_max and self._waiting:
+            self._waiting.clear()
+            self.end(
+                SlowConsumer(
+                    f"more than {self._bytes_max} bytes waited for this subscriber, and were dropped. "
+                    "Read the current state, and subscribe again."
+                )
+            )
+            return
+        self._waiting.append((push, size))
+        self._wake.set()
+
+    def lead(self, push: Push) -> None:
+        """Put the initial state ahead of what was offered meanwhile."""
+        self._bytes += (size := _size(push))
+        self._waiting.appendleft((push, size))
+        self._wake.set()
+
+    def end(self, error: ShoalError) -> None:
+        self._ended = error
+        self._wake.set()
+
+    def wants(self, staged: Staged) -> Push | None:
+        change, wanted = staged.change, self.subscription
+        if isinstance(wanted, Follow):
+            mine = change.space == wanted.space and change.name == wanted.document
+            return staged.edit if mine else None
+        if change.space != wanted.space or not change.name.startswith(wanted.prefix):
+            return None
+        return change if wanted.kind is None or wanted.kind == change.kind else None
+
+
+def _size(push: Push) -> int:
+    match push:
+        case DocumentState() | Edit():
+            return _OVERHEAD_BYTES + len(push.update)
+        case Change():
+            return _OVERHEAD_BYTES + len(push.name)
+
+
+class Feed:
+    def __init__(self, *, subscribers_max: int, bytes_max: int) -> None:
+        self._subscribers_max = subscribers_max
+        self._bytes_max = bytes_max
+        self._subscribers: dict[str, set[Subscriber]] = {}  # By space.
+        self._staged: deque[tuple[int, list[Staged]]] = deque()  # Bounded by writes_pending_max.
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def wanted(self, space: str) -> bool:
+        """Whether anybody listens to a space: if not, staging is skipped."""
+        return space in self._subscribers
+
+    def stage(self, number: int, staged: list[Staged]) -> None:
+        self._staged.append((number, staged))
+
+    def publish(self, durable: int) -> None:
+        while self._staged and self._staged[0][0] <= durable:
+            for staged in self._staged.popleft()[1]:
+                for subscriber in self._subscribers.get(staged.change.space, ()):
+                    if (push := subscriber.wants(staged)) is not None:
+                        subscriber.offer(push)
+
+    @contextmanager
+    def subscriber(self, subscription: Watch | Follow) -> Iterator[Subscriber]:
+        """
+        Raises:
+            Overloaded: the node has as many subscribers as it may.
+        """
+        if self._count >= self._subscribers_max:
+            raise Overloaded(
+                f"this node has {self._count} subscribers, which is its bound. Try again later.", retry_after_s=1.0
+            )
+        subscriber = Subscriber(subscription, self._bytes_max)
+        members = self._subscribers.setdefault(subscription.space, set())
+        members.add(subscriber)
+        self._count += 1
+        try:
+            yield subscriber
+        finally:
+            self._count -= 1
+            members.discard(subscriber)
+            if not members:
+                self._subscribers.pop(subscription.space, None)
+
+    def close(self) -> None:
+        for members in list(self._subscribers.values()):
+            for subscriber in list(members):
+                subscriber.end(ShuttingDown("the node is stopping. Subscribe again, here later or elsewhere."))

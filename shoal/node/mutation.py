@@ -1,0 +1,119 @@
+"""Mutations: which change to which object, and how each kind of change is applied.
+
+Law: `apply` is the only way into an object's rows, for operations issued here,
+received from a peer, or folded again from the log. A change names its larger
+bytes by hash; they travel beside it (`Attached`), are stored once, as rows, and
+`attached_of` finds them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, assert_never
+
+import msgspec
+
+from shoal.crdt import counter, document, journal, lineage, register
+from shoal.crdt.rows import Rows, Stamp
+from shoal.errors import StoreCorrupt
+from shoal.storage.keys import Kind
+
+Change = lineage.Save | journal.Append | document.Update | counter.Add | register.Assign
+
+
+class Mutation(msgspec.Struct, array_like=True, frozen=True):
+    kind: int
+    space: str
+    name: str
+    change: Change
+
+
+class Attached(NamedTuple):
+    """The bytes beside a change: a record, an event or an update; and a checkpoint's new chunks."""
+
+    content: bytes = b""
+    chunks: Mapping[bytes, bytes] = {}
+
+
+NOTHING = Attached()
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Mutation])
+
+
+def encode(mutations: list[Mutation]) -> bytes:
+    return _encoder.encode(mutations)
+
+
+def decode(payload: bytes) -> list[Mutation]:
+    """
+    Raises:
+        StoreCorrupt: the payload of a stored operation cannot be read.
+    """
+    try:
+        return _decoder.decode(payload)
+    except msgspec.DecodeError as error:
+        raise StoreCorrupt(f"an operation in the log cannot be decoded ({error}). Run `shoal verify`.") from None
+
+
+def kind_of(change: Change) -> Kind:
+    match change:
+        case lineage.Save() | journal.Append():
+            return Kind.THREAD
+        case document.Update():
+            return Kind.DOCUMENT
+        case counter.Add():
+            return Kind.COUNTER
+        case register.Assign():
+            return Kind.REGISTER
+        case _:
+            assert_never(change)
+
+
+def apply(rows: Rows, stamp: Stamp, change: Change, attached: Attached) -> None:
+    match change:
+        case lineage.Save():
+            lineage.apply(rows, stamp, change, record=attached.content, chunks=attached.chunks)
+        case journal.Append():
+            journal.apply(rows, stamp, change, attached.content)
+        case document.Update():
+            document.apply(rows, stamp, change, attached.content)
+        case counter.Add():
+            counter.apply(rows, stamp, change)
+        case register.Assign():
+            register.apply(rows, stamp, change)
+        case _:
+            assert_never(change)
+
+
+def attached_of(rows: Rows, stamp: Stamp, change: Change) -> Attached:
+    """What travelled beside a change that was applied to `rows`.
+
+    Raises:
+        StoreCorrupt: a row that must be there is not.
+    """
+    match change:
+        case lineage.Save():
+            return _record_of(rows, change)
+        case journal.Append():
+            return Attached(journal.payload_of(rows, stamp, change))
+        case document.Update():
+            return Attached(document.payload_of(rows, stamp, change))
+        case counter.Add() | register.Assign():
+            return NOTHING
+        case _:
+            assert_never(change)
+
+
+def _record_of(rows: Rows, change: lineage.Save) -> Attached:
+    packed = lineage.packed_record(rows, change.id)
+    if packed is None:
+        raise StoreCorrupt(f"checkpoint {change.id.hex()} is in the log and not in its thread. Run `shoal verify`.")
+    chunks: dict[bytes, bytes] = {}
+    for recipe in lineage.decode_record(packed).channels.values():
+        for digest in recipe.chunks:
+            piece = lineage.chunk(rows, digest)
+            if piece is None:
+                raise StoreCorrupt(f"chunk {digest.hex()} of checkpoint {change.id.hex()} is missing. Run `shoal verify`.")
+            chunks[digest] = piece
+    return Attached(packed, chunks)

@@ -1,0 +1,96 @@
+"""A node: storage, group commit, database and service, from start to stop.
+
+Laws:
+- Starting either gives a node that serves, or raises and releases everything.
+- Stopping refuses new requests, waits for what is under way to be durable, writes
+  the clean-stop marker, and closes. After a failed write it leaves no marker: the
+  next opening then checks what the crash left.
+- A listener is not the node's: whoever has one stops it first.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shoal.config import Config, checked
+from shoal.node.database import Database
+from shoal.node.environment import Environment
+from shoal.node.feed import Feed
+from shoal.node.opening import Opening
+from shoal.node.service import Service
+from shoal.storage.commit import GroupCommit, LoggedStorage
+from shoal.storage.rocks import RocksStorage
+
+
+class Node:
+    def __init__(self, storage: LoggedStorage, *, config: Config, environment: Environment) -> None:
+        """Compose a node over an open storage, which it closes when it stops.
+
+        Raises:
+            StoreCorrupt: the last opening was cut off, and its log has a hole.
+        """
+        feed = Feed(subscribers_max=config.subscribers_max, bytes_max=config.subscription_bytes_max)
+        self._storage = storage
+        self._environment = environment
+        self._opening = Opening(storage, environment.entropy)
+        self._commit = GroupCommit(
+            storage,
+            run_blocking=environment.run_blocking,
+            writes_pending_max=config.writes_pending_max,
+            on_durable=feed.publish,
+            now=environment.monotonic,
+            witness_interval_s=config.witness_interval_s,
+        )
+        self._database = Database(
+            storage, self._commit, opening=self._opening, environment=environment, config=config, feed=feed
+        )
+        self.service = Service(
+            self._database,
+            storage=storage,
+            commit=self._commit,
+            opening=self._opening,
+            feed=feed,
+            environment=environment,
+            config=config,
+        )
+        self._stopped = False
+
+    @property
+    def resumed_after_crash(self) -> bool:
+        """Whether the previous opening of this directory did not stop cleanly."""
+        return not self._opening.clean
+
+    async def stop(self) -> None:
+        """Stop cleanly. Stopping twice is allowed."""
+        if self._stopped:
+            return
+        self._stopped = True
+        try:
+            await self.service.close()
+            marker = self._opening.closing()
+            if marker and self._commit.failed is None:
+                await self._commit.covered(self._commit.write(marker))
+        finally:
+            await self._commit.close()
+            await self._environment.run_blocking(self._storage.close)
+            self._environment.close()
+
+
+async def open_node(directory: Path, *, config: Config, environment: Environment) -> Node:
+    """Open, or make, the store in `directory`, and start a node on it. It closes `environment` when it stops.
+
+    Raises:
+        StoreLocked, StoreTooNew, StoreCorrupt, StorageFull, StorageError: as `RocksStorage.open`.
+        InvalidConfig: `config` is out of range.
+    """
+    checked(config)
+    storage: RocksStorage | None = None
+    try:
+        now_ms = environment.now_ms()
+        storage = await environment.run_blocking(lambda: RocksStorage.open(directory, config=config, now_ms=now_ms))
+        return Node(storage, config=config, environment=environment)
+    except BaseException:
+        if storage is not None:
+            storage.close()
+        environment.close()
+        raise

@@ -1,0 +1,80 @@
+"""One opening of a data directory: who this node is, and under which origin it writes.
+
+Laws:
+- The node's id is made once per directory. The origin is made once per opening, at
+  its first write, and is recorded in the batch that uses it first.
+- The clean-stop marker is set by a stop that flushed everything, and removed by
+  the first write after it. It closes the old origin; it does not lend it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shoal.cluster.operation import Tip
+from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
+from shoal.crdt.rows import successor
+from shoal.errors import StoreCorrupt
+from shoal.node.transaction import Transaction
+from shoal.storage import keys
+from shoal.storage.interface import Storage
+
+_NODE = keys.meta("node")
+_ORIGIN = keys.meta("origin")
+_CLEAN = keys.meta("clean")
+_TAIL_CHECKED = 16
+
+
+class Opening:
+    def __init__(self, storage: Storage, entropy: Callable[[int], bytes]) -> None:
+        """
+        Raises:
+            StoreCorrupt: the last opening was cut off, and its log has a hole.
+        """
+        self._entropy = entropy
+        self._origin: Origin | None = None
+        node = storage.get(_NODE)
+        self.created = node is None
+        self.node = entropy(ORIGIN_BYTES) if node is None else node
+        self.clean = self.created or storage.get(_CLEAN) is not None
+        self.previous = storage.get(_ORIGIN)
+        if not self.clean and self.previous is not None:
+            _check_tail(storage, Origin(self.previous))
+
+    @property
+    def current(self) -> Origin | None:
+        """None until the first write."""
+        return self._origin
+
+    def origin(self, transaction: Transaction) -> Origin:
+        """The origin to write under; the first `transaction` records it."""
+        if self._origin is not None:
+            return self._origin
+        origin = Origin(self._entropy(ORIGIN_BYTES))
+        transaction.put(_NODE, self.node)
+        transaction.put(_ORIGIN, origin)
+        transaction.delete(_CLEAN)
+        transaction.when_written(lambda: self._take(origin))
+        return origin
+
+    def _take(self, origin: Origin) -> None:
+        self._origin = origin
+
+    def closing(self) -> dict[bytes, bytes | None]:
+        """The rows of the clean-stop marker; none if nothing was written."""
+        return {} if self._origin is None else {_CLEAN: b"\x01"}
+
+
+def _check_tail(storage: Storage, origin: Origin) -> None:
+    """After a crash: what the vectors claim of the last origin must be in the log."""
+    for key, packed in storage.scan(keys.VECTOR, successor(keys.VECTOR)):
+        if key[3:] != origin:
+            continue
+        partition, sequence = int.from_bytes(key[1:3], "big"), Tip.unpack(packed).sequence
+        for missing in range(max(1, sequence - _TAIL_CHECKED), sequence + 1):
+            if storage.get(keys.log(partition, Dot(origin, missing))) is None:
+                raise StoreCorrupt(
+                    f"operation {missing} of origin {origin.hex()} in partition {partition} is missing from the log, though "
+                    f"{sequence} are recorded. Nothing was changed. Run `shoal verify` on the directory; "
+                    "move it aside and restore a backup, or rebuild it from peers."
+                )

@@ -1,0 +1,228 @@
+"""Answers every request: the node's side of `shoal.protocol.session.Session`.
+
+Laws:
+- Names, keys and packed values are checked here, at the edge, before anything
+  else; what is behind may rely on them.
+- A write is answered once it is as durable as was asked; a read once everything
+  it shows is durable.
+- A request's error is that request's alone. When storage fails the node goes on
+  reading, and refuses writes with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from shoal import __version__, values
+from shoal.config import Config
+from shoal.crdt import counter, journal
+from shoal.errors import InvalidInput, NotFound, ShuttingDown, TooLarge, Unsupported
+from shoal.names import check_key, check_name
+from shoal.node import scalars
+from shoal.node.database import Database, Target, target_of
+from shoal.node.environment import Environment
+from shoal.node.feed import Feed
+from shoal.node.opening import Opening
+from shoal.protocol import requests
+from shoal.protocol.requests import AnyReply, AnyRequest, AnyWrite, Durability, Push, Subscription
+from shoal.storage.commit import GroupCommit
+from shoal.storage.interface import Storage
+from shoal.storage.keys import KINDS, Kind
+
+_AMOUNT_MAX = 2**63 - 1
+_DURABILITIES = ("memory", "local", "quorum", "all")
+_SPACES_COUNTED_MAX = 10_000
+
+
+class Service:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        storage: Storage,
+        commit: GroupCommit,
+        opening: Opening,
+        feed: Feed,
+        environment: Environment,
+        config: Config,
+    ) -> None:
+        self._database = database
+        self._storage = storage
+        self._commit = commit
+        self._opening = opening
+        self._feed = feed
+        self._config = config
+        self._started_ms = environment.now_ms()
+        self._stopping = False
+
+    async def call(self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local") -> AnyReply:
+        if isinstance(request, requests.Write):
+            return await self._write(request, key, durability)
+        return await self._read(request)
+
+    # ── writes ────────────────────────────────────────────────────────────────
+
+    async def _write(self, request: AnyWrite, key: str | None, durability: Durability) -> AnyReply:
+        if self._stopping:
+            raise ShuttingDown("the node is stopping. Nothing was written; send the request again, here later or elsewhere.")
+        if durability not in _DURABILITIES:
+            raise InvalidInput(
+                f"durability must be one of {', '.join(_DURABILITIES)}; got {durability!r}. Nothing was written."
+            )
+        if key is not None:
+            check_key("idempotency key", key)
+        self._check(request)
+        issued = self._database.issue(request, key)
+        # A single node is every owner there is: quorum and all are its own fsync.
+        if durability != "memory":
+            await self._commit.covered(issued.number)
+        return issued.reply
+
+    def _check(self, request: AnyWrite) -> None:
+        """
+        Raises:
+            InvalidInput: a name, key, value or amount is not legal; or TooLarge.
+        """
+        if isinstance(request, requests.Batch):
+            for write in request.writes:
+                self._check(write)
+            return
+        check_name("space", request.space)
+        match request:
+            case requests.Save():
+                check_name("thread", request.thread)
+                check_name("branch", request.branch)
+                for name, packed in request.channels.items():
+                    check_name("channel", name)
+                    values.check(packed)
+                values.check(request.metadata)
+                self._check_size(sum(map(len, request.channels.values())) + len(request.metadata), "a checkpoint")
+            case requests.Append():
+                check_name("thread", request.thread)
+                if request.key is not None:
+                    check_key("journal key", request.key)
+                values.check(request.event)
+                self._check_size(len(request.event), "an event")
+            case requests.Update() | requests.Patch():
+                check_name("document", request.document)
+                self._check_size(len(request.update if isinstance(request, requests.Update) else request.patch), "an update")
+            case requests.Add():
+                check_name("counter", request.counter)
+                if request.key is not None:
+                    check_key("counter key", request.key)
+                if not -_AMOUNT_MAX <= request.amount <= _AMOUNT_MAX:
+                    raise InvalidInput(f"an amount must fit 64 bits; got {request.amount}. Nothing was written.")
+            case requests.Assign():
+                check_name("register", request.register)
+                values.check(request.value)
+                self._check_size(len(request.value), "a register's value")
+            case _:
+                raise Unsupported(f"this node does not know {type(request).__name__}. Nothing was written.")
+
+    def _check_size(self, size: int, what: str) -> None:
+        if size > self._config.request_bytes_max:
+            raise TooLarge(
+                f"{what} may have at most {self._config.request_bytes_max} bytes; this one has {size}. Nothing was written."
+            )
+
+    # ── reads ─────────────────────────────────────────────────────────────────
+
+    async def _read(self, request: requests.AnyRead) -> AnyReply:
+        match request:
+            case requests.Status():
+                return self._status()
+            case requests.ListSpaces():
+                return await self._spaces(request)
+            case requests.ListObjects():
+                return await self._objects(request)
+        target = target_of(request)
+        check_name("space", target.space)
+        check_name(target.kind.label, target.name)
+        reply = self._show(request, target)
+        # What was read may be ahead of the disk: a crash must not unshow it.
+        await self._database.durable(target)
+        return reply
+
+    def _show(self, request: requests.AnyRead, target: Target) -> AnyReply:
+        rows = self._database.rows(target)
+        match request:
+            case requests.Load():
+                return self._database.threads.load(rows, request)
+            case requests.History():
+                return self._database.threads.history(rows, request)
+            case requests.Heads():
+                return self._database.threads.heads(rows)
+            case requests.ReadJournal():
+                seen = journal.Cursor.unpack(request.after).vector
+                floor = self._database.floor_hlc(target, seen)
+                return self._database.threads.events(rows, request, self._database.vector(target), floor_hlc=floor)
+            case requests.ReadDocument():
+                return self._database.documents.state(self._database.document(target), request.state)
+            case requests.ReadDocumentJson():
+                self._must_exist(target)
+                return self._database.documents.json(self._database.document(target))
+            case requests.ReadCounter():
+                return requests.CounterValue(counter.value(rows))
+            case requests.ReadRegister():
+                return scalars.siblings(rows)
+            case _:
+                raise Unsupported(f"this node does not know {type(request).__name__}.")
+
+    def _must_exist(self, target: Target) -> None:
+        if not self._database.exists(target):
+            raise NotFound(f"space {target.space!r} has no {target.kind.label} {target.name!r}.")
+
+    async def _objects(self, request: requests.ListObjects) -> requests.Names:
+        check_name("space", request.space)
+        limit = min(max(1, request.limit), self._config.page_items_max)
+        names = self._database.names(
+            request.space, KINDS[request.kind], prefix=request.prefix, after=request.after, limit=limit + 1
+        )
+        await self._database.all_durable()
+        return requests.Names(names[:limit], more=len(names) > limit)
+
+    async def _spaces(self, request: requests.ListSpaces) -> requests.Names:
+        limit = min(max(1, request.limit), self._config.page_items_max)
+        spaces = self._database.spaces(after=request.after, limit=limit + 1)
+        await self._database.all_durable()
+        return requests.Names(spaces[:limit], more=len(spaces) > limit)
+
+    def _status(self) -> requests.NodeStatus:
+        failed = self._commit.failed
+        return requests.NodeStatus(
+            version=__version__,
+            node=self._opening.node.hex(),
+            origin=(self._opening.current or b"").hex(),
+            state="stopping" if self._stopping else "read-only" if failed else "ready",
+            reason=failed or "",
+            started_ms=self._started_ms,
+            bytes_on_disk=self._storage.bytes_on_disk(),
+            operations=self._database.operations,
+            commits=self._commit.cycles,
+            connections=len(self._feed),
+            spaces=len(self._database.spaces(after=None, limit=_SPACES_COUNTED_MAX)),
+        )
+
+    # ── subscriptions ─────────────────────────────────────────────────────────
+
+    @asynccontextmanager
+    async def subscribe(self, subscription: Subscription, /) -> AsyncIterator[AsyncIterator[Push]]:
+        check_name("space", subscription.space)
+        if self._stopping:
+            raise ShuttingDown("the node is stopping. Subscribe again, here later or elsewhere.")
+        with self._feed.subscriber(subscription) as subscriber:
+            if isinstance(subscription, requests.Follow):
+                # Subscribed first, then read in the same step: no update can fall between.
+                target = Target(Kind.DOCUMENT, subscription.space, check_name("document", subscription.document))
+                state = self._database.documents.state(self._database.document(target), subscription.state)
+                await self._database.durable(target)
+                subscriber.lead(state)
+            yield subscriber
+
+    async def close(self) -> None:
+        """Refuse what comes from now on, end the subscriptions, and wait for what is under way to be durable."""
+        self._stopping = True
+        self._feed.close()
+        if self._commit.failed is None:
+            await self._commit.covered(self._commit.written)

@@ -1,0 +1,304 @@
+"""Threads over storage: what a save decides, and how a checkpoint is put together again.
+
+Law: a save's parent is what its caller last loaded or saved; only a caller without
+a position continues from the branch's winner. `expect_head` passes if it is
+the branch's only head on this replica. Deciding changes nothing but the
+transaction.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from itertools import islice
+
+from shoal.config import Config
+from shoal.crdt import channel, journal, lineage
+from shoal.crdt.channel import Recipe, Shape
+from shoal.crdt.dot import VersionVector
+from shoal.crdt.rows import Rows, Stamp
+from shoal.errors import HeadMoved, InvalidInput, KeyReused, NotFound, StoreCorrupt, TooLarge
+from shoal.node.decision import Decision
+from shoal.node.mutation import Attached
+from shoal.node.transaction import Transaction
+from shoal.protocol import requests
+from shoal.protocol.requests import NO_HEAD
+
+BRANCHES_MAX = 4096
+
+
+class ShapeCache:
+    """The last serialised form of live threads, by checkpoint id; oldest dropped first, bounded by bytes.
+
+    One memory comparison with it finds what a save shares with its parent.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._entries: OrderedDict[bytes, dict[str, Shape]] = OrderedDict()
+
+    def get(self, id: bytes) -> dict[str, Shape] | None:
+        found = self._entries.get(id)
+        if found is not None:
+            self._entries.move_to_end(id)
+        return found
+
+    def put(self, id: bytes, shapes: dict[str, Shape], *, replacing: bytes | None = None) -> None:
+        for stale in (id, replacing):
+            if stale is not None and stale in self._entries:
+                self._bytes -= _size(self._entries.pop(stale))
+        self._entries[id] = shapes
+        self._bytes += _size(shapes)
+        while self._bytes > self._bytes_max and self._entries:
+            self._bytes -= _size(self._entries.popitem(last=False)[1])
+
+
+def _size(shapes: dict[str, Shape]) -> int:
+    # A digest and its end cost about 100 bytes as Python objects; a shape about 300.
+    return sum(len(shape.body) + 100 * len(shape.digests) + 300 for shape in shapes.values())
+
+
+class Threads:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._shapes = ShapeCache(config.checkpoint_cache_bytes)
+
+    # ── writes ────────────────────────────────────────────────────────────────
+
+    def save(self, transaction: Transaction, rows: Rows, stamp: Stamp, request: requests.Save, key: str | None) -> Decision:
+        """
+        Raises:
+            HeadMoved: `expect_head` is not the branch's only head.
+            NotFound: the parent is no checkpoint of this thread.
+            TooLarge: too many channels.
+        """
+        if len(request.channels) > self._config.channels_max:
+            raise TooLarge(
+                f"a checkpoint holds at most {self._config.channels_max} channels; this one has {len(request.channels)}. "
+                "Nothing was written."
+            )
+        parent = self._parent(rows, request)
+        base = self._shapes.get(parent) if parent is not None else None
+        recipes: dict[str, Recipe] = {}
+        shapes: dict[str, Shape] = {}
+        fresh: dict[bytes, bytes] = {}
+        for name, packed in request.channels.items():
+            drafted = channel.draft(packed, base.get(name) if base is not None else None)
+            recipes[name], shapes[name] = drafted.recipe, drafted.shape
+            fresh.update((digest, piece) for digest, piece in drafted.chunks.items() if lineage.chunk(rows, digest) is None)
+        record = lineage.Record(
+            parents=[] if parent is None else [parent],
+            branch=request.branch,
+            schema=request.schema,
+            metadata=request.metadata,
+            nonce=key.encode() if key is not None else stamp.dot.pack() + stamp.nth.to_bytes(2, "big"),
+            channels=recipes,
+        )
+        id = lineage.identify(record)
+        packed_record = lineage.encode_record(record)
+        change = lineage.Save(id, sha256(packed_record).digest())
+        lineage.apply(rows, stamp, change, record=packed_record, chunks=fresh)
+        settled = {name: shape if shape.home else shape._replace(home=id) for name, shape in shapes.items()}
+        transaction.when_written(lambda: self._shapes.put(id, settled, replacing=parent))
+        reply = requests.Saved(
+            id=id.hex(),
+            parents=[parent.hex() for parent in record.parents],
+            branch=request.branch,
+            heads=_hex(lineage.heads(rows, request.branch)),
+            wall_ms=stamp.wall_ms,
+        )
+        return Decision(change, Attached(packed_record, fresh), reply, id.hex())
+
+    def _parent(self, rows: Rows, request: requests.Save) -> bytes | None:
+        heads = lineage.heads(rows, request.branch)
+        if request.expect_head is not None:
+            expected = [] if request.expect_head == NO_HEAD else [_id(request.expect_head)]
+            if [head.id for head in heads] != expected:
+                wanted = f"its head to be {request.expect_head}" if expected else "it not to exist"
+                found = f"its heads are {', '.join(_hex(heads))}" if heads else "it does not exist"
+                raise HeadMoved(
+                    f"branch {request.branch!r} of thread {request.thread!r}: you expected {wanted}; {found}. "
+                    "Nothing was written. Load the branch again, and save on what you find.",
+                    heads=_hex(heads),
+                )
+            return expected[0] if expected else None
+        if request.parent is None:
+            return heads[0].id if heads else None
+        parent = _id(request.parent)
+        if self._shapes.get(parent) is None and lineage.packed_record(rows, parent) is None:
+            raise NotFound(f"thread {request.thread!r} has no checkpoint {request.parent} to save on. Nothing was written.")
+        return parent
+
+    def append(self, rows: Rows, stamp: Stamp, request: requests.Append) -> Decision:
+        """
+        Raises:
+            KeyReused: the key is there with another event.
+        """
+        digest = sha256(request.event).digest()
+        if request.key is not None and (entry := journal.find(rows, request.key)) is not None:
+            if entry.digest != digest:
+                raise KeyReused(
+                    f"key {request.key!r} is in the journal of {request.thread!r} with another event. Nothing was written. "
+                    "Use a new key for a new event."
+                )
+            return Decision.nothing(requests.Appended(id=entry.position.hex(), appended=False))
+        change = journal.Append(digest, request.key)
+        journal.apply(rows, stamp, change, request.event)
+        id = stamp.pack_position().hex()
+        return Decision(change, Attached(request.event), requests.Appended(id=id, appended=True), id)
+
+    # ── reads ─────────────────────────────────────────────────────────────────
+
+    def load(self, rows: Rows, request: requests.Load) -> requests.Checkpoint:
+        """
+        Raises:
+            NotFound: no such checkpoint, or the branch has none.
+            StoreCorrupt: a chunk is missing or does not match its hash.
+        """
+        if request.checkpoint is not None:
+            return self._reply(rows, self._found(rows, request.thread, _id(request.checkpoint)), channels=True)
+        heads = lineage.heads(rows, request.branch)
+        if not heads:
+            raise NotFound(
+                f"thread {request.thread!r} of space {request.space!r} has no checkpoint on branch {request.branch!r}. "
+                "Save one first, or list the branches with heads()."
+            )
+        return self._reply(rows, self._found(rows, request.thread, heads[0].id), channels=True)
+
+    def history(self, rows: Rows, request: requests.History) -> requests.Checkpoints:
+        """
+        Raises:
+            NotFound: `before` is no checkpoint of this thread.
+        """
+        limit = min(max(1, request.limit), self._config.page_items_max)
+        items: list[requests.Checkpoint] = []
+        size = 0
+        for found in islice(self._walk(rows, request), limit + 1):
+            if len(items) == limit or size > self._config.page_bytes_max:
+                return requests.Checkpoints(items, more=True)
+            items.append(self._reply(rows, found, channels=request.channels))
+            size += sum(map(len, items[-1].channels.values())) + len(items[-1].metadata) + 200
+        return requests.Checkpoints(items, more=False)
+
+    def _walk(self, rows: Rows, request: requests.History) -> Iterator[lineage.Checkpoint]:
+        if request.before is not None:
+            parents = self._found(rows, request.thread, _id(request.before)).record.parents
+            return lineage.ancestry(rows, parents[0]) if parents else iter(())
+        heads = lineage.heads(rows, request.branch)
+        return lineage.ancestry(rows, heads[0].id) if heads else iter(())
+
+    def heads(self, rows: Rows) -> requests.Branches:
+        return requests.Branches({name: _hex(heads) for name, heads in lineage.branches(rows, BRANCHES_MAX).items()})
+
+    def events(
+        self, rows: Rows, request: requests.ReadJournal, vector: VersionVector, *, floor_hlc: int | None
+    ) -> requests.Events:
+        """
+        Raises:
+            InvalidValue: `after` is no cursor.
+        """
+        page = journal.read(
+            rows,
+            journal.Cursor.unpack(request.after),
+            vector,
+            floor_hlc=floor_hlc,
+            limit=min(max(1, request.limit), self._config.page_items_max),
+            bytes_max=self._config.page_bytes_max,
+        )
+        events = [
+            requests.Event(event.position.hex(), event.key, event.wall_ms, event.payload, event.late, cursor.pack())
+            for event, cursor in zip(page.events, page.cursors(), strict=True)
+        ]
+        return requests.Events(events, page.cursor.pack(), page.more)
+
+    def _found(self, rows: Rows, thread: str, id: bytes) -> lineage.Checkpoint:
+        found = lineage.checkpoint(rows, id)
+        if found is None:
+            raise NotFound(f"thread {thread!r} has no checkpoint {id.hex()}. List them with history().")
+        return found
+
+    def _reply(self, rows: Rows, found: lineage.Checkpoint, *, channels: bool) -> requests.Checkpoint:
+        record = found.record
+        return requests.Checkpoint(
+            id=found.id.hex(),
+            parents=[parent.hex() for parent in record.parents],
+            branch=record.branch,
+            heads=_hex(lineage.heads(rows, record.branch)),
+            wall_ms=found.wall_ms,
+            schema=record.schema,
+            metadata=record.metadata,
+            channels=self._values(rows, found) if channels else {},
+        )
+
+    def _values(self, rows: Rows, found: lineage.Checkpoint) -> dict[str, bytes]:
+        shapes = self._shapes.get(found.id)
+        if shapes is None:
+            shapes = assemble(rows, found)
+            self._shapes.put(found.id, shapes)
+        # In the order in which they were saved.
+        return {name: shapes[name].header + shapes[name].body for name in found.record.channels}
+
+
+def assemble(rows: Rows, found: lineage.Checkpoint) -> dict[str, Shape]:
+    """Put a checkpoint's values together from its chunks, each checked against its hash.
+
+    Raises:
+        StoreCorrupt: a chunk or a checkpoint it is described against is missing, or a hash does not hold.
+    """
+    records: dict[bytes, Mapping[str, Recipe]] = {}
+
+    def of_base(name: str, id: bytes) -> Recipe | None:
+        if id not in records:
+            older = lineage.checkpoint(rows, id)
+            records[id] = {} if older is None else older.record.channels
+        return records[id].get(name)
+
+    shapes = {}
+    for name, recipe in found.record.channels.items():
+        digests = channel.digests_of(recipe, lambda id, name=name: of_base(name, id))  # type: ignore[misc]
+        if digests is None:
+            raise _corrupt(found, name, "a checkpoint that it builds on is missing")
+        shapes[name] = _shape(rows, found, name, digests)
+    return shapes
+
+
+def _shape(rows: Rows, found: lineage.Checkpoint, name: str, digests: list[bytes]) -> Shape:
+    recipe = found.record.channels[name]
+    pieces, ends, at = [], [], 0
+    for digest in digests:
+        piece = lineage.chunk(rows, digest)
+        if piece is None or sha256(piece).digest() != digest:
+            raise _corrupt(found, name, f"chunk {digest.hex()} is {'missing' if piece is None else 'damaged'}")
+        pieces.append(piece)
+        at += len(piece)
+        ends.append(at)
+    body = b"".join(pieces) if digests else recipe.inline
+    if channel.hash_of(recipe.header, body, digests) != recipe.hash:
+        raise _corrupt(found, name, "its hash does not hold")
+    # A recipe that only points at another checkpoint's adds nothing to the chain.
+    points = bool(recipe.base) and not recipe.chunks
+    home, depth = (recipe.base, recipe.depth - 1) if points else (found.id, recipe.depth)
+    return Shape(recipe.hash, recipe.header, body, ends, digests, home, depth)
+
+
+def _corrupt(found: lineage.Checkpoint, name: str, why: str) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"channel {name!r} of checkpoint {found.id.hex()} cannot be read: {why}. "
+        "Other checkpoints are not affected; run `shoal verify` to list all damage."
+    )
+
+
+def _id(text: str) -> bytes:
+    try:
+        id = bytes.fromhex(text)
+    except ValueError:
+        id = b""
+    if len(id) != lineage.ID_BYTES:
+        raise InvalidInput(f"a checkpoint id is 64 hex digits; got {text[:80]!r}. Nothing was written.")
+    return id
+
+
+def _hex(heads: list[lineage.Head]) -> list[str]:
+    return [head.id.hex() for head in heads]

@@ -1,0 +1,108 @@
+"""Writes that have not been made yet, over storage that has not seen them.
+
+Law: reads see the transaction's own writes, then storage; nothing reaches storage
+until the caller hands `rows` to one atomic write. What must follow the outcome
+(caches to update, or to drop) is registered here and runs exactly once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Protocol
+
+from shoal.crdt.rows import successor
+
+
+class Readable(Protocol):
+    """The reading half of a `Storage`."""
+
+    def get(self, key: bytes, /) -> bytes | None: ...
+
+    def scan(
+        self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]: ...
+
+
+class Transaction:
+    __slots__ = ("_abandoned", "_storage", "_written", "rows")
+
+    def __init__(self, storage: Readable) -> None:
+        self._storage = storage
+        self.rows: dict[bytes, bytes | None] = {}
+        self._written: list[Callable[[], None]] = []
+        self._abandoned: list[Callable[[], None]] = []
+
+    def get(self, key: bytes) -> bytes | None:
+        if key in self.rows:
+            return self.rows[key]
+        return self._storage.get(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.rows[key] = value
+
+    def delete(self, key: bytes) -> None:
+        self.rows[key] = None
+
+    def scan(
+        self, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        own = sorted((key for key in self.rows if start <= key and (stop is None or key < stop)), reverse=reverse)
+        if not own:
+            return self._storage.scan(start, stop, reverse=reverse, limit=limit)
+        return islice(self._merged(own, start, stop, reverse=reverse), limit)
+
+    def _merged(self, own: list[bytes], start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        stored = (row for row in self._storage.scan(start, stop, reverse=reverse) if row[0] not in self.rows)
+        mine = ((key, value) for key in own if (value := self.rows[key]) is not None)
+        return heapq.merge(stored, mine, key=lambda row: row[0], reverse=reverse)
+
+    def when_written(self, then: Callable[[], None]) -> None:
+        self._written.append(then)
+
+    def when_abandoned(self, then: Callable[[], None]) -> None:
+        self._abandoned.append(then)
+
+    def written(self) -> None:
+        for then in self._written:
+            then()
+
+    def abandoned(self) -> None:
+        for then in self._abandoned:
+            then()
+
+
+class ObjectRows:
+    """One object's rows within a transaction: `shoal.crdt.rows.Rows` under a key prefix."""
+
+    __slots__ = ("_prefix", "_transaction")
+
+    def __init__(self, transaction: Transaction, prefix: bytes) -> None:
+        self._transaction = transaction
+        self._prefix = prefix
+
+    def get(self, key: bytes, /) -> bytes | None:
+        return self._transaction.get(self._prefix + key)
+
+    def put(self, key: bytes, value: bytes, /) -> None:
+        self._transaction.rows[self._prefix + key] = value
+
+    def delete(self, key: bytes, /) -> None:
+        self._transaction.rows[self._prefix + key] = None
+
+    def scan(
+        self, prefix: bytes, /, *, after: bytes | None = None, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        start = self._prefix + prefix
+        stop = successor(start)
+        if after is not None:
+            if reverse:
+                stop = min(stop, self._prefix + after) if stop is not None else self._prefix + after
+            else:
+                start = max(start, self._prefix + after + b"\x00")
+        size = len(self._prefix)
+        if stop is not None and start >= stop:
+            return
+        for key, value in self._transaction.scan(start, stop, reverse=reverse, limit=limit):
+            yield key[size:], value

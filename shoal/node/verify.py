@@ -1,0 +1,243 @@
+"""Check a whole store against itself: `shoal verify`.
+
+What holds in a sound store, partition by partition:
+- the log of every origin is contiguous from 1 to its tip, and its hash chain ends in the tip's;
+- folding the log again, from nothing, gives the stored rows of every object, byte for byte;
+- every chunk matches its hash, and every checkpoint's values can be put together from chunks;
+- a document's snapshot with the updates after it is the document that all its updates build;
+- the catalog lists exactly the objects there are.
+
+Verifying reads, and changes nothing. Memory is needed for one partition's rows at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import NamedTuple
+
+from shoal.cluster import operation
+from shoal.cluster.operation import NO_TIP, Tip
+from shoal.cluster.partition import PARTITIONS
+from shoal.config import Config
+from shoal.crdt import channel, document, lineage
+from shoal.crdt.document import LiveDocument
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
+from shoal.errors import ShoalError
+from shoal.node import mutation
+from shoal.node.transaction import ObjectRows, Transaction
+from shoal.storage import keys
+from shoal.storage.interface import Storage
+from shoal.storage.keys import Kind
+
+PROBLEMS_LISTED_MAX = 100
+
+
+@dataclass(slots=True)
+class Report:
+    partitions: int = 0  # That hold anything.
+    operations: int = 0
+    objects: int = 0
+    checkpoints: int = 0
+    chunks: int = 0
+    problem_count: int = 0
+    problems: list[str] = field(default_factory=list)  # The first `PROBLEMS_LISTED_MAX`.
+
+    @property
+    def sound(self) -> bool:
+        return self.problem_count == 0
+
+    def problem(self, text: str) -> None:
+        self.problem_count += 1
+        if len(self.problems) < PROBLEMS_LISTED_MAX:
+            self.problems.append(text)
+
+
+class _Logged(NamedTuple):
+    hlc: int
+    dot: Dot
+    body: operation.Body
+
+
+class _Place(NamedTuple):
+    partition: int
+    kind: Kind
+    space: str
+    name: str
+
+
+def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] = lambda partition: None) -> Report:
+    """Check everything; `progress` is told each partition's number as it is begun.
+
+    Raises:
+        StoreCorrupt: a block cannot be read at all.
+    """
+    report = Report()
+    for partition in range(PARTITIONS):
+        progress(partition)
+        logged = list(_log(storage, partition, report))
+        stored = _objects(storage, partition)
+        report.partitions += bool(logged or stored)
+        report.objects += len(stored)
+        _compare(stored, _folded(storage, partition, logged, report), report)
+        for place, rows in stored.items():
+            _check_object(storage, place, rows, report, config)
+    _check_catalog(storage, report)
+    return report
+
+
+def _log(storage: Storage, partition: int, report: Report) -> Iterator[_Logged]:
+    """The partition's operations, each origin's chain checked on the way."""
+    ends: dict[Origin, Tip] = {}
+    prefix = keys.log_of(partition)
+    for key, packed in storage.scan(prefix, successor(prefix)):
+        _, dot = keys.split_log(key)
+        before = ends.get(dot.origin, NO_TIP)
+        if dot.sequence != before.sequence + 1:
+            report.problem(f"partition {partition}: {dot.origin.hex()} has a hole before sequence {dot.sequence} in its log")
+        body = operation.decode(packed)
+        ends[dot.origin] = Tip(dot.sequence, body.hlc, operation.chain(before.chain, partition, dot, packed))
+        report.operations += 1
+        yield _Logged(body.hlc, dot, body)
+    prefix = keys.vector(partition)
+    recorded = {Origin(key[len(prefix) :]): Tip.unpack(tip) for key, tip in storage.scan(prefix, successor(prefix))}
+    for origin in sorted(recorded.keys() | ends.keys()):
+        if recorded.get(origin) != ends.get(origin):
+            report.problem(f"partition {partition}: the log of {origin.hex()} does not end where its vector says")
+
+
+def _folded(storage: Storage, partition: int, logged: list[_Logged], report: Report) -> dict[_Place, dict[bytes, bytes]]:
+    """The objects that the log makes, applied to nothing in causal order."""
+    memory: dict[_Place, Transaction] = {}
+    contexts: dict[Origin, VersionVector] = {}
+    for entry in sorted(logged, key=lambda entry: (entry.hlc, entry.dot)):
+        context = contexts.get(entry.dot.origin, VersionVector()).join(entry.body.delta())
+        contexts[entry.dot.origin] = context.join(VersionVector({entry.dot.origin: entry.dot.sequence}))
+        for nth, change in enumerate(mutation.decode(entry.body.payload)):
+            stamp = Stamp(entry.dot, entry.hlc, entry.body.wall_ms, context, nth)
+            place = _Place(partition, Kind(change.kind), change.space, change.name)
+            folding = ObjectRows(memory.setdefault(place, Transaction(_Nothing())), b"")
+            try:
+                attached = mutation.attached_of(
+                    ObjectRows(Transaction(storage), keys.object_rows(*place)), stamp, change.change
+                )
+                mutation.apply(folding, stamp, change.change, attached)
+            except ShoalError as error:
+                report.problem(f"{_text(place)}: {error.message}")
+    return {
+        place: {row: value for row, value in folding.rows.items() if value is not None} for place, folding in memory.items()
+    }
+
+
+def _objects(storage: Storage, partition: int) -> dict[_Place, dict[bytes, bytes]]:
+    prefix = keys.OBJECT + partition.to_bytes(2, "big")
+    return _by_object(storage.scan(prefix, successor(prefix)))
+
+
+def _by_object(rows: Iterator[tuple[bytes, bytes]]) -> dict[_Place, dict[bytes, bytes]]:
+    objects: dict[_Place, dict[bytes, bytes]] = {}
+    for key, value in rows:
+        partition, kind, space, name, row = keys.split_object(key)
+        objects.setdefault(_Place(partition, kind, space, name), {})[row] = value
+    return objects
+
+
+def _compare(stored: dict[_Place, dict[bytes, bytes]], folded: dict[_Place, dict[bytes, bytes]], report: Report) -> None:
+    for place in sorted(stored.keys() | folded.keys()):
+        here, there = stored.get(place, {}), folded.get(place, {})
+        differing = [row for row in here.keys() | there.keys() if here.get(row) != there.get(row)]
+        if differing:
+            report.problem(f"{_text(place)}: {len(differing)} rows differ from what its operations make")
+
+
+def _check_object(storage: Storage, place: _Place, rows: dict[bytes, bytes], report: Report, config: Config) -> None:
+    try:
+        if place.kind is Kind.THREAD:
+            _check_thread(storage, place, rows, report)
+        elif place.kind is Kind.DOCUMENT:
+            _check_document(storage, place, config)
+    except ShoalError as error:
+        report.problem(f"{_text(place)}: {error.message}")
+
+
+def _check_thread(storage: Storage, place: _Place, rows: dict[bytes, bytes], report: Report) -> None:
+    for row, value in rows.items():
+        if row.startswith(lineage.CHUNK):
+            report.chunks += 1
+            if sha256(value).digest() != row[1:]:
+                report.problem(f"{_text(place)}: chunk {row[1:].hex()} is damaged")
+    object_rows = ObjectRows(Transaction(storage), keys.object_rows(*place))
+    recipes = {
+        row[1:]: found.record
+        for row in rows
+        if row.startswith(lineage.CHECKPOINT) and (found := lineage.checkpoint(object_rows, row[1:])) is not None
+    }
+    for id, record in recipes.items():
+        report.checkpoints += 1
+        if lineage.identify(record) != id:
+            report.problem(f"{_text(place)}: checkpoint {id.hex()} does not match its id")
+        for name, recipe in record.channels.items():
+
+            def of_base(base: bytes, name: str = name) -> channel.Recipe | None:
+                return recipes[base].channels.get(name) if base in recipes else None
+
+            digests = channel.digests_of(recipe, of_base)
+            if digests is None or any(lineage.CHUNK + digest not in rows for digest in digests):
+                report.problem(f"{_text(place)}: channel {name!r} of checkpoint {id.hex()} misses chunks")
+            elif channel.hash_of(recipe.header, recipe.inline, digests) != recipe.hash:
+                report.problem(f"{_text(place)}: channel {name!r} of checkpoint {id.hex()} does not match its hash")
+
+
+def _check_document(storage: Storage, place: _Place, config: Config) -> None:
+    rows = ObjectRows(Transaction(storage), keys.object_rows(*place))
+    roots = document.roots(rows)
+
+    def built(snapshot: bytes, position: bytes | None) -> LiveDocument:
+        updates = [update for _, update in document.updates(rows, after=position)]
+        return LiveDocument(
+            bytes_max=config.document_bytes_max,
+            roots_max=config.roots_max,
+            snapshot=snapshot,
+            updates=updates,
+            roots=roots,
+        )
+
+    whole = built(document.EMPTY, None)
+    stored = storage.get(keys.snapshot(*place))
+    if stored is not None:
+        if built(stored[POSITION_BYTES:], stored[:POSITION_BYTES]).canonical() != whole.canonical():
+            raise ShoalError("its snapshot is not what its updates build")
+
+
+def _check_catalog(storage: Storage, report: Report) -> None:
+    listed = {keys.split_catalog(key) for key, _ in storage.scan(keys.CATALOG, successor(keys.CATALOG))}
+    there: set[tuple[str, Kind, str]] = set()
+    start: bytes | None = keys.OBJECT
+    while start is not None:
+        row = next(iter(storage.scan(start, successor(keys.OBJECT), limit=1)), None)
+        if row is None:
+            break
+        partition, kind, space, name, _ = keys.split_object(row[0])
+        there.add((space, kind, name))
+        start = successor(keys.object_rows(partition, kind, space, name))
+    for space, kind, name in sorted(listed ^ there):
+        what = "is listed and does not exist" if (space, kind, name) in listed else "exists and is not listed"
+        report.problem(f"{kind.label} {name!r} of space {space!r} {what}")
+
+
+def _text(place: _Place) -> str:
+    return f"{place.kind.label} {place.name!r} of space {place.space!r}"
+
+
+class _Nothing:
+    """A storage that is empty: below the rows that a fold makes."""
+
+    def get(self, key: bytes, /) -> bytes | None:
+        return None
+
+    def scan(
+        self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        return iter(())

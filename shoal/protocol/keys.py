@@ -1,0 +1,24 @@
+"""Idempotency keys that clients make by themselves.
+
+A key is `c`, 12 hex digits of milliseconds since 1970, `-`, and 20 hex digits of
+randomness. Its time bounds how long a node must remember it; keys that users
+choose have no time in them, and any other form.
+"""
+
+from __future__ import annotations
+
+import re
+
+_FORM = re.compile(r"c([0-9a-f]{12})-[0-9a-f]{20}", re.ASCII)
+RANDOM_BYTES = 10
+
+
+def make_key(now_ms: int, random: bytes) -> str:
+    """`random` is `RANDOM_BYTES` bytes."""
+    return f"c{now_ms:012x}-{random.hex()}"
+
+
+def key_wall_ms(key: str) -> int | None:
+    """When a client-made key was made; None for a key of a user's."""
+    match = _FORM.fullmatch(key)
+    return int(match[1], 16) if match else None

@@ -1,0 +1,167 @@
+"""The blocking face of the store: `shoal.sync.open` and `shoal.sync.connect`.
+
+It is a facade, not a second client: an event loop runs on a thread of its own,
+and every call, read of an attribute and item access on a proxied object is made
+there. So whatever the asynchronous handles offer is here, under the same
+names: what one awaits there returns here, `async for` becomes `for`, and
+`async with` becomes `with`. Proxies may be used from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any
+
+from shoal import opening
+from shoal.config import Config
+from shoal.protocol.requests import Durability
+
+
+class _Portal:
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="shoal-loop", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        """Call `function` on the loop, await what it returns if that can be awaited, and return the result."""
+
+        async def call() -> Any:
+            outcome = function()
+            return await outcome if inspect.isawaitable(outcome) else outcome
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+
+    def close(self) -> None:
+        self.run(self._loop.shutdown_asyncgens)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Proxy:
+    """Stands for an object that lives on the loop."""
+
+    __slots__ = ("_portal", "_target")
+
+    def __init__(self, portal: _Portal, target: Any) -> None:
+        object.__setattr__(self, "_portal", portal)
+        object.__setattr__(self, "_target", target)
+
+    def _call(self, function: Callable[[], Any]) -> Any:
+        return _wrapped(self._portal, self._portal.run(function))
+
+    def __repr__(self) -> str:
+        return f"sync {self._target!r}"
+
+    def __getattr__(self, name: str) -> Any:
+        found = self._portal.run(lambda: getattr(self._target, name))
+        if not callable(found) or inspect.isclass(found):
+            return _wrapped(self._portal, found)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            plain = [_plain(arg) for arg in args]
+            named = {key: _plain(value) for key, value in kwargs.items()}
+            return self._call(lambda: found(*plain, **named))
+
+        return call
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._call(lambda: self._target[key])
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._portal.run(lambda: self._target.__setitem__(key, _plain(value)))
+
+    def __delitem__(self, key: Any) -> None:
+        self._portal.run(lambda: self._target.__delitem__(key))
+
+    def __iadd__(self, other: Any) -> Proxy:
+        self._portal.run(lambda: self._target.__iadd__(_plain(other)))
+        return self
+
+    def __contains__(self, key: Any) -> bool:
+        return bool(self._portal.run(lambda: key in self._target))
+
+    def __len__(self) -> int:
+        return int(self._portal.run(lambda: len(self._target)))
+
+    def __str__(self) -> str:
+        return str(self._portal.run(lambda: str(self._target)))
+
+    def __iter__(self) -> Iterator[Any]:
+        if isinstance(self._target, AsyncIterator) or hasattr(self._target, "__aiter__"):
+            return self._iterate()
+        return iter([_wrapped(self._portal, item) for item in self._portal.run(lambda: list(self._target))])
+
+    def _iterate(self) -> Iterator[Any]:
+        source = self._portal.run(lambda: self._target.__aiter__())
+        try:
+            while True:
+                try:
+                    item = self._portal.run(lambda: source.__anext__())
+                except StopAsyncIteration:
+                    return
+                yield _wrapped(self._portal, item)
+        finally:
+            if hasattr(source, "aclose"):
+                self._portal.run(lambda: source.aclose())
+
+    def __enter__(self) -> Any:
+        enter = "__aenter__" if hasattr(self._target, "__aenter__") else "__enter__"
+        return self._call(lambda: getattr(self._target, enter)())
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        leave = "__aexit__" if hasattr(self._target, "__aexit__") else "__exit__"
+        return bool(self._portal.run(lambda: getattr(self._target, leave)(*exception)))
+
+
+def _wrapped(portal: _Portal, value: Any) -> Any:
+    """A proxy for what lives on the loop; plain values as they are."""
+    module = type(value).__module__
+    live = module.startswith(("shoal.client.", "pycrdt")) and not _frozen(value)
+    return Proxy(portal, value) if live or hasattr(value, "__anext__") or hasattr(value, "__aenter__") else value
+
+
+def _frozen(value: Any) -> bool:
+    """Checkpoints and the like: values, which need no loop."""
+    parameters = getattr(type(value), "__dataclass_params__", None)
+    return bool(parameters is not None and parameters.frozen)
+
+
+def _plain(value: Any) -> Any:
+    return value._target if isinstance(value, Proxy) else value
+
+
+@contextmanager
+def _opened(make: Callable[[], AbstractAsyncContextManager[Any]]) -> Iterator[Any]:
+    portal = _Portal()
+    try:
+        context = portal.run(make)
+        store = portal.run(context.__aenter__)
+        try:
+            yield Proxy(portal, store)
+        finally:
+            portal.run(lambda: context.__aexit__(None, None, None))
+    finally:
+        portal.close()
+
+
+def open(directory: str | os.PathLike[str], *, config: Config | None = None, durability: Durability = "local") -> Any:
+    """`shoal.open`, blocking: `with shoal.sync.open("./state") as store:`. It raises the same."""
+    return _opened(lambda: opening.open(directory, config=config, durability=durability))
+
+
+def connect(urls: str, *, token: str | None = None, config: Config | None = None, durability: Durability = "local") -> Any:
+    """`shoal.connect`, blocking. It raises the same."""
+    return _opened(lambda: opening.connect(urls, token=token, config=config, durability=durability))

@@ -1,0 +1,44 @@
+"""An `Environment` from one seed: time that stands still until it is moved, and fsyncs that the test can hold back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import TypeVar
+
+from shoal.node.environment import Environment
+
+T = TypeVar("T")
+
+START_MS = 1_700_000_000_000
+
+
+class SimulatedEnvironment:
+    """`environment` is what the node gets; the rest is the test's handle on it."""
+
+    def __init__(self, seed: int = 0, *, start_ms: int = START_MS) -> None:
+        self.now_ms = start_ms
+        self.random = Random(seed)
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.environment = Environment(
+            now_ms=lambda: self.now_ms,
+            monotonic=lambda: self.now_ms / 1000,
+            entropy=self.random.randbytes,
+            run_blocking=self._run_blocking,
+            close=lambda: None,
+        )
+
+    def hold_syncs(self) -> None:
+        """Nothing becomes durable until `release_syncs`."""
+        self.gate.clear()
+
+    def release_syncs(self) -> None:
+        self.gate.set()
+
+    async def _run_blocking(self, function: Callable[[], T], /) -> T:
+        # Others get a turn first, as they would while a thread blocks.
+        await asyncio.sleep(0)
+        await self.gate.wait()
+        return function()

@@ -1,0 +1,147 @@
+"""Promise 1 and 4: what is acknowledged survives, and nothing is shown that could still be lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from shoal.errors import ReadOnly, ShoalError, ShuttingDown, SlowConsumer, StorageFull
+from shoal.protocol import requests
+from tests.node.conftest import Bench, Opener
+
+
+async def test_an_acknowledged_save_survives_a_power_cut(bench: Bench) -> None:
+    saved = await bench.space.thread("a").save({"n": 1})
+    again = bench.crashed()
+    assert (await again.space.thread("a").load()).id == saved.id
+    await again.node.stop()
+
+
+async def test_a_save_is_not_acknowledged_before_its_sync(bench: Bench) -> None:
+    bench.simulated.hold_syncs()
+    saving = asyncio.create_task(bench.space.thread("a").save({"n": 1}))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not saving.done()
+    bench.simulated.release_syncs()
+    await saving
+
+
+async def test_memory_durability_acknowledges_before_the_sync(bench: Bench) -> None:
+    bench.simulated.hold_syncs()
+    await bench.space.thread("a").save({"n": 1}, durability="memory")
+    lost = bench.crashed()
+    with pytest.raises(ShoalError):
+        await lost.space.thread("a").load()
+    await lost.node.stop()
+    bench.simulated.release_syncs()
+
+
+async def reading(bench: Bench, read: Callable[[], Awaitable[object]]) -> None:
+    """`read` waits for the sync that covers what it shows."""
+    task = asyncio.ensure_future(read())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not task.done()
+    bench.simulated.release_syncs()
+    await task
+
+
+@pytest.mark.parametrize("read", ["load", "history", "heads", "journal", "counter", "register", "document", "list", "spaces"])
+async def test_a_read_waits_for_what_it_shows(bench: Bench, read: str) -> None:
+    thread = bench.space.thread("a")
+    writes: dict[str, Callable[[], Awaitable[object]]] = {
+        "journal": lambda: thread.journal.append({"n": 1}, durability="memory"),
+        "counter": lambda: bench.space.counter("a").add(1, durability="memory"),
+        "register": lambda: bench.space.register("a").set(1, durability="memory"),
+        "document": lambda: bench.node.service.call(requests.Update("crew", "a", b"\x00\x00"), durability="memory"),
+    }
+    reads: dict[str, Callable[[], Awaitable[object]]] = {
+        "load": lambda: bench.space.thread("a").load(),
+        "history": lambda: bench.node.service.call(requests.History("crew", "a")),
+        "heads": lambda: thread.heads(),
+        "journal": lambda: bench.node.service.call(requests.ReadJournal("crew", "a")),
+        "counter": lambda: bench.space.counter("a").value(),
+        "register": lambda: bench.space.register("a").get(),
+        "document": lambda: bench.node.service.call(requests.ReadDocument("crew", "a")),
+        "list": lambda: bench.node.service.call(requests.ListObjects("crew", "thread")),
+        "spaces": lambda: bench.node.service.call(requests.ListSpaces()),
+    }
+    bench.simulated.hold_syncs()
+    await writes.get(read, lambda: thread.save({"n": 1}, durability="memory"))()
+    await reading(bench, reads[read])
+
+
+async def test_a_read_of_another_partition_does_not_wait(bench: Bench) -> None:
+    await bench.space.counter("other").add(1)
+    bench.simulated.hold_syncs()
+    await bench.space.thread("a").save({"n": 1}, durability="memory")
+    assert await asyncio.wait_for(bench.space.counter("other").value(), 5) == 1
+    bench.simulated.release_syncs()
+
+
+async def test_watchers_see_a_change_once_it_is_durable(bench: Bench) -> None:
+    bench.simulated.hold_syncs()
+    async with bench.node.service.subscribe(requests.Watch("crew")) as changes:
+        saved = asyncio.create_task(bench.space.thread("a").save({"n": 1}))
+        first = asyncio.ensure_future(anext(changes))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not first.done()
+        bench.simulated.release_syncs()
+        change = await first
+        assert isinstance(change, requests.Change)
+        assert (change.what, change.kind, change.name, change.id) == ("save", "thread", "a", (await saved).id)
+
+
+async def test_a_slow_watcher_is_cut_off_and_told(open_bench: Opener) -> None:
+    small = open_bench(subscription_bytes_max=1000)
+    async with small.node.service.subscribe(requests.Watch("crew")) as changes:
+        for _ in range(20):
+            await small.space.counter("n").add(1)
+        with pytest.raises(SlowConsumer):
+            await anext(changes)
+    assert await small.space.counter("n").value() == 20
+
+
+async def test_a_failed_sync_tells_its_writers_that_the_outcome_is_unknown(bench: Bench) -> None:
+    bench.storage.fail_next("sync")
+    with pytest.raises(StorageFull) as failed:
+        await bench.space.thread("a").save({"n": 1})
+    assert failed.value.written == "unknown"
+
+
+async def test_after_a_storage_failure_the_node_reads_and_refuses_writes(bench: Bench) -> None:
+    saved = await bench.space.thread("a").save({"n": 1})
+    bench.storage.fail_next("write")
+    with pytest.raises(StorageFull):
+        await bench.space.thread("b").save({"n": 2})
+    with pytest.raises(ReadOnly, match="Nothing was written"):
+        await bench.space.thread("c").save({"n": 3})
+    assert (await bench.space.thread("a").load()).id == saved.id
+    status = await bench.store.status()
+    assert status.state == "read-only"
+    assert status.reason
+
+
+async def test_a_write_that_storage_refused_leaves_no_trace_in_memory(bench: Bench) -> None:
+    doc = requests.Update("crew", "d", b"\x00\x00", {"m": "map"})
+    bench.storage.fail_next("write")
+    with pytest.raises(StorageFull):
+        await bench.node.service.call(doc)
+    state = await bench.node.service.call(requests.ReadDocument("crew", "d"))
+    assert isinstance(state, requests.DocumentState)
+    assert state.roots == {}
+
+
+async def test_a_stopped_node_refuses_requests_and_ends_watches(open_bench: Opener) -> None:
+    node = open_bench()
+    await node.space.counter("n").add(1)
+    async with node.node.service.subscribe(requests.Watch("crew")) as changes:
+        await node.node.stop()
+        with pytest.raises(ShuttingDown):
+            await anext(changes)
+    with pytest.raises(ShuttingDown, match="Nothing was written"):
+        await node.space.counter("n").add(1)

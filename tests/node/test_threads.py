@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import shoal
+from shoal.errors import HeadMoved, InvalidInput, InvalidName, InvalidValue, KeyExpired, KeyReused, NotFound, TooLarge
+from shoal.protocol import requests
+from tests.node.conftest import Bench, Opener
+
+
+async def test_a_state_loads_as_it_was_saved(bench: Bench) -> None:
+    state = {"messages": [{"role": "user", "content": "hi"}], "plan": {"a": (1, 2)}, "step": 3, "none": None}
+    saved = await bench.space.thread("a").save(state, metadata={"source": "loop"})
+    loaded = await bench.space.thread("a").load()
+    assert (loaded.id, loaded.state, loaded.metadata) == (saved.id, state, {"source": "loop"})
+
+
+async def test_channels_come_back_in_the_order_in_which_they_were_saved(bench: Bench) -> None:
+    await bench.space.thread("a").save({"z": 1, "a": 2, "m": 3})
+    assert list((await bench.space.thread("a").load()).state) == ["z", "a", "m"]
+
+
+async def test_a_growing_state_loads_at_every_checkpoint(bench: Bench) -> None:
+    thread, saved = bench.space.thread("a"), {}
+    for turn in range(60):
+        state = {"messages": [f"message {n} " * 40 for n in range(turn)], "step": turn}
+        saved[(await thread.save(state)).id] = state
+    cold = bench.space.thread("a")
+    assert {id: (await cold.load(id)).state for id in saved} == saved
+
+
+async def test_a_cold_cache_loads_the_same(bench: Bench, open_bench: Opener) -> None:
+    thread, saved = bench.space.thread("a"), {}
+    for turn in range(70):
+        state = {"messages": [f"message {n} " * 40 for n in range(turn)]}
+        saved[(await thread.save(state)).id] = state
+    again = open_bench(bench.storage.left_by_crash(0), seed=2)
+    thread = again.space.thread("a")
+    assert {id: (await thread.load(id)).state for id in saved} == saved
+
+
+async def test_a_thread_without_checkpoints_is_not_found(bench: Bench) -> None:
+    with pytest.raises(NotFound, match="no checkpoint on branch 'main'"):
+        await bench.space.thread("nobody").load()
+
+
+async def test_an_unknown_checkpoint_is_not_found(bench: Bench) -> None:
+    await bench.space.thread("a").save({})
+    with pytest.raises(NotFound, match="no checkpoint 0000"):
+        await bench.space.thread("a").load("00" * 32)
+
+
+@pytest.mark.parametrize("id", ["", "x", "00", "zz" * 32])
+async def test_a_malformed_id_is_refused(bench: Bench, id: str) -> None:
+    with pytest.raises(InvalidInput, match="64 hex digits"):
+        await bench.space.thread("a").load(id)
+
+
+async def test_history_is_newest_first_and_pages(bench: Bench) -> None:
+    thread = bench.space.thread("a")
+    ids = [(await thread.save({"n": n})).id for n in range(230)]
+    assert [cp.id async for cp in thread.history()] == ids[::-1]
+    assert [cp.id async for cp in thread.history(limit=3)] == ids[:-4:-1]
+    assert [cp.id async for cp in thread.history(before=ids[2])] == ids[1::-1]
+
+
+async def test_history_has_states_only_when_asked(bench: Bench) -> None:
+    thread = bench.space.thread("a")
+    await thread.save({"n": 1})
+    (with_state,) = [cp async for cp in thread.history(states=True)]
+    assert with_state.state == {"n": 1}
+    (without,) = [cp async for cp in thread.history()]
+    with pytest.raises(InvalidInput, match="without its state"):
+        without.state  # noqa: B018
+
+
+async def test_two_handles_that_extend_one_head_fork_and_are_told(bench: Bench) -> None:
+    first, second = bench.space.thread("a"), bench.space.thread("a")
+    root = await first.save({"n": 0})
+    await second.load()
+    left = await first.save({"n": 1})
+    right = await second.save({"n": 2})
+    assert not left.forked
+    assert right.forked
+    assert set(right.heads) == {left.id, right.id}
+    assert left.parents == right.parents == (root.id,)
+    assert set((await first.heads())["main"]) == {left.id, right.id}
+    assert (await first.load(left.id)).state == {"n": 1}
+
+
+async def test_the_losing_handle_stays_on_its_own_line(bench: Bench) -> None:
+    first, second = bench.space.thread("a"), bench.space.thread("a")
+    await first.save({"n": 0})
+    await second.load()
+    left = await first.save({"n": 1})
+    await second.save({"n": 2})
+    assert (await first.save({"n": 3})).parents == (left.id,)
+
+
+async def test_a_handle_without_a_position_builds_on_the_winner(bench: Bench) -> None:
+    head = await bench.space.thread("a").save({"n": 0})
+    assert (await bench.space.thread("a").save({"n": 1})).parents == (head.id,)
+
+
+async def test_concurrent_saves_of_one_handle_follow_each_other(bench: Bench) -> None:
+    thread = bench.space.thread("a")
+    saved = await asyncio.gather(*(thread.save({"n": n}) for n in range(10)))
+    assert [cp.id async for cp in thread.history()] == [cp.id for cp in reversed(saved)]
+
+
+async def test_expect_head_passes_on_the_only_head(bench: Bench) -> None:
+    thread = bench.space.thread("a")
+    first = await thread.save({"n": 0}, expect_head=shoal.NO_HEAD)
+    second = await bench.space.thread("a").save({"n": 1}, expect_head=first.id)
+    assert second.parents == (first.id,)
+
+
+async def test_a_wrong_expect_head_is_refused_and_writes_nothing(bench: Bench) -> None:
+    thread = bench.space.thread("a")
+    first = await thread.save({"n": 0})
+    second = await thread.save({"n": 1})
+    with pytest.raises(HeadMoved) as refused:
+        await thread.save({"n": 2}, expect_head=first.id)
+    assert refused.value.detail["heads"] == [second.id]
+    with pytest.raises(HeadMoved):
+        await thread.save({"n": 2}, expect_head=shoal.NO_HEAD)
+    assert (await thread.heads())["main"] == [second.id]
+
+
+async def test_expect_head_refuses_a_forked_branch(bench: Bench) -> None:
+    first, second = bench.space.thread("a"), bench.space.thread("a")
+    await first.save({"n": 0})
+    await second.load()
+    await first.save({"n": 1})
+    right = await second.save({"n": 2})
+    with pytest.raises(HeadMoved):
+        await first.save({"n": 3}, expect_head=right.id)
+
+
+async def test_branches_have_heads_of_their_own(bench: Bench) -> None:
+    thread = bench.space.thread("a")
+    main = await thread.save({"n": 0})
+    other = await thread.save({"n": 1}, branch="what-if")
+    assert await thread.heads() == {"main": [main.id], "what-if": [other.id]}
+    assert (await thread.load(branch="what-if")).state == {"n": 1}
+
+
+async def test_the_same_key_makes_the_same_checkpoint_once(bench: Bench) -> None:
+    first = await bench.space.thread("a").save({"n": 0}, key="k1")
+    again = await bench.space.thread("a").save({"n": 0}, key="k1")
+    assert again.id == first.id
+    assert len([cp async for cp in bench.space.thread("a").history()]) == 1
+
+
+async def test_the_key_is_looked_up_before_expect_head(bench: Bench) -> None:
+    thread = bench.space.thread("a")
+    first = await thread.save({"n": 0}, key="k1", expect_head=shoal.NO_HEAD)
+    assert (await thread.save({"n": 0}, key="k1", expect_head=shoal.NO_HEAD)).id == first.id
+
+
+async def test_a_key_with_another_request_is_refused(bench: Bench) -> None:
+    await bench.space.thread("a").save({"n": 0}, key="k1")
+    with pytest.raises(KeyReused, match="Nothing was written"):
+        await bench.space.thread("a").save({"n": 1}, key="k1")
+
+
+async def test_a_key_is_remembered_across_a_crash(bench: Bench) -> None:
+    first = await bench.space.thread("a").save({"n": 0}, key="k1")
+    again = bench.crashed()
+    assert (await again.space.thread("a").save({"n": 0}, key="k1")).id == first.id
+    await again.node.stop()
+
+
+async def test_a_client_made_key_past_the_window_is_expired(bench: Bench) -> None:
+    from shoal.protocol.keys import make_key
+
+    old = make_key(bench.simulated.now_ms - 25 * 3600 * 1000, bytes(10))
+    with pytest.raises(KeyExpired):
+        await bench.space.thread("a").save({"n": 0}, key=old)
+
+
+async def test_an_unknown_parent_is_refused(bench: Bench) -> None:
+    request = requests.Save("crew", "a", {}, parent="ab" * 32)
+    with pytest.raises(NotFound, match="to save on"):
+        await bench.node.service.call(request)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 1025, "a\nb", "\x00", "..", "é" * 513])
+async def test_bad_names_are_refused(bench: Bench, name: str) -> None:
+    with pytest.raises(InvalidName, match="Nothing was written"):
+        await bench.node.service.call(requests.Save("crew", name, {}))
+    with pytest.raises(InvalidName):
+        await bench.node.service.call(requests.Save("crew", "a", {name: b"\x01"}))
+
+
+async def test_a_slash_in_a_name_is_legal(bench: Bench) -> None:
+    await bench.space.thread("{crew-7}/planner").save({"n": 1})
+    assert [name async for name in bench.space.threads()] == ["{crew-7}/planner"]
+
+
+async def test_a_value_that_cannot_be_serialised_shows_the_line_that_registers_it(bench: Bench) -> None:
+    class Plan:
+        pass
+
+    with pytest.raises(InvalidValue, match=r"register\("):
+        await bench.space.thread("a").save({"plan": Plan()})
+    assert [name async for name in bench.space.threads()] == []
+
+
+@pytest.mark.parametrize("packed", [b"", b"\xc1", b"\x01\x02", b"\x92\x01", b"\xdf\xff\xff\xff\xff"])
+async def test_channel_bytes_that_are_no_msgpack_are_refused(bench: Bench, packed: bytes) -> None:
+    with pytest.raises(InvalidValue):
+        await bench.node.service.call(requests.Save("crew", "a", {"x": packed}))
+
+
+async def test_too_many_channels_are_refused(open_bench: Opener) -> None:
+    small = open_bench(channels_max=3)
+    with pytest.raises(TooLarge, match="at most 3 channels"):
+        await small.space.thread("a").save({str(n): n for n in range(4)})
+
+
+async def test_a_state_over_the_bound_is_refused(open_bench: Opener) -> None:
+    small = open_bench(request_bytes_max=1000)
+    with pytest.raises(TooLarge, match="at most 1000 bytes"):
+        await small.space.thread("a").save({"x": bytes(1001)})
+
+
+async def test_a_state_must_be_a_mapping(bench: Bench) -> None:
+    with pytest.raises(InvalidValue, match="mapping"):
+        await bench.space.thread("a").save(["not", "a", "mapping"])  # type: ignore[arg-type]
