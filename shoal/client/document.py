@@ -265,8 +265,7 @@ class Document:
 
     async def _send(self) -> None:
         while True:
-            await self._wake.wait()
-            await asyncio.sleep(0)  # The rest of this tick's edits.
+            await self._wake.wait()  # It returns in the next tick, when this one's edits are all there.
             await self._outside.wait()
             self._wake.clear()
             if self._unsent.written < self._unsent.edits:
