@@ -206,9 +206,8 @@ def _check_document(storage: Storage, place: _Place, config: Config) -> None:
 
     whole = built(document.EMPTY, None)
     stored = storage.get(keys.snapshot(*place))
-    if stored is not None:
-        if built(stored[POSITION_BYTES:], stored[:POSITION_BYTES]).canonical() != whole.canonical():
-            raise ShoalError("its snapshot is not what its updates build")
+    if stored is not None and built(stored[POSITION_BYTES:], stored[:POSITION_BYTES]).canonical() != whole.canonical():
+        raise ShoalError("its snapshot is not what its updates build")
 
 
 def _check_catalog(storage: Storage, report: Report) -> None:

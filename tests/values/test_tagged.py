@@ -38,7 +38,7 @@ def test_any_value_survives_the_way_through_json_text(value: Any) -> None:
         ({"$type": "x"}, {"$type": "dict", "value": [["$type", "x"]]}),
         ({"b", "a"}, {"$type": "set", "value": ["a", "b"]}),
     ],
-    ids=repr,
+    ids=lambda case: type(case).__name__,
 )
 def test_json_forms_are_as_documented(value: Any, tree: Any) -> None:
     assert values.to_json(value) == tree
