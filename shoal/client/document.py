@@ -39,15 +39,14 @@ import pycrdt
 
 from shoal import values
 from shoal.client.changes import Changes, DocumentChange
+from shoal.client.retrying import delays, is_transient, paused
 from shoal.client.unsent import Unsent
 from shoal.config import Config
 from shoal.crdt.document import EMPTY, RootKind, check_kind, engine, open_root, to_py
-from shoal.errors import Disconnected, InvalidInput, NotReady, OutcomeUnknown, Overloaded, ReadOnly, ShoalError, Unavailable
+from shoal.errors import Disconnected, InvalidInput, NotReady, Overloaded, ReadOnly, ShoalError
 from shoal.names import check_name
 from shoal.protocol.requests import DocumentState, Durability, Edit, Follow, Push, Update
 from shoal.protocol.session import Session
-
-_FIRST_DELAY_S = 0.05
 
 
 class Document:
@@ -273,7 +272,7 @@ class Document:
 
     async def _write(self) -> None:
         """Make everything edited so far durable, as one request."""
-        delays = _delays(self._config)
+        pauses = delays(self._config)
         rejoined = False
         while True:
             (update, edits, clock), roots = self._unsent.take(), dict(self._declared)
@@ -287,7 +286,7 @@ class Document:
                 self._unsent.fall_behind(to_the_start=starts_over)
                 if starts_over:
                     rejoined = True
-                elif not _is_transient(error) or isinstance(error, ReadOnly) or not await _paused(delays, error):
+                elif not is_transient(error) or isinstance(error, ReadOnly) or not await paused(pauses, error):
                     raise
                 await self._outside.wait()
                 continue
@@ -305,7 +304,7 @@ class Document:
     # ── following ─────────────────────────────────────────────────────────────
 
     async def _follow(self) -> None:
-        delays = _delays(self._config)
+        pauses = delays(self._config)
         while True:
             try:
                 wanted = Follow(self.space, self.name, self._doc.get_state())
@@ -313,10 +312,10 @@ class Document:
                     async for push in pushes:
                         await self._outside.wait()
                         self._take(push)
-                        delays = _delays(self._config)
+                        pauses = delays(self._config)
                 raise Disconnected("the node ended the subscription. Nothing was sent. Try again.")
             except ShoalError as error:
-                if not (_is_transient(error) and await _paused(delays, error)):
+                if not (is_transient(error) and await paused(pauses, error)):
                     self._end_readers(error)
                     raise
                 await self._outside.wait()
@@ -360,7 +359,7 @@ class Document:
         try:
             await work()
         except ShoalError as error:
-            self._fail(error, final=not _is_transient(error))
+            self._fail(error, final=not is_transient(error))
         except Exception as error:
             self._fail(ShoalError(f"a document's mirror stopped ({error!r}). Edits since are not written."), final=True)
             raise
@@ -410,27 +409,3 @@ def _observer(document: Document) -> Callable[[pycrdt.TransactionEvent], None]:
 
 def _closed() -> InvalidInput:
     return InvalidInput("this document is closed. The edit is not written; open the document again.")
-
-
-def _is_transient(error: ShoalError) -> bool:
-    return isinstance(error, Disconnected | OutcomeUnknown | Unavailable)
-
-
-def _delays(config: Config) -> Iterator[float]:
-    """Growing pauses, for as long as `request_timeout_s`."""
-    loop = asyncio.get_running_loop()
-    delay, ends_at = _FIRST_DELAY_S, loop.time() + config.request_timeout_s
-    while loop.time() < ends_at:
-        delay = min(delay, config.reconnect_delay_s_max)
-        yield delay
-        delay *= 2
-
-
-async def _paused(delays: Iterator[float], error: ShoalError) -> bool:
-    """Wait for the next attempt; False if there is none."""
-    delay = next(delays, None)
-    if delay is None:
-        return False
-    asked = error.detail.get("retry_after_s")
-    await asyncio.sleep(max(delay, asked) if isinstance(asked, int | float) else delay)
-    return True
