@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 
 from shoal.cli.execution import FAILED, failure
 from shoal.cli.output import emit, line
 from shoal.cli.target import Json
-from shoal.cluster.partition import PARTITIONS
 from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.node.verify import Report
@@ -56,20 +52,13 @@ def verify(
 def _checked(directory: Path) -> Report:
     config = Config()
     storage = RocksStorage.open(directory, config=config, now_ms=time.time_ns() // 1_000_000)
-    # On standard error, and only for someone who is watching.
+    # On standard error; it shows itself only on a terminal.
     console = Console(stderr=True)
-    with Progress(console=console, transient=True) if console.is_terminal else nullcontext() as shown:
+    with console.status("verifying") as shown:
         try:
-            return check(storage, config=config, progress=_advance(shown))
+            return check(storage, config=config, progress=lambda partition: shown.update(f"verifying partition {partition}"))
         finally:
             storage.close()
-
-
-def _advance(shown: Progress | None) -> Callable[[int], None]:
-    if shown is None:
-        return lambda partition: None
-    task = shown.add_task("verifying", total=PARTITIONS)
-    return lambda partition: shown.update(task, completed=partition + 1)
 
 
 def _print(report: Report) -> None:

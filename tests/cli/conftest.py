@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -79,12 +80,25 @@ def target(request: pytest.FixtureRequest, filled: Path, tmp_path: Path) -> Iter
     yield ["--url", request.getfixturevalue("url")]
 
 
+class Running(NamedTuple):
+    """A served copy of the filled store."""
+
+    url: str
+    data: Path
+    pid: int
+
+
 @pytest.fixture(scope="session")
-def url(filled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(node: Running) -> str:
+    return node.url
+
+
+@pytest.fixture(scope="session")
+def node(filled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     data = tmp_path_factory.mktemp("served") / "state"
     shutil.copytree(filled, data)
     with served(data) as (process, address):
-        yield address
+        yield Running(address, data, process.pid)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0

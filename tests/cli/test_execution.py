@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 import typer
 
 import shoal
-from shoal.cli.execution import execute
+from shoal.cli.execution import execute, interruptible
 from shoal.errors import NotFound
 from tests.cli.conftest import PATIENCE_S, clean_environment
 
@@ -45,6 +46,22 @@ def test_a_result_is_returned() -> None:
         return 42
 
     assert execute(answer()) == 42
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_lets_an_interruptible_command_clean_up(number: signal.Signals, code: int) -> None:
+    cleaned: list[bool] = []
+
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            await asyncio.Event().wait()
+        finally:
+            cleaned.append(True)
+
+    with pytest.raises(typer.Exit) as caught:
+        execute(interruptible(work()))
+    assert (caught.value.exit_code, cleaned) == (code, [True])
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli.main import app
-from tests.cli.conftest import PATIENCE_S, clean_environment, served
+from tests.cli.conftest import PATIENCE_S, Running, clean_environment, served
 
 NO_STORE = {"SHOAL_DATA": None, "SHOAL_CONFIG": None}
 
@@ -56,17 +56,15 @@ async def test_what_was_acknowledged_is_there_after_kill_and_restart(tmp_path: P
     assert json.loads(errors.splitlines()[0])["event"] == "resumed"
 
 
-def test_a_directory_in_use_names_its_holder(tmp_path: Path) -> None:
-    with served(tmp_path / "state") as (process, _):
-        second = serve("--data", str(tmp_path / "state"), "--listen", "127.0.0.1:0")
-        assert (second.returncode, second.stdout) == (1, "")
-        assert f"{process.pid}" in second.stderr
-        assert "Traceback" not in second.stderr
+def test_a_directory_in_use_names_its_holder(node: Running) -> None:
+    second = serve("--data", str(node.data), "--listen", "127.0.0.1:0")
+    assert (second.returncode, second.stdout) == (1, "")
+    assert str(node.pid) in second.stderr
+    assert "Traceback" not in second.stderr
 
 
-def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
-    with served(tmp_path / "one") as (_, url):
-        second = serve("--data", str(tmp_path / "two"), "--listen", url.removeprefix("http://"))
+def test_a_port_in_use_is_refused(node: Running, tmp_path: Path) -> None:
+    second = serve("--data", str(tmp_path / "two"), "--listen", node.url.removeprefix("http://"))
     assert second.returncode == 1
     assert "cannot listen on 127.0.0.1:" in second.stderr
     assert "Traceback" not in second.stderr

@@ -13,7 +13,7 @@ from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.storage import keys
 from shoal.storage.rocks import RocksStorage
-from tests.cli.conftest import served
+from tests.cli.conftest import Running
 
 
 def verify(*arguments: str) -> Result:
@@ -49,11 +49,10 @@ def test_a_row_changed_behind_the_log_is_exit_code_1_and_named(filled: Path, tmp
     assert result.stdout.splitlines()[-1] == "not sound: 1 found. Nothing was changed."
 
 
-def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
-    with served(tmp_path / "state") as (process, _):
-        result = verify(str(tmp_path / "state"))
+def test_a_store_in_use_is_refused(node: Running) -> None:
+    result = verify(str(node.data))
     assert (result.exit_code, result.stdout) == (1, "")
-    assert str(process.pid) in result.stderr
+    assert str(node.pid) in result.stderr
 
 
 def test_a_directory_without_a_store_is_refused_and_none_is_made(tmp_path: Path) -> None:
