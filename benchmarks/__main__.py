@@ -26,6 +26,7 @@ ALL = [
 ]
 FULL = Effort(repeats=5, seconds=2.0, crashes=50)
 QUICK = Effort(repeats=2, seconds=0.5, crashes=4)
+_WIDTH = 128  # Of a table that goes to a file.
 
 
 def main() -> None:
@@ -33,6 +34,8 @@ def main() -> None:
     effort = QUICK if arguments.quick else FULL
     chosen = [benchmark for benchmark in ALL if not arguments.only or benchmark.name in arguments.only]
     console, sections, began = Console(), [], perf_counter()
+    if not console.is_terminal:
+        console.width = _WIDTH
     for benchmark in chosen:
         with console.status(f"measuring: {benchmark.name}"):
             sections.append(benchmark.run(effort))

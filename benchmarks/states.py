@@ -6,25 +6,9 @@ from random import Random
 from typing import Any
 
 _MESSAGES = 5
-_WORDS = [
-    "plan",
-    "fetch",
-    "invoice",
-    "customer",
-    "refund",
-    "check",
-    "ledger",
-    "total",
-    "approve",
-    "search",
-    "result",
-    "summary",
-    "retry",
-    "tool",
-    "answer",
-]
+_WORDS = "plan fetch invoice customer refund check ledger total approve search result summary retry tool answer"
 _random = Random(1)
-_TEXTS = [" ".join(_random.choices(_WORDS, k=20)) for _ in range(997)]
+_TEXTS = [" ".join(_random.choices(_WORDS.split(), k=20)) for _ in range(997)]
 
 
 def state(agent: int, step: int) -> dict[str, Any]:

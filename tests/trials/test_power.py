@@ -20,7 +20,7 @@ from shoal.testing.checkers import InvariantViolated
 from shoal.testing.power_trial import MemoryDisk, RocksDisk, cut_power, slow_environment
 from shoal.testing.trial import Tally
 
-ROUNDS = 12
+ROUNDS = 8
 
 
 async def in_memory(seed: int, rounds: int = ROUNDS) -> Tally:
