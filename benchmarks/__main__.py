@@ -33,7 +33,7 @@ def main() -> None:
     arguments = _arguments()
     effort = QUICK if arguments.quick else FULL
     chosen = [benchmark for benchmark in ALL if not arguments.only or benchmark.name in arguments.only]
-    console, sections, began = Console(), [], perf_counter()
+    facts, console, sections, began = machine.facts(), Console(), [], perf_counter()
     if not console.is_terminal:
         console.width = _WIDTH
     for benchmark in chosen:
@@ -42,7 +42,7 @@ def main() -> None:
         show(console, sections[-1])
     if len(chosen) == len(ALL) and not arguments.quick:
         date, seconds = datetime.now(UTC).date().isoformat(), perf_counter() - began
-        RESULTS.write_text(markdown(sections, facts=machine.facts(), date=date, command="make bench", seconds=seconds))
+        RESULTS.write_text(markdown(sections, facts=facts, date=date, command="make bench", seconds=seconds))
         console.print(f"written: {RESULTS.parent.name}/{RESULTS.name}")
 
 

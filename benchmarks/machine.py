@@ -13,6 +13,7 @@ LIBRARIES = ("rocksdict", "uvloop", "aiohttp", "msgspec", "msgpack", "pycrdt")
 
 
 def facts() -> dict[str, str]:
+    """To be asked before measuring: the load is that of the others then."""
     libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
     return {
         "processor": f"{os.cpu_count()} cores, {_processor()}",
@@ -20,6 +21,7 @@ def facts() -> dict[str, str]:
         "disk": _disk(),
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
+        "load before the run": f"{os.getloadavg()[0]:.1f} (other work on the machine; 0 would be none)",
         "libraries": f"shoal {version('shoal')}, {libraries}, SQLite {sqlite3.sqlite_version}",
     }
 
