@@ -47,9 +47,11 @@ async def run(options: Options, *, console: Console, random: Random, now_s: Call
         WorkerFailed: the worker could not do its work.
         ShoalError: the store could not be read back.
     """
+    # Listed first: a directory that exists before its worker does would outlive a supervisor that is killed.
+    modules = list_modules(library(), limit=options.limit)
     with _directory(options) as data:
         try:
-            return await _run_in(data, options, console=console, random=random, now_s=now_s)
+            return await _run_in(data, modules, options, console=console, random=random, now_s=now_s)
         finally:
             if _is_kept(options):
                 _show_way(console, data)
@@ -61,9 +63,10 @@ def _show_way(console: Console, data: Path) -> None:
         console.print(f"  shoal {command} --data {data} --space {SPACE}", highlight=False, soft_wrap=True)
 
 
-async def _run_in(data: Path, options: Options, *, console: Console, random: Random, now_s: Callable[[], float]) -> bool:
+async def _run_in(
+    data: Path, modules: list[str], options: Options, *, console: Console, random: Random, now_s: Callable[[], float]
+) -> bool:
     root = library()
-    modules = list_modules(root, limit=options.limit)
     plan = Plan(
         data=str(data),
         temporary=not _is_kept(options),
