@@ -10,6 +10,7 @@ rewrite them. A name is compared byte for byte; it is never a pattern.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from shoal.errors import InvalidName
 
@@ -40,6 +41,11 @@ def check_key(kind: str, key: object, /) -> str:
 def _check(kind: str, name: object, bytes_max: int) -> str:
     if not isinstance(name, str):
         raise InvalidName(f"a {kind} name must be a string, not {type(name).__name__}. Nothing was written.")
+    return _legal(kind, name, bytes_max)
+
+
+@lru_cache(maxsize=8192)  # Every request names the same few objects; only legal names are kept.
+def _legal(kind: str, name: str, bytes_max: int) -> str:
     if not name:
         raise InvalidName(f"a {kind} name must not be empty. Nothing was written.")
     try:

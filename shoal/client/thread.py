@@ -33,10 +33,15 @@ class Checkpoint:
     parents: tuple[str, ...]
     branch: str
     heads: tuple[str, ...]  # Of the branch when this was answered, the winner first.
-    time: datetime
+    wall_ms: int
     schema: int
     _metadata: bytes = field(repr=False)
     _channels: Mapping[str, bytes] | None = field(repr=False)
+
+    @property
+    def time(self) -> datetime:
+        """When it was saved, by the clock of the node that did."""
+        return moment(self.wall_ms)
 
     @property
     def forked(self) -> bool:
@@ -111,9 +116,7 @@ class Thread:
             saved = await self._connection.write(request, key=key, durability=durability)
             assert isinstance(saved, requests.Saved)
             self._positions[branch] = saved.id
-        return Checkpoint(
-            saved.id, tuple(saved.parents), branch, tuple(saved.heads), moment(saved.wall_ms), schema, packed, channels
-        )
+        return Checkpoint(saved.id, tuple(saved.parents), branch, tuple(saved.heads), saved.wall_ms, schema, packed, channels)
 
     async def load(self, checkpoint: str | None = None, *, branch: str = "main") -> Checkpoint:
         """Load a checkpoint by id, or the branch's winner, and build on it from now on.
@@ -164,7 +167,7 @@ def _checkpoint(found: requests.Checkpoint, *, channels: bool) -> Checkpoint:
         tuple(found.parents),
         found.branch,
         tuple(found.heads),
-        moment(found.wall_ms),
+        found.wall_ms,
         found.schema,
         found.metadata,
         found.channels if channels else None,

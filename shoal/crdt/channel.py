@@ -56,6 +56,11 @@ class Draft(NamedTuple):
     chunks: dict[bytes, bytes]  # New ones, by digest.
 
 
+def at_home(shape: Shape, id: bytes) -> Shape:
+    """The shape once the checkpoint that holds its recipe is known; an inline value's recipe is in every checkpoint."""
+    return shape._replace(home=id) if shape.digests and not shape.home else shape
+
+
 def split(packed: bytes) -> tuple[bytes, bytes]:
     """The header of a packed array or map, and the rest; other values have no header."""
     first = packed[0] if packed else 0

@@ -86,12 +86,16 @@ class VersionVector(Mapping[Origin, int]):
         Raises:
             ValueError: `dot` is not the next of its origin; a hole would be covered.
         """
-        if self[dot.origin] + 1 != dot.sequence:
+        if self._entries.get(dot.origin, 0) + 1 != dot.sequence:
             raise ValueError(f"{dot} does not follow sequence {self[dot.origin]}")
-        return VersionVector({**self._entries, dot.origin: dot.sequence})
+        advanced = VersionVector()
+        advanced._entries = {**self._entries, dot.origin: dot.sequence}  # Nothing to filter: this is on the hot path.
+        return advanced
 
     def since(self, older: VersionVector) -> VersionVector:
         """The entries that differ from `older`: what a delta-coded vector carries."""
+        if older is self:
+            return VersionVector()
         return VersionVector({o: n for o, n in self._entries.items() if older[o] != n})
 
     def missing(self, theirs: VersionVector) -> dict[Origin, range]:

@@ -84,11 +84,13 @@ def identify(record: Record) -> bytes:
     ).digest()
 
 
-def apply(rows: Rows, stamp: Stamp, save: Save, /, *, record: bytes, chunks: Mapping[bytes, bytes]) -> None:
-    """Apply a save. `chunks` holds those that the record is the first to use."""
+def apply(
+    rows: Rows, stamp: Stamp, save: Save, /, *, record: bytes, chunks: Mapping[bytes, bytes], decoded: Record | None = None
+) -> None:
+    """Apply a save. `chunks` holds those that the record is the first to use; `decoded` spares who has it."""
     key = CHECKPOINT + save.id
     stored = rows.get(key)
-    decoded = _decoder.decode(record)
+    decoded = decoded or _decoder.decode(record)
     for digest, piece in chunks.items():
         rows.put(CHUNK + digest, piece)
     if stored is None or stamp.dot < Dot.unpack(stored[:DOT_BYTES]):
@@ -98,12 +100,14 @@ def apply(rows: Rows, stamp: Stamp, save: Save, /, *, record: bytes, chunks: Map
 
 def _move_heads(rows: Rows, record: Record, head: Head, *, first: bool) -> None:
     """A new checkpoint takes its parents' place; one saved again only renews its HLC, if it is still a head."""
-    before = heads(rows, record.branch)
+    key = BRANCH + record.branch.encode()
+    before = _unpack_heads(rows.get(key) or b"")
     kept = [other for other in before if other.id != head.id and other.id not in record.parents]
     if first or any(other.id == head.id for other in before):
         kept.append(head)
-    packed = b"".join(other.hlc.to_bytes(8, "big") + other.id for other in sorted(kept, reverse=True))
-    rows.put(BRANCH + record.branch.encode(), packed)
+    if len(kept) > 1:
+        kept.sort(reverse=True)
+    rows.put(key, b"".join([other.hlc.to_bytes(8, "big") + other.id for other in kept]))
 
 
 def heads(rows: Rows, branch: str) -> list[Head]:

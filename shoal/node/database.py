@@ -34,6 +34,7 @@ from shoal.node.feed import Feed, Staged
 from shoal.node.mutation import Mutation
 from shoal.node.opening import Opening
 from shoal.node.partitions import Partition, Partitions
+from shoal.node.recent import Recent
 from shoal.node.threads import Threads
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol import requests
@@ -70,6 +71,9 @@ class Remembered(msgspec.Struct, array_like=True, frozen=True):
     wall_ms: int
     reply: requests.AnyReply
 
+
+# Objects known to be in the catalog, so that a write need not look again.
+_LISTED_MAX = 65536
 
 _LABELS: dict[Kind, requests.ObjectKind] = {
     Kind.THREAD: "thread",
@@ -112,6 +116,7 @@ class Database:
         self._partitions = Partitions(storage, self._clock)
         self.threads = Threads(config)
         self.documents = Documents(config, environment)
+        self._listed: Recent[Target] = Recent(_LISTED_MAX)
         self.operations = 0
 
     # ── writes ────────────────────────────────────────────────────────────────
@@ -147,7 +152,7 @@ class Database:
         staged: list[Staged] = []
         for write in writes:
             target = target_of(write)
-            here = stamp._replace(nth=len(mutations))
+            here = stamp._replace(nth=len(mutations)) if mutations else stamp
             decision = self._decide(transaction, partition, target, here, write, key)
             replies.append(decision.reply)
             if decision.change is not None:
@@ -214,8 +219,8 @@ class Database:
         transaction.put(keys.log(partition.number, dot), body)
         transaction.put(keys.vector(partition.number, dot.origin), tip.pack())
         number = self._commit.write(transaction.rows)
-        partition.context = stamp.context.advance(dot)
         partition.advance(dot, tip, written=number)
+        partition.context = partition.vector
         self.operations += 1
         transaction.written()
         if staged:
@@ -243,9 +248,12 @@ class Database:
 
     def _list(self, transaction: Transaction, target: Target) -> None:
         """Enter a new object into the catalog."""
+        if target in self._listed:
+            return
         entry = keys.catalog(target.space, target.kind, target.name)
         if transaction.get(entry) is None:
             transaction.put(entry, b"")
+        transaction.when_written(lambda: self._listed.put(target))
 
     # ── idempotency keys ──────────────────────────────────────────────────────
 

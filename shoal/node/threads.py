@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from itertools import islice
+from typing import NamedTuple
 
 from shoal.config import Config
 from shoal.crdt import channel, journal, lineage
@@ -28,8 +29,16 @@ from shoal.protocol.requests import NO_HEAD
 BRANCHES_MAX = 4096
 
 
+class Spot(NamedTuple):
+    """A checkpoint of a thread. Its id alone is no key: equal checkpoints of two threads have their own recipes."""
+
+    space: str
+    thread: str
+    id: bytes
+
+
 class ShapeCache:
-    """The last serialised form of live threads, by checkpoint id; oldest dropped first, bounded by bytes.
+    """The last serialised form of live threads; oldest dropped first, bounded by bytes.
 
     One memory comparison with it finds what a save shares with its parent.
     """
@@ -37,27 +46,27 @@ class ShapeCache:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._entries: OrderedDict[bytes, dict[str, Shape]] = OrderedDict()
+        self._entries: OrderedDict[Spot, tuple[dict[str, Shape], int]] = OrderedDict()
 
-    def get(self, id: bytes) -> dict[str, Shape] | None:
-        found = self._entries.get(id)
-        if found is not None:
-            self._entries.move_to_end(id)
-        return found
+    def get(self, spot: Spot) -> dict[str, Shape] | None:
+        found = self._entries.get(spot)
+        if found is None:
+            return None
+        self._entries.move_to_end(spot)
+        return found[0]
 
-    def put(self, id: bytes, shapes: dict[str, Shape], *, replacing: bytes | None = None) -> None:
-        for stale in (id, replacing):
-            if stale is not None and stale in self._entries:
-                self._bytes -= _size(self._entries.pop(stale))
-        self._entries[id] = shapes
-        self._bytes += _size(shapes)
+    def put(self, spot: Spot, shapes: dict[str, Shape], *, replacing: Spot | None = None) -> None:
+        for stale in (spot, replacing):
+            if stale is not None and (found := self._entries.pop(stale, None)) is not None:
+                self._bytes -= found[1]
+        size = 0
+        for shape in shapes.values():
+            # A digest and its end cost about 100 bytes as Python objects; a shape about 300.
+            size += len(shape.body) + 100 * len(shape.digests) + 300
+        self._entries[spot] = shapes, size
+        self._bytes += size
         while self._bytes > self._bytes_max and self._entries:
-            self._bytes -= _size(self._entries.popitem(last=False)[1])
-
-
-def _size(shapes: dict[str, Shape]) -> int:
-    # A digest and its end cost about 100 bytes as Python objects; a shape about 300.
-    return sum(len(shape.body) + 100 * len(shape.digests) + 300 for shape in shapes.values())
+            self._bytes -= self._entries.popitem(last=False)[1][1]
 
 
 class Threads:
@@ -80,28 +89,32 @@ class Threads:
                 "Nothing was written."
             )
         parent = self._parent(rows, request)
-        base = self._shapes.get(parent) if parent is not None else None
+        before = None if parent is None else Spot(request.space, request.thread, parent)
+        base = None if before is None else self._shapes.get(before)
         recipes: dict[str, Recipe] = {}
         shapes: dict[str, Shape] = {}
         fresh: dict[bytes, bytes] = {}
         for name, packed in request.channels.items():
             drafted = channel.draft(packed, base.get(name) if base is not None else None)
             recipes[name], shapes[name] = drafted.recipe, drafted.shape
-            fresh.update((digest, piece) for digest, piece in drafted.chunks.items() if lineage.chunk(rows, digest) is None)
+            for digest in drafted.chunks:
+                if lineage.chunk(rows, digest) is None:
+                    fresh[digest] = drafted.chunks[digest]
         record = lineage.Record(
             parents=[] if parent is None else [parent],
             branch=request.branch,
             schema=request.schema,
             metadata=request.metadata,
-            nonce=key.encode() if key is not None else stamp.dot.pack() + stamp.nth.to_bytes(2, "big"),
+            nonce=key.encode() if key is not None else stamp.pack_position(),
             channels=recipes,
         )
         id = lineage.identify(record)
         packed_record = lineage.encode_record(record)
         change = lineage.Save(id, sha256(packed_record).digest())
-        lineage.apply(rows, stamp, change, record=packed_record, chunks=fresh)
-        settled = {name: shape if shape.home else shape._replace(home=id) for name, shape in shapes.items()}
-        transaction.when_written(lambda: self._shapes.put(id, settled, replacing=parent))
+        lineage.apply(rows, stamp, change, record=packed_record, chunks=fresh, decoded=record)
+        settled = {name: channel.at_home(shape, id) for name, shape in shapes.items()}
+        saved = Spot(request.space, request.thread, id)
+        transaction.when_written(lambda: self._shapes.put(saved, settled, replacing=before))
         reply = requests.Saved(
             id=id.hex(),
             parents=[parent.hex() for parent in record.parents],
@@ -127,7 +140,10 @@ class Threads:
         if request.parent is None:
             return heads[0].id if heads else None
         parent = _id(request.parent)
-        if self._shapes.get(parent) is None and lineage.packed_record(rows, parent) is None:
+        if (
+            self._shapes.get(Spot(request.space, request.thread, parent)) is None
+            and lineage.packed_record(rows, parent) is None
+        ):
             raise NotFound(f"thread {request.thread!r} has no checkpoint {request.parent} to save on. Nothing was written.")
         return parent
 
@@ -158,14 +174,14 @@ class Threads:
             StoreCorrupt: a chunk is missing or does not match its hash.
         """
         if request.checkpoint is not None:
-            return self._reply(rows, self._found(rows, request.thread, _id(request.checkpoint)), channels=True)
+            return self._reply(rows, request, self._found(rows, request.thread, _id(request.checkpoint)), channels=True)
         heads = lineage.heads(rows, request.branch)
         if not heads:
             raise NotFound(
                 f"thread {request.thread!r} of space {request.space!r} has no checkpoint on branch {request.branch!r}. "
                 "Save one first, or list the branches with heads()."
             )
-        return self._reply(rows, self._found(rows, request.thread, heads[0].id), channels=True)
+        return self._reply(rows, request, self._found(rows, request.thread, heads[0].id), channels=True)
 
     def history(self, rows: Rows, request: requests.History) -> requests.Checkpoints:
         """
@@ -178,7 +194,7 @@ class Threads:
         for found in islice(self._walk(rows, request), limit + 1):
             if len(items) == limit or size > self._config.page_bytes_max:
                 return requests.Checkpoints(items, more=True)
-            items.append(self._reply(rows, found, channels=request.channels))
+            items.append(self._reply(rows, request, found, channels=request.channels))
             size += sum(map(len, items[-1].channels.values())) + len(items[-1].metadata) + 200
         return requests.Checkpoints(items, more=False)
 
@@ -219,7 +235,9 @@ class Threads:
             raise NotFound(f"thread {thread!r} has no checkpoint {id.hex()}. List them with history().")
         return found
 
-    def _reply(self, rows: Rows, found: lineage.Checkpoint, *, channels: bool) -> requests.Checkpoint:
+    def _reply(
+        self, rows: Rows, request: requests.Load | requests.History, found: lineage.Checkpoint, *, channels: bool
+    ) -> requests.Checkpoint:
         record = found.record
         return requests.Checkpoint(
             id=found.id.hex(),
@@ -229,14 +247,14 @@ class Threads:
             wall_ms=found.wall_ms,
             schema=record.schema,
             metadata=record.metadata,
-            channels=self._values(rows, found) if channels else {},
+            channels=self._values(rows, Spot(request.space, request.thread, found.id), found) if channels else {},
         )
 
-    def _values(self, rows: Rows, found: lineage.Checkpoint) -> dict[str, bytes]:
-        shapes = self._shapes.get(found.id)
+    def _values(self, rows: Rows, spot: Spot, found: lineage.Checkpoint) -> dict[str, bytes]:
+        shapes = self._shapes.get(spot)
         if shapes is None:
             shapes = assemble(rows, found)
-            self._shapes.put(found.id, shapes)
+            self._shapes.put(spot, shapes)
         # In the order in which they were saved.
         return {name: shapes[name].header + shapes[name].body for name in found.record.channels}
 

@@ -26,10 +26,11 @@ class Readable(Protocol):
 
 
 class Transaction:
-    __slots__ = ("_abandoned", "_storage", "_written", "rows")
+    __slots__ = ("_abandoned", "_read", "_storage", "_written", "rows")
 
     def __init__(self, storage: Readable) -> None:
         self._storage = storage
+        self._read: dict[bytes, bytes | None] = {}  # Nobody else writes while a transaction decides.
         self.rows: dict[bytes, bytes | None] = {}
         self._written: list[Callable[[], None]] = []
         self._abandoned: list[Callable[[], None]] = []
@@ -37,7 +38,9 @@ class Transaction:
     def get(self, key: bytes) -> bytes | None:
         if key in self.rows:
             return self.rows[key]
-        return self._storage.get(key)
+        if key not in self._read:
+            self._read[key] = self._storage.get(key)
+        return self._read[key]
 
     def put(self, key: bytes, value: bytes) -> None:
         self.rows[key] = value

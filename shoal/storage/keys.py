@@ -21,6 +21,7 @@ Laws:
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
 
 from shoal.crdt.dot import DOT_BYTES, Dot, Origin
 
@@ -71,6 +72,7 @@ def split_log(key: bytes) -> tuple[int, Dot]:
     return int.from_bytes(key[1:3], "big"), Dot.unpack(key[3 : 3 + DOT_BYTES])
 
 
+@lru_cache(maxsize=8192)
 def object_rows(partition: int, kind: Kind, space: str, name: str) -> bytes:
     """The prefix of an object's rows."""
     return OBJECT + partition.to_bytes(2, "big") + _identity(kind, space, name)
@@ -92,6 +94,7 @@ def request_key(partition: int, key: str) -> bytes:
     return KEY + partition.to_bytes(2, "big") + key.encode()
 
 
+@lru_cache(maxsize=8192)
 def catalog(space: str, kind: Kind, name: str = "") -> bytes:
     """An object's entry; with an empty name (none is legal) the prefix of its kind."""
     return catalog_of(space) + bytes([kind]) + name.encode()

@@ -230,3 +230,20 @@ async def test_a_state_over_the_bound_is_refused(open_bench: Opener) -> None:
 async def test_a_state_must_be_a_mapping(bench: Bench) -> None:
     with pytest.raises(InvalidValue, match="mapping"):
         await bench.space.thread("a").save(["not", "a", "mapping"])  # type: ignore[arg-type]
+
+
+async def test_threads_with_equal_checkpoint_ids_do_not_mix(bench: Bench, open_bench: Opener) -> None:
+    """One key for the same save to two threads makes equal ids; each thread has its own recipes and chunks."""
+    messages = [f"message {n} " * 300 for n in range(12)]
+    for size in (9, 10, 11):
+        ids = {(await bench.space.thread(n).save({"m": messages[:size]}, key=f"k{size}")).id for n in ("one", "two")}
+        assert len(ids) == 1
+    await bench.space.thread("two").save({"m": messages})
+    again = open_bench(bench.storage.left_by_crash(0), seed=2)
+    assert (await again.space.thread("one").load()).state == {"m": messages[:11]}
+    assert (await again.space.thread("two").load()).state == {"m": messages}
+
+
+async def test_the_same_save_on_two_threads_makes_two_checkpoints(bench: Bench) -> None:
+    saved = [await bench.space.thread(f"thread-{n}").save({"n": 0}) for n in range(20)]
+    assert len({checkpoint.id for checkpoint in saved}) == 20
