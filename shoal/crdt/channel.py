@@ -1,7 +1,7 @@
 """How a channel's value is stored: as a recipe against the checkpoint before it.
 
 Laws:
-- A channel's hash is a function of its value alone, whatever the recipe.
+- A channel's hash is a function of its value alone, whatever the recipe; so is whether it is inline.
 - A recipe describes the value against another checkpoint's (`base`): the first
   `keep` chunks are that one's. Neither the value's bytes nor the list of its
   chunks is written again while it grows at its end.
@@ -29,7 +29,7 @@ INLINE_BYTES_MAX = 256  # Below it a row of its own costs more than the bytes.
 class Recipe(msgspec.Struct, array_like=True, frozen=True):
     """How to make a value: the header, then `inline`, or kept chunks of `base` and then `chunks`."""
 
-    hash: bytes
+    hash: bytes  # Over the header and the chunks' digests; empty for an inline value, which is its own.
     header: bytes
     inline: bytes = b""
     base: bytes = b""  # A checkpoint id, or empty.
@@ -68,10 +68,9 @@ def split(packed: bytes) -> tuple[bytes, bytes]:
     return packed[:size], packed[size:]
 
 
-def hash_of(header: bytes, body: bytes, digests: list[bytes]) -> bytes:
-    """The channel's hash: over its chunks' digests, or over an inline body."""
-    kind, content = (b"\x01", b"".join(digests)) if digests else (b"\x00", body)
-    return sha256(kind + len(header).to_bytes(1, "big") + header + content).digest()
+def hash_of(header: bytes, digests: list[bytes]) -> bytes:
+    """The hash of a value in chunks, given all their digests; a value without chunks has none."""
+    return sha256(len(header).to_bytes(1, "big") + header + b"".join(digests)).digest() if digests else b""
 
 
 def draft(packed: bytes, base: Shape | None) -> Draft:
@@ -80,8 +79,7 @@ def draft(packed: bytes, base: Shape | None) -> Draft:
     if base is not None and base.header == header and base.body == body:
         return _unchanged(base)
     if len(body) <= INLINE_BYTES_MAX:
-        digest = hash_of(header, body, [])
-        return Draft(Recipe(digest, header, inline=body), Shape(digest, header, body, [], [], b"", 0), {})
+        return Draft(Recipe(b"", header, body), Shape(b"", header, body, [], [], b"", 0), {})
     ends, digests = _kept(body, base)
     keep, at = len(ends), ends[-1] if ends else 0
     chunks = {}
@@ -123,7 +121,7 @@ def _described(
     base: Shape | None,
     chunks: dict[bytes, bytes],
 ) -> Draft:
-    digest = hash_of(header, body, digests)
+    digest = hash_of(header, digests)
     if base is not None and keep and base.depth + 1 <= DEPTH_MAX:
         recipe = Recipe(digest, header, base=base.home, keep=keep, chunks=digests[keep:], depth=base.depth + 1)
     else:

@@ -293,7 +293,7 @@ def _shape(rows: Rows, found: lineage.Checkpoint, name: str, digests: list[bytes
         at += len(piece)
         ends.append(at)
     body = b"".join(pieces) if digests else recipe.inline
-    if channel.hash_of(recipe.header, body, digests) != recipe.hash:
+    if channel.hash_of(recipe.header, digests) != recipe.hash:
         raise _corrupt(found, name, "its hash does not hold")
     # A recipe that only points at another checkpoint's adds nothing to the chain.
     points = bool(recipe.base) and not recipe.chunks

@@ -186,7 +186,7 @@ def _check_thread(storage: Storage, place: _Place, rows: dict[bytes, bytes], rep
             digests = channel.digests_of(recipe, of_base)
             if digests is None or any(lineage.CHUNK + digest not in rows for digest in digests):
                 report.problem(f"{_text(place)}: channel {name!r} of checkpoint {id.hex()} misses chunks")
-            elif channel.hash_of(recipe.header, recipe.inline, digests) != recipe.hash:
+            elif channel.hash_of(recipe.header, digests) != recipe.hash:
                 report.problem(f"{_text(place)}: channel {name!r} of checkpoint {id.hex()} does not match its hash")
 
 
