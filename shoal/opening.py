@@ -15,7 +15,6 @@ from shoal.node.environment import Environment, system_environment
 from shoal.node.node import open_node
 from shoal.protocol.requests import Durability
 from shoal.protocol.session import Session
-from shoal.transport.session import RemoteSession
 
 
 @asynccontextmanager
@@ -50,6 +49,9 @@ async def connect(
     Raises:
         InvalidConfig: a URL or a setting is not legal.
     """
+    # Here, because it takes a third of the import's time, and an embedded store never needs it.
+    from shoal.transport.session import RemoteSession
+
     settings = checked(config or Config())
     environment = system_environment()
     session = RemoteSession(urls, token=token, config=settings, now_ms=environment.now_ms, entropy=environment.entropy)

@@ -145,6 +145,7 @@ class LiveDocument:
             StoreCorrupt: they cannot be read, or one of them builds on another that is missing.
         """
         self._bytes_max, self._roots_max = bytes_max, roots_max
+        self.sound = True  # False once the engine refused what had passed the check: to be built again.
         self.roots: dict[str, RootKind] = dict(roots)
         self._doc, held = _built(snapshot, updates)
         self._state = yjs.parse_state(self._doc.get_state())
@@ -160,8 +161,10 @@ class LiveDocument:
             NotReady, InvalidValue, RootConflict, TooLarge: as `check` says.
         """
         advanced = self._checked(update, roots)
+        self.sound = False
         with engine("an update was refused by the Yjs engine"):
             self._doc.apply_update(update)
+        self.sound = True
         self.roots.update(roots)
         self._state = advanced.state
         self._bytes += len(update)

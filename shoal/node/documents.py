@@ -120,7 +120,7 @@ class Documents:
 
     def _opened(self, place: Place) -> _Open:
         found = self._open.get(place.snapshot_key)
-        if found is None:
+        if found is None or not found.live.sound:
             found = self._open[place.snapshot_key] = self._load(place)
             while len(self._open) > self._config.document_cache_max:
                 self._open.popitem(last=False)
