@@ -54,7 +54,6 @@ class Config(Struct, frozen=True, kw_only=True):
     witness_interval_s: float = 0.25
 
     # Caches: entries are dropped oldest first.
-    partitions_cached_max: int = 1024
     checkpoint_cache_bytes: int = 32 * MiB  # Last serialised state of live threads.
     document_cache_max: int = 64  # Live documents.
     document_snapshot_updates: int = 512  # Updates since the last snapshot that make a new one due.

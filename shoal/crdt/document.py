@@ -40,8 +40,6 @@ from shoal.errors import InvalidValue, RootConflict, ShoalError, StoreCorrupt, T
 from shoal.names import check_name
 
 RootKind = Literal["map", "array", "text"]
-Shared = pycrdt.Map[Any] | pycrdt.Array[Any] | pycrdt.Text
-
 EMPTY = b"\x00\x00"
 """The update that brings nothing."""
 

@@ -16,7 +16,6 @@ import msgspec
 from shoal.crdt import counter, document, journal, lineage, register
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
-from shoal.storage.keys import Kind
 
 Change = lineage.Save | journal.Append | document.Update | counter.Add | register.Assign
 
@@ -54,20 +53,6 @@ def decode(payload: bytes) -> list[Mutation]:
         return _decoder.decode(payload)
     except msgspec.DecodeError as error:
         raise StoreCorrupt(f"an operation in the log cannot be decoded ({error}). Run `shoal verify`.") from None
-
-
-def kind_of(change: Change) -> Kind:
-    match change:
-        case lineage.Save() | journal.Append():
-            return Kind.THREAD
-        case document.Update():
-            return Kind.DOCUMENT
-        case counter.Add():
-            return Kind.COUNTER
-        case register.Assign():
-            return Kind.REGISTER
-        case _:
-            assert_never(change)
 
 
 def apply(rows: Rows, stamp: Stamp, change: Change, attached: Attached) -> None:
