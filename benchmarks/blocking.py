@@ -27,7 +27,7 @@ from shoal.node.node import Node
 from shoal.storage.rocks import RocksStorage
 
 _TICK_S = 0.001
-_SECONDS_FACTOR = 3  # Long enough for a rotation of the log in every run.
+_SECONDS_FACTOR = 5  # Long enough for a rotation of the log in every run.
 
 
 class TimedStorage:
