@@ -4,7 +4,10 @@ It is a facade, not a second client: an event loop runs on a thread of its own,
 and every call, read of an attribute and item access on a proxied object is made
 there. So whatever the asynchronous handles offer is here, under the same
 names: what one awaits there returns here, `async for` becomes `for`, and
-`async with` becomes `with`. Proxies may be used from any thread.
+`async with` becomes `with`. Proxies may be used from any thread but the loop's.
+
+Leaving the `with` ends everything: calls that still wait on other threads are
+cut off with an error, and no thread is left behind.
 """
 
 from __future__ import annotations
@@ -14,11 +17,13 @@ import inspect
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from typing import Any
 
 from shoal import opening
 from shoal.config import Config
+from shoal.errors import InvalidInput, OutcomeUnknown, Unavailable
 from shoal.protocol.requests import Durability
 
 
@@ -26,28 +31,68 @@ class _Portal:
     """An event loop on a thread of its own."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="shoal-loop", daemon=True)
+        self._guard = threading.Lock()  # A call is either submitted before the loop is told to end, or refused.
+        self._over: asyncio.Event | None = None
+        started: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._live(started)), name="shoal-loop", daemon=True)
         self._thread.start()
+        self._loop = started.result()
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+    async def _live(self, started: Future[asyncio.AbstractEventLoop]) -> None:
+        # What still runs when this returns is cancelled by `asyncio.run`.
+        over = self._over = asyncio.Event()
+        started.set_result(asyncio.get_running_loop())
+        await over.wait()
+
+    @property
+    def closed(self) -> bool:
+        return self._over is None
 
     def run(self, function: Callable[[], Any]) -> Any:
-        """Call `function` on the loop, await what it returns if that can be awaited, and return the result."""
+        """Call `function` on the loop, await what it returns if that can be awaited, and return the result.
 
+        Raises:
+            Unavailable: the portal is closed; nothing was called.
+            OutcomeUnknown: it was closed during the call.
+            InvalidInput: this is the loop's own thread, which would wait for itself.
+        """
+        future = self._submitted(function)
+        try:
+            return future.result()
+        except CancelledError:
+            raise OutcomeUnknown(
+                "the store was closed during this call. A write may or may not be applied; "
+                "open the store and send it again with the same key."
+            ) from None
+        except BaseException:
+            future.cancel()  # Interrupted, this thread waits no longer; neither should the call.
+            raise
+
+    def _submitted(self, function: Callable[[], Any]) -> Future[Any]:
         async def call() -> Any:
             outcome = function()
             return await outcome if inspect.isawaitable(outcome) else outcome
 
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+        if threading.current_thread() is self._thread:
+            raise InvalidInput(
+                "a blocking call was made on the store's own loop, as in a callback, where it would wait for itself. "
+                "Nothing was written. Hand it to another thread."
+            )
+        with self._guard:
+            if self.closed:
+                raise Unavailable("this store is closed. Nothing was written. Open it again.")
+            return asyncio.run_coroutine_threadsafe(call(), self._loop)
 
     def close(self) -> None:
-        self.run(self._loop.shutdown_asyncgens)
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        with self._guard:
+            over, self._over = self._over, None
+            if over is not None:
+                self._loop.call_soon_threadsafe(over.set)
         self._thread.join()
-        self._loop.close()
+
+
+# What goes on running on the loop, whoever made it: `doc.transaction()`, `space.watch()`, `doc.map("tasks").items()`.
+_UNDER_WAY = (AbstractContextManager, AbstractAsyncContextManager, AsyncIterator, Iterator)
 
 
 class Proxy:
@@ -96,6 +141,9 @@ class Proxy:
     def __len__(self) -> int:
         return int(self._portal.run(lambda: len(self._target)))
 
+    def __bool__(self) -> bool:
+        return bool(self._portal.run(lambda: bool(self._target)))
+
     def __str__(self) -> str:
         return str(self._portal.run(lambda: str(self._target)))
 
@@ -114,7 +162,8 @@ class Proxy:
                     return
                 yield _wrapped(self._portal, item)
         finally:
-            if hasattr(source, "aclose"):
+            # An iterator that outlives its store was ended with it.
+            if hasattr(source, "aclose") and not self._portal.closed:
                 self._portal.run(lambda: source.aclose())
 
     def __enter__(self) -> Any:
@@ -128,9 +177,11 @@ class Proxy:
 
 def _wrapped(portal: _Portal, value: Any) -> Any:
     """A proxy for what lives on the loop; plain values as they are."""
+    if type(value) is tuple:
+        return tuple(_wrapped(portal, item) for item in value)
     module = type(value).__module__
     live = module.startswith(("shoal.client.", "pycrdt")) and not _frozen(value)
-    return Proxy(portal, value) if live or hasattr(value, "__anext__") or hasattr(value, "__aenter__") else value
+    return Proxy(portal, value) if live or isinstance(value, _UNDER_WAY) else value
 
 
 def _frozen(value: Any) -> bool:
@@ -147,12 +198,8 @@ def _plain(value: Any) -> Any:
 def _opened(make: Callable[[], AbstractAsyncContextManager[Any]]) -> Iterator[Any]:
     portal = _Portal()
     try:
-        context = portal.run(make)
-        store = portal.run(context.__aenter__)
-        try:
-            yield Proxy(portal, store)
-        finally:
-            portal.run(lambda: context.__aexit__(None, None, None))
+        with Proxy(portal, portal.run(make)) as store:
+            yield store
     finally:
         portal.close()
 
