@@ -26,6 +26,7 @@ import msgspec
 from shoal.crdt.channel import Recipe
 from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows, Stamp
+from shoal.errors import StoreCorrupt
 
 CHECKPOINT, BRANCH, CHUNK = b"C", b"B", b"D"
 ID_BYTES = 32
@@ -69,7 +70,14 @@ _decoder = msgspec.msgpack.Decoder(Record)
 
 
 def decode_record(packed: bytes) -> Record:
-    return _decoder.decode(packed)
+    """
+    Raises:
+        StoreCorrupt: these bytes are no record.
+    """
+    try:
+        return _decoder.decode(packed)
+    except msgspec.DecodeError as error:
+        raise StoreCorrupt(f"a checkpoint cannot be decoded ({error}). Run `shoal verify`.") from None
 
 
 def encode_record(record: Record) -> bytes:
@@ -90,7 +98,7 @@ def apply(
     """Apply a save. `chunks` holds those that the record is the first to use; `decoded` spares who has it."""
     key = CHECKPOINT + save.id
     stored = rows.get(key)
-    decoded = decoded or _decoder.decode(record)
+    decoded = decoded or decode_record(record)
     for digest, piece in chunks.items():
         rows.put(CHUNK + digest, piece)
     if stored is None or stamp.dot < Dot.unpack(stored[:DOT_BYTES]):
@@ -128,6 +136,10 @@ def _unpack_heads(packed: bytes) -> list[Head]:
 
 
 def checkpoint(rows: Rows, id: bytes) -> Checkpoint | None:
+    """
+    Raises:
+        StoreCorrupt: it cannot be decoded.
+    """
     stored = rows.get(CHECKPOINT + id)
     if stored is None:
         return None
@@ -136,7 +148,7 @@ def checkpoint(rows: Rows, id: bytes) -> Checkpoint | None:
         Dot.unpack(stored[:DOT_BYTES]),
         int.from_bytes(stored[DOT_BYTES : DOT_BYTES + 8], "big"),
         int.from_bytes(stored[DOT_BYTES + 8 : _STAMP_BYTES], "big"),
-        _decoder.decode(stored[_STAMP_BYTES:]),
+        decode_record(stored[_STAMP_BYTES:]),
     )
 
 

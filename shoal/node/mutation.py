@@ -9,6 +9,7 @@ bytes by hash; they travel beside it (`Attached`), are stored once, as rows, and
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import NamedTuple, assert_never
 
 import msgspec
@@ -75,13 +76,13 @@ def attached_of(rows: Rows, stamp: Stamp, change: Change) -> Attached:
     """What travelled beside a change that was applied to `rows`.
 
     Raises:
-        StoreCorrupt: a row that must be there is not.
+        StoreCorrupt: a row that must be there is not, or does not hold what the log names by its hash.
     """
     match change:
         case lineage.Save():
-            return _record_of(rows, change)
+            return _record_of(rows, stamp, change)
         case journal.Append():
-            return Attached(journal.payload_of(rows, stamp, change))
+            return _event_of(rows, stamp, change)
         case document.Update():
             return Attached(document.payload_of(rows, stamp, change))
         case counter.Add() | register.Assign():
@@ -90,12 +91,22 @@ def attached_of(rows: Rows, stamp: Stamp, change: Change) -> Attached:
             assert_never(change)
 
 
-def _record_of(rows: Rows, change: lineage.Save) -> Attached:
-    packed = lineage.packed_record(rows, change.id)
-    if packed is None:
+def _event_of(rows: Rows, stamp: Stamp, change: journal.Append) -> Attached:
+    payload = journal.payload_of(rows, stamp, change)
+    if sha256(payload).digest() != change.digest:
+        raise StoreCorrupt(f"event {stamp.pack_position().hex()} is damaged. Run `shoal verify`.")
+    return Attached(payload)
+
+
+def _record_of(rows: Rows, stamp: Stamp, change: lineage.Save) -> Attached:
+    found, packed = lineage.checkpoint(rows, change.id), lineage.packed_record(rows, change.id)
+    if found is None or packed is None:
         raise StoreCorrupt(f"checkpoint {change.id.hex()} is in the log and not in its thread. Run `shoal verify`.")
+    # Where two operations saved one id, the record that is kept is the least dot's, and may describe it otherwise.
+    if found.dot == stamp.dot and sha256(packed).digest() != change.record:
+        raise StoreCorrupt(f"checkpoint {change.id.hex()} is damaged. Run `shoal verify`.")
     chunks: dict[bytes, bytes] = {}
-    for recipe in lineage.decode_record(packed).channels.values():
+    for recipe in found.record.channels.values():
         for digest in recipe.chunks:
             piece = lineage.chunk(rows, digest)
             if piece is None:

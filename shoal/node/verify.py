@@ -5,9 +5,9 @@ What holds in a sound store, partition by partition:
 - folding the log again, from nothing, gives the stored rows of every object, byte for byte;
 - every chunk matches its hash, and every checkpoint's values can be put together from chunks;
 - a document's snapshot with the updates after it is the document that all its updates build;
-- the catalog lists exactly the objects there are.
+- the catalog lists exactly the objects that have operations.
 
-Verifying reads, and changes nothing. Memory is needed for one partition's rows at a time.
+Verifying reads, and changes nothing. Memory is needed for one partition's rows, and for the names of all objects.
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ class _Place(NamedTuple):
     name: str
 
 
+_Named = tuple[str, Kind, str]  # Space, kind and name.
+
+
 def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] = lambda partition: None) -> Report:
     """Check everything; `progress` is told each partition's number as it is begun.
 
@@ -75,16 +78,20 @@ def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] 
         StoreCorrupt: a block cannot be read at all.
     """
     report = Report()
+    there: set[_Named] = set()
     for partition in range(PARTITIONS):
         progress(partition)
         logged = list(_log(storage, partition, report))
-        stored = _objects(storage, partition)
+        stored = _objects(storage, partition, report)
         report.partitions += bool(logged or stored)
         report.objects += len(stored)
-        _compare(stored, _folded(storage, partition, logged, report), report)
+        folded = _folded(storage, partition, logged, report)
+        # A counter that adds up to nothing has no rows, and is an object all the same.
+        there.update((place.space, place.kind, place.name) for place in stored.keys() | folded.keys())
+        _compare(stored, folded, report)
         for place, rows in stored.items():
             _check_object(storage, place, rows, report, config)
-    _check_catalog(storage, report)
+    _check_catalog(storage, there, report)
     return report
 
 
@@ -97,15 +104,27 @@ def _log(storage: Storage, partition: int, report: Report) -> Iterator[_Logged]:
         before = ends.get(dot.origin, NO_TIP)
         if dot.sequence != before.sequence + 1:
             report.problem(f"partition {partition}: {dot.origin.hex()} has a hole before sequence {dot.sequence} in its log")
-        body = operation.decode(packed)
-        ends[dot.origin] = Tip(dot.sequence, body.hlc, operation.chain(before.chain, partition, dot, packed))
+        body = _body(partition, dot, packed, report)
+        hlc = 0 if body is None else body.hlc
+        ends[dot.origin] = Tip(dot.sequence, hlc, operation.chain(before.chain, partition, dot, packed))
         report.operations += 1
-        yield _Logged(body.hlc, dot, body)
+        if body is not None:
+            yield _Logged(hlc, dot, body)
     prefix = keys.vector(partition)
     recorded = {Origin(key[len(prefix) :]): Tip.unpack(tip) for key, tip in storage.scan(prefix, successor(prefix))}
     for origin in sorted(recorded.keys() | ends.keys()):
         if recorded.get(origin) != ends.get(origin):
             report.problem(f"partition {partition}: the log of {origin.hex()} does not end where its vector says")
+
+
+def _body(partition: int, dot: Dot, packed: bytes, report: Report) -> operation.Body | None:
+    try:
+        body = operation.decode(packed)
+        mutation.decode(body.payload)
+    except ShoalError as error:
+        report.problem(f"partition {partition}: operation {dot.sequence} of {dot.origin.hex()}: {error.message}")
+        return None
+    return body
 
 
 def _folded(storage: Storage, partition: int, logged: list[_Logged], report: Report) -> dict[_Place, dict[bytes, bytes]]:
@@ -131,16 +150,16 @@ def _folded(storage: Storage, partition: int, logged: list[_Logged], report: Rep
     }
 
 
-def _objects(storage: Storage, partition: int) -> dict[_Place, dict[bytes, bytes]]:
+def _objects(storage: Storage, partition: int, report: Report) -> dict[_Place, dict[bytes, bytes]]:
     prefix = keys.OBJECT + partition.to_bytes(2, "big")
-    return _by_object(storage.scan(prefix, successor(prefix)))
-
-
-def _by_object(rows: Iterator[tuple[bytes, bytes]]) -> dict[_Place, dict[bytes, bytes]]:
     objects: dict[_Place, dict[bytes, bytes]] = {}
-    for key, value in rows:
-        partition, kind, space, name, row = keys.split_object(key)
-        objects.setdefault(_Place(partition, kind, space, name), {})[row] = value
+    for key, value in storage.scan(prefix, successor(prefix)):
+        try:
+            _, kind, space, name, row = keys.split_object(key)
+        except ValueError:
+            report.problem(f"partition {partition}: row {key.hex()} belongs to no object")
+        else:
+            objects.setdefault(_Place(partition, kind, space, name), {})[row] = value
     return objects
 
 
@@ -210,17 +229,13 @@ def _check_document(storage: Storage, place: _Place, config: Config) -> None:
         raise ShoalError("its snapshot is not what its updates build")
 
 
-def _check_catalog(storage: Storage, report: Report) -> None:
-    listed = {keys.split_catalog(key) for key, _ in storage.scan(keys.CATALOG, successor(keys.CATALOG))}
-    there: set[tuple[str, Kind, str]] = set()
-    start: bytes | None = keys.OBJECT
-    while start is not None:
-        row = next(iter(storage.scan(start, successor(keys.OBJECT), limit=1)), None)
-        if row is None:
-            break
-        partition, kind, space, name, _ = keys.split_object(row[0])
-        there.add((space, kind, name))
-        start = successor(keys.object_rows(partition, kind, space, name))
+def _check_catalog(storage: Storage, there: set[_Named], report: Report) -> None:
+    listed: set[_Named] = set()
+    for key, _ in storage.scan(keys.CATALOG, successor(keys.CATALOG)):
+        try:
+            listed.add(keys.split_catalog(key))
+        except ValueError:
+            report.problem(f"catalog entry {key.hex()} names no object")
     for space, kind, name in sorted(listed ^ there):
         what = "is listed and does not exist" if (space, kind, name) in listed else "exists and is not listed"
         report.problem(f"{kind.label} {name!r} of space {space!r} {what}")
