@@ -51,7 +51,7 @@ def decode(packed: bytes) -> Body:
     """
     try:
         return _decoder.decode(packed)
-    except msgspec.DecodeError as error:
+    except ValueError as error:  # msgspec's own are ValueErrors, and so are those of text that is no UTF-8.
         raise InvalidValue(f"this is not an operation ({error}). Nothing was written.") from None
 
 

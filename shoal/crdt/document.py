@@ -120,7 +120,7 @@ def roots(rows: Rows) -> dict[str, RootKind]:
 def _unpack(packed: bytes) -> list[Declaration]:
     try:
         found = msgspec.msgpack.decode(packed, type=list[tuple[RootKind, bytes]])
-    except msgspec.DecodeError as error:
+    except ValueError as error:  # msgspec's own are ValueErrors, and so are those of text that is no UTF-8.
         raise StoreCorrupt(f"a document's root cannot be read ({error}). Nothing was written; run `shoal verify`.") from None
     return [Declaration(kind, Dot.unpack(dot)) for kind, dot in found]
 

@@ -76,7 +76,7 @@ def decode_record(packed: bytes) -> Record:
     """
     try:
         return _decoder.decode(packed)
-    except msgspec.DecodeError as error:
+    except ValueError as error:  # msgspec's own are ValueErrors, and so are those of text that is no UTF-8.
         raise StoreCorrupt(f"a checkpoint cannot be decoded ({error}). Run `shoal verify`.") from None
 
 
@@ -94,8 +94,11 @@ def identify(record: Record) -> bytes:
 
 def apply(
     rows: Rows, stamp: Stamp, save: Save, /, *, record: bytes, chunks: Mapping[bytes, bytes], decoded: Record | None = None
-) -> None:
-    """Apply a save. `chunks` holds those that the record is the first to use; `decoded` spares who has it."""
+) -> list[Head]:
+    """Apply a save, and return the heads of its branch.
+
+    `chunks` holds those that the record is the first to use; `decoded` is the record, for who has it.
+    """
     key = CHECKPOINT + save.id
     stored = rows.get(key)
     decoded = decoded or decode_record(record)
@@ -103,10 +106,11 @@ def apply(
         rows.put(CHUNK + digest, piece)
     if stored is None or stamp.dot < Dot.unpack(stored[:DOT_BYTES]):
         rows.put(key, stamp.dot.pack() + stamp.hlc.to_bytes(8, "big") + stamp.wall_ms.to_bytes(8, "big") + record)
-        _move_heads(rows, decoded, Head(stamp.hlc, save.id), first=stored is None)
+        return _move_heads(rows, decoded, Head(stamp.hlc, save.id), first=stored is None)
+    return heads(rows, decoded.branch)
 
 
-def _move_heads(rows: Rows, record: Record, head: Head, *, first: bool) -> None:
+def _move_heads(rows: Rows, record: Record, head: Head, *, first: bool) -> list[Head]:
     """A new checkpoint takes its parents' place; one saved again only renews its HLC, if it is still a head."""
     key = BRANCH + record.branch.encode()
     before = _unpack_heads(rows.get(key) or b"")
@@ -116,6 +120,7 @@ def _move_heads(rows: Rows, record: Record, head: Head, *, first: bool) -> None:
     if len(kept) > 1:
         kept.sort(reverse=True)
     rows.put(key, b"".join([other.hlc.to_bytes(8, "big") + other.id for other in kept]))
+    return kept
 
 
 def heads(rows: Rows, branch: str) -> list[Head]:

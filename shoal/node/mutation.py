@@ -52,7 +52,7 @@ def decode(payload: bytes) -> list[Mutation]:
     """
     try:
         return _decoder.decode(payload)
-    except msgspec.DecodeError as error:
+    except ValueError as error:  # msgspec's own are ValueErrors, and so are those of text that is no UTF-8.
         raise StoreCorrupt(f"an operation in the log cannot be decoded ({error}). Run `shoal verify`.") from None
 
 

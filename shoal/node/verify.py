@@ -132,22 +132,35 @@ def _folded(storage: Storage, partition: int, logged: list[_Logged], report: Rep
     memory: dict[_Place, Transaction] = {}
     contexts: dict[Origin, VersionVector] = {}
     for entry in sorted(logged, key=lambda entry: (entry.hlc, entry.dot)):
-        context = contexts.get(entry.dot.origin, VersionVector()).join(entry.body.delta())
-        contexts[entry.dot.origin] = context.join(VersionVector({entry.dot.origin: entry.dot.sequence}))
-        for nth, change in enumerate(mutation.decode(entry.body.payload)):
-            stamp = Stamp(entry.dot, entry.hlc, entry.body.wall_ms, context, nth)
-            place = _Place(partition, Kind(change.kind), change.space, change.name)
-            folding = ObjectRows(memory.setdefault(place, Transaction(_Nothing())), b"")
-            try:
-                attached = mutation.attached_of(
-                    ObjectRows(Transaction(storage), keys.object_rows(*place)), stamp, change.change
-                )
-                mutation.apply(folding, stamp, change.change, attached)
-            except ShoalError as error:
-                report.problem(f"{_text(place)}: {error.message}")
+        try:
+            _fold(storage, partition, entry, contexts=contexts, memory=memory, report=report)
+        except Exception as error:  # What a damaged operation says can be refused anywhere.
+            report.problem(f"partition {partition}: operation {entry.dot} cannot be applied: {_reason(error)}")
     return {
         place: {row: value for row, value in folding.rows.items() if value is not None} for place, folding in memory.items()
     }
+
+
+def _fold(
+    storage: Storage,
+    partition: int,
+    entry: _Logged,
+    *,
+    contexts: dict[Origin, VersionVector],
+    memory: dict[_Place, Transaction],
+    report: Report,
+) -> None:
+    context = contexts.get(entry.dot.origin, VersionVector()).join(entry.body.delta())
+    contexts[entry.dot.origin] = context.join(VersionVector({entry.dot.origin: entry.dot.sequence}))
+    for nth, change in enumerate(mutation.decode(entry.body.payload)):
+        stamp = Stamp(entry.dot, entry.hlc, entry.body.wall_ms, context, nth)
+        place = _Place(partition, Kind(change.kind), change.space, change.name)
+        folding = ObjectRows(memory.setdefault(place, Transaction(_Nothing())), b"")
+        stored = ObjectRows(Transaction(storage), keys.object_rows(*place))
+        try:
+            mutation.apply(folding, stamp, change.change, mutation.attached_of(stored, stamp, change.change))
+        except ShoalError as error:
+            report.problem(f"{_text(place)}: {error.message}")
 
 
 def _objects(storage: Storage, partition: int, report: Report) -> dict[_Place, dict[bytes, bytes]]:
@@ -177,8 +190,8 @@ def _check_object(storage: Storage, place: _Place, rows: dict[bytes, bytes], rep
             _check_thread(storage, place, rows, report)
         elif place.kind is Kind.DOCUMENT:
             _check_document(storage, place, config)
-    except ShoalError as error:
-        report.problem(f"{_text(place)}: {error.message}")
+    except Exception as error:  # Damaged rows can fail in any way.
+        report.problem(f"{_text(place)}: {_reason(error)}")
 
 
 def _check_thread(storage: Storage, place: _Place, rows: dict[bytes, bytes], report: Report) -> None:
@@ -239,6 +252,10 @@ def _check_catalog(storage: Storage, there: set[_Named], report: Report) -> None
     for space, kind, name in sorted(listed ^ there):
         what = "is listed and does not exist" if (space, kind, name) in listed else "exists and is not listed"
         report.problem(f"{kind.label} {name!r} of space {space!r} {what}")
+
+
+def _reason(error: Exception) -> str:
+    return error.message if isinstance(error, ShoalError) else repr(error)
 
 
 def _text(place: _Place) -> str:
