@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ import structlog
 import typer
 
 import shoal
+from shoal.api.metrics import Backlog
 from shoal.api.server import Listener, create_app
 from shoal.cli import logs, settings
 from shoal.cli.execution import execute, failure
@@ -91,7 +93,15 @@ async def _serve(data: Path, config: Config) -> signal.Signals:
 async def _listening(node: Node, config: Config) -> Listener:
     status = await node.service.call(Status())
     assert isinstance(status, NodeStatus)
-    listener = Listener(create_app(node.service, config=config, node=status.node, version=status.version), config=config)
+    app = create_app(
+        node.service,
+        config=config,
+        node=status.node,
+        version=status.version,
+        backlog=lambda: Backlog(node.writes_pending, node.durable_lag_s),
+        monotonic=time.monotonic,
+    )
+    listener = Listener(app, config=config)
     try:
         await listener.start()
     except OSError as error:

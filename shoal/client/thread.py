@@ -152,7 +152,7 @@ class Thread:
 
 
 def encode_channels(state: Mapping[str, Any]) -> dict[str, bytes]:
-    if not isinstance(state, Mapping):
+    if type(state) is not dict and not isinstance(state, Mapping):  # The abstract class is slow to ask.
         raise InvalidValue(f"a state is a mapping of channel names to values, not {type(state).__name__}. Nothing was written.")
     return {check_name("channel", name): values.encode(value, where=f"state[{name!r}]") for name, value in state.items()}
 

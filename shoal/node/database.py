@@ -12,7 +12,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -57,6 +57,14 @@ class Target(NamedTuple):
     @property
     def partition(self) -> int:
         return partition_of(self.space, self.name)
+
+
+class Writing(NamedTuple):
+    """A request on its way to become an operation."""
+
+    transaction: Transaction
+    partition: Partition
+    key: str | None  # The request's idempotency key.
 
 
 class Issued(NamedTuple):
@@ -128,32 +136,26 @@ class Database:
             ShoalError: as the data types say. Nothing was written.
         """
         writes: Sequence[SingleWrite] = request.writes if isinstance(request, requests.Batch) else (request,)
-        partition = self._partitions.load(self._partition_of(writes))
+        targets = [target_of(write) for write in writes]
+        partition = self._partitions.load(self._partition_of(targets))
         if key is not None and (known := self._known(partition, key, request)) is not None:
             return known
-        transaction = Transaction(self._storage)
+        writing = Writing(Transaction(self._storage), partition, key)
         try:
-            return self._issue(transaction, partition, request, writes, key)
+            return self._issue(writing, request, zip(targets, writes, strict=True))
         except BaseException:
-            transaction.abandoned()
+            writing.transaction.abandoned()
             raise
 
-    def _issue(
-        self,
-        transaction: Transaction,
-        partition: Partition,
-        request: requests.AnyWrite,
-        writes: Sequence[SingleWrite],
-        key: str | None,
-    ) -> Issued:
-        stamp = self._stamp(transaction, partition)
+    def _issue(self, writing: Writing, request: requests.AnyWrite, writes: Iterable[tuple[Target, SingleWrite]]) -> Issued:
+        transaction, partition, key = writing
+        stamp = self._stamp(writing)
         replies: list[WriteReply] = []
         mutations: list[Mutation] = []
         staged: list[Staged] = []
-        for write in writes:
-            target = target_of(write)
+        for target, write in writes:
             here = stamp._replace(nth=len(mutations)) if mutations else stamp
-            decision = self._decide(transaction, partition, target, here, write, key)
+            decision = self._decide(writing, target, here, write)
             replies.append(decision.reply)
             if decision.change is not None:
                 mutations.append(Mutation(target.kind, target.space, target.name, decision.change))
@@ -162,33 +164,29 @@ class Database:
                     staged.append(_staged(target, here, write, decision))
         reply = requests.BatchReply(replies) if isinstance(request, requests.Batch) else replies[0]  # type: ignore[arg-type]
         if key is not None:
-            self._remember(transaction, partition, key, Remembered(_digest(request), stamp.wall_ms, reply))
+            remembered = Remembered(_digest(request), stamp.wall_ms, reply)
+            transaction.put(keys.request_key(partition.number, key), _encoder.encode(remembered))
         if mutations:
-            return Issued(reply, self._log(transaction, partition, stamp, mutation.encode(mutations), staged, key))
-        if key is not None:
+            self._log(writing, stamp, mutation.encode(mutations))
+            if staged:
+                self._feed.stage(partition.written, staged)
+        elif key is not None:
             partition.written = self._commit.write(transaction.rows)
-        transaction.written()
+            transaction.written()
         return Issued(reply, partition.written)
 
-    def _stamp(self, transaction: Transaction, partition: Partition) -> Stamp:
-        origin = self._opening.origin(transaction)
+    def _stamp(self, writing: Writing) -> Stamp:
+        origin = self._opening.origin(writing.transaction)
         wall_ms = self._environment.now_ms()
-        dot = Dot(origin, partition.tip(origin).sequence + 1)
-        return Stamp(dot, self._clock.issue(wall_ms), wall_ms, partition.vector)
+        dot = Dot(origin, writing.partition.tip(origin).sequence + 1)
+        return Stamp(dot, self._clock.issue(wall_ms), wall_ms, writing.partition.vector)
 
-    def _decide(
-        self,
-        transaction: Transaction,
-        partition: Partition,
-        target: Target,
-        stamp: Stamp,
-        write: SingleWrite,
-        key: str | None,
-    ) -> Decision:
-        rows = ObjectRows(transaction, keys.object_rows(partition.number, *target))
+    def _decide(self, writing: Writing, target: Target, stamp: Stamp, write: SingleWrite) -> Decision:
+        transaction = writing.transaction
+        rows = ObjectRows(transaction, keys.object_rows(writing.partition.number, *target))
         match write:
             case requests.Save():
-                return self.threads.save(transaction, rows, stamp, write, key)
+                return self.threads.save(transaction, rows, stamp, write, key=writing.key)
             case requests.Append():
                 return self.threads.append(rows, stamp, write)
             case requests.Add():
@@ -200,22 +198,14 @@ class Database:
             case requests.Patch():
                 return self.documents.patch(Place(transaction, rows, _snapshot_key(target)), stamp, write)
 
-    def _log(
-        self,
-        transaction: Transaction,
-        partition: Partition,
-        stamp: Stamp,
-        payload: bytes,
-        staged: list[Staged],
-        key: str | None,
-    ) -> int:
+    def _log(self, writing: Writing, stamp: Stamp, payload: bytes) -> None:
         """Write the operation with everything it changed; then, and only then, move what is in memory."""
+        transaction, partition, key = writing
         dot = stamp.dot
         delta = stamp.context.since(partition.context)
         body = operation.encode(operation.Body(stamp.hlc, stamp.wall_ms, sorted(delta.items()), key, payload))
-        tip = operation.Tip(
-            dot.sequence, stamp.hlc, operation.chain(partition.tip(dot.origin).chain, partition.number, dot, body)
-        )
+        chain = operation.chain(partition.tip(dot.origin).chain, partition.number, dot, body)
+        tip = operation.Tip(dot.sequence, stamp.hlc, chain)
         transaction.put(keys.log(partition.number, dot), body)
         transaction.put(keys.vector(partition.number, dot.origin), tip.pack())
         number = self._commit.write(transaction.rows)
@@ -223,21 +213,18 @@ class Database:
         partition.context = partition.vector
         self.operations += 1
         transaction.written()
-        if staged:
-            self._feed.stage(number, staged)
-        return number
 
-    def _partition_of(self, writes: Sequence[SingleWrite]) -> int:
-        if not writes:
+    def _partition_of(self, targets: Sequence[Target]) -> int:
+        if not targets:
             raise SpansPartitions("a batch must hold at least one write. Nothing was written.")
-        if len(writes) > self._config.batch_writes_max:
+        if len(targets) > self._config.batch_writes_max:
             raise TooLarge(
-                f"a batch holds at most {self._config.batch_writes_max} writes; this one has {len(writes)}. "
+                f"a batch holds at most {self._config.batch_writes_max} writes; this one has {len(targets)}. "
                 "Nothing was written."
             )
-        first, *others = map(target_of, writes)
+        first = targets[0]
         partition = first.partition
-        for other in others:
+        for other in targets[1:]:
             if other.partition != partition:
                 raise SpansPartitions(
                     f"a batch must stay in one partition: {first.kind.label} {first.name!r} and {other.kind.label} "
@@ -275,9 +262,6 @@ class Database:
                 "Nothing was written now; read the state to see whether it was written then."
             )
         return None
-
-    def _remember(self, transaction: Transaction, partition: Partition, key: str, remembered: Remembered) -> None:
-        transaction.put(keys.request_key(partition.number, key), _encoder.encode(remembered))
 
     # ── reads ─────────────────────────────────────────────────────────────────
 

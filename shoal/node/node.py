@@ -60,6 +60,16 @@ class Node:
         """Whether the previous opening of this directory did not stop cleanly."""
         return not self._opening.clean
 
+    @property
+    def writes_pending(self) -> int:
+        """Written, not yet durable."""
+        return self._commit.written - self._commit.durable
+
+    @property
+    def durable_lag_s(self) -> float:
+        """How long the oldest of them has waited."""
+        return self._commit.lag_s
+
     async def stop(self) -> None:
         """Stop cleanly. Stopping twice is allowed."""
         if self._stopped:

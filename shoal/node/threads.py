@@ -76,7 +76,7 @@ class Threads:
 
     # ── writes ────────────────────────────────────────────────────────────────
 
-    def save(self, transaction: Transaction, rows: Rows, stamp: Stamp, request: requests.Save, key: str | None) -> Decision:
+    def save(self, transaction: Transaction, rows: Rows, stamp: Stamp, request: requests.Save, *, key: str | None) -> Decision:
         """
         Raises:
             HeadMoved: `expect_head` is not the branch's only head.
@@ -97,9 +97,9 @@ class Threads:
         for name, packed in request.channels.items():
             drafted = channel.draft(packed, base.get(name) if base is not None else None)
             recipes[name], shapes[name] = drafted.recipe, drafted.shape
-            for digest in drafted.chunks:
-                if lineage.chunk(rows, digest) is None:
-                    fresh[digest] = drafted.chunks[digest]
+            # What a live thread adds is new but by chance; only a cold one may be saying it all again.
+            chunks = drafted.chunks if base is not None else _missing(rows, drafted.chunks)
+            fresh.update(chunks)
         record = lineage.Record(
             parents=[] if parent is None else [parent],
             branch=request.branch,
@@ -111,7 +111,7 @@ class Threads:
         id = lineage.identify(record)
         packed_record = lineage.encode_record(record)
         change = lineage.Save(id, sha256(packed_record).digest())
-        lineage.apply(rows, stamp, change, record=packed_record, chunks=fresh, decoded=record)
+        heads = lineage.apply(rows, stamp, change, record=packed_record, chunks=fresh, decoded=record)
         settled = {name: channel.at_home(shape, id) for name, shape in shapes.items()}
         saved = Spot(request.space, request.thread, id)
         transaction.when_written(lambda: self._shapes.put(saved, settled, replacing=before))
@@ -119,7 +119,7 @@ class Threads:
             id=id.hex(),
             parents=[parent.hex() for parent in record.parents],
             branch=request.branch,
-            heads=_hex(lineage.heads(rows, request.branch)),
+            heads=_hex(heads),
             wall_ms=stamp.wall_ms,
         )
         return Decision(change, Attached(packed_record, fresh), reply, id.hex())
@@ -299,6 +299,10 @@ def _shape(rows: Rows, found: lineage.Checkpoint, name: str, digests: list[bytes
     points = bool(recipe.base) and not recipe.chunks
     home, depth = (recipe.base, recipe.depth - 1) if points else (found.id, recipe.depth)
     return Shape(recipe.hash, recipe.header, body, ends, digests, home, depth)
+
+
+def _missing(rows: Rows, chunks: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    return {digest: piece for digest, piece in chunks.items() if lineage.chunk(rows, digest) is None}
 
 
 def _corrupt(found: lineage.Checkpoint, name: str, why: str) -> StoreCorrupt:

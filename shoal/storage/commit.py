@@ -79,6 +79,7 @@ class GroupCommit:
         self._on_durable = on_durable
         self._now = now
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._pending_since = 0.0  # No pending write is older.
         self._cycle_s = 0.0  # How long the last sync took: the honest hint for who is turned away.
         self._error: BaseException | None = None
         self._runner: asyncio.Task[None] | None = None
@@ -87,6 +88,11 @@ class GroupCommit:
         self._witness_task: asyncio.Task[None] | None = None
         self._witnessed_at = now()  # Opening the storage wrote it.
         self._closed = False
+
+    @property
+    def lag_s(self) -> float:
+        """How long the oldest write that is not yet durable has waited, at most; 0 if all are."""
+        return self._now() - self._pending_since if self.written > self.durable else 0.0
 
     def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
         """Write to the storage and see to it that a sync follows; return the write's number.
@@ -99,6 +105,8 @@ class GroupCommit:
         """
         if self.failed is not None or self._closed or self.written - self.durable >= self._writes_pending_max:
             raise self._refusal()
+        if self.written == self.durable:
+            self._pending_since = self._now()
         try:
             self.written = self._storage.write(rows, ranges)
         except StorageFull as error:
@@ -143,6 +151,7 @@ class GroupCommit:
                 started = self._now()
                 number = await self._run_blocking(self._storage.sync)
                 self._cycle_s = self._now() - started
+                self._pending_since = started  # What is left was written after the sync had begun.
                 self._settle(number)
                 # Between two syncs little is unsynced, so that the sync in here is short.
                 if self._storage.rotate_if_due():

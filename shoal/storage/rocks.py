@@ -337,6 +337,9 @@ def _options(config: Config, *, create: bool) -> Options:
     options.set_max_write_buffer_number(8)
     options.set_level_zero_slowdown_writes_trigger(64)
     options.set_level_zero_stop_writes_trigger(128)
+    # A save asks for several keys that are not there yet: the memtable says so without a search.
+    options.set_memtable_whole_key_filtering(True)
+    options.set_memtable_prefix_bloom_ratio(0.02)
     options.set_max_background_jobs(2)
     options.set_max_open_files(512)
     options.set_compression_type(DBCompressionType.lz4())

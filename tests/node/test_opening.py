@@ -116,3 +116,15 @@ async def test_hlc_goes_on_above_what_an_earlier_opening_issued(open_bench: Open
     again = open_bench(node.storage.left_by_crash(0), seed=2)
     await again.space.register("r").set("later, though its clock is behind")
     assert await again.space.register("r").get() == "later, though its clock is behind"
+
+
+async def test_a_write_that_changes_nothing_takes_no_origin(open_bench: Opener) -> None:
+    """Else the clean-stop marker would stay while its opening writes on."""
+    node = open_bench()
+    await node.space.counter("n").add(1, key="k")
+    await node.node.stop()
+    again = open_bench(node.storage.left_by_crash(0), seed=2)
+    await again.space.counter("n").add(1, key="k")
+    assert (await again.store.status()).origin == ""
+    await again.space.counter("n").add(1)
+    assert open_bench(again.storage.left_by_crash(0), seed=3).node.resumed_after_crash

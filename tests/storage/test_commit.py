@@ -346,3 +346,17 @@ async def test_it_runs_over_a_thread() -> None:
     await asyncio.gather(*(save(number) for number in range(50)))
     await commit.close()
     assert commit.durable == commit.written == 50
+
+
+async def test_lag_is_the_age_of_the_oldest_write_that_is_not_durable(bench: Bench) -> None:
+    assert bench.commit.lag_s == 0.0
+    bench.write()
+    bench.now = 2.0
+    await settle()
+    assert bench.commit.lag_s == 2.0
+    bench.write(b"b")  # While the first sync is under way, which began at 2.
+    bench.now = 5.0
+    await bench.gate.let_one_go()
+    assert bench.commit.lag_s == 3.0
+    await bench.gate.let_one_go()
+    assert bench.commit.lag_s == 0.0
