@@ -26,9 +26,9 @@ async def open(
     Raises:
         StoreLocked: another process has it open; the message says how to share it.
         StoreTooNew, StoreCorrupt, StorageFull, StorageError: it cannot be opened; nothing was changed.
-        InvalidConfig: a setting is out of range.
+        InvalidConfig: a setting is out of range, or `durability` is unknown.
     """
-    settings = config or Config()
+    settings = _settings(config, durability)
     environment = system_environment()
     node = await open_node(Path(directory), config=settings, environment=environment)
     store = _store(node.service, environment, config=settings, durability=durability, close=node.stop)
@@ -47,12 +47,12 @@ async def connect(
     Connections are made, and made again, when they are needed.
 
     Raises:
-        InvalidConfig: a URL or a setting is not legal.
+        InvalidConfig: a URL, a setting or `durability` is not legal.
     """
     # Here, because it takes a third of the import's time, and an embedded store never needs it.
     from shoal.transport.session import RemoteSession
 
-    settings = checked(config or Config())
+    settings = _settings(config, durability)
     environment = system_environment()
     session = RemoteSession(urls, token=token, config=settings, now_ms=environment.now_ms, entropy=environment.entropy)
 
@@ -67,6 +67,12 @@ async def connect(
         await store.close()
 
 
+def _settings(config: Config | None, durability: Durability) -> Config:
+    if durability not in ("memory", "local", "quorum", "all"):
+        raise InvalidConfig(f"durability must be memory, local, quorum or all; got {durability!r}.", field="durability")
+    return checked(config or Config())
+
+
 def _store(
     session: Session,
     environment: Environment,
@@ -75,7 +81,5 @@ def _store(
     durability: Durability,
     close: Callable[[], Awaitable[None]],
 ) -> Store:
-    if durability not in ("memory", "local", "quorum", "all"):
-        raise InvalidConfig(f"durability must be memory, local, quorum or all; got {durability!r}.", field="durability")
     connection = Connection(session, config, durability, environment.now_ms, environment.entropy)
     return Store(connection, close=close)

@@ -10,6 +10,8 @@ Laws:
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 from shoal.config import Config, checked
@@ -94,13 +96,15 @@ async def open_node(directory: Path, *, config: Config, environment: Environment
         InvalidConfig: `config` is out of range.
     """
     checked(config)
-    storage: RocksStorage | None = None
+    now_ms = environment.now_ms()
+    opening = asyncio.ensure_future(
+        environment.run_blocking(lambda: RocksStorage.open(directory, config=config, now_ms=now_ms))
+    )
     try:
-        now_ms = environment.now_ms()
-        storage = await environment.run_blocking(lambda: RocksStorage.open(directory, config=config, now_ms=now_ms))
-        return Node(storage, config=config, environment=environment)
+        return Node(await asyncio.shield(opening), config=config, environment=environment)
     except BaseException:
-        if storage is not None:
-            storage.close()
+        # A thread cannot be cancelled: what it opens after all has to be closed, or the directory stays locked.
+        with suppress(Exception):
+            (await opening).close()
         environment.close()
         raise

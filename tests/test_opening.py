@@ -1,0 +1,165 @@
+"""`shoal.open`: what it makes, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+import shoal
+from shoal.config import Config
+from shoal.errors import InvalidConfig, ShuttingDown, StorageError, StoreLocked, StoreTooNew
+
+
+async def test_a_missing_directory_is_made_with_its_parents(tmp_path: Path) -> None:
+    async with shoal.open(tmp_path / "a" / "b" / "state") as store:
+        await store.space("s").counter("n").add(1)
+    assert (tmp_path / "a" / "b" / "state" / "FORMAT").exists()
+
+
+async def test_a_directory_may_be_named_as_text(tmp_path: Path) -> None:
+    async with shoal.open(str(tmp_path / "state")) as store:
+        assert (await store.status()).state == "ready"
+
+
+async def test_a_second_opening_of_one_directory_names_the_holder_and_the_way_out(tmp_path: Path) -> None:
+    async with shoal.open(tmp_path / "state") as store:
+        with pytest.raises(StoreLocked) as refused:
+            async with shoal.open(tmp_path / "state"):
+                pass
+        assert f"process {os.getpid()} on" in refused.value.message
+        assert f"shoal serve --data {tmp_path / 'state'}" in refused.value.message
+        await store.space("s").counter("n").add(1)
+
+
+async def test_a_closed_store_opens_again_with_what_was_saved(tmp_path: Path) -> None:
+    for turn in range(3):
+        async with shoal.open(tmp_path / "state") as store:
+            assert await store.space("s").counter("n").add(1) == turn + 1
+
+
+async def test_two_stores_live_in_one_loop(tmp_path: Path) -> None:
+    async with shoal.open(tmp_path / "one") as one, shoal.open(tmp_path / "two") as two:
+        await asyncio.gather(one.space("s").counter("n").add(1), two.space("s").counter("n").add(2))
+        assert (await one.status()).node != (await two.status()).node
+        assert [await store.space("s").counter("n").value() for store in (one, two)] == [1, 2]
+
+
+async def test_a_setting_out_of_range_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        async with shoal.open(tmp_path / "state", config=Config(memtable_bytes=1)):
+            pass
+    assert refused.value.detail["field"] == "memtable_bytes"
+    assert not (tmp_path / "state").exists()
+
+
+async def test_an_unknown_durability_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="durability must be memory, local, quorum or all; got 'disk'"):
+        async with shoal.open(tmp_path / "state", durability="disk"):  # type: ignore[arg-type]
+            pass
+    assert not (tmp_path / "state").exists()
+    async with shoal.open(tmp_path / "state"):
+        pass
+
+
+async def test_an_unknown_durability_is_refused_by_connect() -> None:
+    with pytest.raises(InvalidConfig, match="durability"):
+        async with shoal.connect("http://127.0.0.1:1", durability="disk"):  # type: ignore[arg-type]
+            pass
+
+
+@pytest.mark.parametrize("urls", ["", "ftp://n1:7400", "http://", " , "])
+async def test_urls_that_name_no_node_are_refused(urls: str) -> None:
+    with pytest.raises(InvalidConfig):
+        async with shoal.connect(urls):
+            pass
+
+
+async def test_a_directory_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageError, match=r"Nothing was written|No store was made"):
+        async with shoal.open(tmp_path / "file" / "state"):
+            pass
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+async def test_a_newer_format_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    async with shoal.open(tmp_path / "state") as store:
+        await store.space("s").counter("n").add(1)
+    (tmp_path / "state" / "FORMAT").write_text("shoal store, format 99\n")
+    with pytest.raises(StoreTooNew, match="has format 99"):
+        async with shoal.open(tmp_path / "state"):
+            pass
+    (tmp_path / "state" / "FORMAT").write_text("shoal store, format 1\n")
+    async with shoal.open(tmp_path / "state") as store:
+        assert await store.space("s").counter("n").value() == 1
+
+
+async def test_a_cancelled_save_leaves_the_handle_and_the_store_usable(tmp_path: Path) -> None:
+    async with shoal.open(tmp_path / "state") as store:
+        thread = store.space("s").thread("t")
+        first = await thread.save({"n": 0})
+        saving = asyncio.create_task(thread.save({"n": 1}))
+        await asyncio.sleep(0)  # It has begun, and waits for its fsync.
+        saving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await saving
+        # Whether the cancelled save is there is not known: the handle stands where it last knew that it stood.
+        assert (await thread.save({"n": 2})).parents == (first.id,)
+        assert (await thread.load()).state["n"] in (1, 2)
+
+
+async def test_saves_under_way_when_the_store_closes_are_durable_or_refused(tmp_path: Path) -> None:
+    async with shoal.open(tmp_path / "state") as store:
+        counter = store.space("s").counter("n")
+        adding = [asyncio.create_task(counter.add(1)) for _ in range(50)]
+        await asyncio.sleep(0)
+        adding += [asyncio.create_task(counter.add(1)) for _ in range(50)]
+    outcomes = await asyncio.gather(*adding, return_exceptions=True)
+    refused = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    assert all(isinstance(error, ShuttingDown) and error.written == "no" for error in refused)
+    assert len(outcomes) - len(refused) >= 50
+    async with shoal.open(tmp_path / "state") as store:
+        assert await store.space("s").counter("n").value() == len(outcomes) - len(refused)
+
+
+async def test_an_exception_in_the_block_closes_the_store(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with shoal.open(tmp_path / "state"):
+            _ = 1 / 0
+    async with shoal.open(tmp_path / "state"):
+        pass
+
+
+async def test_closing_twice_is_allowed(tmp_path: Path) -> None:
+    async with shoal.open(tmp_path / "state") as store:
+        await store.close()
+        await store.close()
+    async with shoal.open(tmp_path / "state"):
+        pass
+
+
+async def test_a_closed_store_refuses_with_a_typed_error(tmp_path: Path) -> None:
+    async with shoal.open(tmp_path / "state") as store:
+        counter = store.space("s").counter("n")
+        await counter.add(1)
+    with pytest.raises(ShuttingDown):
+        await counter.add(1)
+    with pytest.raises(shoal.errors.ShoalError):
+        await counter.value()
+
+
+async def test_an_opening_that_is_cancelled_frees_the_directory(tmp_path: Path) -> None:
+    async def opened() -> None:
+        async with shoal.open(tmp_path / "state"):
+            raise AssertionError("it was cancelled before")
+
+    opening = asyncio.create_task(opened())
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    async with shoal.open(tmp_path / "state"):
+        pass
