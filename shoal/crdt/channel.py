@@ -103,10 +103,10 @@ def _unchanged(base: Shape) -> Draft:
 
 def _kept(body: bytes, base: Shape | None) -> tuple[list[int], list[bytes]]:
     """The leading chunks of `base` that are chunks of `body` too."""
-    if base is None or not base.digests:
+    # The last chunk ends where the old data ended, which need not be a cut.
+    if base is None or len(base.ends) < 2:
         return [], []
     shared = shared_prefix(base.body, body)
-    # The last chunk ends where the old data ended, which need not be a cut.
     keep = sum(1 for end in base.ends[:-1] if end <= shared)
     return base.ends[:keep], base.digests[:keep]
 
