@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -67,8 +67,12 @@ class Journal:
         assert isinstance(reply, requests.Appended)
         return Appended(reply.id, reply.appended)
 
-    async def read(self, *, after: bytes | None = None, limit: int | None = None, follow: bool = False) -> AsyncIterator[Event]:
-        """Events in order, after a cursor or from the first; with `follow` it waits for more and never ends.
+    async def read(
+        self, *, after: bytes | None = None, limit: int | None = None, follow: bool = False
+    ) -> AsyncGenerator[Event, None]:
+        """Events in order, after a cursor or from the first; with `follow` it waits for more, and ends at `limit` only.
+
+        Who stops following early closes it (`contextlib.aclosing`), which ends its subscription at once.
 
         Raises:
             InvalidValue: `after` is no cursor.
@@ -79,12 +83,14 @@ class Journal:
             async for event in self._rest(cursor, limit):
                 yield event
             return
-        while limit is None or limit > 0:
+        while True:
             # Watch first, then read: what comes between is seen by both, and read once.
             async with self._connection.session.subscribe(requests.Watch(self.space, "thread", self.thread)) as changes:
                 async for event in self._rest(cursor, limit):
                     cursor, limit = event.cursor, None if limit is None else limit - 1
                     yield event
+                if limit is not None and limit <= 0:
+                    return
                 # Whoever is slow reads again, which is what a change asks for as well.
                 with suppress(SlowConsumer):
                     async for change in changes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import get_args
 
 from shoal.client.batch import Batch
@@ -101,8 +101,10 @@ class Space:
         """Collect writes to objects that share a `{tag}`, and commit them as one."""
         return Batch(self._connection, self.name, key=key, durability=durability)
 
-    async def watch(self, *, kind: ObjectKind | None = None, prefix: str = "") -> AsyncIterator[requests.Change]:
+    async def watch(self, *, kind: ObjectKind | None = None, prefix: str = "") -> AsyncGenerator[requests.Change, None]:
         """Every durable change in this space from now on.
+
+        Who stops early closes it (`contextlib.aclosing`), which ends its subscription at once.
 
         Raises:
             SlowConsumer: too much waited for this iterator; read the state and watch again.
