@@ -10,12 +10,11 @@ the same store over the network; `shoal.sync` has both as blocking calls.
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
-
 from shoal import errors, sync
 from shoal.config import Config
 from shoal.opening import connect, open
 from shoal.protocol.requests import NO_HEAD
 from shoal.values import register
+from shoal.version import __version__
 
-__all__ = ["NO_HEAD", "Config", "connect", "errors", "open", "register", "sync"]
+__all__ = ["NO_HEAD", "Config", "__version__", "connect", "errors", "open", "register", "sync"]

@@ -10,11 +10,12 @@ import pytest
 ROOT = Path(__file__).parent.parent / "shoal"
 
 # Modules at the top that everyone may import: they import nothing above them.
-BASE = {"errors", "names", "config", "values"}
+BASE = {"errors", "names", "config", "values", "version"}
 
 # Layer → the other layers of shoal that it may import.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "version": set(),
     "names": {"errors"},
     "config": {"errors"},
     "values": {"errors"},
@@ -33,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": BASE | {"api", "client", "demo", "node", "opening", "protocol", "storage", "sync", "transport"},
 }
 
-PURE = {"crdt", "cluster", "protocol", "errors", "names", "config"}
+PURE = {"crdt", "cluster", "protocol", "errors", "names", "config", "version"}
 IMPURE_MODULES = {
     "asyncio",
     "time",

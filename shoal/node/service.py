@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from shoal import __version__, values
+from shoal import values
 from shoal.config import Config
 from shoal.crdt import counter, journal
 from shoal.errors import InvalidInput, NotFound, ShuttingDown, TooLarge, Unsupported
@@ -30,6 +30,7 @@ from shoal.protocol.requests import AnyReply, AnyRequest, AnyWrite, Durability, 
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 from shoal.storage.keys import KINDS, Kind
+from shoal.version import __version__
 
 _AMOUNT_MAX = 2**63 - 1
 _DURABILITIES = ("memory", "local", "quorum", "all")
