@@ -1,0 +1,69 @@
+"""One `shoal serve` on a real directory, and its three doors: `shoal.connect`, REST, the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+import shoal
+from shoal.client.store import Store
+from tests.cli.conftest import PATIENCE_S, clean_environment, served
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(tmp_path_factory.mktemp("served") / "state", config={"SHOAL_REQUEST_BYTES_MAX": "256KiB"}) as (process, at):
+        yield at
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, errors
+        assert "unexpected error" not in errors, errors
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    async with shoal.connect(url) as connected:
+        yield connected
+
+
+class Rest:
+    """The HTTP door of one space."""
+
+    def __init__(self, http: aiohttp.ClientSession, space: str) -> None:
+        self.http = http
+        self.path = f"/v1/spaces/{space}"
+
+    async def __call__(self, method: str, path: str, body: object = None) -> Any:
+        async with self.http.request(method, self.path + path, json=body) as answer:
+            found = await answer.json(content_type=None)
+            assert answer.status < 300, found
+            return found
+
+
+class Cli:
+    """The command line, over the URL of a node."""
+
+    def __init__(self, url: str, space: str) -> None:
+        self._where = ("--url", url, "--space", space)
+
+    async def __call__(self, *arguments: str) -> list[Any]:
+        """What the command prints with --json, one document a line."""
+        command = [sys.executable, "-m", "shoal.cli", *arguments, *self._where, "--json"]
+        process = await asyncio.create_subprocess_exec(*command, env=clean_environment(), stdout=PIPE, stderr=PIPE)
+        out, errors = await asyncio.wait_for(process.communicate(), PATIENCE_S)
+        assert process.returncode == 0, errors.decode()
+        return [json.loads(line) for line in out.splitlines()]
+
+
+@pytest.fixture
+async def http(url: str) -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(url) as client:
+        yield client

@@ -1,0 +1,187 @@
+"""What is written at one door is read at the others: client, REST, command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+
+import aiohttp
+import pytest
+
+import shoal
+from shoal.client.store import Space, Store
+from tests.cli.conftest import PATIENCE_S
+from tests.end_to_end.conftest import Cli, Rest
+
+
+@pytest.fixture
+def space(store: Store, request: pytest.FixtureRequest) -> Space:
+    return store.space(request.node.name)
+
+
+@pytest.fixture
+def rest(http: aiohttp.ClientSession, request: pytest.FixtureRequest) -> Rest:
+    return Rest(http, request.node.name)
+
+
+@pytest.fixture
+def cli(url: str, request: pytest.FixtureRequest) -> Cli:
+    return Cli(url, request.node.name)
+
+
+async def subscribers(store: Store, at_least: int) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while (await store.status()).connections < at_least:
+            await asyncio.sleep(0.01)
+
+
+async def test_threads(space: Space, rest: Rest, cli: Cli) -> None:
+    thread = space.thread("{crew-7}/agent é")
+    path = "/threads/%7Bcrew-7%7D%2Fagent%20%C3%A9/checkpoints"
+    first = await thread.save({"messages": ["hello"], "raw": b"\x00\xff"}, metadata={"by": "client"})
+    seen = await rest("GET", f"{path}/latest")
+    assert (seen["id"], seen["state"]["messages"], seen["metadata"]) == (first.id, ["hello"], {"by": "client"})
+    # A state that was read as JSON goes back as it was, bytes and all.
+    second = await rest("POST", path, {"state": {**seen["state"], "step": 2}, "expect_head": first.id})
+    loaded = await thread.load()
+    assert (loaded.id, loaded.parents) == (second["id"], (first.id,))
+    assert loaded.state == {"messages": ["hello"], "raw": b"\x00\xff", "step": 2}
+    (shown,) = await cli("show", thread.name)
+    assert (shown["id"], shown["state"]) == (second["id"], {**seen["state"], "step": 2})
+
+
+async def test_documents(space: Space, rest: Rest, cli: Cli) -> None:
+    async with await space.document("plan") as mirror:
+        mirror.map("tasks")["t1"] = {"done": False}
+        await mirror.flush()
+        changes = mirror.changes()
+        patched = await rest(
+            "PATCH", "/documents/plan", [{"op": "add", "path": "/tasks/t2", "value": 2}, {"op": "remove", "path": "/tasks/t1"}]
+        )
+        assert patched == {"tasks": {"t2": 2}}
+        async with asyncio.timeout(PATIENCE_S):
+            while mirror.to_py() != patched:
+                await anext(changes)
+        mirror.text("notes").insert(0, "größe")
+    assert await rest("GET", "/documents/plan") == {"tasks": {"t2": 2}, "notes": "größe"}
+    assert await cli("doc", "get", "plan") == [{"tasks": {"t2": 2}, "notes": "größe"}]
+
+
+async def test_counters_and_their_keys(space: Space, rest: Rest, cli: Cli) -> None:
+    await space.counter("tokens").add(512, key="call-42")
+    assert await rest("POST", "/counters/tokens", {"add": 512, "key": "call-42"}) == {"value": 512, "added": False}
+    assert await rest("POST", "/counters/tokens", {"add": -12}) == {"value": 500, "added": True}
+    assert await space.counter("tokens").value() == 500
+    assert await cli("counter", "get", "tokens") == [500]
+
+
+async def test_registers_and_their_siblings(space: Space, rest: Rest, cli: Cli) -> None:
+    register = space.register("goal")
+    await register.set(["reach", "Mars"])
+    seen = await rest("GET", "/registers/goal")
+    await register.get()
+    await register.set("by the client")
+    await rest("PUT", "/registers/goal", {"value": "over REST", "context": seen["context"]})
+    assert set(await register.siblings()) == {"by the client", "over REST"}
+    await register.set("settled")
+    assert await cli("register", "get", "goal") == ["settled"]
+    assert (await rest("GET", "/registers/goal"))["value"] == "settled"
+
+
+async def test_journals_and_their_keys(space: Space, rest: Rest, cli: Cli) -> None:
+    journal = space.thread("t").journal
+    first = await journal.append({"order": 17}, key="order-17")
+    async with aclosing(journal.read(follow=True)) as events:
+        assert (await anext(events)).id == first.id
+        assert await rest("POST", "/threads/t/events", {"event": {"order": 17}, "key": "order-17"}) == {
+            "id": first.id,
+            "appended": False,
+        }
+        await rest("POST", "/threads/t/events", {"event": "over REST"})
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await anext(events)).event == "over REST"
+    assert [event["event"] for event in (await rest("GET", "/threads/t/events"))["events"]] == [{"order": 17}, "over REST"]
+    assert [event["event"] for event in await cli("log", "t", "--journal")] == [{"order": 17}, "over REST"]
+
+
+async def test_batches(space: Space, rest: Rest) -> None:
+    async with space.batch() as batch:
+        batch.thread("{t}/a").save({"n": 1})
+        batch.counter("{t}/n").add(5)
+    await rest(
+        "POST",
+        "/batch",
+        {"writes": [{"op": "add", "counter": "{t}/n", "add": 5}, {"op": "save", "thread": "{t}/a", "state": {}}]},
+    )
+    assert (await rest("GET", "/counters/%7Bt%7D%2Fn"))["value"] == await space.counter("{t}/n").value() == 10
+    assert len([checkpoint async for checkpoint in space.thread("{t}/a").history()]) == 2
+
+
+async def test_every_door_can_watch(store: Store, space: Space, rest: Rest, cli: Cli) -> None:
+    async def over_client() -> tuple[str, str, str]:
+        async with aclosing(space.watch(kind="thread")) as changes:
+            async for change in changes:
+                return change.name, change.what, change.id
+        raise AssertionError("the watch ended")
+
+    async def over_rest() -> tuple[str, str, str]:
+        async with rest.http.get(rest.path + "/watch", params={"kind": "thread"}) as stream:
+            async for line in stream.content:
+                if line.startswith(b"data: "):
+                    change = json.loads(line.removeprefix(b"data: "))
+                    return change["name"], change["what"], change["id"]
+        raise AssertionError("the stream ended")
+
+    async def over_cli() -> tuple[str, str, str]:
+        (change,) = await cli("watch", "--limit", "1")
+        return change["name"], change["what"], change["id"]
+
+    before = (await store.status()).connections
+    watching = asyncio.gather(over_client(), over_rest(), over_cli())
+    await subscribers(store, before + 3)
+    saved = await rest("POST", "/threads/t/checkpoints", {"state": {"n": 1}})
+    assert set(await asyncio.wait_for(watching, PATIENCE_S)) == {("t", "save", saved["id"])}
+
+
+async def test_all_doors_at_once_lose_nothing_and_apply_nothing_twice(url: str, space: Space, rest: Rest, cli: Cli) -> None:
+    async def over_client(agent: int) -> None:
+        async with shoal.connect(url) as own:
+            crew = own.space(space.name)
+            thread = crew.thread("shared")
+            for n in range(20):
+                await asyncio.gather(
+                    crew.counter("n").add(1, key=f"{agent}-{n}"),
+                    crew.thread("j").journal.append([agent, n], key=f"{agent}-{n}"),
+                    thread.save({"agent": agent, "n": n}),
+                )
+
+    async def over_rest() -> None:
+        for n in range(20):
+            # The keys of agent 0: whoever comes first counts.
+            await rest("POST", "/counters/n", {"add": 1, "key": f"0-{n}"})
+            await rest("POST", "/threads/j/events", {"event": [0, n], "key": f"0-{n}"})
+            await rest("POST", "/threads/shared/checkpoints", {"state": {"agent": "rest", "n": n}})
+
+    async def over_cli() -> None:
+        while (await cli("counter", "get", "n")) != [60]:
+            pass
+
+    await space.counter("n").add(0)
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(*(over_client(agent) for agent in range(3)), over_rest(), over_cli())
+    events = [tuple(event.event) async for event in space.thread("j").journal.read()]
+    assert sorted(events) == [(agent, n) for agent in range(3) for n in range(20)]
+    assert len(await all_checkpoints(space, "shared")) == 80
+
+
+async def all_checkpoints(space: Space, name: str) -> set[str]:
+    """Of every fork: back from each head, by first parents."""
+    found: set[str] = set()
+    for head in (await space.thread(name).heads())["main"]:
+        found.add(head)
+        async for checkpoint in space.thread(name).history(before=head):
+            if checkpoint.id in found:
+                break
+            found.add(checkpoint.id)
+    return found
