@@ -14,7 +14,7 @@ from shoal.names import KEY_BYTES_MAX, NAME_BYTES_MAX, check_key, check_name
 
 @pytest.mark.parametrize("name", ["a", "{crew-7}/planner", "a/b", "...", "名前", "with space", "%2e", "x" * NAME_BYTES_MAX])
 def test_a_legal_name_is_returned_as_it_is(name: str) -> None:
-    assert check_name("thread", name) is name
+    assert check_name("thread", name) == name
 
 
 @pytest.mark.parametrize(
