@@ -186,7 +186,7 @@ def _wrapped(portal: _Portal, value: Any) -> Any:
 
 def _frozen(value: Any) -> bool:
     """Checkpoints and the like: values, which need no loop."""
-    parameters = getattr(type(value), "__dataclass_params__", None)
+    parameters = getattr(type(value), "__dataclass_params__", None) or getattr(type(value), "__struct_config__", None)
     return bool(parameters is not None and parameters.frozen)
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from shoal import values
 from shoal.client.connection import Connection
@@ -25,8 +26,7 @@ from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """An immutable snapshot of a thread's channels."""
 
     id: str
@@ -35,8 +35,11 @@ class Checkpoint:
     heads: tuple[str, ...]  # Of the branch when this was answered, the winner first.
     wall_ms: int
     schema: int
-    _metadata: bytes = field(repr=False)
-    _channels: Mapping[str, bytes] | None = field(repr=False)
+    _metadata: bytes
+    _channels: Mapping[str, bytes] | None
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.id!r}, branch={self.branch!r}, time={self.time.isoformat()!r})"
 
     @property
     def time(self) -> datetime:
