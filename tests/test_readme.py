@@ -1,0 +1,124 @@
+"""What the README shows runs as it is written."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from shoal.cli.main import app
+from tests.cli.conftest import PATIENCE_S, clean_environment, served
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+ADDRESS = "127.0.0.1:7400"  # As the README has it; here the system chooses the port.
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+
+
+def commands(program: str) -> list[str]:
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    return [line.split("  #")[0].strip() for line in lines if line.startswith(program)]
+
+
+def run(*command: str, directory: Path) -> str:
+    finished = subprocess.run(
+        command,
+        cwd=directory,
+        env={**clean_environment(), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the embedded example was run: ./state is its store."""
+    made = tmp_path_factory.mktemp("readme")
+    (embedded,) = [block for block in blocks("python") if "asyncio.run(main())" in block]
+    state, *history = run(sys.executable, "-W", "error", "-c", embedded, directory=made).splitlines()
+    assert state == "{'messages': ['hello'], 'plan': {'step': 1}}"
+    assert len(history) == 2
+    return made
+
+
+@pytest.fixture(scope="module")
+def url(directory: Path) -> Iterator[str]:
+    # A copy: one process may open a directory at a time.
+    shutil.copytree(directory / "state", directory / "served")
+    with served(directory / "served") as (process, at):
+        yield at
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("command", [line for line in commands("shoal") if "./state" in line and "serve" not in line])
+def test_a_command_over_the_directory_runs(directory: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(directory)
+    result = CliRunner().invoke(app, shlex.split(command)[1:])
+    assert (result.exit_code, bool(result.stdout.strip())) == (0, True), result.output
+
+
+def test_a_command_over_the_url_runs(url: str, directory: Path) -> None:
+    (watch,) = [line for line in commands("shoal") if "--url" in line]
+    words = shlex.split(watch.replace(f"http://{ADDRESS}", url))
+    command = [sys.executable, "-m", "shoal.cli", *words[1:], "--limit", "1"]
+    with subprocess.Popen(command, env=clean_environment(), stdout=subprocess.PIPE, text=True, cwd=directory) as watching:
+        add = urllib.request.Request(
+            f"{url}/v1/spaces/crew/counters/n", b'{"add": 1}', headers={"Content-Type": "application/json"}
+        )
+        while watching.poll() is None:  # Until it watches, and has seen one.
+            urllib.request.urlopen(add, timeout=PATIENCE_S).close()
+        assert watching.stdout is not None
+        assert "counter" in watching.stdout.read()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+def test_each_request_with_curl_succeeds(url: str, directory: Path) -> None:
+    requests = commands("curl")
+    assert requests
+    for request in requests:
+        words = shlex.split(request.replace("localhost:7400", url))
+        assert "code" not in json.loads(run("curl", "-s", "--fail", *words[1:], directory=directory))
+
+
+def test_the_example_that_connects_runs(url: str, directory: Path) -> None:
+    (connecting,) = [block for block in blocks("python") if "shoal.connect" in block]
+    indented = "".join(f"    {line}\n" for line in connecting.replace(f"http://{ADDRESS}", url).splitlines())
+    program = f"import asyncio\nimport shoal\n\nasync def main():\n{indented}\nasyncio.run(main())\n"
+    run(sys.executable, "-c", program, directory=directory)
+
+
+def test_every_command_is_one_that_there_is() -> None:
+    help = CliRunner().invoke(app, ["--help"]).stdout
+    for command in commands("shoal"):
+        assert re.search(rf"\b{command.split()[1]}\b", help)
+
+
+def test_every_target_of_make_is_one_that_there_is() -> None:
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    asked = commands("make")
+    assert asked
+    assert all(command.split()[1] in targets for command in asked)
+
+
+def test_every_link_leads_somewhere() -> None:
+    linked = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
+    assert linked
+    assert [link for link in linked if not (ROOT / link).exists()] == []
