@@ -10,6 +10,7 @@ rewrite them. A name is compared byte for byte; it is never a pattern.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 from shoal.errors import InvalidName
@@ -26,7 +27,23 @@ def check_name(kind: str, name: object, /) -> str:
     Raises:
         InvalidName: it is not; nothing was written.
     """
-    return _check(kind, name, NAME_BYTES_MAX)
+    try:
+        return _legal(kind, name, NAME_BYTES_MAX)
+    except TypeError:
+        raise _no_string(kind, name) from None
+
+
+def check_names(kind: str, names: Iterable[object], /) -> None:
+    """Check several at once; requests name the same few again and again.
+
+    Raises:
+        InvalidName: one is not legal; nothing was written.
+    """
+    try:
+        _all_legal(kind, tuple(names))
+    except TypeError:
+        for name in names:
+            check_name(kind, name)
 
 
 def check_key(kind: str, key: object, /) -> str:
@@ -35,17 +52,22 @@ def check_key(kind: str, key: object, /) -> str:
     Raises:
         InvalidName: it is not legal; nothing was written.
     """
-    return _check(kind, key, KEY_BYTES_MAX)
+    try:
+        return _legal(kind, key, KEY_BYTES_MAX)
+    except TypeError:  # It cannot even be looked up.
+        raise _no_string(kind, key) from None
 
 
-def _check(kind: str, name: object, bytes_max: int) -> str:
+@lru_cache(maxsize=4096)
+def _all_legal(kind: str, names: tuple[object, ...]) -> None:
+    for name in names:
+        check_name(kind, name)
+
+
+@lru_cache(maxsize=8192)  # Only legal names are kept.
+def _legal(kind: str, name: object, bytes_max: int) -> str:
     if not isinstance(name, str):
-        raise InvalidName(f"a {kind} name must be a string, not {type(name).__name__}. Nothing was written.")
-    return _legal(kind, name, bytes_max)
-
-
-@lru_cache(maxsize=8192)  # Every request names the same few objects; only legal names are kept.
-def _legal(kind: str, name: str, bytes_max: int) -> str:
+        raise _no_string(kind, name)
     if not name:
         raise InvalidName(f"a {kind} name must not be empty. Nothing was written.")
     try:
@@ -59,3 +81,7 @@ def _legal(kind: str, name: str, bytes_max: int) -> str:
     if name in (".", ".."):
         raise InvalidName(f"a {kind} name must not be {name!r}: HTTP clients rewrite it. Nothing was written.")
     return name
+
+
+def _no_string(kind: str, name: object) -> InvalidName:
+    return InvalidName(f"a {kind} name must be a string, not {type(name).__name__}. Nothing was written.")

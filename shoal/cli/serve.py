@@ -9,6 +9,7 @@ the node answers there; everything else it has to say is logged.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import time
@@ -78,6 +79,9 @@ async def _serve(data: Path, config: Config) -> signal.Signals:
             log.warning("resumed", after="an end that was no clean stop", data=str(data))
         listener = await _listening(node, config)
         try:
+            # What is there now stays for good: a full collection need not walk it again while requests wait.
+            gc.collect()
+            gc.freeze()
             log.info("ready", url=listener.url, data=str(data), version=shoal.__version__)
             typer.echo(listener.url)
             caught = await stopping

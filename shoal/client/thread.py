@@ -21,7 +21,7 @@ from shoal.client.connection import Connection
 from shoal.client.journal import Journal
 from shoal.client.moments import moment
 from shoal.errors import InvalidInput, InvalidValue
-from shoal.names import check_name
+from shoal.names import check_name, check_names
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 
@@ -157,7 +157,8 @@ class Thread:
 def encode_channels(state: Mapping[str, Any]) -> dict[str, bytes]:
     if type(state) is not dict and not isinstance(state, Mapping):  # The abstract class is slow to ask.
         raise InvalidValue(f"a state is a mapping of channel names to values, not {type(state).__name__}. Nothing was written.")
-    return {check_name("channel", name): values.encode(value, where=f"state[{name!r}]") for name, value in state.items()}
+    check_names("channel", state)
+    return {name: values.encode(value, where=f"state[{name!r}]") for name, value in state.items()}
 
 
 def encode_metadata(metadata: Mapping[str, Any] | None) -> bytes:

@@ -11,6 +11,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from hashlib import sha256
 from typing import NamedTuple
@@ -28,7 +29,7 @@ class Body(msgspec.Struct, array_like=True, frozen=True):
 
     hlc: int
     wall_ms: int
-    context: list[tuple[bytes, int]]  # Changed since the origin's previous operation here; sorted.
+    context: Sequence[tuple[bytes, int]]  # Changed since the origin's previous operation here; sorted.
     key: str | None  # The request's idempotency key.
     payload: bytes
 

@@ -56,9 +56,12 @@ class Draft(NamedTuple):
     chunks: dict[bytes, bytes]  # New ones, by digest.
 
 
-def at_home(shape: Shape, id: bytes) -> Shape:
-    """The shape once the checkpoint that holds its recipe is known; an inline value's recipe is in every checkpoint."""
-    return shape._replace(home=id) if shape.digests and not shape.home else shape
+def at_home(shapes: dict[str, Shape], id: bytes) -> dict[str, Shape]:
+    """The shapes, now that the checkpoint that holds the new recipes is known. An inline value's is in every checkpoint."""
+    for name, shape in shapes.items():
+        if shape.digests and not shape.home:
+            shapes[name] = shape._replace(home=id)
+    return shapes
 
 
 def split(packed: bytes) -> tuple[bytes, bytes]:

@@ -62,7 +62,7 @@ class VersionVector(Mapping[Origin, int]):
         return isinstance(other, VersionVector) and self._entries == other._entries
 
     def __repr__(self) -> str:
-        inside = ", ".join(f"{o.hex()[:8]}:{n}" for o, n in sorted(self._entries.items()))
+        inside = ", ".join(f"{o.hex()[:8]}:{n}" for o, n in self.entries())
         return f"VersionVector({inside})"
 
     def covers(self, dot: Dot) -> bool:
@@ -88,15 +88,19 @@ class VersionVector(Mapping[Origin, int]):
         """
         if self._entries.get(dot.origin, 0) + 1 != dot.sequence:
             raise ValueError(f"{dot} does not follow sequence {self[dot.origin]}")
-        advanced = VersionVector()
+        advanced = VersionVector.__new__(VersionVector)
         advanced._entries = {**self._entries, dot.origin: dot.sequence}  # Nothing to filter: this is on the hot path.
         return advanced
 
     def since(self, older: VersionVector) -> VersionVector:
         """The entries that differ from `older`: what a delta-coded vector carries."""
         if older is self:
-            return VersionVector()
+            return NOTHING_SEEN
         return VersionVector({o: n for o, n in self._entries.items() if older[o] != n})
+
+    def entries(self) -> list[tuple[Origin, int]]:
+        """Sorted by origin."""
+        return sorted(self._entries.items())
 
     def missing(self, theirs: VersionVector) -> dict[Origin, range]:
         """Per origin, the sequences that we cover and `theirs` does not."""
@@ -104,7 +108,7 @@ class VersionVector(Mapping[Origin, int]):
 
     def pack(self) -> bytes:
         """24 bytes per entry, by origin. Equal vectors give equal bytes."""
-        return b"".join(Dot(origin, sequence).pack() for origin, sequence in sorted(self._entries.items()))
+        return b"".join(Dot(origin, sequence).pack() for origin, sequence in self.entries())
 
     @classmethod
     def unpack(cls, packed: bytes) -> VersionVector:
@@ -118,3 +122,6 @@ class VersionVector(Mapping[Origin, int]):
         if vector.pack() != packed:
             raise ValueError("the bytes are no version vector")
         return vector
+
+
+NOTHING_SEEN = VersionVector()

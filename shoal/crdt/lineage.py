@@ -86,7 +86,7 @@ def encode_record(record: Record) -> bytes:
 
 def identify(record: Record) -> bytes:
     """The checkpoint's id. Recipes do not count, what they describe does."""
-    contents = sorted((name, recipe.hash, recipe.header, recipe.inline) for name, recipe in record.channels.items())
+    contents = sorted([(name, recipe.hash, recipe.header, recipe.inline) for name, recipe in record.channels.items()])
     return sha256(
         _encoder.encode((record.parents, record.branch, record.schema, record.metadata, record.nonce, contents))
     ).digest()

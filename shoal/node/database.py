@@ -203,7 +203,7 @@ class Database:
         transaction, partition, key = writing
         dot = stamp.dot
         delta = stamp.context.since(partition.context)
-        body = operation.encode(operation.Body(stamp.hlc, stamp.wall_ms, sorted(delta.items()), key, payload))
+        body = operation.encode(operation.Body(stamp.hlc, stamp.wall_ms, delta.entries(), key, payload))
         chain = operation.chain(partition.tip(dot.origin).chain, partition.number, dot, body)
         tip = operation.Tip(dot.sequence, stamp.hlc, chain)
         transaction.put(keys.log(partition.number, dot), body)

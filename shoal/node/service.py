@@ -19,7 +19,7 @@ from shoal import values
 from shoal.config import Config
 from shoal.crdt import counter, journal
 from shoal.errors import InvalidInput, NotFound, ShuttingDown, TooLarge, Unsupported
-from shoal.names import check_key, check_name
+from shoal.names import check_key, check_name, check_names
 from shoal.node import scalars
 from shoal.node.database import Database, Target, target_of
 from shoal.node.environment import Environment
@@ -97,8 +97,8 @@ class Service:
             case requests.Save():
                 check_name("thread", request.thread)
                 check_name("branch", request.branch)
-                for name, packed in request.channels.items():
-                    check_name("channel", name)
+                check_names("channel", request.channels)
+                for packed in request.channels.values():
                     values.check(packed)
                 values.check(request.metadata)
                 self._check_size(sum(map(len, request.channels.values())) + len(request.metadata), "a checkpoint")

@@ -98,8 +98,8 @@ class Threads:
             drafted = channel.draft(packed, base.get(name) if base is not None else None)
             recipes[name], shapes[name] = drafted.recipe, drafted.shape
             # What a live thread adds is new but by chance; only a cold one may be saying it all again.
-            chunks = drafted.chunks if base is not None else _missing(rows, drafted.chunks)
-            fresh.update(chunks)
+            if drafted.chunks:
+                fresh.update(drafted.chunks if base is not None else _missing(rows, drafted.chunks))
         record = lineage.Record(
             parents=[] if parent is None else [parent],
             branch=request.branch,
@@ -112,9 +112,8 @@ class Threads:
         packed_record = lineage.encode_record(record)
         change = lineage.Save(id, sha256(packed_record).digest())
         heads = lineage.apply(rows, stamp, change, record=packed_record, chunks=fresh, decoded=record)
-        settled = {name: channel.at_home(shape, id) for name, shape in shapes.items()}
         saved = Spot(request.space, request.thread, id)
-        transaction.when_written(lambda: self._shapes.put(saved, settled, replacing=before))
+        transaction.when_written(lambda: self._shapes.put(saved, channel.at_home(shapes, id), replacing=before))
         reply = requests.Saved(
             id=id.hex(),
             parents=[parent.hex() for parent in record.parents],

@@ -3,7 +3,9 @@
 Laws:
 - `covered(n)` returns only once a sync that began after write n has returned.
 - One sync is under way at a time. What is written while it runs belongs to
-  the next; all waiters that it covers wake in one go, after `on_durable`.
+  the next. The waiters that it covers wake after `on_durable`, a few at each turn
+  of the loop: whoever is woken mostly writes again, and a turn in which all did
+  would keep everybody else waiting, and the disk as well.
 - A failed sync is never repeated: the kernel may have dropped the pages and
   would report success. Its waiters are told that the outcome is unknown, and
   every later write is refused.
@@ -22,6 +24,7 @@ from shoal.storage.interface import Storage
 T = TypeVar("T")
 
 RETRY_AFTER_S_MIN = 0.01
+WOKEN_PER_TURN = 16
 
 
 class RunBlocking(Protocol):
@@ -171,11 +174,16 @@ class GroupCommit:
         if self._on_durable is not None:
             self._on_durable(number)
         waiting, self._waiting = self._waiting, []
-        for wanted, waiter in waiting:
-            if wanted > number:
-                self._waiting.append((wanted, waiter))
-            elif not waiter.done():
+        self._waiting = [(wanted, waiter) for wanted, waiter in waiting if wanted > number]
+        self._wake([waiter for wanted, waiter in waiting if wanted <= number])
+
+    def _wake(self, waiters: list[asyncio.Future[None]]) -> None:
+        """Wake the first few, and the rest at the loop's next turns."""
+        for waiter in waiters[:WOKEN_PER_TURN]:
+            if not waiter.done():
                 waiter.set_result(None)
+        if len(waiters) > WOKEN_PER_TURN:
+            asyncio.get_running_loop().call_soon(self._wake, waiters[WOKEN_PER_TURN:])
 
     def _fail(self, error: BaseException) -> None:
         if self.failed is None:

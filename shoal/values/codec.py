@@ -81,10 +81,15 @@ def check(packed: bytes) -> None:
         InvalidValue: it is not.
         TooLarge: it is longer than `VALUE_BYTES_MAX`.
     """
-    _check_size(packed)
-    _check_structure(packed)
     if len(packed) > LISTS_DEPTH_MAX:  # A value of fewer bytes cannot nest deeper.
+        _check_size(packed)
+        _check_structure(packed)
         _check_depth(packed)
+        return
+    try:
+        _skim(packed)
+    except (RecursionError, msgspec.MsgspecError):
+        _check_structure(packed)
 
 
 def _check_size(packed: bytes) -> None:

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
 from typing import TypeVar
 
 import pytest
 
 from shoal.errors import Overloaded, ReadOnly, ShuttingDown, StorageFull
-from shoal.storage.commit import GroupCommit
+from shoal.storage.commit import WOKEN_PER_TURN, GroupCommit
 from shoal.storage.memory import MemoryStorage
 
 T = TypeVar("T")
@@ -361,3 +362,27 @@ async def test_lag_is_the_age_of_the_oldest_write_that_is_not_durable(bench: Ben
     assert bench.commit.lag_s == 3.0
     await bench.gate.let_one_go()
     assert bench.commit.lag_s == 0.0
+
+
+async def test_many_waiters_wake_over_several_turns_of_the_loop() -> None:
+    storage, gate = MemoryStorage(), Gate()
+    commit = GroupCommit(
+        storage, run_blocking=gate, writes_pending_max=1000, on_durable=None, now=lambda: 0.0, witness_interval_s=3600.0
+    )
+    woken: list[int] = []
+
+    async def wait(number: int) -> None:
+        await commit.covered(number)
+        woken.append(number)
+
+    tasks = [asyncio.create_task(wait(commit.write({b"%d" % n: b""}))) for n in range(3 * WOKEN_PER_TURN)]
+    await settle()
+    gate.waiting.pop(0).set_result(None)
+    seen = []
+    while len(woken) < len(tasks):
+        await asyncio.sleep(0)
+        seen.append(len(woken))
+    gate.let_all_go()
+    await commit.close()
+    assert woken == sorted(woken)
+    assert max(after - before for before, after in pairwise([0, *seen])) <= WOKEN_PER_TURN
