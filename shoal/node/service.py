@@ -34,7 +34,7 @@ from shoal.version import __version__
 
 _AMOUNT_MAX = 2**63 - 1
 _DURABILITIES = ("memory", "local", "quorum", "all")
-_SPACES_COUNTED_MAX = 10_000
+_SPACES_COUNTED_MAX = 1000  # A status must stay cheap: it is asked at every probe.
 
 
 class Service:

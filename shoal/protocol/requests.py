@@ -322,7 +322,7 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     operations: int  # Issued in this opening.
     commits: int  # Group commits in this opening.
     connections: int
-    spaces: int
+    spaces: int  # At most 1,000 are counted.
 
 
 # ── subscriptions ─────────────────────────────────────────────────────────────
