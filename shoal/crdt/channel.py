@@ -23,13 +23,17 @@ import msgspec
 from shoal.crdt.chunking import cuts, shared_prefix
 
 DEPTH_MAX = 32
-INLINE_BYTES_MAX = 256  # Below it a row of its own costs more than the bytes.
+INLINE_BYTES_MAX = 1024  # Up to here a value would be one chunk, and a row of its own costs more than it saves.
+TINY_BYTES_MAX = 64  # Up to here the bytes cost no more than to say where they are.
 
 
 class Recipe(msgspec.Struct, array_like=True, frozen=True):
-    """How to make a value: the header, then `inline`, or kept chunks of `base` and then `chunks`."""
+    """How to make a value: the header, then `inline`, or kept chunks of `base` and then `chunks`.
 
-    hash: bytes  # Over the header and the chunks' digests; empty for an inline value, which is its own.
+    With a base, nothing kept and no chunks it is the base's inline value.
+    """
+
+    hash: bytes  # Over the header and the chunks' digests, or the inline value; a tiny one is its own, and has none.
     header: bytes
     inline: bytes = b""
     base: bytes = b""  # A checkpoint id, or empty.
@@ -46,7 +50,7 @@ class Shape(NamedTuple):
     body: bytes
     ends: list[int]  # Where the body's chunks end; empty for an inline value.
     digests: list[bytes]
-    home: bytes  # The checkpoint that holds the recipe.
+    home: bytes  # The checkpoint that holds the recipe; empty for a tiny value, which is in every one.
     depth: int
 
 
@@ -57,9 +61,9 @@ class Draft(NamedTuple):
 
 
 def at_home(shapes: dict[str, Shape], id: bytes) -> dict[str, Shape]:
-    """The shapes, now that the checkpoint that holds the new recipes is known. An inline value's is in every checkpoint."""
+    """The shapes, now that the checkpoint that holds the new recipes is known."""
     for name, shape in shapes.items():
-        if shape.digests and not shape.home:
+        if shape.hash and not shape.home:
             shapes[name] = shape._replace(home=id)
     return shapes
 
@@ -71,9 +75,11 @@ def split(packed: bytes) -> tuple[bytes, bytes]:
     return packed[:size], packed[size:]
 
 
-def hash_of(header: bytes, digests: list[bytes]) -> bytes:
-    """The hash of a value in chunks, given all their digests; a value without chunks has none."""
-    return sha256(len(header).to_bytes(1, "big") + header + b"".join(digests)).digest() if digests else b""
+def hash_of(header: bytes, body: bytes, digests: list[bytes]) -> bytes:
+    """The hash of a value: over all its chunks' digests, or its inline body; none for a tiny one."""
+    if digests:
+        return sha256(b"\x01" + len(header).to_bytes(1, "big") + header + b"".join(digests)).digest()
+    return sha256(b"\x00" + header + body).digest() if len(body) > TINY_BYTES_MAX else b""
 
 
 def draft(packed: bytes, base: Shape | None) -> Draft:
@@ -82,7 +88,8 @@ def draft(packed: bytes, base: Shape | None) -> Draft:
     if base is not None and base.header == header and base.body == body:
         return _unchanged(base)
     if len(body) <= INLINE_BYTES_MAX:
-        return Draft(Recipe(b"", header, body), Shape(b"", header, body, [], [], b"", 0), {})
+        hash = hash_of(header, body, [])
+        return Draft(Recipe(hash, header, body), Shape(hash, header, body, [], [], b"", 0), {})
     ends, digests = _kept(body, base)
     keep, at = len(ends), ends[-1] if ends else 0
     chunks = {}
@@ -97,8 +104,8 @@ def draft(packed: bytes, base: Shape | None) -> Draft:
 
 
 def _unchanged(base: Shape) -> Draft:
-    if not base.digests:
-        return Draft(Recipe(base.hash, base.header, inline=base.body), base, {})
+    if not base.home:
+        return Draft(Recipe(base.hash, base.header, base.body), base, {})
     # It points at the checkpoint in which the value last changed, so the chain does not grow.
     kept = Recipe(base.hash, base.header, base=base.home, keep=len(base.digests), depth=base.depth + 1)
     return Draft(kept, base, {})
@@ -124,7 +131,7 @@ def _described(
     base: Shape | None,
     chunks: dict[bytes, bytes],
 ) -> Draft:
-    digest = hash_of(header, digests)
+    digest = hash_of(header, body, digests)
     if base is not None and keep and base.depth + 1 <= DEPTH_MAX:
         recipe = Recipe(digest, header, base=base.home, keep=keep, chunks=digests[keep:], depth=base.depth + 1)
     else:
@@ -151,3 +158,11 @@ def digests_of(recipe: Recipe, of_base: Callable[[bytes], Recipe | None]) -> lis
     if base:
         return None
     return [digest for part in reversed(parts) for digest in part]
+
+
+def inline_of(recipe: Recipe, of_base: Callable[[bytes], Recipe | None]) -> bytes | None:
+    """The body of a value without chunks; None if the checkpoint that has it is missing."""
+    if not recipe.base:
+        return recipe.inline
+    older = of_base(recipe.base)
+    return None if older is None else older.inline

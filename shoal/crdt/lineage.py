@@ -86,7 +86,9 @@ def encode_record(record: Record) -> bytes:
 
 def identify(record: Record) -> bytes:
     """The checkpoint's id. Recipes do not count, what they describe does."""
-    contents = sorted([(name, recipe.hash, recipe.header, recipe.inline) for name, recipe in record.channels.items()])
+    channels = record.channels.items()
+    # A tiny value stands for itself, any other by its hash; they are told apart.
+    contents = sorted([(name, recipe.hash, b"" if recipe.hash else recipe.header + recipe.inline) for name, recipe in channels])
     return sha256(
         _encoder.encode((record.parents, record.branch, record.schema, record.metadata, record.nonce, contents))
     ).digest()

@@ -9,9 +9,10 @@ transaction.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from hashlib import sha256
-from itertools import islice
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 from shoal.config import Config
@@ -272,32 +273,32 @@ def assemble(rows: Rows, found: lineage.Checkpoint) -> dict[str, Shape]:
             records[id] = {} if older is None else older.record.channels
         return records[id].get(name)
 
-    shapes = {}
-    for name, recipe in found.record.channels.items():
-        digests = channel.digests_of(recipe, lambda id, name=name: of_base(name, id))  # type: ignore[misc]
-        if digests is None:
-            raise _corrupt(found, name, "a checkpoint that it builds on is missing")
-        shapes[name] = _shape(rows, found, name, digests)
-    return shapes
+    return {name: _shape(rows, found, name, partial(of_base, name)) for name in found.record.channels}
 
 
-def _shape(rows: Rows, found: lineage.Checkpoint, name: str, digests: list[bytes]) -> Shape:
+def _shape(rows: Rows, found: lineage.Checkpoint, name: str, of_base: Callable[[bytes], Recipe | None]) -> Shape:
     recipe = found.record.channels[name]
-    pieces, ends, at = [], [], 0
-    for digest in digests:
-        piece = lineage.chunk(rows, digest)
-        if piece is None or sha256(piece).digest() != digest:
-            raise _corrupt(found, name, f"chunk {digest.hex()} is {'missing' if piece is None else 'damaged'}")
-        pieces.append(piece)
-        at += len(piece)
-        ends.append(at)
-    body = b"".join(pieces) if digests else recipe.inline
-    if channel.hash_of(recipe.header, digests) != recipe.hash:
+    digests = channel.digests_of(recipe, of_base)
+    if digests is None:
+        raise _corrupt(found, name, "a checkpoint that it builds on is missing")
+    pieces = [_chunk(rows, found, name, digest) for digest in digests]
+    body = b"".join(pieces) if pieces else channel.inline_of(recipe, of_base)
+    if body is None:
+        raise _corrupt(found, name, "the checkpoint that has its value is missing")
+    ends = list(accumulate(map(len, pieces)))
+    if channel.hash_of(recipe.header, body, digests) != recipe.hash:
         raise _corrupt(found, name, "its hash does not hold")
     # A recipe that only points at another checkpoint's adds nothing to the chain.
     points = bool(recipe.base) and not recipe.chunks
-    home, depth = (recipe.base, recipe.depth - 1) if points else (found.id, recipe.depth)
+    home, depth = (recipe.base, recipe.depth - 1) if points else (found.id if recipe.hash else b"", recipe.depth)
     return Shape(recipe.hash, recipe.header, body, ends, digests, home, depth)
+
+
+def _chunk(rows: Rows, found: lineage.Checkpoint, name: str, digest: bytes) -> bytes:
+    piece = lineage.chunk(rows, digest)
+    if piece is None or sha256(piece).digest() != digest:
+        raise _corrupt(found, name, f"chunk {digest.hex()} is {'missing' if piece is None else 'damaged'}")
+    return piece
 
 
 def _missing(rows: Rows, chunks: dict[bytes, bytes]) -> dict[bytes, bytes]:

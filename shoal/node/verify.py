@@ -215,10 +215,10 @@ def _check_thread(storage: Storage, place: _Place, rows: dict[bytes, bytes], rep
             def of_base(base: bytes, name: str = name) -> channel.Recipe | None:
                 return recipes[base].channels.get(name) if base in recipes else None
 
-            digests = channel.digests_of(recipe, of_base)
-            if digests is None or any(lineage.CHUNK + digest not in rows for digest in digests):
+            digests, inline = channel.digests_of(recipe, of_base), channel.inline_of(recipe, of_base)
+            if digests is None or inline is None or any(lineage.CHUNK + digest not in rows for digest in digests):
                 report.problem(f"{_text(place)}: channel {name!r} of checkpoint {id.hex()} misses chunks")
-            elif channel.hash_of(recipe.header, digests) != recipe.hash:
+            elif channel.hash_of(recipe.header, inline, digests) != recipe.hash:
                 report.problem(f"{_text(place)}: channel {name!r} of checkpoint {id.hex()} does not match its hash")
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.crdt import channel
-from shoal.crdt.channel import DEPTH_MAX, Recipe, Shape, digests_of, draft, split
+from shoal.crdt.channel import DEPTH_MAX, Recipe, Shape, at_home, digests_of, draft, hash_of, inline_of, split
 
 RANDOM = Random(3)
 POOL = [RANDOM.randbytes(RANDOM.randrange(10, 3000)) for _ in range(60)]
@@ -30,14 +30,16 @@ class Store:
             len(piece) for digest, piece in drafted.chunks.items() if digest not in self.chunks
         )
         self.chunks.update(drafted.chunks)
-        shape = drafted.shape
-        return id, shape if shape.home else shape._replace(home=id)
+        return id, at_home({"": drafted.shape}, id)[""]
 
     def load(self, id: bytes) -> bytes:
         recipe = self.recipes[id]
         digests = digests_of(recipe, self.recipes.get)
         assert digests is not None
-        return recipe.header + (b"".join(self.chunks[digest] for digest in digests) if digests else recipe.inline)
+        body = b"".join(self.chunks[digest] for digest in digests) if digests else inline_of(recipe, self.recipes.get)
+        assert body is not None
+        assert hash_of(recipe.header, body, digests) == recipe.hash
+        return recipe.header + body
 
 
 # An edit of a list of blobs: append, drop the last, replace one, insert one, clear, keep.
@@ -151,6 +153,19 @@ def test_the_header_of_a_collection_is_kept_apart(value: object, header: int) ->
     assert split(packed) == (packed[:header], packed[header:])
 
 
-def test_inline_values_have_no_chunks() -> None:
-    drafted = draft(msgspec.msgpack.encode("x" * channel.INLINE_BYTES_MAX)[:256], None)
-    assert drafted.chunks == {}
+@pytest.mark.parametrize("size", [0, channel.TINY_BYTES_MAX, channel.TINY_BYTES_MAX + 1, channel.INLINE_BYTES_MAX])
+def test_a_small_value_is_inline_and_only_a_tiny_one_is_written_again(size: int) -> None:
+    store = Store()
+    first, shape = store.save(b"x" * size, None)
+    again, _ = store.save(b"x" * size, shape)
+    assert store.chunks == {}
+    assert store.recipes[first].inline == b"x" * size
+    assert store.recipes[again].base == (first if size > channel.TINY_BYTES_MAX else b"")
+    assert store.load(again) == b"x" * size
+
+
+def test_a_missing_checkpoint_that_has_an_inline_value_is_noticed() -> None:
+    store = Store()
+    _, shape = store.save(b"x" * 500, None)
+    again, _ = store.save(b"x" * 500, shape)
+    assert inline_of(store.recipes[again], lambda _: None) is None

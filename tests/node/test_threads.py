@@ -247,3 +247,19 @@ async def test_threads_with_equal_checkpoint_ids_do_not_mix(bench: Bench, open_b
 async def test_the_same_save_on_two_threads_makes_two_checkpoints(bench: Bench) -> None:
     saved = [await bench.space.thread(f"thread-{n}").save({"n": 0}) for n in range(20)]
     assert len({checkpoint.id for checkpoint in saved}) == 20
+
+
+async def test_a_channel_that_does_not_change_is_stored_once(bench: Bench, open_bench: Opener) -> None:
+    plan = {"steps": [f"step {n}" for n in range(60)]}
+    thread = bench.space.thread("a")
+    for turn in range(20):
+        await thread.save({"plan": plan, "turn": turn})
+    again = open_bench(bench.storage.left_by_crash(0), seed=2)
+    resumed = again.space.thread("a")
+    assert (await resumed.load()).state == {"plan": plan, "turn": 19}
+    ids = [(await resumed.save({"plan": plan, "turn": turn})).id for turn in range(20, 25)]
+    stored = sum(value.count(b"step 59") for _, value in again.storage.scan(b"", None))
+    assert stored == 1
+    fresh = open_bench(again.storage.left_by_crash(0), seed=3).space.thread("a")
+    assert [(await fresh.load(id)).state["turn"] for id in ids] == list(range(20, 25))
+    assert (await fresh.load(ids[0])).state["plan"] == plan
