@@ -50,22 +50,14 @@ class Shape(NamedTuple):
     body: bytes
     ends: list[int]  # Where the body's chunks end; empty for an inline value.
     digests: list[bytes]
-    home: bytes  # The checkpoint that holds the recipe; empty for a tiny value, which is in every one.
+    home: bytes  # The checkpoint that holds the recipe; empty for the one that the shape was made for.
     depth: int
 
 
 class Draft(NamedTuple):
     recipe: Recipe
-    shape: Shape  # Its `home` is the base's if nothing changed; else empty, until the id is known.
+    shape: Shape
     chunks: dict[bytes, bytes]  # New ones, by digest.
-
-
-def at_home(shapes: dict[str, Shape], id: bytes) -> dict[str, Shape]:
-    """The shapes, now that the checkpoint that holds the new recipes is known."""
-    for name, shape in shapes.items():
-        if shape.hash and not shape.home:
-            shapes[name] = shape._replace(home=id)
-    return shapes
 
 
 def split(packed: bytes) -> tuple[bytes, bytes]:
@@ -82,11 +74,11 @@ def hash_of(header: bytes, body: bytes, digests: list[bytes]) -> bytes:
     return sha256(b"\x00" + header + body).digest() if len(body) > TINY_BYTES_MAX else b""
 
 
-def draft(packed: bytes, base: Shape | None) -> Draft:
-    """Describe a value, against the same channel of the checkpoint before it if there is one."""
+def draft(packed: bytes, base: Shape | None, base_id: bytes) -> Draft:
+    """Describe a value, against the same channel of checkpoint `base_id` before it, if there is one."""
     header, body = split(packed)
     if base is not None and base.header == header and base.body == body:
-        return _unchanged(base)
+        return _unchanged(base, base_id)
     if len(body) <= INLINE_BYTES_MAX:
         hash = hash_of(header, body, [])
         return Draft(Recipe(hash, header, body), Shape(hash, header, body, [], [], b"", 0), {})
@@ -100,15 +92,20 @@ def draft(packed: bytes, base: Shape | None) -> Draft:
         ends.append(end)
         digests.append(digest)
         at = end
-    return _described(header, body, ends=ends, digests=digests, keep=keep, base=base, chunks=chunks)
+    shape = Shape(hash_of(header, body, digests), header, body, ends, digests, b"", 0)
+    if base is None or not keep or base.depth >= DEPTH_MAX:
+        return Draft(Recipe(shape.hash, header, chunks=digests), shape, chunks)
+    shape = shape._replace(depth=base.depth + 1)
+    recipe = Recipe(shape.hash, header, base=base.home or base_id, keep=keep, chunks=digests[keep:], depth=shape.depth)
+    return Draft(recipe, shape, chunks)
 
 
-def _unchanged(base: Shape) -> Draft:
-    if not base.home:
-        return Draft(Recipe(base.hash, base.header, base.body), base, {})
+def _unchanged(base: Shape, base_id: bytes) -> Draft:
+    if not base.hash:
+        return Draft(Recipe(b"", base.header, base.body), base, {})
     # It points at the checkpoint in which the value last changed, so the chain does not grow.
-    kept = Recipe(base.hash, base.header, base=base.home, keep=len(base.digests), depth=base.depth + 1)
-    return Draft(kept, base, {})
+    shape = base if base.home else base._replace(home=base_id)
+    return Draft(Recipe(base.hash, base.header, base=shape.home, keep=len(base.digests), depth=base.depth + 1), shape, {})
 
 
 def _kept(body: bytes, base: Shape | None) -> tuple[list[int], list[bytes]]:
@@ -119,24 +116,6 @@ def _kept(body: bytes, base: Shape | None) -> tuple[list[int], list[bytes]]:
     shared = shared_prefix(base.body, body)
     keep = sum(1 for end in base.ends[:-1] if end <= shared)
     return base.ends[:keep], base.digests[:keep]
-
-
-def _described(
-    header: bytes,
-    body: bytes,
-    *,
-    ends: list[int],
-    digests: list[bytes],
-    keep: int,
-    base: Shape | None,
-    chunks: dict[bytes, bytes],
-) -> Draft:
-    digest = hash_of(header, body, digests)
-    if base is not None and keep and base.depth + 1 <= DEPTH_MAX:
-        recipe = Recipe(digest, header, base=base.home, keep=keep, chunks=digests[keep:], depth=base.depth + 1)
-    else:
-        recipe = Recipe(digest, header, chunks=digests)
-    return Draft(recipe, Shape(digest, header, body, ends, digests, b"", recipe.depth), chunks)
 
 
 def digests_of(recipe: Recipe, of_base: Callable[[bytes], Recipe | None]) -> list[bytes] | None:

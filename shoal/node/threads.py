@@ -96,7 +96,7 @@ class Threads:
         shapes: dict[str, Shape] = {}
         fresh: dict[bytes, bytes] = {}
         for name, packed in request.channels.items():
-            drafted = channel.draft(packed, base.get(name) if base is not None else None)
+            drafted = channel.draft(packed, base.get(name) if base is not None else None, parent or b"")
             recipes[name], shapes[name] = drafted.recipe, drafted.shape
             # What a live thread adds is new but by chance; only a cold one may be saying it all again.
             if drafted.chunks:
@@ -114,7 +114,7 @@ class Threads:
         change = lineage.Save(id, sha256(packed_record).digest())
         heads = lineage.apply(rows, stamp, change, record=packed_record, chunks=fresh, decoded=record)
         saved = Spot(request.space, request.thread, id)
-        transaction.when_written(lambda: self._shapes.put(saved, channel.at_home(shapes, id), replacing=before))
+        transaction.when_written(lambda: self._shapes.put(saved, shapes, replacing=before))
         reply = requests.Saved(
             id=id.hex(),
             parents=[parent.hex() for parent in record.parents],
@@ -290,7 +290,7 @@ def _shape(rows: Rows, found: lineage.Checkpoint, name: str, of_base: Callable[[
         raise _corrupt(found, name, "its hash does not hold")
     # A recipe that only points at another checkpoint's adds nothing to the chain.
     points = bool(recipe.base) and not recipe.chunks
-    home, depth = (recipe.base, recipe.depth - 1) if points else (found.id if recipe.hash else b"", recipe.depth)
+    home, depth = (recipe.base, recipe.depth - 1) if points else (b"", recipe.depth)
     return Shape(recipe.hash, recipe.header, body, ends, digests, home, depth)
 
 

@@ -42,7 +42,7 @@ def operation(
     hlc: int | None = None,
     needs: set[int] | None = None,
 ) -> Operation:
-    drafted = channel.draft(msgspec.msgpack.encode(value), None)
+    drafted = channel.draft(msgspec.msgpack.encode(value), None, b"")
     record = Record(parents or [], branch, 0, b"\x80", nonce, {"value": drafted.recipe})
     stamp = Stamp(Dot(ORIGINS[origin], number + 1), number if hlc is None else hlc, 0, VersionVector())
     return Operation(stamp, record, drafted.chunks, needs or set())
@@ -147,9 +147,9 @@ def test_the_id_covers_what_a_checkpoint_is(change: dict[str, object]) -> None:
 
 def test_the_id_covers_the_values_and_not_their_recipes() -> None:
     grown = [Random(n).randbytes(3000) for n in range(12)]
-    base = channel.draft(msgspec.msgpack.encode(grown[:10]), None).shape._replace(home=b"h" * 32)
+    base = channel.draft(msgspec.msgpack.encode(grown[:10]), None, b"").shape
     packed = msgspec.msgpack.encode(grown)
-    recipes = [channel.draft(packed, shape).recipe for shape in (base, None)]
+    recipes = [channel.draft(packed, shape, b"h" * 32).recipe for shape in (base, None)]
     assert recipes[0] != recipes[1]
     ids = {lineage.identify(Record([], "main", 0, b"\x80", b"", {"v": recipe})) for recipe in recipes}
     assert len(ids) == 1
