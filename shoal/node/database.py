@@ -25,7 +25,7 @@ from shoal.crdt import document
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp, successor
-from shoal.errors import KeyExpired, KeyReused, SpansPartitions, TooLarge
+from shoal.errors import KeyExpired, KeyReused, SpansPartitions, StoreCorrupt, TooLarge
 from shoal.node import mutation, scalars
 from shoal.node.decision import Decision, WriteReply
 from shoal.node.documents import Documents, Place
@@ -248,7 +248,7 @@ class Database:
         """The reply that was given to this key before. Looked up ahead of every precondition."""
         stored = self._storage.get(keys.request_key(partition.number, key))
         if stored is not None:
-            remembered = _remembered.decode(stored)
+            remembered = _unpack_remembered(key, stored)
             if remembered.digest != _digest(request):
                 raise KeyReused(
                     f"idempotency key {key!r} has come before with another request. Nothing was written. "
@@ -327,6 +327,16 @@ def _catalogued(target: Target) -> tuple[str, Kind, str]:
 
 def _snapshot_key(target: Target) -> bytes:
     return keys.snapshot(target.partition, *target)
+
+
+def _unpack_remembered(key: str, stored: bytes) -> Remembered:
+    try:
+        return _remembered.decode(stored)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreCorrupt(
+            f"what was answered to idempotency key {key!r} cannot be read ({error}). Nothing was written now; "
+            "read the state to see what was written then."
+        ) from None
 
 
 def _digest(request: requests.AnyWrite) -> bytes:

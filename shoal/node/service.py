@@ -222,6 +222,9 @@ class Service:
                 state = self._database.documents.state(self._database.document(target), subscription.state)
                 await self._database.durable(target)
                 subscriber.lead(state)
+            elif self._commit.failed is None:
+                # What was written while nobody watched was not staged: once it is durable, nothing can be missed.
+                await self._database.all_durable()
             yield subscriber
 
     async def close(self) -> None:

@@ -96,6 +96,24 @@ async def test_watchers_see_a_change_once_it_is_durable(bench: Bench) -> None:
         assert (change.what, change.kind, change.name, change.id) == ("save", "thread", "a", (await saved).id)
 
 
+async def test_a_watch_begins_once_all_that_was_written_before_it_is_durable(bench: Bench) -> None:
+    """Else a change that is written before and durable after would be shown to nobody."""
+    bench.simulated.hold_syncs()
+    await bench.space.counter("n").add(1, durability="memory")
+    begun = asyncio.Event()
+
+    async def watch() -> None:
+        async with bench.node.service.subscribe(requests.Watch("crew")):
+            begun.set()
+
+    watching = asyncio.create_task(watch())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not begun.is_set()
+    bench.simulated.release_syncs()
+    await watching
+
+
 async def test_a_slow_watcher_is_cut_off_and_told(open_bench: Opener) -> None:
     small = open_bench(subscription_bytes_max=1000)
     async with small.node.service.subscribe(requests.Watch("crew")) as changes:

@@ -5,8 +5,20 @@ import asyncio
 import pytest
 
 import shoal
-from shoal.errors import HeadMoved, InvalidInput, InvalidName, InvalidValue, KeyExpired, KeyReused, NotFound, TooLarge
+from shoal.cluster.partition import partition_of
+from shoal.errors import (
+    HeadMoved,
+    InvalidInput,
+    InvalidName,
+    InvalidValue,
+    KeyExpired,
+    KeyReused,
+    NotFound,
+    StoreCorrupt,
+    TooLarge,
+)
 from shoal.protocol import requests
+from shoal.storage import keys
 from tests.node.conftest import Bench, Opener
 
 
@@ -263,3 +275,10 @@ async def test_a_channel_that_does_not_change_is_stored_once(bench: Bench, open_
     fresh = open_bench(again.storage.left_by_crash(0), seed=3).space.thread("a")
     assert [(await fresh.load(id)).state["turn"] for id in ids] == list(range(20, 25))
     assert (await fresh.load(ids[0])).state["plan"] == plan
+
+
+async def test_a_damaged_answer_under_a_key_is_refused_by_name(bench: Bench) -> None:
+    await bench.space.thread("a").save({"n": 0}, key="k1")
+    bench.storage.write({keys.request_key(partition_of("crew", "a"), "k1"): b"\xc1"})
+    with pytest.raises(StoreCorrupt, match="'k1' cannot be read"):
+        await bench.space.thread("a").save({"n": 0}, key="k1")
