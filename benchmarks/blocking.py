@@ -122,7 +122,7 @@ async def _measure(seconds: float) -> Blocked:
         config, environment = Config(), system_environment()
         storage = TimedStorage(RocksStorage.open(Path(directory) / "store", config=config, now_ms=environment.now_ms()))
         node = Node(storage, config=config, environment=environment)
-        connection = Connection(node.service, config, "local", environment.now_ms, environment.entropy)
+        connection = Connection(node.session(), config, "local", environment.now_ms, environment.entropy)
         async with Store(connection, close=node.stop) as store:
             lateness: list[float] = []
             ticker = asyncio.create_task(_tick(lateness))

@@ -21,6 +21,24 @@ class Config(Struct, frozen=True, kw_only=True):
     listen_host: str = "127.0.0.1"
     listen_port: int = 7400
 
+    # The cluster. Every node owns everything.
+    cluster: str = "shoal"  # Its name: nodes of another cluster are refused.
+    cluster_key: str = ""  # A secret that peers prove to each other; empty: none is asked for.
+    join: str = ""  # The peers, "host:port,host:port"; with itself among them the list can be the same for all nodes.
+    advertise: str = ""  # Where peers reach this node, "host:port"; empty: where it listens.
+    quorum_timeout_s: float = 5.0  # For the copies that `quorum` and `all` wait for.
+    session_wait_s: float = 2.0  # For what a client's bookmark names; then SessionBehind.
+    tick_s: float = 0.05  # Between two looks at what is due.
+    sync_interval_s: float = 0.5  # Between two comparisons with some peer, with jitter.
+    peer_message_bytes_max: int = 40 * MiB  # From a peer; an operation may hold a whole request.
+    peer_send_bytes_max: int = 8 * MiB  # Waiting for one peer; past it pushes are dropped, and fetched by sync.
+    peer_heartbeat_s: float = 5.0
+    push_bytes_max: int = 256 * KiB  # In one message, but for its first operation.
+    supply_bytes_max: int = 256 * KiB  # The same, of operations that a peer asked for.
+    early_bytes_max: int = 16 * MiB  # Operations that arrived before those they depend on.
+    quarantine_max: int = 1024  # Operations that were refused, and are not asked for again.
+    quarantine_s: float = 60.0  # For how long.
+
     # Requests.
     request_bytes_max: int = 16 * MiB  # One REST body or session message.
     channels_max: int = 4096  # In one checkpoint.
@@ -68,7 +86,8 @@ def checked(config: Config) -> Config:
         InvalidConfig: naming the field.
     """
     for name in config.__struct_fields__:
-        if name not in ("listen_host", "listen_port") and getattr(config, name) <= 0:
+        value = getattr(config, name)
+        if name != "listen_port" and not isinstance(value, str) and value <= 0:
             raise InvalidConfig(f"{name} must be greater than 0; it is {getattr(config, name)}.", field=name)
     if not 0 <= config.listen_port <= 65535:
         raise InvalidConfig(f"listen_port must be 0 to 65535; it is {config.listen_port}.", field="listen_port")

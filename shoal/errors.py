@@ -19,15 +19,20 @@ raised; `status` is its HTTP status.
     │   ├── KeyReused           an idempotency key came again with another payload
     │   ├── KeyExpired          a key is older than the window in which keys are remembered
     │   ├── TooManySiblings     a register would hold more concurrent values than allowed
-    │   └── RootConflict        a document's root exists with another type
+    │   ├── RootConflict        a document's root exists with another type
+    │   └── BookmarkLost        no node holds what the client has seen
     ├── NotReady                an update depends on one that this replica lacks
     ├── Unavailable             try again later, or elsewhere
     │   ├── Overloaded          a bound was reached; `retry_after_s` says when to try again
     │   ├── ShuttingDown        the node is stopping
     │   ├── ReadOnly            storage failed; the node reads, and refuses writes
-    │   └── SlowConsumer        a watcher fell behind its byte budget and was cut off
+    │   ├── SlowConsumer        a watcher fell behind its byte budget and was cut off
+    │   ├── SessionBehind       the node has not caught up with what the client has seen
+    │   └── NoQuorum            too few owners can be reached for the durability that was asked
     ├── Disconnected            no node could be reached; nothing was sent
-    ├── OutcomeUnknown          the connection broke after the request left
+    ├── OutcomeUnknown          no answer came, or too few copies were made in time
+    ├── PeerRefused             two nodes cannot work together
+    ├── BadOperation            a peer sent an operation that cannot be applied; it is quarantined
     └── StorageError            the data directory
         ├── StoreLocked         another process has it open
         ├── StoreCorrupt        a checksum, a witness or the log does not hold
@@ -121,6 +126,12 @@ class RootConflict(Conflict):
     code = "root-conflict"
 
 
+class BookmarkLost(Conflict):
+    """Reading with `stale=True` goes on from what is there."""
+
+    code = "bookmark-lost"
+
+
 class NotReady(ShoalError):
     code = "not-ready"
     status = 409
@@ -150,6 +161,18 @@ class SlowConsumer(Unavailable):
     code = "slow-consumer"
 
 
+class SessionBehind(Unavailable):
+    """Reading with `stale=True` goes on from what is there."""
+
+    code = "session-behind"
+
+
+class NoQuorum(Unavailable):
+    """`detail["reachable"]` owners of `detail["needed"]` can be reached, this node included."""
+
+    code = "no-quorum"
+
+
 class Disconnected(ShoalError):
     code = "disconnected"
     status = 503
@@ -161,6 +184,20 @@ class OutcomeUnknown(ShoalError):
     code = "outcome-unknown"
     status = 504
     written: Written = "unknown"
+
+
+class PeerRefused(ShoalError):
+    """`detail["reason"]`: "cluster", "key", "protocol", "engine", "self" or "clone"."""
+
+    code = "peer-refused"
+    status = 403
+
+
+class BadOperation(ShoalError):
+    """`detail["reason"]`: "chain", "dot-taken", "content" or "claim"."""
+
+    code = "bad-operation"
+    status = 422
 
 
 class StorageError(ShoalError):

@@ -31,7 +31,7 @@ async def open(
     settings = _settings(config, durability)
     environment = system_environment()
     node = await open_node(Path(directory), config=settings, environment=environment)
-    store = _store(node.service, environment, config=settings, durability=durability, close=node.stop)
+    store = _store(node.session(), environment, config=settings, durability=durability, close=node.stop)
     try:
         yield store
     finally:

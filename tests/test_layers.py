@@ -21,9 +21,9 @@ ALLOWED: dict[str, set[str]] = {
     "values": {"errors"},
     "crdt": BASE,
     "cluster": BASE | {"crdt"},
-    "protocol": {"errors", "names"},
+    "protocol": {"errors", "names", "crdt"},
     "storage": BASE | {"crdt"},  # For the layout of dots in keys.
-    "transport": BASE | {"protocol"},
+    "transport": BASE | {"cluster", "protocol"},
     "api": BASE | {"protocol"},
     "node": BASE | {"crdt", "cluster", "protocol", "storage"},
     "client": BASE | {"crdt", "protocol"},

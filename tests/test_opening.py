@@ -88,11 +88,12 @@ async def test_a_directory_that_cannot_be_made_is_a_storage_error(tmp_path: Path
 async def test_a_newer_format_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
     async with shoal.open(tmp_path / "state") as store:
         await store.space("s").counter("n").add(1)
+    ours = (tmp_path / "state" / "FORMAT").read_text()
     (tmp_path / "state" / "FORMAT").write_text("shoal store, format 99\n")
     with pytest.raises(StoreTooNew, match="has format 99"):
         async with shoal.open(tmp_path / "state"):
             pass
-    (tmp_path / "state" / "FORMAT").write_text("shoal store, format 1\n")
+    (tmp_path / "state" / "FORMAT").write_text(ours)
     async with shoal.open(tmp_path / "state") as store:
         assert await store.space("s").counter("n").value() == 1
 

@@ -95,10 +95,10 @@ async def _serve(data: Path, config: Config) -> signal.Signals:
 
 
 async def _listening(node: Node, config: Config) -> Listener:
-    status = await node.service.call(Status())
+    status = await node.session().call(Status())
     assert isinstance(status, NodeStatus)
     app = create_app(
-        node.service,
+        node.session(),
         config=config,
         node=status.node,
         version=status.version,

@@ -21,7 +21,8 @@ import msgspec
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import InvalidValue
 
-CHAIN_START = bytes(32)
+CHAIN_BYTES = 32
+CHAIN_START = bytes(CHAIN_BYTES)
 
 
 class Body(msgspec.Struct, array_like=True, frozen=True):
@@ -32,6 +33,7 @@ class Body(msgspec.Struct, array_like=True, frozen=True):
     context: Sequence[tuple[bytes, int]]  # Changed since the origin's previous operation here; sorted.
     key: str | None  # The request's idempotency key.
     payload: bytes
+    receipt: bytes = b""  # What to answer when `key` comes again; opaque here.
 
     def delta(self) -> VersionVector:
         return VersionVector((Origin(origin), sequence) for origin, sequence in self.context)
@@ -59,6 +61,20 @@ def decode(packed: bytes) -> Body:
 def chain(previous: bytes, partition: int, dot: Dot, packed: bytes) -> bytes:
     """The chain hash after `dot`, whose encoded body is `packed`; `previous` is that of the one before."""
     return sha256(previous + partition.to_bytes(2, "big") + dot.pack() + packed).digest()
+
+
+class Entry(NamedTuple):
+    """An operation as the log keeps it, and as it travels."""
+
+    chain: bytes  # Up to and with it.
+    packed: bytes  # The encoded body.
+
+    def pack(self) -> bytes:
+        return self.chain + self.packed
+
+    @classmethod
+    def unpack(cls, stored: bytes) -> Entry:
+        return cls(stored[:CHAIN_BYTES], stored[CHAIN_BYTES:])
 
 
 class Tip(NamedTuple):

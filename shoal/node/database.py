@@ -25,7 +25,7 @@ from shoal.crdt import document
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp, successor
-from shoal.errors import KeyExpired, KeyReused, SpansPartitions, StoreCorrupt, TooLarge
+from shoal.errors import InvalidValue, KeyExpired, KeyReused, SpansPartitions, StoreCorrupt, TooLarge
 from shoal.node import mutation, scalars
 from shoal.node.decision import Decision, WriteReply
 from shoal.node.documents import Documents, Place
@@ -70,13 +70,14 @@ class Writing(NamedTuple):
 class Issued(NamedTuple):
     reply: requests.AnyReply
     number: int  # The storage write to wait for.
+    copied: VersionVector  # What other owners must hold for the write to be theirs too.
+    vector: VersionVector  # Of the partition: what the reply shows.
 
 
-class Remembered(msgspec.Struct, array_like=True, frozen=True):
-    """What is kept of a request under its idempotency key."""
+class Receipt(msgspec.Struct, array_like=True, frozen=True):
+    """What an operation keeps of the request that its key stands for."""
 
     digest: bytes  # SHA-256 of the request.
-    wall_ms: int
     reply: requests.AnyReply
 
 
@@ -91,7 +92,7 @@ _LABELS: dict[Kind, requests.ObjectKind] = {
 }
 
 _encoder = msgspec.msgpack.Encoder()
-_remembered = msgspec.msgpack.Decoder(Remembered)
+_receipt = msgspec.msgpack.Decoder(Receipt)
 
 
 def target_of(request: SingleWrite | requests.AnyRead) -> Target:
@@ -129,15 +130,24 @@ class Database:
 
     # ── writes ────────────────────────────────────────────────────────────────
 
+    def partition_of(self, request: requests.AnyWrite) -> int:
+        """
+        Raises:
+            SpansPartitions, TooLarge: a batch holds nothing, too much, or objects of several partitions.
+        """
+        if not isinstance(request, requests.Batch):
+            return target_of(request).partition
+        return self._partition_of([target_of(write) for write in request.writes])
+
     def issue(self, request: requests.AnyWrite, key: str | None) -> Issued:
-        """Decide, apply and write a request as one operation, not yet durable.
+        """Decide, apply and write a request as one operation, not yet durable. A batch was passed by `partition_of`.
 
         Raises:
             ShoalError: as the data types say. Nothing was written.
         """
         writes: Sequence[SingleWrite] = request.writes if isinstance(request, requests.Batch) else (request,)
         targets = [target_of(write) for write in writes]
-        partition = self._partitions.load(self._partition_of(targets))
+        partition = self._partitions.load(targets[0].partition)
         if key is not None and (known := self._known(partition, key, request)) is not None:
             return known
         writing = Writing(Transaction(self._storage), partition, key)
@@ -163,17 +173,13 @@ class Database:
                 if self._feed.wanted(target.space):
                     staged.append(_staged(target, here, write, decision))
         reply = requests.BatchReply(replies) if isinstance(request, requests.Batch) else replies[0]  # type: ignore[arg-type]
-        if key is not None:
-            remembered = Remembered(_digest(request), stamp.wall_ms, reply)
-            transaction.put(keys.request_key(partition.number, key), _encoder.encode(remembered))
-        if mutations:
-            self._log(writing, stamp, mutation.encode(mutations))
-            if staged:
-                self._feed.stage(partition.written, staged)
-        elif key is not None:
-            partition.written = self._commit.write(transaction.rows)
-            transaction.written()
-        return Issued(reply, partition.written)
+        if not mutations:
+            return Issued(reply, partition.written, partition.vector, partition.vector)
+        receipt = b"" if key is None else _encoder.encode(Receipt(_digest(request), reply))
+        self._log(writing, stamp, mutation.encode(mutations), receipt)
+        if staged:
+            self._feed.stage(partition.written, staged)
+        return Issued(reply, partition.written, VersionVector([stamp.dot]), partition.vector)
 
     def _stamp(self, writing: Writing) -> Stamp:
         origin = self._opening.origin(writing.transaction)
@@ -198,16 +204,18 @@ class Database:
             case requests.Patch():
                 return self.documents.patch(Place(transaction, rows, _snapshot_key(target)), stamp, write)
 
-    def _log(self, writing: Writing, stamp: Stamp, payload: bytes) -> None:
+    def _log(self, writing: Writing, stamp: Stamp, payload: bytes, receipt: bytes) -> None:
         """Write the operation with everything it changed; then, and only then, move what is in memory."""
         transaction, partition, key = writing
         dot = stamp.dot
         delta = stamp.context.since(partition.context)
-        body = operation.encode(operation.Body(stamp.hlc, stamp.wall_ms, delta.entries(), key, payload))
+        body = operation.encode(operation.Body(stamp.hlc, stamp.wall_ms, delta.entries(), key, payload, receipt))
         chain = operation.chain(partition.tip(dot.origin).chain, partition.number, dot, body)
         tip = operation.Tip(dot.sequence, stamp.hlc, chain)
-        transaction.put(keys.log(partition.number, dot), body)
+        transaction.put(keys.log(partition.number, dot), operation.Entry(chain, body).pack())
         transaction.put(keys.vector(partition.number, dot.origin), tip.pack())
+        if key is not None:
+            transaction.put(keys.request_key(partition.number, key), dot.pack())
         number = self._commit.write(transaction.rows)
         partition.advance(dot, tip, written=number)
         partition.context = partition.vector
@@ -246,15 +254,16 @@ class Database:
 
     def _known(self, partition: Partition, key: str, request: requests.AnyWrite) -> Issued | None:
         """The reply that was given to this key before. Looked up ahead of every precondition."""
-        stored = self._storage.get(keys.request_key(partition.number, key))
-        if stored is not None:
-            remembered = _unpack_remembered(key, stored)
-            if remembered.digest != _digest(request):
+        claimed = self._storage.get(keys.request_key(partition.number, key))
+        if claimed is not None:
+            dot = Dot.unpack(claimed)
+            receipt = self._receipt(partition.number, dot, key)
+            if receipt.digest != _digest(request):
                 raise KeyReused(
                     f"idempotency key {key!r} has come before with another request. Nothing was written. "
                     "Use a new key for a new request."
                 )
-            return Issued(remembered.reply, partition.written)
+            return Issued(receipt.reply, partition.written, VersionVector([dot]), partition.vector)
         made_ms = key_wall_ms(key)
         if made_ms is not None and made_ms < self._environment.now_ms() - self._config.key_window_s * 1000:
             raise KeyExpired(
@@ -262,6 +271,24 @@ class Database:
                 "Nothing was written now; read the state to see whether it was written then."
             )
         return None
+
+    def _receipt(self, partition: int, dot: Dot, key: str) -> Receipt:
+        try:
+            return _receipt.decode(operation.decode(self._entry(partition, dot).packed).receipt)
+        except (ValueError, InvalidValue) as error:  # msgspec's own are ValueErrors, and so are those of text that is no UTF-8.
+            raise StoreCorrupt(
+                f"what was answered to idempotency key {key!r} cannot be read ({error}). Nothing was written now; "
+                "read the state to see what was written then."
+            ) from None
+
+    def _entry(self, partition: int, dot: Dot) -> operation.Entry:
+        stored = self._storage.get(keys.log(partition, dot))
+        if stored is None:
+            raise StoreCorrupt(
+                f"operation {dot.sequence} of {dot.origin.hex()} in partition {partition} is missing from the log. "
+                "Nothing was written now. Run `shoal verify`."
+            )
+        return operation.Entry.unpack(stored)
 
     # ── reads ─────────────────────────────────────────────────────────────────
 
@@ -277,7 +304,14 @@ class Database:
         return self._storage.get(keys.catalog(*_catalogued(target))) is not None
 
     def vector(self, target: Target) -> VersionVector:
-        return self._partitions.load(target.partition).vector
+        return self.vector_of(target.partition)
+
+    def vector_of(self, partition: int) -> VersionVector:
+        """What was applied here, durable or not."""
+        return self._partitions.load(partition).vector
+
+    def holds(self, partition: int, wanted: VersionVector) -> bool:
+        return not wanted or self.vector_of(partition).dominates(wanted)
 
     def floor_hlc(self, target: Target, seen: VersionVector) -> int | None:
         """The least HLC of the operations that `seen` does not cover; None if the log cannot tell."""
@@ -287,7 +321,7 @@ class Database:
             stored = self._storage.get(keys.log(partition.number, Dot(origin, lacking.start)))
             if stored is None:
                 return None
-            floor = min(floor, operation.decode(stored).hlc)
+            floor = min(floor, operation.decode(operation.Entry.unpack(stored).packed).hlc)
         return floor
 
     def durable(self, target: Target) -> Awaitable[None]:
@@ -327,16 +361,6 @@ def _catalogued(target: Target) -> tuple[str, Kind, str]:
 
 def _snapshot_key(target: Target) -> bytes:
     return keys.snapshot(target.partition, *target)
-
-
-def _unpack_remembered(key: str, stored: bytes) -> Remembered:
-    try:
-        return _remembered.decode(stored)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreCorrupt(
-            f"what was answered to idempotency key {key!r} cannot be read ({error}). Nothing was written now; "
-            "read the state to see what was written then."
-        ) from None
 
 
 def _digest(request: requests.AnyWrite) -> bytes:

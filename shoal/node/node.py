@@ -19,7 +19,10 @@ from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.feed import Feed
 from shoal.node.opening import Opening
-from shoal.node.service import Service
+from shoal.node.owners import Alone
+from shoal.node.service import Service, ServiceSession
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import ClusterView, Member
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.rocks import RocksStorage
 
@@ -52,10 +55,15 @@ class Node:
             commit=self._commit,
             opening=self._opening,
             feed=feed,
+            owners=Alone(_alone(self._opening.node.hex(), config)),
             environment=environment,
             config=config,
         )
         self._stopped = False
+
+    def session(self, bookmark: Bookmark | None = None) -> ServiceSession:
+        """A session of its own for each consumer of this node."""
+        return self.service.session(bookmark)
 
     @property
     def resumed_after_crash(self) -> bool:
@@ -108,3 +116,8 @@ async def open_node(directory: Path, *, config: Config, environment: Environment
             (await opening).close()
         environment.close()
         raise
+
+
+def _alone(node: str, config: Config) -> ClusterView:
+    member = Member(config.advertise, node, "self", 0, 0, 0, 0, 0, 0, 0, "", {})
+    return ClusterView(config.cluster, 1, 1, [member], "", 0, [], 0)

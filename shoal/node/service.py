@@ -1,6 +1,8 @@
 """Answers every request: the node's side of `shoal.protocol.session.Session`.
 
 Laws:
+- A session is shown at least what its bookmark names, or a typed error; the
+  bookmark takes in what an answer shows before the answer is given.
 - Names, keys and packed values are checked here, at the edge, before anything
   else; what is behind may rely on them.
 - A write is answered once it is as durable as was asked; a read once everything
@@ -13,9 +15,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from shoal import values
+from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt import counter, journal
 from shoal.errors import InvalidInput, NotFound, ShuttingDown, TooLarge, Unsupported
@@ -25,7 +28,9 @@ from shoal.node.database import Database, Target, target_of
 from shoal.node.environment import Environment
 from shoal.node.feed import Feed
 from shoal.node.opening import Opening
+from shoal.node.owners import Owners
 from shoal.protocol import requests
+from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, AnyRequest, AnyWrite, Durability, Push, Subscription
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
@@ -46,10 +51,12 @@ class Service:
         commit: GroupCommit,
         opening: Opening,
         feed: Feed,
+        owners: Owners,
         environment: Environment,
         config: Config,
     ) -> None:
         self._database = database
+        self._owners = owners
         self._storage = storage
         self._commit = commit
         self._opening = opening
@@ -58,16 +65,29 @@ class Service:
         self._started_ms = environment.now_ms()
         self._stopping = False
 
-    async def call(self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local") -> AnyReply:
+    def session(self, bookmark: Bookmark | None = None) -> ServiceSession:
+        """A session of its own for each consumer."""
+        return ServiceSession(self, Bookmark() if bookmark is None else bookmark)
+
+    async def call(
+        self,
+        request: AnyRequest,
+        bookmark: Bookmark,
+        /,
+        *,
+        key: str | None = None,
+        durability: Durability = "local",
+        stale: bool = False,
+    ) -> AnyReply:
+        """See `Session.call`."""
         if isinstance(request, requests.Write):
-            return await self._write(request, key, durability)
-        return await self._read(request)
+            return await self._write(request, bookmark, key, durability)
+        return await self._read(request, bookmark, stale=stale)
 
     # ── writes ────────────────────────────────────────────────────────────────
 
-    async def _write(self, request: AnyWrite, key: str | None, durability: Durability) -> AnyReply:
-        if self._stopping:
-            raise ShuttingDown("the node is stopping. Nothing was written; send the request again, here later or elsewhere.")
+    async def _write(self, request: AnyWrite, bookmark: Bookmark, key: str | None, durability: Durability) -> AnyReply:
+        self._refuse_if_stopping()
         if durability not in _DURABILITIES:
             raise InvalidInput(
                 f"durability must be one of {', '.join(_DURABILITIES)}; got {durability!r}. Nothing was written."
@@ -75,13 +95,25 @@ class Service:
         if key is not None:
             check_key("idempotency key", key)
         self._check(request)
+        partition = self._database.partition_of(request)
+        if not self._database.holds(partition, bookmark.vector(partition)):
+            await self._owners.reached(partition, bookmark.vector(partition))
+        if durability in ("quorum", "all"):
+            await self._owners.reachable(durability)
+        self._refuse_if_stopping()  # It may have begun to, meanwhile.
         issued = self._database.issue(request, key)
-        # A single node is every owner there is: quorum and all are its own fsync.
         if durability == "memory":
             await asyncio.sleep(0)  # Others, and the sync, get their turn between two writes of an eager caller.
         else:
             await self._commit.covered(issued.number)
+            if durability != "local":
+                await self._owners.spread(partition, issued.copied, durability)
+        bookmark.note(partition, issued.vector)
         return issued.reply
+
+    def _refuse_if_stopping(self) -> None:
+        if self._stopping:
+            raise ShuttingDown("the node is stopping. Nothing was written; send the request again, here later or elsewhere.")
 
     def _check(self, request: AnyWrite) -> None:
         """
@@ -132,20 +164,29 @@ class Service:
 
     # ── reads ─────────────────────────────────────────────────────────────────
 
-    async def _read(self, request: requests.AnyRead) -> AnyReply:
+    async def _read(self, request: requests.AnyRead, bookmark: Bookmark, *, stale: bool) -> AnyReply:
         match request:
             case requests.Status():
                 return self._status()
+            case requests.Cluster():
+                return self._owners.view()
             case requests.ListSpaces():
-                return await self._spaces(request)
+                return await self._spaces(request, bookmark)
             case requests.ListObjects():
-                return await self._objects(request)
+                return await self._objects(request, bookmark)
         target = target_of(request)
         check_name("space", target.space)
         check_name(target.kind.label, target.name)
-        reply = self._show(request, target)
+        wanted = bookmark.vector(target.partition)
+        if not stale and not self._database.holds(target.partition, wanted):
+            await self._owners.reached(target.partition, wanted)
+        reply, shown = self._show(request, target), self._database.vector(target)
         # What was read may be ahead of the disk: a crash must not unshow it.
         await self._database.durable(target)
+        if stale and not shown.dominates(wanted):
+            bookmark.replace(target.partition, shown)
+        else:
+            bookmark.note(target.partition, shown)
         return reply
 
     def _show(self, request: requests.AnyRead, target: Target) -> AnyReply:
@@ -177,20 +218,30 @@ class Service:
         if not self._database.exists(target):
             raise NotFound(f"space {target.space!r} has no {target.kind.label} {target.name!r}.")
 
-    async def _objects(self, request: requests.ListObjects) -> requests.Names:
+    async def _objects(self, request: requests.ListObjects, bookmark: Bookmark) -> requests.Names:
         check_name("space", request.space)
+        await self._reach_all(bookmark)
         limit = min(max(1, request.limit), self._config.page_items_max)
         names = self._database.names(
             request.space, KINDS[request.kind], prefix=request.prefix, after=request.after, limit=limit + 1
         )
+        shown = {number: self._database.vector_of(number) for number in {partition_of(request.space, name) for name in names}}
         await self._database.all_durable()
+        for partition, vector in shown.items():
+            bookmark.note(partition, vector)
         return requests.Names(names[:limit], more=len(names) > limit)
 
-    async def _spaces(self, request: requests.ListSpaces) -> requests.Names:
+    async def _spaces(self, request: requests.ListSpaces, bookmark: Bookmark) -> requests.Names:
+        await self._reach_all(bookmark)
         limit = min(max(1, request.limit), self._config.page_items_max)
         spaces = self._database.spaces(after=request.after, limit=limit + 1)
         await self._database.all_durable()
         return requests.Names(spaces[:limit], more=len(spaces) > limit)
+
+    async def _reach_all(self, bookmark: Bookmark) -> None:
+        for partition, wanted in list(bookmark):
+            if not self._database.holds(partition, wanted):
+                await self._owners.reached(partition, wanted)
 
     def _status(self) -> requests.NodeStatus:
         failed = self._commit.failed
@@ -211,7 +262,7 @@ class Service:
     # ── subscriptions ─────────────────────────────────────────────────────────
 
     @asynccontextmanager
-    async def subscribe(self, subscription: Subscription, /) -> AsyncIterator[AsyncIterator[Push]]:
+    async def subscribe(self, subscription: Subscription, bookmark: Bookmark, /) -> AsyncIterator[AsyncIterator[Push]]:
         check_name("space", subscription.space)
         if self._stopping:
             raise ShuttingDown("the node is stopping. Subscribe again, here later or elsewhere.")
@@ -219,6 +270,9 @@ class Service:
             if isinstance(subscription, requests.Follow):
                 # Subscribed first, then read in the same step: no update can fall between.
                 target = Target(Kind.DOCUMENT, subscription.space, check_name("document", subscription.document))
+                wanted = bookmark.vector(target.partition)
+                if not self._database.holds(target.partition, wanted):
+                    await self._owners.reached(target.partition, wanted)
                 state = self._database.documents.state(self._database.document(target), subscription.state)
                 await self._database.durable(target)
                 subscriber.lead(state)
@@ -233,3 +287,24 @@ class Service:
         self._feed.close()
         if self._commit.failed is None:
             await self._commit.covered(self._commit.written)
+
+
+class ServiceSession:
+    """A `Session` of this node: its service, and one consumer's bookmark. Closing it does not stop the node."""
+
+    __slots__ = ("_service", "bookmark")
+
+    def __init__(self, service: Service, bookmark: Bookmark) -> None:
+        self._service = service
+        self.bookmark = bookmark
+
+    async def call(
+        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> AnyReply:
+        return await self._service.call(request, self.bookmark, key=key, durability=durability, stale=stale)
+
+    def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
+        return self._service.subscribe(subscription, self.bookmark)
+
+    async def close(self) -> None:
+        return None

@@ -99,14 +99,20 @@ def _log(storage: Storage, partition: int, report: Report) -> Iterator[_Logged]:
     """The partition's operations, each origin's chain checked on the way."""
     ends: dict[Origin, Tip] = {}
     prefix = keys.log_of(partition)
-    for key, packed in storage.scan(prefix, successor(prefix)):
+    for key, stored in storage.scan(prefix, successor(prefix)):
         _, dot = keys.split_log(key)
+        stated, packed = operation.Entry.unpack(stored)
         before = ends.get(dot.origin, NO_TIP)
         if dot.sequence != before.sequence + 1:
             report.problem(f"partition {partition}: {dot.origin.hex()} has a hole before sequence {dot.sequence} in its log")
         body = _body(partition, dot, packed, report)
         hlc = 0 if body is None else body.hlc
-        ends[dot.origin] = Tip(dot.sequence, hlc, operation.chain(before.chain, partition, dot, packed))
+        chain = operation.chain(before.chain, partition, dot, packed)
+        if chain != stated:
+            report.problem(
+                f"partition {partition}: operation {dot.sequence} of {dot.origin.hex()} breaks its origin's hash chain"
+            )
+        ends[dot.origin] = Tip(dot.sequence, hlc, chain)
         report.operations += 1
         if body is not None:
             yield _Logged(hlc, dot, body)

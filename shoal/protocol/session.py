@@ -1,8 +1,8 @@
 """The narrow waist: whoever answers requests is a `Session`.
 
-The node's service is one (an embedded store), the pipelined WebSocket link to a
-node is another, and the public surface in `shoal.client` stands on either. The
-API serves any `Session` too, so that it need not know the node.
+The node's service opens one per consumer (an embedded store, a WebSocket, a REST
+request); the pipelined link to a node is another, and the public surface in
+`shoal.client` stands on either.
 """
 
 from __future__ import annotations
@@ -11,17 +11,29 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription
 
 
 class Session(Protocol):
-    async def call(self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local") -> AnyReply:
+    @property
+    def bookmark(self) -> Bookmark:
+        """What this session has written and seen. It grows with every answer; whoever joins another to it is shown no less."""
+        ...
+
+    async def call(
+        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> AnyReply:
         """Answer `request`.
 
         A write is applied once per `key`, whatever the number of calls; it is
-        answered once it is as durable as `durability` says.
+        answered once it is as durable as `durability` says. A `stale` read is
+        answered with what is here, even if that is older than what the bookmark
+        names; the bookmark then lets go of the rest.
 
         Raises:
+            SessionBehind: the node could not catch up with the bookmark in time.
+            BookmarkLost: no node holds what the bookmark names.
             ShoalError: each says whether anything was written.
         """
         ...

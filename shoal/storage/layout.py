@@ -18,7 +18,7 @@ from pathlib import Path
 from shoal.errors import StorageError, StoreCorrupt, StoreTooNew
 from shoal.storage import witness
 
-FORMAT_NUMBER = 1
+FORMAT_NUMBER = 2
 LOCK = "LOCK"
 FORMAT = "FORMAT"
 WITNESS = "WITNESS"
@@ -119,4 +119,9 @@ def _check_format(directory: Path, text: str) -> None:
         raise StoreTooNew(
             f"{directory} has format {match[1]}; this version reads up to {FORMAT_NUMBER}. Nothing was written. "
             "Open it with the newer version of Shoal that wrote it."
+        )
+    if int(match[1]) < FORMAT_NUMBER:
+        raise StorageError(
+            f"{directory} has format {match[1]}, which only a development version wrote; this version reads {FORMAT_NUMBER}. "
+            "Nothing was written. Read it with the version that wrote it, or choose an empty directory."
         )

@@ -127,9 +127,9 @@ async def cut_power(
         node = await judge.open(disk.storage, history)
         live = History(history.events)
         numbers = count(live.next_number)
-        async with working(node.service, agents=agents, numbers=numbers, note=live.note, random=random):
+        async with working(node.session(), agents=agents, numbers=numbers, note=live.note, random=random):
             await live.grown(1)
-            await note_origin(node.service, live.note)
+            await note_origin(node.session(), live.note)
             await live.grown(random.randint(1, acknowledgements_max))
             # The dots of what will be lost count, too: they must not come back with other payloads.
             judge.dots.check(disk.storage)

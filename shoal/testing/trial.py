@@ -48,7 +48,7 @@ class Judge:
         check_storage(history, storage, dots=self.dots, config=self._config)
         node = Node(storage, config=self._config, environment=self._environment())
         try:
-            found = await find(node.service)
+            found = await find(node.session())
             check_found(history, found)
         except BaseException:
             await node.stop()

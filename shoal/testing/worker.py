@@ -38,9 +38,9 @@ async def _work(directory: Path, random: Random, *, first: int, agents: int) -> 
         say(event)
         history.note(event)
 
-    async with working(node.service, agents=agents, numbers=count(first), note=note, random=random):
+    async with working(node.session(), agents=agents, numbers=count(first), note=note, random=random):
         await history.grown(1)
-        await note_origin(node.service, note)
+        await note_origin(node.session(), note)
         await asyncio.Event().wait()
 
 

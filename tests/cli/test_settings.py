@@ -166,7 +166,8 @@ def test_another_set_is_refused(text: str, said: str) -> None:
 def test_the_document_lists_every_field_with_its_default() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE))
     documented = {
-        name: getattr(load(flags=[Given(name, text, "document")], environment={}), name) for name, text in rows.items()
+        name: getattr(load(flags=[Given(name, text.strip('"'), "document")], environment={}), name)
+        for name, text in rows.items()
     }
     fields = {name: getattr(Config(), name) for name in get_type_hints(Config) if not name.startswith("_")}
     assert documented == fields

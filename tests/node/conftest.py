@@ -23,7 +23,7 @@ class Bench:
         self.config = config
         self.node = Node(storage, config=config, environment=simulated.environment)
         environment = simulated.environment
-        connection = Connection(self.node.service, config, "local", environment.now_ms, environment.entropy)
+        connection = Connection(self.node.session(), config, "local", environment.now_ms, environment.entropy)
         self.store = Store(connection, close=self.node.stop)
         self.space = self.store.space("crew")
 

@@ -56,18 +56,18 @@ async def test_a_read_waits_for_what_it_shows(bench: Bench, read: str) -> None:
         "journal": lambda: thread.journal.append({"n": 1}, durability="memory"),
         "counter": lambda: bench.space.counter("a").add(1, durability="memory"),
         "register": lambda: bench.space.register("a").set(1, durability="memory"),
-        "document": lambda: bench.node.service.call(requests.Update("crew", "a", b"\x00\x00"), durability="memory"),
+        "document": lambda: bench.node.session().call(requests.Update("crew", "a", b"\x00\x00"), durability="memory"),
     }
     reads: dict[str, Callable[[], Awaitable[object]]] = {
         "load": lambda: bench.space.thread("a").load(),
-        "history": lambda: bench.node.service.call(requests.History("crew", "a")),
+        "history": lambda: bench.node.session().call(requests.History("crew", "a")),
         "heads": lambda: thread.heads(),
-        "journal": lambda: bench.node.service.call(requests.ReadJournal("crew", "a")),
+        "journal": lambda: bench.node.session().call(requests.ReadJournal("crew", "a")),
         "counter": lambda: bench.space.counter("a").value(),
         "register": lambda: bench.space.register("a").get(),
-        "document": lambda: bench.node.service.call(requests.ReadDocument("crew", "a")),
-        "list": lambda: bench.node.service.call(requests.ListObjects("crew", "thread")),
-        "spaces": lambda: bench.node.service.call(requests.ListSpaces()),
+        "document": lambda: bench.node.session().call(requests.ReadDocument("crew", "a")),
+        "list": lambda: bench.node.session().call(requests.ListObjects("crew", "thread")),
+        "spaces": lambda: bench.node.session().call(requests.ListSpaces()),
     }
     bench.simulated.hold_syncs()
     await writes.get(read, lambda: thread.save({"n": 1}, durability="memory"))()
@@ -84,7 +84,7 @@ async def test_a_read_of_another_partition_does_not_wait(bench: Bench) -> None:
 
 async def test_watchers_see_a_change_once_it_is_durable(bench: Bench) -> None:
     bench.simulated.hold_syncs()
-    async with bench.node.service.subscribe(requests.Watch("crew")) as changes:
+    async with bench.node.session().subscribe(requests.Watch("crew")) as changes:
         saved = asyncio.create_task(bench.space.thread("a").save({"n": 1}))
         first = asyncio.ensure_future(anext(changes))
         for _ in range(50):
@@ -103,7 +103,7 @@ async def test_a_watch_begins_once_all_that_was_written_before_it_is_durable(ben
     begun = asyncio.Event()
 
     async def watch() -> None:
-        async with bench.node.service.subscribe(requests.Watch("crew")):
+        async with bench.node.session().subscribe(requests.Watch("crew")):
             begun.set()
 
     watching = asyncio.create_task(watch())
@@ -116,7 +116,7 @@ async def test_a_watch_begins_once_all_that_was_written_before_it_is_durable(ben
 
 async def test_a_slow_watcher_is_cut_off_and_told(open_bench: Opener) -> None:
     small = open_bench(subscription_bytes_max=1000)
-    async with small.node.service.subscribe(requests.Watch("crew")) as changes:
+    async with small.node.session().subscribe(requests.Watch("crew")) as changes:
         for _ in range(20):
             await small.space.counter("n").add(1)
         with pytest.raises(SlowConsumer):
@@ -148,8 +148,8 @@ async def test_a_write_that_storage_refused_leaves_no_trace_in_memory(bench: Ben
     doc = requests.Update("crew", "d", b"\x00\x00", {"m": "map"})
     bench.storage.fail_next("write")
     with pytest.raises(StorageFull):
-        await bench.node.service.call(doc)
-    state = await bench.node.service.call(requests.ReadDocument("crew", "d"))
+        await bench.node.session().call(doc)
+    state = await bench.node.session().call(requests.ReadDocument("crew", "d"))
     assert isinstance(state, requests.DocumentState)
     assert state.roots == {}
 
@@ -157,7 +157,7 @@ async def test_a_write_that_storage_refused_leaves_no_trace_in_memory(bench: Ben
 async def test_a_stopped_node_refuses_requests_and_ends_watches(open_bench: Opener) -> None:
     node = open_bench()
     await node.space.counter("n").add(1)
-    async with node.node.service.subscribe(requests.Watch("crew")) as changes:
+    async with node.node.session().subscribe(requests.Watch("crew")) as changes:
         await node.node.stop()
         with pytest.raises(ShuttingDown):
             await anext(changes)

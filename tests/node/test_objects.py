@@ -79,7 +79,7 @@ async def test_siblings_are_capped_with_a_typed_error(open_bench: Opener) -> Non
 
 async def test_a_register_context_must_be_one(bench: Bench) -> None:
     with pytest.raises(InvalidInput):
-        await bench.node.service.call(requests.Assign("crew", "r", b"\x01", b"garbage"))
+        await bench.node.session().call(requests.Assign("crew", "r", b"\x01", b"garbage"))
 
 
 async def test_a_journal_reads_in_order_and_goes_on_from_a_cursor(bench: Bench) -> None:
@@ -115,7 +115,7 @@ async def test_an_event_key_appends_once(bench: Bench) -> None:
 
 async def test_a_bad_cursor_is_refused(bench: Bench) -> None:
     with pytest.raises(InvalidInput):
-        await bench.node.service.call(requests.ReadJournal("crew", "a", b"nonsense"))
+        await bench.node.session().call(requests.ReadJournal("crew", "a", b"nonsense"))
 
 
 async def test_a_batch_is_one_operation(bench: Bench) -> None:
@@ -211,7 +211,7 @@ async def test_spaces_are_isolated(bench: Bench) -> None:
 
 
 async def test_watch_shows_every_change_of_its_space_in_order(bench: Bench) -> None:
-    async with bench.node.service.subscribe(requests.Watch("crew", None, "a")) as changes:
+    async with bench.node.session().subscribe(requests.Watch("crew", None, "a")) as changes:
         await bench.space.counter("a1").add(1)
         await bench.space.counter("b").add(1)
         await bench.store.space("other").counter("a").add(1)

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 import shoal
+from shoal.cluster import operation
 from shoal.cluster.partition import partition_of
+from shoal.crdt.dot import Dot
 from shoal.errors import (
     HeadMoved,
     InvalidInput,
@@ -196,15 +199,15 @@ async def test_a_client_made_key_past_the_window_is_expired(bench: Bench) -> Non
 async def test_an_unknown_parent_is_refused(bench: Bench) -> None:
     request = requests.Save("crew", "a", {}, parent="ab" * 32)
     with pytest.raises(NotFound, match="to save on"):
-        await bench.node.service.call(request)
+        await bench.node.session().call(request)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 1025, "a\nb", "\x00", "..", "é" * 513])
 async def test_bad_names_are_refused(bench: Bench, name: str) -> None:
     with pytest.raises(InvalidName, match="Nothing was written"):
-        await bench.node.service.call(requests.Save("crew", name, {}))
+        await bench.node.session().call(requests.Save("crew", name, {}))
     with pytest.raises(InvalidName):
-        await bench.node.service.call(requests.Save("crew", "a", {name: b"\x01"}))
+        await bench.node.session().call(requests.Save("crew", "a", {name: b"\x01"}))
 
 
 async def test_a_slash_in_a_name_is_legal(bench: Bench) -> None:
@@ -224,7 +227,7 @@ async def test_a_value_that_cannot_be_serialised_shows_the_line_that_registers_i
 @pytest.mark.parametrize("packed", [b"", b"\xc1", b"\x01\x02", b"\x92\x01", b"\xdf\xff\xff\xff\xff"])
 async def test_channel_bytes_that_are_no_msgpack_are_refused(bench: Bench, packed: bytes) -> None:
     with pytest.raises(InvalidValue):
-        await bench.node.service.call(requests.Save("crew", "a", {"x": packed}))
+        await bench.node.session().call(requests.Save("crew", "a", {"x": packed}))
 
 
 async def test_too_many_channels_are_refused(open_bench: Opener) -> None:
@@ -279,6 +282,11 @@ async def test_a_channel_that_does_not_change_is_stored_once(bench: Bench, open_
 
 async def test_a_damaged_answer_under_a_key_is_refused_by_name(bench: Bench) -> None:
     await bench.space.thread("a").save({"n": 0}, key="k1")
-    bench.storage.write({keys.request_key(partition_of("crew", "a"), "k1"): b"\xc1"})
+    partition = partition_of("crew", "a")
+    dot = Dot.unpack(bench.storage.get(keys.request_key(partition, "k1")) or b"")
+    stored = bench.storage.get(keys.log(partition, dot)) or b""
+    body = operation.decode(operation.Entry.unpack(stored).packed)
+    damaged = operation.encode(msgspec.structs.replace(body, receipt=b"\xc1"))
+    bench.storage.write({keys.log(partition, dot): operation.Entry(bytes(32), damaged).pack()})
     with pytest.raises(StoreCorrupt, match="'k1' cannot be read"):
         await bench.space.thread("a").save({"n": 0}, key="k1")

@@ -211,7 +211,8 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
     "the first log entry is missing": (lose(lambda rows: longest_log(rows)[0]), "has a hole before sequence 2"),
     "the last log entry is missing": (lose(lambda rows: longest_log(rows)[-1]), "does not end where its vector says"),
     "a log entry was altered": (flip(lambda rows: longest_log(rows)[1]), "does not end where its vector says"),
-    "a log entry is no operation": (flip(lambda rows: longest_log(rows)[1], 0), "this is not an operation"),
+    "a log entry is no operation": (flip(lambda rows: longest_log(rows)[1], 32), "this is not an operation"),
+    "a log entry's chain hash was altered": (flip(lambda rows: longest_log(rows)[1], 0), "breaks its origin's hash chain"),
     "a vector runs ahead of its log": (tip_ahead, "does not end where its vector says"),
     "a vector's chain hash was altered": (flip(lambda rows: table(rows, keys.VECTOR)[0]), "does not end where its vector says"),
     "a vector is missing": (lose(lambda rows: table(rows, keys.VECTOR)[0]), "does not end where its vector says"),
@@ -334,7 +335,7 @@ class Agent:
                     document.text("t").insert(0, "é" * number)
             case "patch":
                 packed = b'[{"op": "add", "path": "/m", "value": {"p": %d}}]' % number
-                await self.bench.node.service.call(Patch("crew", name, packed))
+                await self.bench.node.session().call(Patch("crew", name, packed))
             case "batch":
                 async with self.space.batch(key=f"batch-{name}-{number}") as batch:
                     batch.thread(f"{{t}}/{number}").save({"n": number})

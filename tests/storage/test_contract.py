@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -47,6 +48,7 @@ class RocksHarness:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.generation = 0
+        self.numbers = count(1)  # A crash that was cut short has made a directory already.
         self.rocks = self._open()
         self.storage: LoggedStorage = self.rocks
 
@@ -54,15 +56,15 @@ class RocksHarness:
         return RocksStorage.open(self.directory / str(self.generation), config=Config(memtable_bytes=MiB), now_ms=0)
 
     def crash(self, cut: Callable[[int, int], int]) -> None:
-        before = self.rocks
+        before, following = self.rocks, next(self.numbers)
         power_cut(
             self.directory / str(self.generation),
-            self.directory / str(self.generation + 1),
+            self.directory / str(following),
             synced_wal_bytes=lambda: synced_wal_bytes(before),
             cut=cut,
         )
         before.close()
-        self.generation += 1
+        self.generation = following
         self.rocks = self._open()
         self.storage = self.rocks
 

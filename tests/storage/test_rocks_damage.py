@@ -153,10 +153,17 @@ def test_rows_outside_a_bad_block_can_still_be_read(damaged_table: RocksStorage)
 
 
 def test_a_newer_format_is_left_untouched(killed: Path, open_store: OpenStore) -> None:
-    (killed / "FORMAT").write_text("shoal store, format 2\n")
+    (killed / "FORMAT").write_text("shoal store, format 3\n")
     names = sorted(os.listdir(killed))
     assert "newer version" in refused(open_store, killed, StoreTooNew)
     assert sorted(os.listdir(killed)) == names, "not even a lock file may be made"
+
+
+def test_an_older_format_is_left_untouched(killed: Path, open_store: OpenStore) -> None:
+    (killed / "FORMAT").write_text("shoal store, format 1\n")
+    names = sorted(os.listdir(killed))
+    assert "development version" in refused(open_store, killed, StorageError)
+    assert sorted(os.listdir(killed)) == names
 
 
 def test_an_unreadable_format_is_refused(killed: Path, open_store: OpenStore) -> None:

@@ -26,7 +26,7 @@ async def written(directory: Path, random: Random) -> dict[bytes, bytes]:
     for _ in range(2):
         node = await open_node(directory, config=Config(), environment=system_environment())
         async with working(
-            node.service, agents=4, numbers=count(history.next_number), note=history.note, random=random
+            node.session(), agents=4, numbers=count(history.next_number), note=history.note, random=random
         ) as work:
             await history.grown(60)
             await work.finish()

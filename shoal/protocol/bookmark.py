@@ -1,0 +1,115 @@
+"""A bookmark: what a client has written and seen, so that no node shows it less.
+
+Law: it only grows, but for a partition that its owner let go (`replace`), when it
+chose to read older state. Per partition it is a version vector; a node that
+holds every vector of a bookmark shows at least what its client has seen
+(Terry et al., "Session guarantees for weakly consistent replicated data", 1994).
+
+Packed: a version byte, then msgpack of [[partition, vector₂₄ₙ], …] by partition.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+
+import msgspec
+
+from shoal.crdt.dot import NOTHING_SEEN, VersionVector
+from shoal.errors import InvalidValue
+
+PARTITIONS_MAX = 1024
+_VERSION = b"\x01"
+_decode = msgspec.msgpack.Decoder(list[tuple[int, bytes]]).decode
+
+
+class Bookmark:
+    """Mutable. `revision` changes whenever the bookmark does."""
+
+    __slots__ = ("_vectors", "revision")
+
+    def __init__(self) -> None:
+        self._vectors: dict[int, VersionVector] = {}
+        self.revision = 0
+
+    def __iter__(self) -> Iterator[tuple[int, VersionVector]]:
+        return iter(sorted(self._vectors.items()))
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bookmark) and self._vectors == other._vectors
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def vector(self, partition: int) -> VersionVector:
+        return self._vectors.get(partition, NOTHING_SEEN)
+
+    def note(self, partition: int, vector: VersionVector) -> None:
+        """What `vector` covers was shown, or written."""
+        known = self._vectors.get(partition)
+        if known is vector or not vector:
+            return
+        joined = vector if known is None or vector.dominates(known) else known.join(vector)
+        if joined != known:
+            self._vectors[partition] = joined
+            self.revision += 1
+
+    def replace(self, partition: int, vector: VersionVector) -> None:
+        """Let go of what was seen of a partition: from now on `vector` will do."""
+        if self.vector(partition) != vector:
+            self._vectors[partition] = vector
+            self.revision += 1
+
+    def join(self, other: Bookmark) -> None:
+        """Everything that `other` names was seen here too."""
+        for partition, vector in other._vectors.items():
+            self.note(partition, vector)
+
+    def pack(self) -> bytes:
+        """Equal bookmarks give equal bytes."""
+        return _VERSION + msgspec.msgpack.encode([(number, vector.pack()) for number, vector in self])
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Bookmark:
+        """No bytes are the bookmark of a client that has seen nothing.
+
+        Raises:
+            InvalidValue: `packed` was not made by `pack`.
+        """
+        bookmark = cls()
+        if not packed:
+            return bookmark
+        try:
+            if packed[:1] != _VERSION:
+                raise ValueError("unknown version")
+            for partition, vector in _decode(packed[1:]):
+                if not 0 <= partition < PARTITIONS_MAX:
+                    raise ValueError("no such partition")
+                bookmark.note(partition, VersionVector.unpack(vector))
+        except ValueError:  # msgspec's errors are ValueErrors too.
+            raise InvalidValue(
+                "the bookmark is damaged, or of a newer version. Nothing was written. "
+                "Use a bookmark exactly as it was given, or none."
+            ) from None
+        return bookmark
+
+    def text(self) -> str:
+        """The packed form as text that is safe in a header or a URL."""
+        return base64.urlsafe_b64encode(self.pack()).rstrip(b"=").decode()
+
+    @classmethod
+    def parse(cls, text: str) -> Bookmark:
+        """
+        Raises:
+            InvalidValue: `text` was not made by `text`.
+        """
+        try:
+            packed = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        except (binascii.Error, UnicodeEncodeError):
+            raise InvalidValue(
+                "the bookmark is no base64url text. Nothing was written. Use a bookmark exactly as it was given, or none."
+            ) from None
+        return cls.unpack(packed)
