@@ -1,0 +1,32 @@
+# One image for every node: what differs between nodes is in the environment
+# (docs/CONFIGURATION.md), and what must last is in /data.
+
+FROM python:3.13-slim AS build
+WORKDIR /source
+# Without pip: the base image's own installs into it, so none is shipped.
+RUN python -m venv --without-pip /opt/shoal
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY shoal ./shoal
+RUN pip --python /opt/shoal/bin/python install --no-cache-dir --disable-pip-version-check --constraint constraints.txt .
+
+FROM python:3.13-slim
+# A fixed number, so that volumes and security policies can name it. An empty
+# volume takes over the owner of the directory on which it is mounted.
+RUN groupadd --gid 10001 shoal \
+    && useradd --uid 10001 --gid shoal --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin shoal \
+    && install --directory --owner=shoal --group=shoal --mode=0700 /data
+COPY --from=build /opt/shoal /opt/shoal
+# SHOAL_URL is for the commands that look into the node: `docker compose exec n1 shoal status`.
+ENV PATH=/opt/shoal/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    SHOAL_LISTEN_HOST=0.0.0.0 \
+    SHOAL_URL=http://127.0.0.1:7400
+USER 10001:10001
+VOLUME /data
+EXPOSE 7400
+STOPSIGNAL SIGTERM
+# Alive, not ready: a node whose disk is full still answers reads, and must not be restarted for it.
+HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(os.environ['SHOAL_URL'] + '/healthz', timeout=2)"]
+ENTRYPOINT ["shoal"]
+CMD ["serve", "--data", "/data"]
