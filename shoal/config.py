@@ -41,6 +41,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     # Requests.
     request_bytes_max: int = 16 * MiB  # One REST body or session message.
+    bookmark_header_bytes_max: int = 6 * KiB  # In an HTTP answer; clients and proxies refuse headers of more than about 8 KiB.
     channels_max: int = 4096  # In one checkpoint.
     batch_writes_max: int = 1024
     page_items_max: int = 1000  # In one answer of a listing, history or journal.

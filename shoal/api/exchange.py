@@ -44,6 +44,10 @@ class WriteQuery(Struct, forbid_unknown_fields=True):
     durability: Durability = "local"
 
 
+class ReadQuery(Struct, forbid_unknown_fields=True):
+    stale: bool = False  # Take what is here, even if it is older than what the bookmark names.
+
+
 class NoQuery(Struct, forbid_unknown_fields=True):
     """Of a route that takes none."""
 
@@ -109,7 +113,7 @@ class Exchange:
             )
         return await self.request.read()
 
-    async def call(self, request: AnyRequest, /) -> AnyReply:
+    async def call(self, request: AnyRequest, /, *, stale: bool = False) -> AnyReply:
         """Ask the session; a write has the HTTP request's idempotency key and durability.
 
         Raises:
@@ -117,7 +121,7 @@ class Exchange:
             ShoalError: the session's answer.
         """
         if not isinstance(request, Write):
-            return await self.session.call(request)
+            return await self.session.call(request, stale=stale)
         key = self.request.headers.get("Idempotency-Key")
         if key is not None:
             check_key("idempotency", key)

@@ -19,7 +19,19 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from shoal.errors import ShoalError
-from shoal.protocol.requests import AnyReply, AnyRequest, Batch, Durability, ListSpaces, NodeStatus, Push, Status, Subscription
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import (
+    AnyReply,
+    AnyRequest,
+    Batch,
+    Cluster,
+    Durability,
+    ListSpaces,
+    NodeStatus,
+    Push,
+    Status,
+    Subscription,
+)
 from shoal.protocol.session import Session
 
 SPACES_LABELLED_MAX = 100
@@ -118,15 +130,23 @@ class Metered:
     it, counts whole milliseconds under uvloop.
     """
 
+    __slots__ = ("_metrics", "_monotonic", "_session")
+
     def __init__(self, session: Session, metrics: Metrics, *, monotonic: Callable[[], float] | None = None) -> None:
         self._session = session
         self._metrics = metrics
         self._monotonic = monotonic or asyncio.get_running_loop().time
 
-    async def call(self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local") -> AnyReply:
+    @property
+    def bookmark(self) -> Bookmark:
+        return self._session.bookmark
+
+    async def call(
+        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> AnyReply:
         begun, outcome = self._monotonic(), "bug"
         try:
-            reply = await self._session.call(request, key=key, durability=durability)
+            reply = await self._session.call(request, key=key, durability=durability, stale=stale)
             outcome = "ok"
             return reply
         except ShoalError as error:
@@ -158,6 +178,6 @@ def _tag(kind: type[AnyRequest]) -> str:
 def _space(request: AnyRequest) -> str | None:
     if isinstance(request, Batch):
         return request.writes[0].space if request.writes else None
-    if isinstance(request, ListSpaces | Status):
+    if isinstance(request, ListSpaces | Status | Cluster):
         return None
     return request.space

@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Raw, Struct
 
-from shoal.api.exchange import JSON, JSON_PATCH, MSGPACK, Exchange
+from shoal.api.exchange import JSON, JSON_PATCH, MSGPACK, Exchange, ReadQuery
 from shoal.api.threads import opaque, shown_opaque
 from shoal.errors import InvalidInput, InvalidValue
 from shoal.protocol.requests import (
@@ -71,7 +71,9 @@ class RegisterView(Struct):
 
 
 async def read_document(exchange: Exchange) -> web.Response:
-    reply = await exchange.call(ReadDocumentJson(exchange.name("space"), exchange.name("document")))
+    reply = await exchange.call(
+        ReadDocumentJson(exchange.name("space"), exchange.name("document")), stale=exchange.query(ReadQuery).stale
+    )
     return _document(exchange, reply)
 
 
@@ -95,7 +97,9 @@ def _document(exchange: Exchange, reply: object) -> web.Response:
 
 
 async def read_counter(exchange: Exchange) -> web.Response:
-    reply = await exchange.call(ReadCounter(exchange.name("space"), exchange.name("counter")))
+    reply = await exchange.call(
+        ReadCounter(exchange.name("space"), exchange.name("counter")), stale=exchange.query(ReadQuery).stale
+    )
     assert isinstance(reply, CounterValue)
     return exchange.answer(CounterView(reply.value))
 
@@ -108,7 +112,9 @@ async def add(exchange: Exchange) -> web.Response:
 
 
 async def read_register(exchange: Exchange) -> web.Response:
-    reply = await exchange.call(ReadRegister(exchange.name("space"), exchange.name("register")))
+    reply = await exchange.call(
+        ReadRegister(exchange.name("space"), exchange.name("register")), stale=exchange.query(ReadQuery).stale
+    )
     assert isinstance(reply, Siblings)
     views = [SiblingView(exchange.shown(sibling.value), sibling.wall_ms) for sibling in reply.siblings]
     latest = views[0].value if views else exchange.shown(b"\xc0")

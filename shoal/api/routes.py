@@ -12,7 +12,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from shoal.api import batches, health, objects, spaces, threads, watching
-from shoal.api.exchange import Exchange, NoQuery, WriteQuery
+from shoal.api.exchange import Exchange, NoQuery, ReadQuery, WriteQuery
 
 Handler = Callable[[Exchange], Awaitable[web.StreamResponse]]
 
@@ -38,6 +38,11 @@ class Route(NamedTuple):
     @property
     def writes(self) -> bool:
         return self.method != "GET"
+
+    @property
+    def has_bookmark(self) -> bool:
+        """Whether it shows or changes what is kept, rather than how the node is."""
+        return self.path.startswith("/v1/spaces")
 
 
 def _listing(kind: str, handler: Handler) -> Route:
@@ -98,8 +103,10 @@ ROUTES: tuple[Route, ...] = (
         threads.CheckpointView,
         query=threads.BranchQuery,
     ),
-    Route("GET", f"{THREAD}/heads", threads.heads, "The heads of every branch, winner first", threads.HeadsView),
-    Route("GET", f"{THREAD}/branches", threads.branches, "The branches", threads.BranchesView),
+    Route(
+        "GET", f"{THREAD}/heads", threads.heads, "The heads of every branch, winner first", threads.HeadsView, query=ReadQuery
+    ),
+    Route("GET", f"{THREAD}/branches", threads.branches, "The branches", threads.BranchesView, query=ReadQuery),
     Route(
         "POST",
         f"{THREAD}/events",
@@ -118,7 +125,7 @@ ROUTES: tuple[Route, ...] = (
         threads.EventsView,
         query=threads.EventsQuery,
     ),
-    Route("GET", f"{SPACE}/documents/{{document}}", objects.read_document, "A document as JSON", Any),
+    Route("GET", f"{SPACE}/documents/{{document}}", objects.read_document, "A document as JSON", Any, query=ReadQuery),
     Route(
         "PATCH",
         f"{SPACE}/documents/{{document}}",
@@ -129,7 +136,9 @@ ROUTES: tuple[Route, ...] = (
         query=WriteQuery,
         body_type="application/json-patch+json",
     ),
-    Route("GET", f"{SPACE}/counters/{{counter}}", objects.read_counter, "A counter's value", objects.CounterView),
+    Route(
+        "GET", f"{SPACE}/counters/{{counter}}", objects.read_counter, "A counter's value", objects.CounterView, query=ReadQuery
+    ),
     Route(
         "POST",
         f"{SPACE}/counters/{{counter}}",
@@ -139,7 +148,14 @@ ROUTES: tuple[Route, ...] = (
         body=objects.AddBody,
         query=WriteQuery,
     ),
-    Route("GET", f"{SPACE}/registers/{{register}}", objects.read_register, "A register and its siblings", objects.RegisterView),
+    Route(
+        "GET",
+        f"{SPACE}/registers/{{register}}",
+        objects.read_register,
+        "A register and its siblings",
+        objects.RegisterView,
+        query=ReadQuery,
+    ),
     Route(
         "PUT",
         f"{SPACE}/registers/{{register}}",

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import msgspec
 from aiohttp import WSCloseCode, web
 
-from shoal.api import openapi, problems
+from shoal.api import bookmarks, openapi, problems
 from shoal.api.exchange import JSON, Exchange
 from shoal.api.health import METRICS
 from shoal.api.metrics import Backlog, Metered, Metrics
@@ -30,11 +30,16 @@ from shoal.api.routes import OPENAPI_PATH, ROUTES, SESSION_PATH, Route
 from shoal.api.session import SessionSocket
 from shoal.config import Config
 from shoal.errors import Overloaded, ShoalError, ShuttingDown
+from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.frames import PROTOCOL, Welcome
 from shoal.protocol.session import Session
+from shoal.protocol.sharing import SharedBookmark
 
 _LAST_BYTES_S = 1.0
 """For answers that are made and still leave."""
+
+OpenSession = Callable[[Bookmark], Session]
+"""A session of its own for each consumer: a WebSocket, or one HTTP request. It keeps the bookmark that it is given."""
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -42,8 +47,8 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Sessions:
     """The session sockets that are open, their bound, and what a stop has to wait for."""
 
-    def __init__(self, session: Session, *, welcome: Welcome, config: Config, metrics: Metrics) -> None:
-        self._session = session
+    def __init__(self, open_session: OpenSession, *, welcome: Welcome, config: Config, metrics: Metrics) -> None:
+        self._open_session = open_session
         self._welcome = welcome
         self._config = config
         self._metrics = metrics
@@ -68,7 +73,7 @@ class Sessions:
             )
         config = self._config
         socket = web.WebSocketResponse(heartbeat=config.heartbeat_s, compress=False, max_msg_size=config.request_bytes_max)
-        served = SessionSocket(self._session, socket, welcome=self._welcome, config=config, metrics=self._metrics)
+        served = SessionSocket(self._open_session, socket, welcome=self._welcome, config=config, metrics=self._metrics)
         self._open.add(served)
         self._metrics.sessions.inc()
         try:
@@ -108,7 +113,7 @@ SESSIONS: web.AppKey[Sessions] = web.AppKey("sessions", Sessions)
 
 
 def create_app(
-    session: Session,
+    open_session: OpenSession,
     *,
     config: Config,
     node: str,
@@ -116,14 +121,17 @@ def create_app(
     backlog: Callable[[], Backlog] | None = None,
     monotonic: Callable[[], float] | None = None,
 ) -> web.Application:
-    """The application that answers for `session`; to be made inside a running event loop.
+    """The application that answers by sessions that it opens; to be made inside a running event loop.
 
     `node` (hex) and `version` are what clients are told at the handshake;
     `backlog` is asked at each scrape of /metrics; `monotonic` (seconds) times
-    requests. The session stays the caller's: it is not closed here.
+    requests.
     """
     metrics = Metrics(backlog)
-    metered = Metered(session, metrics, monotonic=monotonic)
+
+    def metered(bookmark: Bookmark) -> Session:
+        return Metered(open_session(bookmark), metrics, monotonic=monotonic)
+
     welcome = Welcome(PROTOCOL, version, node, config.request_bytes_max, config.session_requests_max, config.subscriptions_max)
     sessions = Sessions(metered, welcome=welcome, config=config, metrics=metrics)
     app = web.Application(client_max_size=config.request_bytes_max, middlewares=[_problems])
@@ -131,7 +139,7 @@ def create_app(
     app[SESSIONS] = sessions
     for route in ROUTES:
         app.router.add_route(
-            route.method, _pattern(route.path), _handler(route, session=metered, config=config, sessions=sessions)
+            route.method, _pattern(route.path), _handler(route, open_session=metered, config=config, sessions=sessions)
         )
     description = msgspec.json.encode(openapi.describe(ROUTES, version=version))
     app.router.add_route("GET", OPENAPI_PATH, _fixed(description))
@@ -140,16 +148,31 @@ def create_app(
     return app
 
 
-def _handler(route: Route, *, session: Session, config: Config, sessions: Sessions) -> _Handler:
+def _handler(route: Route, *, open_session: OpenSession, config: Config, sessions: Sessions) -> _Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
+        bookmark = SharedBookmark(bookmarks.named(request) if route.has_bookmark else None)
+        session = open_session(bookmark)
         exchange = Exchange(request, session=session, config=config, template=route.path, stopping=sessions.stopping)
-        if route.writes and sessions.stopping.is_set():
-            raise ShuttingDown("the node is stopping. Nothing was written. Send it again, here later or elsewhere.")
-        with sessions.request_under_way():
-            exchange.query(route.query)
-            return await route.handler(exchange)
+        try:
+            with sessions.request_under_way():
+                response = await _answer(route, exchange)
+        finally:
+            await session.close()
+        if route.has_bookmark and not response.prepared:
+            response.headers.update(bookmarks.headers(bookmark, bytes_max=config.bookmark_header_bytes_max))
+        return response
 
     return handle
+
+
+async def _answer(route: Route, exchange: Exchange) -> web.StreamResponse:
+    try:
+        if route.writes and exchange.stopping.is_set():
+            raise ShuttingDown("the node is stopping. Nothing was written. Send it again, here later or elsewhere.")
+        exchange.query(route.query)
+        return await route.handler(exchange)
+    except Exception as reason:
+        return _problem(exchange.request, reason)
 
 
 def _pattern(path: str) -> str:
@@ -169,12 +192,18 @@ async def _problems(request: web.Request, handler: _Handler) -> web.StreamRespon
     try:
         _refuse_other_origins(request)
         return await handler(request)
-    except ShoalError as error:
-        return problems.response(error)
-    except web.HTTPException as error:
-        return problems.response(problems.of_http(error, method=request.method, path=request.path))
-    except Exception as bug:
-        return problems.response(problems.internal(bug, where=f"{request.method} {request.path}"))
+    except Exception as reason:
+        return _problem(request, reason)
+
+
+def _problem(request: web.Request, reason: Exception) -> web.Response:
+    match reason:
+        case ShoalError():
+            return problems.response(reason)
+        case web.HTTPException():
+            return problems.response(problems.of_http(reason, method=request.method, path=request.path))
+        case _:
+            return problems.response(problems.internal(reason, where=f"{request.method} {request.path}"))
 
 
 def _refuse_other_origins(request: web.Request) -> None:

@@ -11,6 +11,8 @@ Laws:
   `session_send_bytes_max` bytes wait to be sent no request is begun, and a peer
   that takes nothing of them for `heartbeat_s` is cut off. Pushes wait earlier, so
   that a slow watcher loses its subscription and not its session.
+- A reply has with it what the session's bookmark changed by, no later than what
+  it shows (`shoal.protocol.sharing`).
 - A broken socket cancels subscriptions and lets requests finish: a session's
   place is free only once its last request is done.
 """
@@ -18,21 +20,23 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from shoal.api.metrics import Metrics
 from shoal.api.problems import internal
 from shoal.config import Config
-from shoal.errors import InvalidInput, Overloaded, ShoalError, ShuttingDown
+from shoal.errors import InvalidInput, InvalidValue, Overloaded, ShoalError, ShuttingDown
 from shoal.names import check_key
+from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.frames import (
     COALESCED_BYTES_MAX,
     CallerFrame,
     CallFrame,
     CancelFrame,
     Fault,
+    ObserveFrame,
     Refused,
     SubscribeFrame,
     Welcome,
@@ -51,6 +55,7 @@ from shoal.protocol.frames import (
 )
 from shoal.protocol.requests import Push
 from shoal.protocol.session import Session
+from shoal.protocol.sharing import SharedBookmark
 
 _CLOSE_REASON_BYTES_MAX = 120  # A close frame holds 123.
 
@@ -59,9 +64,16 @@ class SessionSocket:
     """One accepted WebSocket; `serve` returns when it is over."""
 
     def __init__(
-        self, session: Session, socket: web.WebSocketResponse, *, welcome: Welcome, config: Config, metrics: Metrics
+        self,
+        open_session: Callable[[Bookmark], Session],
+        socket: web.WebSocketResponse,
+        *,
+        welcome: Welcome,
+        config: Config,
+        metrics: Metrics,
     ) -> None:
-        self._session = session
+        self._bookmark = SharedBookmark()
+        self._session = open_session(self._bookmark)
         self._socket = socket
         self._transport: asyncio.Transport | None = None
         self._welcome = welcome
@@ -96,6 +108,7 @@ class SessionSocket:
             await asyncio.gather(*self._calls, *self._subscriptions.values(), return_exceptions=True)
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
+            await self._session.close()
             self._abort_later()
 
     async def stop(self) -> None:
@@ -140,9 +153,13 @@ class SessionSocket:
             except ShoalError as error:
                 await self._close(WSCloseCode.PROTOCOL_ERROR, str(error))
                 return
-            for frame in frames:
-                await self._take_room()
-                self._accept(frame)
+            try:
+                for frame in frames:
+                    await self._take_room()
+                    self._accept(frame)
+            except InvalidValue as error:
+                await self._close(WSCloseCode.PROTOCOL_ERROR, str(error))
+                return
         if message.type is WSMsgType.TEXT:
             await self._close(WSCloseCode.UNSUPPORTED_DATA, "messages are binary")
 
@@ -161,6 +178,8 @@ class SessionSocket:
                 subscription = self._subscriptions.get(id)
                 if subscription is not None:
                     subscription.cancel()
+            case ObserveFrame(bookmark):
+                self._bookmark.observe(Bookmark.unpack(bookmark))
 
     def _start(self, call: Coroutine[None, None, None], size: int) -> None:
         self._call_bytes += size
@@ -185,8 +204,9 @@ class SessionSocket:
             request = decode_request(call.request)
             if call.key is not None:
                 check_key("idempotency", call.key)
-            reply = await self._session.call(request, key=call.key, durability=check_durability(call.durability))
-            self._send(encode_reply(call.id, reply))
+            durability = check_durability(call.durability)
+            reply = await self._session.call(request, key=call.key, durability=durability, stale=call.stale)
+            self._send(encode_reply(call.id, reply, self._bookmark.news()))
         except ShoalError as error:
             self._send(encode_error(call.id, error))
         except Exception as bug:
@@ -236,7 +256,7 @@ class SessionSocket:
         try:
             async with self._session.subscribe(decode_subscription(frame.subscription)) as pushes:
                 begun = True
-                self._send(encode_reply(frame.id, None))
+                self._send(encode_reply(frame.id, None, self._bookmark.news()))
                 await self._relay(frame.id, pushes)
         except asyncio.CancelledError:
             ended = _stopping() if self._stopping else None

@@ -9,7 +9,7 @@ from typing import Annotated
 from aiohttp import web
 from msgspec import Meta, Raw, Struct, field
 
-from shoal.api.exchange import Exchange
+from shoal.api.exchange import Exchange, ReadQuery
 from shoal.errors import InvalidInput
 from shoal.protocol.requests import (
     Append,
@@ -62,7 +62,7 @@ class CheckpointView(Struct, omit_defaults=True):
     state: dict[str, Raw] | None = None  # Left out of a history.
 
 
-class HistoryQuery(Struct, forbid_unknown_fields=True):
+class HistoryQuery(ReadQuery, forbid_unknown_fields=True):
     branch: str = "main"
     before: str | None = None
     limit: Limit = 100
@@ -73,7 +73,7 @@ class HistoryView(Struct):
     more: bool
 
 
-class BranchQuery(Struct, forbid_unknown_fields=True):
+class BranchQuery(ReadQuery, forbid_unknown_fields=True):
     branch: str = "main"
 
 
@@ -101,7 +101,7 @@ class AppendedView(Struct):
     appended: bool
 
 
-class EventsQuery(Struct, forbid_unknown_fields=True):
+class EventsQuery(ReadQuery, forbid_unknown_fields=True):
     after: str = ""
     limit: Limit = 1000
 
@@ -142,7 +142,8 @@ async def save(exchange: Exchange) -> web.Response:
 async def history(exchange: Exchange) -> web.Response:
     query = exchange.query(HistoryQuery)
     reply = await exchange.call(
-        History(exchange.name("space"), exchange.name("thread"), query.branch, query.before, query.limit)
+        History(exchange.name("space"), exchange.name("thread"), query.branch, query.before, query.limit),
+        stale=query.stale,
     )
     assert isinstance(reply, Checkpoints)
     return exchange.answer(HistoryView([_view(exchange, item, state=False) for item in reply.items], reply.more))
@@ -151,7 +152,8 @@ async def history(exchange: Exchange) -> web.Response:
 async def load(exchange: Exchange) -> web.Response:
     query, id = exchange.query(BranchQuery), exchange.name("checkpoint")
     reply = await exchange.call(
-        Load(exchange.name("space"), exchange.name("thread"), None if id == LATEST else id, query.branch)
+        Load(exchange.name("space"), exchange.name("thread"), None if id == LATEST else id, query.branch),
+        stale=query.stale,
     )
     assert isinstance(reply, Checkpoint)
     return exchange.answer(_view(exchange, reply, state=True))
@@ -180,7 +182,7 @@ async def branches(exchange: Exchange) -> web.Response:
 
 
 async def _branches(exchange: Exchange) -> Branches:
-    reply = await exchange.call(Heads(exchange.name("space"), exchange.name("thread")))
+    reply = await exchange.call(Heads(exchange.name("space"), exchange.name("thread")), stale=exchange.query(ReadQuery).stale)
     assert isinstance(reply, Branches)
     return reply
 
@@ -197,7 +199,9 @@ async def append(exchange: Exchange) -> web.Response:
 async def events(exchange: Exchange) -> web.Response:
     query = exchange.query(EventsQuery)
     after = opaque(query.after, "after")
-    reply = await exchange.call(ReadJournal(exchange.name("space"), exchange.name("thread"), after, query.limit))
+    reply = await exchange.call(
+        ReadJournal(exchange.name("space"), exchange.name("thread"), after, query.limit), stale=query.stale
+    )
     assert isinstance(reply, Events)
     views = [EventView(e.id, e.key, e.wall_ms, exchange.shown(e.event), e.late, shown_opaque(e.cursor)) for e in reply.events]
     return exchange.answer(EventsView(views, shown_opaque(reply.cursor), reply.more))

@@ -98,7 +98,7 @@ async def _listening(node: Node, config: Config) -> Listener:
     status = await node.session().call(Status())
     assert isinstance(status, NodeStatus)
     app = create_app(
-        node.session(),
+        node.session,
         config=config,
         node=status.node,
         version=status.version,

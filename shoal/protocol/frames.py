@@ -15,7 +15,7 @@ Nothing here awaits or owns a socket. Laws:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn, TypeVar, get_args
 
 import msgspec
@@ -23,8 +23,9 @@ from msgspec import Raw, Struct, field
 
 from shoal.errors import InvalidInput, InvalidValue, ShoalError, Unsupported, from_wire
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription
+from shoal.protocol.sharing import Sight
 
-PROTOCOL = 1
+PROTOCOL = 2
 """The version spoken here. A peer that speaks another is refused before its first request."""
 
 COALESCED_BYTES_MAX = 256 * 1024
@@ -85,6 +86,7 @@ class CallFrame(Struct, array_like=True, frozen=True, tag=0):
     key: str | None
     durability: str  # Checked with the request, so that a bad one fails alone.
     request: Raw
+    stale: bool = False
 
 
 class SubscribeFrame(Struct, array_like=True, frozen=True, tag=1):
@@ -103,6 +105,7 @@ class CancelFrame(Struct, array_like=True, frozen=True, tag=2):
 class ReplyFrame(Struct, array_like=True, frozen=True, tag=3):
     id: int
     reply: Raw
+    seen: list[Sight] = field(default_factory=list)  # What the session's bookmark changed by.
 
 
 class ErrorFrame(Struct, array_like=True, frozen=True, tag=4):
@@ -122,7 +125,13 @@ class EndFrame(Struct, array_like=True, frozen=True, tag=6):
     fault: Fault | None = None
 
 
-CallerFrame = CallFrame | SubscribeFrame | CancelFrame
+class ObserveFrame(Struct, array_like=True, frozen=True, tag=7):
+    """What the caller has seen elsewhere: from here on this session shows it no less. It has no answer."""
+
+    bookmark: bytes
+
+
+CallerFrame = CallFrame | SubscribeFrame | CancelFrame | ObserveFrame
 NodeFrame = ReplyFrame | ErrorFrame | PushFrame | EndFrame
 
 _encoder = msgspec.msgpack.Encoder()
@@ -146,8 +155,11 @@ def encode_hello(hello: Hello | Welcome | Refused) -> bytes:
     return _encoder.encode(hello)
 
 
-def encode_call(id: int, request: AnyRequest, *, key: str | None = None, durability: Durability = "local") -> bytes:
-    return _encoder.encode((0, id, key, durability, request))
+def encode_call(
+    id: int, request: AnyRequest, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+) -> bytes:
+    frame = (0, id, key, durability, request)
+    return _encoder.encode((*frame, True) if stale else frame)
 
 
 def encode_subscribe(id: int, subscription: Subscription) -> bytes:
@@ -158,9 +170,13 @@ def encode_cancel(id: int) -> bytes:
     return _encoder.encode((2, id))
 
 
-def encode_reply(id: int, reply: AnyReply | None) -> bytes:
+def encode_observe(bookmark: bytes) -> bytes:
+    return _encoder.encode((7, bookmark))
+
+
+def encode_reply(id: int, reply: AnyReply | None, seen: Sequence[Sight] = ()) -> bytes:
     """With None: the subscription `id` has begun."""
-    return _encoder.encode((3, id, reply))
+    return _encoder.encode((3, id, reply, seen) if seen else (3, id, reply))
 
 
 def encode_error(id: int, error: ShoalError) -> bytes:

@@ -9,6 +9,8 @@ Laws:
   Unavailable, which say that nothing was written.
 - Frames of one turn of the event loop share messages; they leave in the order
   of the calls.
+- What the bookmark names and the node does not know leaves before the next frame;
+  what a reply shows is in the bookmark before its caller goes on.
 - A link that is lost stays lost: `shoal.transport.session` dials another.
 """
 
@@ -24,6 +26,7 @@ from msgspec import Raw
 
 from shoal.config import Config
 from shoal.errors import Disconnected, OutcomeUnknown, ShoalError, TooLarge, Unavailable
+from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.frames import (
     COALESCED_BYTES_MAX,
     PROTOCOL,
@@ -40,11 +43,13 @@ from shoal.protocol.frames import (
     encode_call,
     encode_cancel,
     encode_hello,
+    encode_observe,
     encode_subscribe,
     message_bytes,
     messages,
 )
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Subscription, Write
+from shoal.protocol.sharing import Sight, take_news
 from shoal.transport.dialling import open_socket
 from shoal.transport.inbox import Inbox
 
@@ -68,9 +73,17 @@ class Link:
     """Made by `dial`; closed by `close`, or by the node, or by the network."""
 
     def __init__(
-        self, http: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse, *, welcome: Welcome, config: Config
+        self,
+        http: aiohttp.ClientSession,
+        socket: aiohttp.ClientWebSocketResponse,
+        *,
+        welcome: Welcome,
+        config: Config,
+        bookmark: Bookmark,
     ) -> None:
         self.welcome = welcome
+        self._bookmark = bookmark
+        self._observed = 0  # The revision of the bookmark that the node knows.
         self._http = http
         self._socket = socket
         self._config = config
@@ -84,8 +97,20 @@ class Link:
         self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._read())]
 
     @classmethod
-    async def dial(cls, url: str, *, config: Config, software: str = "shoal", token: str | None = None) -> Link:
-        """Connect to the node at `url` ("http://host:7400") and shake hands, within `connect_timeout_s`.
+    async def dial(
+        cls,
+        url: str,
+        *,
+        config: Config,
+        software: str = "shoal",
+        token: str | None = None,
+        bookmark: Bookmark | None = None,
+        timeout_s: float | None = None,
+    ) -> Link:
+        """Connect to the node at `url` ("http://host:7400") and shake hands, within `timeout_s` (`connect_timeout_s`).
+
+        The node is told what `bookmark` names before the first request, and what it grows by later; it grows by
+        what the node shows.
 
         Raises:
             Disconnected: it cannot be reached, or is not a node.
@@ -93,7 +118,7 @@ class Link:
             ShoalError: whatever else it refuses the session with.
         """
         try:
-            async with asyncio.timeout(config.connect_timeout_s):
+            async with asyncio.timeout(config.connect_timeout_s if timeout_s is None else timeout_s):
                 http, socket = await open_socket(url, config=config, token=token)
                 try:
                     await socket.send_bytes(encode_hello(Hello(PROTOCOL, software)))
@@ -105,7 +130,7 @@ class Link:
             raise Disconnected(
                 f"the node at {url} cannot be reached: {reason or 'it did not answer'}. Nothing was sent."
             ) from reason
-        return cls(http, socket, welcome=welcome, config=config)
+        return cls(http, socket, welcome=welcome, config=config, bookmark=Bookmark() if bookmark is None else bookmark)
 
     @property
     def open(self) -> bool:
@@ -120,6 +145,7 @@ class Link:
         *,
         key: str | None = None,
         durability: Durability = "local",
+        stale: bool = False,
         timeout_s: float | None = None,
     ) -> AnyReply:
         """Ask the node; `timeout_s` is `request_timeout_s` unless given.
@@ -132,7 +158,7 @@ class Link:
             ShoalError: the node's own answer.
         """
         id = next(self._ids)
-        frame = self._bounded(encode_call(id, request, key=key, durability=durability))
+        frame = self._bounded(encode_call(id, request, key=key, durability=durability, stale=stale))
         ends_at = asyncio.get_running_loop().time() + (timeout_s or self._config.request_timeout_s)
         await self._take_room(ends_at)
         try:
@@ -166,6 +192,7 @@ class Link:
     async def _exchange(self, id: int, frame: bytes, *, write: bool, ends_at: float) -> Raw:
         if self._lost is not None:
             raise self._loss(self._lost, left=False)
+        self._observe()
         exchange = self._exchanges[id] = _Exchange(write=write)
         timer = asyncio.get_running_loop().call_at(ends_at, self._expire, id)
         self._post(id, frame)
@@ -175,6 +202,20 @@ class Link:
             timer.cancel()
             self._exchanges.pop(id, None)
             self._outbox.pop(id, None)  # A caller that gave up before its frame left takes it back.
+
+    def _observe(self) -> None:
+        """Tell the node what was seen elsewhere, before what is sent next."""
+        if self._bookmark.revision == self._observed:
+            return
+        self._observed = self._bookmark.revision
+        if self._bookmark:
+            self._post(next(self._ids), self._bounded(encode_observe(self._bookmark.pack())))
+
+    def _learn(self, seen: list[Sight]) -> None:
+        in_step = self._bookmark.revision == self._observed
+        take_news(self._bookmark, seen)
+        if in_step:
+            self._observed = self._bookmark.revision
 
     def _expire(self, id: int) -> None:
         exchange = self._exchanges.get(id)
@@ -248,7 +289,9 @@ class Link:
 
     def _take(self, frame: NodeFrame) -> None:
         match frame:
-            case ReplyFrame(id, reply):
+            case ReplyFrame(id, reply, seen):
+                if seen:
+                    self._learn(seen)
                 exchange = self._exchanges.get(id)
                 if exchange is not None and not exchange.answer.done():
                     exchange.answer.set_result(reply)

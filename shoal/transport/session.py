@@ -24,6 +24,7 @@ from types import TracebackType
 
 from shoal.config import Config
 from shoal.errors import Disconnected, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, Unavailable
+from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.keys import RANDOM_BYTES, make_key
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription, Write
 from shoal.transport.dialling import split_urls
@@ -49,7 +50,9 @@ class RemoteSession:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         token: str | None = None,
         software: str = "shoal",
+        bookmark: Bookmark | None = None,
     ) -> None:
+        self.bookmark = Bookmark() if bookmark is None else bookmark
         self._urls = split_urls(urls)
         self._config = config
         self._now_ms = now_ms
@@ -70,7 +73,9 @@ class RemoteSession:
     ) -> None:
         await self.close()
 
-    async def call(self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local") -> AnyReply:
+    async def call(
+        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> AnyReply:
         """Answer `request` by one of the nodes; see `Session.call`.
 
         Raises:
@@ -86,7 +91,7 @@ class RemoteSession:
         while True:
             try:
                 link = self._link if self._link is not None and self._link.open else await self._connect(ends_at)
-                return await link.call(request, key=key, durability=durability, timeout_s=_remaining_s(ends_at))
+                return await link.call(request, key=key, durability=durability, stale=stale, timeout_s=_remaining_s(ends_at))
             except (Disconnected, OutcomeUnknown, ShuttingDown) as failure:
                 left = left or isinstance(failure, OutcomeUnknown)
                 if not await self._pause(attempt, ends_at):
@@ -148,7 +153,7 @@ class RemoteSession:
             await self._link.close()
         self._refuse_if_closed()
         try:
-            link = await Link.dial(url, config=self._config, software=self._software, token=self._token)
+            link = await Link.dial(url, config=self._config, software=self._software, token=self._token, bookmark=self.bookmark)
         except (Disconnected, Unavailable) as refusal:
             self._refusal = refusal
             # The next attempt, now or later, begins with another node.

@@ -18,6 +18,7 @@ from shoal.config import Config
 from shoal.errors import InvalidInput, NotFound, ShoalError
 from shoal.names import check_name
 from shoal.protocol import requests
+from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription, Write
 from shoal.transport.link import Link
 
@@ -28,6 +29,8 @@ class FakeSession:
     """Answers from memory, records what it was asked, and can be told to wait or fail."""
 
     def __init__(self) -> None:
+        self.bookmark = Bookmark()  # Of whoever opened last.
+        self.stale: list[bool] = []
         self.asked: list[tuple[AnyRequest, str | None, Durability]] = []
         self.checkpoints: dict[tuple[str, str], list[requests.Checkpoint]] = {}
         self.counters: dict[tuple[str, str], int] = {}
@@ -41,7 +44,14 @@ class FakeSession:
         self.pushes: AsyncIterator[Push] | None = None  # What the next subscription delivers, if not `watchers`.
         self._ids = count(1)
 
-    async def call(self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local") -> AnyReply:
+    def open(self, bookmark: Bookmark) -> FakeSession:
+        self.bookmark = bookmark
+        return self
+
+    async def call(
+        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> AnyReply:
+        self.stale.append(stale)
         self.asked.append((request, key, durability))
         if self.failure is not None:
             failure, self.failure = self.failure, None
@@ -179,7 +189,7 @@ async def serve() -> AsyncIterator[Serve]:
             Config(listen_port=0, request_timeout_s=20.0, stop_timeout_s=2.0, request_bytes_max=1 << 20), **settings
         )
         session = FakeSession()
-        listener = Listener(create_app(session, config=config, node="ab12", version="0.1.0"), config=config)
+        listener = Listener(create_app(session.open, config=config, node="ab12", version="0.1.0"), config=config)
         await listener.start()
         started.append(Served(session, listener, config))
         return started[-1]

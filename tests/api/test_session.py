@@ -110,7 +110,7 @@ async def bystander(served: Served) -> AsyncIterator[Link]:
 async def test_the_welcome_tells_node_and_limits(serve: Serve) -> None:
     served = await serve(session_requests_max=12, subscriptions_max=3)
     welcome = (await served.link()).welcome
-    assert (welcome.node, welcome.software, welcome.protocol) == ("ab12", "0.1.0", 1)
+    assert (welcome.node, welcome.software, welcome.protocol) == ("ab12", "0.1.0", PROTOCOL)
     assert (welcome.request_bytes_max, welcome.session_requests_max, welcome.subscriptions_max) == (1 << 20, 12, 3)
 
 
@@ -268,7 +268,7 @@ async def test_a_first_message_that_is_no_hello_is_refused_in_words(
 async def test_another_version_is_refused_before_its_first_request(served: Served, http: aiohttp.ClientSession) -> None:
     socket = await http.ws_connect(served.url + "/v1/session")
     await socket.send_bytes(encode_hello(Hello(PROTOCOL + 1, "newer")))
-    with pytest.raises(Unsupported, match="version 1"):
+    with pytest.raises(Unsupported, match=f"version {PROTOCOL}"):
         decode_welcome(await socket.receive_bytes())
 
 

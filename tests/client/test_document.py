@@ -28,6 +28,7 @@ from shoal.errors import (
     SlowConsumer,
     TooLarge,
 )
+from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
     AnyReply,
     AnyRequest,
@@ -48,6 +49,7 @@ class FakeSession:
     """One document. `before` and `after` are errors to raise in turn, before or after a write is applied."""
 
     def __init__(self) -> None:
+        self.bookmark = Bookmark()
         self.live = LiveDocument(bytes_max=1 << 24, roots_max=16)
         self.requests: list[Update] = []
         self.keys: list[str | None] = []
@@ -60,7 +62,9 @@ class FakeSession:
         self.arrived = asyncio.Event()
         self._queues: list[asyncio.Queue[Push | ShoalError]] = []
 
-    async def call(self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local") -> AnyReply:
+    async def call(
+        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> AnyReply:
         assert isinstance(request, Update)
         self.requests.append(request)
         self.keys.append(key)

@@ -25,6 +25,7 @@ from shoal.protocol.frames import (
     SubscribeFrame,
     Welcome,
 )
+from shoal.protocol.sharing import Sight
 
 pack = msgspec.msgpack.encode
 names = st.text(max_size=8)
@@ -111,16 +112,30 @@ def test_subscriptions_pushes_and_ends_come_back_as_they_were_sent() -> None:
 
 
 def test_the_bytes_are_those_of_the_documentation() -> None:
-    assert frames.encode_hello(Hello(1, "x")) == bytes.fromhex("93 a568656c6c6f 01 a178")
+    assert frames.encode_hello(Hello(2, "x")) == bytes.fromhex("93 a568656c6c6f 02 a178")
     call = frames.encode_call(5, requests.ReadCounter("s", "c"), key="k")
     assert one(call) == bytes.fromhex("91 95 00 05 a16b a56c6f63616c 93 ac726561642d636f756e746572 a173 a163")
     assert one(frames.encode_reply(5, requests.CounterValue(3))) == bytes.fromhex(
         "91 93 03 05 92 ad636f756e7465722d76616c7565 03"
     )
+    stale = frames.encode_call(5, requests.ReadCounter("s", "c"), stale=True)
+    assert one(stale) == bytes.fromhex("91 96 00 05 c0 a56c6f63616c 93 ac726561642d636f756e746572 a173 a163 c3")
+    seen = frames.encode_reply(5, requests.CounterValue(3), [Sight(7, b"v")])
+    assert one(seen) == bytes.fromhex("91 94 03 05 92 ad636f756e7465722d76616c7565 03 91 93 07 c40176 c2")
+    assert one(frames.encode_observe(b"b")) == bytes.fromhex("91 92 07 c40162")
     error = frames.encode_error(5, errors.NotFound("m"))
     assert one(error) == bytes.fromhex("91 93 04 05 94 a96e6f742d666f756e64 a16d 80 a26e6f")
     assert one(frames.encode_cancel(5)) == bytes.fromhex("91 92 02 05")
     assert one(frames.encode_end(5)) == bytes.fromhex("91 93 06 05 c0")
+
+
+def test_what_is_left_out_at_the_end_of_a_frame_has_its_default() -> None:
+    [call] = frames.decode_caller_frames(one(frames.encode_call(5, requests.Status())))
+    [reply] = frames.decode_node_frames(one(frames.encode_reply(5, None)))
+    assert isinstance(call, CallFrame)
+    assert isinstance(reply, ReplyFrame)
+    assert call.stale is False
+    assert reply.seen == []
 
 
 DECODERS: list[Callable[[bytes], object]] = [
@@ -225,9 +240,9 @@ def test_a_message_that_is_no_array_of_frames_is_refused(message: bytes) -> None
 
 
 def test_a_caller_of_another_version_is_told_which_one_is_spoken() -> None:
-    with pytest.raises(Unsupported, match=r"version 1 .* speaks 2") as caught:
-        frames.decode_hello(frames.encode_hello(Hello(2, "shoal 9")))
-    assert caught.value.detail == {"protocol": 1}
+    with pytest.raises(Unsupported, match=r"version 2 .* speaks 1") as caught:
+        frames.decode_hello(frames.encode_hello(Hello(1, "shoal 0")))
+    assert caught.value.detail == {"protocol": 2}
 
 
 def test_a_refusal_raises_the_error_that_the_node_sent() -> None:

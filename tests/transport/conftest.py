@@ -10,7 +10,7 @@ import pytest
 from aiohttp import WSMsgType, web
 
 from shoal.config import Config
-from shoal.protocol.frames import CallerFrame, CallFrame, Welcome, decode_caller_frames, encode_hello, messages
+from shoal.protocol.frames import PROTOCOL, CallerFrame, CallFrame, Welcome, decode_caller_frames, encode_hello, messages
 from shoal.transport.link import Link
 
 CONFIG = Config(request_timeout_s=20.0, reconnect_delay_s_max=0.01, connect_timeout_s=5.0)
@@ -26,7 +26,7 @@ class Peer:
         self.transports: list[asyncio.Transport] = []
         self.headers: list[str | None] = []
         self.refuse: web.Response | None = None  # Instead of the upgrade.
-        self.welcome = Welcome(1, "0.1.0", "ab12", 1 << 20, 100, 10)
+        self.welcome = Welcome(PROTOCOL, "0.1.0", "ab12", 1 << 20, 100, 10)
         self.answer: Callable[[CallFrame], bytes] | None = None  # For every call, at once.
         self._runner: web.AppRunner | None = None
         self.url = ""

@@ -21,6 +21,7 @@ from shoal.errors import (
     Unsupported,
 )
 from shoal.protocol.frames import (
+    PROTOCOL,
     CancelFrame,
     SubscribeFrame,
     Welcome,
@@ -156,7 +157,7 @@ async def test_a_read_that_is_not_answered_in_time_wrote_nothing(peer: Peer, dia
 
 
 async def test_requests_under_way_are_bounded_by_what_the_node_allows(peer: Peer, dial: Dial) -> None:
-    peer.welcome = Welcome(1, "0.1.0", "ab12", 1 << 20, 2, 10)
+    peer.welcome = Welcome(PROTOCOL, "0.1.0", "ab12", 1 << 20, 2, 10)
     link = await dial()
     calls = [asyncio.create_task(link.call(READ)) for _ in range(3)]
     one, two = await peer.next_call(), await peer.next_call()
@@ -179,7 +180,7 @@ async def test_waiting_for_room_ends_with_the_time_out_and_nothing_sent(peer: Pe
 
 
 async def test_a_request_over_the_nodes_bound_is_not_sent(peer: Peer, dial: Dial) -> None:
-    peer.welcome = Welcome(1, "0.1.0", "ab12", 100, 10, 10)
+    peer.welcome = Welcome(PROTOCOL, "0.1.0", "ab12", 100, 10, 10)
     link = await dial()
     with pytest.raises(TooLarge, match="at most 100"):
         await link.call(ReadCounter("s", "c" * 100))

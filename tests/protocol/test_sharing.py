@@ -1,0 +1,92 @@
+"""A client's bookmark follows the one that the node keeps for it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
+from shoal.errors import InvalidValue
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.sharing import SharedBookmark, Sight, take_news
+
+A, B, C = (Origin(bytes([letter]) * 16) for letter in b"abc")
+
+vectors = st.dictionaries(st.sampled_from([A, B, C]), st.integers(1, 9), max_size=3).map(VersionVector)
+partitions = st.integers(0, 3)
+steps = st.lists(
+    st.tuples(st.sampled_from(["note", "replace", "observe", "tell"]), partitions, vectors), min_size=1, max_size=30
+)
+
+
+@given(steps)
+@settings(max_examples=300)
+def test_once_it_was_told_the_client_names_what_the_node_does(steps: list[tuple[str, int, VersionVector]]) -> None:
+    ours, theirs = SharedBookmark(), Bookmark()
+    for what, partition, vector in [*steps, ("tell", 0, NOTHING_SEEN)]:
+        match what:
+            case "note":
+                ours.note(partition, vector)
+            case "replace":
+                ours.replace(partition, vector)
+            case "observe":
+                take_news(theirs, ours.news())  # The client observes what it hears of between two replies.
+                theirs.note(partition, vector)
+                ours.observe(theirs)
+            case "tell":
+                take_news(theirs, ours.news())
+    for partition in range(4):
+        assert theirs.vector(partition) == ours.vector(partition)
+
+
+def test_only_the_origins_that_grew_are_told() -> None:
+    bookmark = SharedBookmark()
+    bookmark.note(7, VersionVector({A: 1, B: 2}))
+    assert bookmark.news() == [Sight(7, VersionVector({A: 1, B: 2}).pack())]
+    bookmark.note(7, VersionVector({A: 1, B: 3}))
+    assert bookmark.news() == [Sight(7, VersionVector({B: 3}).pack())]
+
+
+def test_a_partition_that_did_not_change_is_not_told() -> None:
+    bookmark = SharedBookmark()
+    for _ in range(2):
+        bookmark.note(7, VersionVector({A: 1}))
+        told = bookmark.news()
+    assert told == []
+
+
+def test_what_the_client_named_is_not_told_back() -> None:
+    known = Bookmark()
+    known.note(7, VersionVector({A: 1}))
+    bookmark = SharedBookmark(known)
+    bookmark.note(7, VersionVector({A: 1, B: 1}))
+    assert bookmark.news() == [Sight(7, VersionVector({B: 1}).pack())]
+
+
+def test_what_was_let_go_is_told_whole_and_replaces() -> None:
+    known = Bookmark()
+    known.note(7, VersionVector({A: 9, B: 1}))
+    bookmark = SharedBookmark(known)
+    bookmark.replace(7, VersionVector({A: 3}))
+    take_news(known, bookmark.news())
+    assert known.vector(7) == VersionVector({A: 3})
+
+
+def test_with_too_little_place_what_was_just_shown_comes_first_and_the_rest_is_counted() -> None:
+    known = Bookmark()
+    for partition in range(100):
+        known.note(partition, VersionVector({A: 1}))
+    bookmark = SharedBookmark(known)
+    bookmark.note(99, VersionVector({A: 1}))  # Shown again, and no newer.
+    chosen, left_out = bookmark.within(200)
+    assert chosen.vector(99) == VersionVector({A: 1})
+    assert len(chosen.text()) <= 200
+    assert left_out == 100 - len(chosen) > 0
+    assert bookmark.within(100_000) == (bookmark, 0)
+
+
+@pytest.mark.parametrize("sight", [Sight(7, b"torn"), Sight(1024, b""), Sight(-1, b"")])
+def test_news_that_are_none_are_refused(sight: Sight) -> None:
+    with pytest.raises(InvalidValue, match="not understood"):
+        take_news(Bookmark(), [sight])
