@@ -158,7 +158,17 @@ class LiveDocument:
         Raises:
             NotReady, InvalidValue, RootConflict, TooLarge: as `check` says.
         """
-        advanced = self._checked(update, roots)
+        self._apply(update, roots, self._checked(update, roots))
+
+    def merge(self, update: bytes) -> None:
+        """Apply an update that another replica has checked, whose bounds and roots were that one's to decide.
+
+        Raises:
+            NotReady, InvalidValue: it cannot be applied; build the document again from its rows.
+        """
+        self._apply(update, {}, self._advanced(yjs.parse(update)))
+
+    def _apply(self, update: bytes, roots: Mapping[str, RootKind], advanced: yjs.Advanced) -> None:
         self.sound = False
         with engine("an update was refused by the Yjs engine"):
             self._doc.apply_update(update)

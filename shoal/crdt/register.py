@@ -4,8 +4,8 @@ Laws (dotted version vectors, Preguiça et al. 2010):
 - An assign drops the siblings that its context covers, and those that its own
   operation assigned before; every other sibling stays beside it. Time decides
   nothing: it only orders the siblings that causality leaves.
-- A context is clipped to what the assign's origin had applied. Causal delivery
-  then has brought, to every replica, all that the context covers before the
+- A context is clipped to what the assign's origin had applied, when it is issued
+  (`clipped`). Causal delivery then has brought, to every replica, all that the context covers before the
   assign itself; so no sibling can arrive after the assign that replaces it, and
   the live siblings are all the state there is. Where a client read more than
   the origin had applied, the clip keeps a sibling that the client saw: one too
@@ -18,11 +18,14 @@ Laws (dotted version vectors, Preguiça et al. 2010):
   sibling need no entry for the same reason. The partition's whole vector would
   do as well, and would make every context as long as the list of origins.
 
+- Of the live siblings that one request made, sent again to another node, the least
+  dot's is shown. The others stay as rows, so that order does not matter.
+
 Redelivery is kept out by the replica's vector. The number of siblings is
 bounded by the node, before it issues an assign: `apply` is total.
 
 Rows:
-    S hlc₈ dot₂₄ nth₂            wall_ms₈ value
+    S hlc₈ dot₂₄ nth₂            wall_ms₈ keylength₂ key value
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ class Assign(msgspec.Struct, array_like=True, frozen=True, tag="assign"):
 
     value: bytes
     context: tuple[tuple[bytes, int], ...] | None = None
+    key: str | None = None  # Of the request.
 
 
 class Sibling(NamedTuple):
@@ -61,15 +65,26 @@ def apply(rows: Rows, stamp: Stamp, assign: Assign) -> None:
         dot = _dot_of(row)
         if dot == stamp.dot or (seen.covers(dot) and stamp.context.covers(dot)):
             rows.delete(row)
-    rows.put(SIBLING + stamp.pack_position(), stamp.wall_ms.to_bytes(8, "big") + assign.value)
+    key = b"" if assign.key is None else assign.key.encode()
+    packed = stamp.wall_ms.to_bytes(8, "big") + len(key).to_bytes(2, "big") + key + assign.value
+    rows.put(SIBLING + stamp.pack_position(), packed)
 
 
 def siblings(rows: Rows) -> list[Sibling]:
     """The live values, greatest (HLC, dot) first: the first is the `latest`."""
-    return [
-        Sibling(stored[8:], _dot_of(row), int.from_bytes(row[1:9], "big"), int.from_bytes(stored[:8], "big"))
-        for row, stored in rows.scan(SIBLING, reverse=True)
-    ]
+    shown: list[Sibling] = []
+    by_key: dict[bytes, int] = {}
+    for row, stored in rows.scan(SIBLING, reverse=True):
+        end = 10 + int.from_bytes(stored[8:10], "big")
+        sibling = Sibling(stored[end:], _dot_of(row), int.from_bytes(row[1:9], "big"), int.from_bytes(stored[:8], "big"))
+        key = stored[10:end]
+        if key and key in by_key:
+            if sibling.dot < shown[by_key[key]].dot:
+                shown[by_key[key]] = sibling
+            continue
+        by_key[key] = len(shown)
+        shown.append(sibling)
+    return sorted(shown, key=lambda sibling: (sibling.hlc, sibling.dot), reverse=True)
 
 
 def context_of(rows: Rows) -> VersionVector:
@@ -79,6 +94,13 @@ def context_of(rows: Rows) -> VersionVector:
         dot = _dot_of(row)
         greatest[dot.origin] = max(dot.sequence, greatest.get(dot.origin, 0))
     return VersionVector(greatest)
+
+
+def clipped(context: VersionVector, applied: VersionVector) -> VersionVector:
+    """A context as it may be issued by a replica at `applied`."""
+    if applied.dominates(context):
+        return context
+    return VersionVector((origin, min(sequence, applied[origin])) for origin, sequence in context.items())
 
 
 def context_entries(context: VersionVector) -> Entries:

@@ -194,11 +194,11 @@ class Database:
             case requests.Save():
                 return self.threads.save(transaction, rows, stamp, write, key=writing.key)
             case requests.Append():
-                return self.threads.append(rows, stamp, write)
+                return self.threads.append(rows, stamp, write, key=writing.key)
             case requests.Add():
-                return scalars.add(rows, stamp, write)
+                return scalars.add(rows, stamp, write, key=writing.key)
             case requests.Assign():
-                return scalars.assign(rows, stamp, write, self._config)
+                return scalars.assign(rows, stamp, write, self._config, key=writing.key)
             case requests.Update():
                 return self.documents.update(Place(transaction, rows, _snapshot_key(target)), stamp, write)
             case requests.Patch():

@@ -4,7 +4,8 @@ Laws:
 - A live replica holds what storage holds, or it is dropped: an update that could
   not be written is never shown.
 - A snapshot is derived: it covers every update up to its position, is written in
-  the batch of the update that made it due, and may be deleted at any time.
+  the batch of the update that made it due, and may be deleted at any time. An
+  update that arrives from a peer at or below its position deletes it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from shoal.config import Config
 from shoal.crdt import document, patch
 from shoal.crdt.document import LiveDocument
 from shoal.crdt.rows import POSITION_BYTES, Stamp
+from shoal.errors import ShoalError
 from shoal.node.decision import Decision
 from shoal.node.environment import Environment
 from shoal.node.mutation import Attached
@@ -78,6 +80,30 @@ class Documents:
         patched = patch.patch(live, request.patch, client_id=client_id)
         decision = self._integrated(place, stamp, patched.update, patched.roots, requests.Updated())
         return decision._replace(reply=_json(live))
+
+    def receive(self, place: Place, stamp: Stamp, change: document.Update, update: bytes) -> None:
+        """Apply an update that another node issued. It stands whatever it makes of bounds and roots here."""
+        document.apply(place.rows, stamp, change, update)
+        opened = self._open.get(place.snapshot_key)
+        covered = place.transaction.get(place.snapshot_key)
+        if covered is not None and covered[:POSITION_BYTES] >= stamp.pack_position():
+            place.transaction.delete(place.snapshot_key)
+            if opened is not None:
+                opened.updates_since = self._due(opened)  # The next edit makes it anew.
+        if opened is None:
+            return
+        if change.roots or not self._merged(opened, update):
+            # A root's kind may be another one now.
+            place.transaction.when_written(lambda: self._drop(place.snapshot_key))
+        place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
+
+    def _merged(self, opened: _Open, update: bytes) -> bool:
+        try:
+            opened.live.merge(update)
+        except ShoalError:
+            return False
+        opened.updates_since += 1
+        return True
 
     def _integrated(
         self,

@@ -56,6 +56,24 @@ def decode(payload: bytes) -> list[Mutation]:
         raise StoreCorrupt(f"an operation in the log cannot be decoded ({error}). Run `shoal verify`.") from None
 
 
+# No key of a user's has a control character in it.
+_IMPLIED = "\x00"
+
+
+def implied_key(request_key: str | None, nth: int) -> str | None:
+    """The data type's own key for the `nth` mutation of a request that has a key and whose mutation has none.
+
+    Idempotency belongs to the data type: where one request went to two nodes, and
+    made two operations, the one with the least dot counts.
+    """
+    return None if request_key is None else f"{_IMPLIED}{nth}{_IMPLIED}{request_key}"
+
+
+def users_key(key: str | None) -> str | None:
+    """A key as the user knows it."""
+    return None if key is None or key.startswith(_IMPLIED) else key
+
+
 def apply(rows: Rows, stamp: Stamp, change: Change, attached: Attached) -> None:
     match change:
         case lineage.Save():

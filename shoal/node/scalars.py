@@ -7,12 +7,13 @@ from shoal.crdt import counter, register
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import KeyReused, TooManySiblings
 from shoal.node.decision import Decision
-from shoal.node.mutation import NOTHING
+from shoal.node.mutation import NOTHING, implied_key
 from shoal.protocol import requests
 
 
-def add(rows: Rows, stamp: Stamp, request: requests.Add) -> Decision:
-    """
+def add(rows: Rows, stamp: Stamp, request: requests.Add, *, key: str | None) -> Decision:
+    """`key` is that of the whole request: it makes the add one where the request went to two nodes.
+
     Raises:
         KeyReused: the key is there with another amount.
     """
@@ -23,12 +24,12 @@ def add(rows: Rows, stamp: Stamp, request: requests.Add) -> Decision:
                 "Nothing was written. Use a new key for a new add."
             )
         return Decision.nothing(requests.Added(value=counter.value(rows), added=False))
-    change = counter.Add(request.amount, request.key)
+    change = counter.Add(request.amount, request.key or implied_key(key, stamp.nth))
     counter.apply(rows, stamp, change)
     return Decision(change, NOTHING, requests.Added(value=counter.value(rows), added=True))
 
 
-def assign(rows: Rows, stamp: Stamp, request: requests.Assign, config: Config) -> Decision:
+def assign(rows: Rows, stamp: Stamp, request: requests.Assign, config: Config, *, key: str | None) -> Decision:
     """
     Raises:
         TooManySiblings: the value would stand beside more than `siblings_max` others.
@@ -36,7 +37,8 @@ def assign(rows: Rows, stamp: Stamp, request: requests.Assign, config: Config) -
     """
     # The context always travels in the change, so that applying it needs nothing else.
     context = register.context_of(rows) if request.context is None else register.unpack_context(request.context)
-    change = register.Assign(request.value, register.context_entries(context))
+    context = register.clipped(context, stamp.context)
+    change = register.Assign(request.value, register.context_entries(context), implied_key(key, stamp.nth))
     register.apply(rows, stamp, change)
     siblings = len(register.siblings(rows))
     if siblings > config.siblings_max:

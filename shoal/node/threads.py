@@ -22,7 +22,7 @@ from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import HeadMoved, InvalidInput, KeyReused, NotFound, StoreCorrupt, TooLarge
 from shoal.node.decision import Decision
-from shoal.node.mutation import Attached
+from shoal.node.mutation import Attached, implied_key, users_key
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD
@@ -147,8 +147,9 @@ class Threads:
             raise NotFound(f"thread {request.thread!r} has no checkpoint {request.parent} to save on. Nothing was written.")
         return parent
 
-    def append(self, rows: Rows, stamp: Stamp, request: requests.Append) -> Decision:
-        """
+    def append(self, rows: Rows, stamp: Stamp, request: requests.Append, *, key: str | None) -> Decision:
+        """`key` is that of the whole request: it makes the event one where the request went to two nodes.
+
         Raises:
             KeyReused: the key is there with another event.
         """
@@ -160,7 +161,7 @@ class Threads:
                     "Use a new key for a new event."
                 )
             return Decision.nothing(requests.Appended(id=entry.position.hex(), appended=False))
-        change = journal.Append(digest, request.key)
+        change = journal.Append(digest, request.key or implied_key(key, stamp.nth))
         journal.apply(rows, stamp, change, request.event)
         id = stamp.pack_position().hex()
         return Decision(change, Attached(request.event), requests.Appended(id=id, appended=True), id)
@@ -224,7 +225,7 @@ class Threads:
             bytes_max=self._config.page_bytes_max,
         )
         events = [
-            requests.Event(event.position.hex(), event.key, event.wall_ms, event.payload, event.late, cursor.pack())
+            requests.Event(event.position.hex(), users_key(event.key), event.wall_ms, event.payload, event.late, cursor.pack())
             for event, cursor in zip(page.events, page.cursors(), strict=True)
         ]
         return requests.Events(events, page.cursor.pack(), page.more)

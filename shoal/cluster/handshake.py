@@ -1,0 +1,289 @@
+"""How two nodes meet: who they are, that they hold one key, and that they can work together.
+
+Nothing here awaits, draws randomness or owns a socket: nonces are arguments,
+what is to be sent is returned. Laws:
+
+- Four messages, each within `HANDSHAKE_BYTES_MAX`: the dialler's hello, the
+  acceptor's welcome with its proof, the dialler's proof, and "accepted"; or, in
+  the place of any answer, a refusal, which is the last message.
+- A proof is an HMAC under the cluster's key of the prover's role and of both
+  hellos, byte for byte. Each hello holds a nonce: no proof serves twice. Until
+  it has checked the other's proof, a side believes nothing of its hello.
+- What a side refuses, both know: it raises here, and `refusal` tells the other.
+  A refusal itself is not proven: it is told to people, nothing is decided by it.
+- Whatever the bytes, a side goes on or raises a ShoalError.
+- The tag and the version of a hello keep their place in every version.
+"""
+
+from __future__ import annotations
+
+import hmac
+from hashlib import sha256
+from typing import Annotated, NamedTuple, NoReturn, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from shoal.cluster.peering import Identity
+from shoal.errors import InvalidValue, PeerRefused, ShoalError, from_wire
+
+PEER_PROTOCOL = 1
+"""The version spoken here. A node that speaks another is refused."""
+
+HANDSHAKE_BYTES_MAX = 4096
+NONCE_BYTES = 32
+OPENING_BYTES = 16
+
+_REASON_CHARS_MAX = 500
+_Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+_Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
+
+
+class Side(NamedTuple):
+    """What one node brings to a meeting."""
+
+    identity: Identity
+    opening: bytes  # 16 random bytes of this run: a node that meets itself knows them, a copy of its directory does not.
+    cluster: str
+    key: bytes  # Empty: no key is asked for, and none is proven.
+    engine: str  # The version of pycrdt.
+
+
+# ── messages ──────────────────────────────────────────────────────────────────
+
+
+class PeerHello(Struct, array_like=True, frozen=True, tag="peer-hello"):
+    protocol: int
+    cluster: str
+    node: _Id
+    opening: _Id
+    name: str
+    software: str
+    engine: str
+    nonce: _Nonce
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.node, self.name, self.software)
+
+
+class PeerWelcome(Struct, array_like=True, frozen=True, tag="peer-welcome"):
+    hello: bytes  # The acceptor's own, packed: so what is proven is what was said, whatever a later version adds.
+    proof: bytes
+
+
+class PeerProof(Struct, array_like=True, frozen=True, tag="peer-proof"):
+    proof: bytes
+
+
+class PeerAccepted(Struct, array_like=True, frozen=True, tag="peer-accepted"):
+    pass
+
+
+class PeerRefusal(Struct, array_like=True, frozen=True, tag="peer-refused"):
+    """A ShoalError; nothing was written, for nothing was sent yet."""
+
+    code: str
+    message: str
+    reason: str | None = None
+
+
+class _AnyHello(Struct, array_like=True, frozen=True, tag="peer-hello"):
+    """What every version's hello begins with."""
+
+    protocol: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_any_hello = msgspec.msgpack.Decoder(_AnyHello)
+_hello = msgspec.msgpack.Decoder(PeerHello)
+_welcome: msgspec.msgpack.Decoder[PeerWelcome | PeerRefusal] = msgspec.msgpack.Decoder(PeerWelcome | PeerRefusal)
+_proof: msgspec.msgpack.Decoder[PeerProof | PeerRefusal] = msgspec.msgpack.Decoder(PeerProof | PeerRefusal)
+_accepted: msgspec.msgpack.Decoder[PeerAccepted | PeerRefusal] = msgspec.msgpack.Decoder(PeerAccepted | PeerRefusal)
+
+_Decoded = TypeVar("_Decoded")
+_Answer = TypeVar("_Answer", PeerWelcome, PeerProof, PeerAccepted)
+_UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError, OverflowError)
+
+ACCEPTED = _encoder.encode(PeerAccepted())
+"""The acceptor's last message: from here on the dialler sends what it has."""
+
+
+def refusal(error: ShoalError) -> bytes:
+    """The message that tells the other side why it is refused."""
+    reason = error.detail.get("reason")
+    return _encoder.encode(
+        PeerRefusal(error.code, error.message[:_REASON_CHARS_MAX], reason if isinstance(reason, str) else None)
+    )
+
+
+# ── the two sides ─────────────────────────────────────────────────────────────
+
+
+class _Meeting:
+    __slots__ = ("_own", "_side", "peer", "peer_opening", "told")
+
+    def __init__(self, side: Side, *, nonce: bytes) -> None:
+        self._side = side
+        self._own = _packed(side, nonce=nonce)
+        self.peer: Identity | None = None
+        """Who the other says it is; to be believed once its proof was checked."""
+        self.peer_opening = b""
+        self.told = False
+        """True once the other side refused: it need not be told."""
+
+    def _meet(self, packed: bytes) -> PeerHello:
+        hello = _decode_hello(packed)
+        self.peer, self.peer_opening = hello.identity, hello.opening
+        return hello
+
+    def _answer(self, decoder: msgspec.msgpack.Decoder[_Answer | PeerRefusal], message: bytes, what: str) -> _Answer:
+        answer = _decoded(decoder, message, what)
+        if isinstance(answer, PeerRefusal):
+            self.told = True
+            raise from_wire(answer.code, answer.message, {"reason": answer.reason}, "no")
+        return answer
+
+    def _check_proof(self, given: bytes, *, role: bytes, dialler: bytes, acceptor: bytes) -> None:
+        if not hmac.compare_digest(given, _prove(self._side.key, role=role, dialler=dialler, acceptor=acceptor)):
+            self._refuse("key", "they do not hold the same cluster_key")
+
+    def _check_company(self, hello: PeerHello) -> None:
+        """Whether these two can work together."""
+        if hello.cluster != self._side.cluster:
+            self._refuse("cluster", f"one is of the cluster {self._side.cluster!r}, the other of {hello.cluster!r}")
+        if _generation(hello.engine) != _generation(self._side.engine):
+            self._refuse("engine", f"one has pycrdt {self._side.engine}, the other {hello.engine}; major.minor must agree")
+
+    def _check_distinct(self) -> None:
+        assert self.peer is not None
+        if self.peer.node != self._side.identity.node:
+            return
+        if self.peer_opening == self._side.opening:
+            self._refuse("self", "they are the same node")
+        self._refuse("clone", "one's data directory is a copy of the other's; give each node its own")
+
+    def _refuse(self, reason: str, why: str) -> NoReturn:
+        ours, theirs = self._side.identity.name, "" if self.peer is None else self.peer.name
+        raise PeerRefused(f"{ours} and {theirs} cannot be peers: {why}. Nothing was written.", reason=reason)
+
+
+class Dialling(_Meeting):
+    """The side that dials: send `hello`, then what `welcomed` returns, then wait for `accepted`."""
+
+    __slots__ = ()
+
+    @property
+    def hello(self) -> bytes:
+        return self._own
+
+    def welcomed(self, message: bytes) -> bytes:
+        """Check the acceptor's answer; from here on `peer` can be believed. Returns this side's proof.
+
+        Raises:
+            PeerRefused: by this side, or, with `told` set, by the other.
+            InvalidValue: the message is no answer to a hello.
+        """
+        welcome = self._answer(_welcome, message, "the answer to a hello is neither a welcome nor a refusal")
+        hello = self._meet(welcome.hello)
+        self._check_proof(welcome.proof, role=_ACCEPTOR, dialler=self._own, acceptor=welcome.hello)
+        self._check_company(hello)
+        self._check_distinct()
+        return _encoder.encode(PeerProof(_prove(self._side.key, role=_DIALLER, dialler=self._own, acceptor=welcome.hello)))
+
+    def accepted(self, message: bytes) -> None:
+        """Check the acceptor's last message.
+
+        Raises:
+            PeerRefused: by the other side.
+            InvalidValue: the message is no answer to a proof.
+        """
+        self._answer(_accepted, message, "the answer to a proof is neither an acceptance nor a refusal")
+
+
+class Accepting(_Meeting):
+    """The side that was dialled: send what `greeted` returns, then wait for `proven`, then send `ACCEPTED`."""
+
+    __slots__ = ("_theirs",)
+
+    def __init__(self, side: Side, *, nonce: bytes) -> None:
+        super().__init__(side, nonce=nonce)
+        self._theirs = b""
+
+    def greeted(self, message: bytes) -> bytes:
+        """Take the dialler's hello; returns the welcome.
+
+        A node that has dialled itself is welcomed: it finds out from the welcome, which is proven; a refusal is not.
+
+        Raises:
+            PeerRefused: another cluster, protocol or engine.
+            InvalidValue: the message is no hello.
+        """
+        hello = self._meet(message)
+        self._check_company(hello)
+        self._theirs = message
+        proof = _prove(self._side.key, role=_ACCEPTOR, dialler=message, acceptor=self._own)
+        return _encoder.encode(PeerWelcome(self._own, proof))
+
+    def proven(self, message: bytes) -> Identity:
+        """Check the dialler's proof; returns who it is.
+
+        Raises:
+            PeerRefused: by this side, or, with `told` set, by the other.
+            InvalidValue: the message is no answer to a welcome.
+        """
+        answer = self._answer(_proof, message, "the answer to a welcome is neither a proof nor a refusal")
+        self._check_proof(answer.proof, role=_DIALLER, dialler=self._theirs, acceptor=self._own)
+        self._check_distinct()
+        assert self.peer is not None
+        return self.peer
+
+
+# ── bytes ─────────────────────────────────────────────────────────────────────
+
+_DIALLER = b"shoal peer dialler"
+_ACCEPTOR = b"shoal peer acceptor"
+
+
+def _prove(key: bytes, *, role: bytes, dialler: bytes, acceptor: bytes) -> bytes:
+    """RFC 2104, over the role and the digests of both hellos."""
+    if not key:
+        return b""
+    return hmac.digest(key, role + sha256(dialler).digest() + sha256(acceptor).digest(), "sha256")
+
+
+def _packed(side: Side, *, nonce: bytes) -> bytes:
+    node, name, software = side.identity
+    return _encoder.encode(PeerHello(PEER_PROTOCOL, side.cluster, node, side.opening, name, software, side.engine, nonce))
+
+
+def _decode_hello(packed: bytes) -> PeerHello:
+    """
+    Raises:
+        InvalidValue: it is none.
+        PeerRefused: it speaks another version of the protocol.
+    """
+    version = _decoded(_any_hello, packed, "the first message is no peer's hello").protocol
+    if version != PEER_PROTOCOL:
+        raise PeerRefused(
+            f"one node speaks version {PEER_PROTOCOL} of the peer protocol, the other {version}. Nothing was written. "
+            "Update the older of the two.",
+            reason="protocol",
+        )
+    return _decoded(_hello, packed, "the peer's hello is not understood")
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[_Decoded], message: bytes, what: str) -> _Decoded:
+    if len(message) > HANDSHAKE_BYTES_MAX:
+        raise InvalidValue(
+            f"{what}: it has {len(message)} bytes; a handshake's message has at most {HANDSHAKE_BYTES_MAX}. Nothing was written."
+        )
+    try:
+        return decoder.decode(message)
+    except _UNDECODABLE as reason:
+        raise InvalidValue(f"{what}: {reason}. Nothing was written.") from None
+
+
+def _generation(engine: str) -> list[str]:
+    """Major and minor: pycrdt's wire format is the same within them."""
+    return engine.split(".")[:2]

@@ -1,0 +1,131 @@
+"""What this replica holds durably, hashed for comparison; and what each peer is known to hold.
+
+Laws:
+- Equal digests mean equal durable vectors in every partition.
+- What a peer is known to hold only grows while it stays linked; a link that begins
+  begins with nothing known, for a restored directory holds less than it did.
+- A peer cannot hold what this replica has not made durable under its own origin:
+  such a claim is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from typing import Protocol
+
+from shoal.cluster.messages import Held
+from shoal.crdt.dot import Origin, VersionVector
+from shoal.errors import BadOperation, InvalidValue
+
+PART_BYTES = 8
+
+
+class Replica(Protocol):
+    """The vectors of the node's own replica."""
+
+    def applied(self, partition: int, /) -> VersionVector: ...
+
+    def durable(self, partition: int, /) -> VersionVector: ...
+
+    def partitions(self) -> Iterable[int]:
+        """Those that hold anything durable."""
+        ...
+
+    def own_origin(self) -> Origin | None:
+        """Of this opening; None before its first write."""
+        ...
+
+
+class Parts:
+    """Hashes of the durable vectors, each made anew only when its vector changed."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._made: dict[int, tuple[VersionVector, bytes]] = {}
+
+    def all(self) -> dict[int, bytes]:
+        return {partition: self._part(partition) for partition in sorted(self._replica.partitions())}
+
+    def digest(self) -> bytes:
+        return sha256(b"".join([number.to_bytes(2, "big") + part for number, part in self.all().items()])).digest()
+
+    def _part(self, partition: int) -> bytes:
+        vector = self._replica.durable(partition)
+        made = self._made.get(partition)
+        if made is None or made[0] is not vector:
+            made = self._made[partition] = vector, sha256(vector.pack()).digest()[:PART_BYTES]
+        return made[1]
+
+
+class Knowledge:
+    """What one peer is known to hold. `advanced` collects the partitions in which that grew."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._vectors: dict[int, dict[Origin, int]] = {}
+        self.advanced: set[int] = set()
+
+    def take(self, held: Iterable[Held]) -> None:
+        """
+        Raises:
+            BadOperation: the peer claims what this replica has not issued.
+        """
+        for partition, raw, sequence in held:
+            origin = Origin(raw)
+            self._check_claim(partition, origin, sequence)
+            vector = self._vectors.setdefault(partition, {})
+            if sequence > vector.get(origin, 0):
+                vector[origin] = sequence
+                self.advanced.add(partition)
+
+    def take_vector(self, partition: int, packed: bytes) -> VersionVector:
+        """A whole vector, as the peer sent it.
+
+        Raises:
+            InvalidValue: it is none.
+            BadOperation: as `take`.
+        """
+        try:
+            vector = VersionVector.unpack(packed)
+        except ValueError:
+            raise InvalidValue("a peer sent bytes that are no version vector. Nothing was written.") from None
+        self.take((partition, origin, sequence) for origin, sequence in vector.items())
+        return vector
+
+    def take_all(self) -> None:
+        """The peer holds what this replica holds: the digests are equal."""
+        for partition in self._replica.partitions():
+            self.take((partition, origin, sequence) for origin, sequence in self._replica.durable(partition).items())
+
+    def vector(self, partition: int) -> VersionVector:
+        return VersionVector(self._vectors.get(partition, {}))
+
+    def holds(self, partition: int, wanted: VersionVector) -> bool:
+        vector = self._vectors.get(partition, {})
+        return all(vector.get(origin, 0) >= sequence for origin, sequence in wanted.items())
+
+    def ahead_of(self, partition: int, vector: VersionVector) -> Iterator[tuple[Origin, range]]:
+        """Per origin, the sequences that the peer holds and `vector` does not cover."""
+        for origin, sequence in sorted(self._vectors.get(partition, {}).items()):
+            if sequence > vector[origin]:
+                yield origin, range(vector[origin] + 1, sequence + 1)
+
+    def partitions(self) -> Iterable[int]:
+        return self._vectors
+
+    def origins(self) -> dict[Origin, int]:
+        """How many operations of each origin it is known to hold, over all partitions."""
+        total: dict[Origin, int] = {}
+        for vector in self._vectors.values():
+            for origin, sequence in vector.items():
+                total[origin] = total.get(origin, 0) + sequence
+        return total
+
+    def _check_claim(self, partition: int, origin: Origin, sequence: int) -> None:
+        if sequence < 0 or (origin == self._replica.own_origin() and sequence > self._replica.durable(partition)[origin]):
+            raise BadOperation(
+                f"a peer claims operation {sequence} of origin {origin.hex()} in partition {partition}, which this node has "
+                "not issued. Nothing was written; the link is closed.",
+                reason="claim",
+            )

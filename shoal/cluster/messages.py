@@ -1,0 +1,185 @@
+"""What peers say to each other, byte for byte: each message is one msgpack array that begins with its tag.
+
+Laws:
+- A message names only what its sender holds durably: no operation, and no claim to
+  one, leaves a node before its fsync.
+- Whatever the bytes, decoding returns a message or raises InvalidValue.
+- Fields are only ever added at the end, with a default. Anything else takes a new
+  protocol version in the handshake.
+
+Any message may be lost with its link. Pushes and `Have` are hints that make
+things fast; `Digest`, `Parts`, `Vectors`, `Want` and `Supply` are what guarantees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from shoal.cluster.operation import CHAIN_BYTES
+from shoal.cluster.partition import PARTITIONS
+from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
+from shoal.errors import InvalidValue
+
+Held = tuple[int, bytes, int]  # Partition, origin, sequence: everything up to there is held durably.
+Range = tuple[int, bytes, int, int]  # Partition, origin, first and last sequence.
+RANGES_MAX = 1024  # In one Want.
+
+
+class Shipment(Struct, array_like=True, frozen=True):
+    """An operation on its way: as its origin logged it, with the bytes that its payload names by their hash."""
+
+    partition: int
+    origin: bytes
+    sequence: int
+    chain: bytes  # Of its origin's log, up to and with it.
+    packed: bytes  # The encoded body.
+    attached: bytes  # Opaque here.
+
+    @property
+    def dot(self) -> Dot:
+        return Dot(Origin(self.origin), self.sequence)
+
+
+class Push(Struct, array_like=True, frozen=True, tag=1):
+    """New operations of the sender's own, in its order."""
+
+    operations: Sequence[Shipment | Raw]
+
+
+class Have(Struct, array_like=True, frozen=True, tag=2):
+    """What the sender holds durably, as far as it changed."""
+
+    held: list[Held]
+
+
+class Digest(Struct, array_like=True, frozen=True, tag=3):
+    """A hash over all the sender's durable vectors; answered by `Parts` where it differs from the receiver's."""
+
+    digest: bytes
+
+
+class Parts(Struct, array_like=True, frozen=True, tag=4):
+    """A hash of each partition's durable vector; answered by `Vectors` of those that differ."""
+
+    parts: list[tuple[int, bytes]]
+
+
+class Vectors(Struct, array_like=True, frozen=True, tag=5):
+    """Durable vectors of some partitions, whole; with `answer` the receiver sends its own of the same."""
+
+    vectors: list[tuple[int, bytes]]
+    answer: bool
+
+
+class Want(Struct, array_like=True, frozen=True, tag=6):
+    """Operations that the sender lacks; answered by one `Supply` of as many as fit, or by `Busy`."""
+
+    id: int
+    ranges: list[Range]
+
+
+class Supply(Struct, array_like=True, frozen=True, tag=7):
+    """Operations that were wanted, per partition in a causal order."""
+
+    id: int
+    operations: Sequence[Shipment | Raw]
+
+
+class Busy(Struct, array_like=True, frozen=True, tag=8):
+    """A `Want` that is not served now, and why."""
+
+    id: int
+    reason: str
+    retry_after_ms: int
+
+
+class Trouble(Struct, array_like=True, frozen=True, tag=9):
+    """An operation that the sender of this did not apply, and why."""
+
+    partition: int
+    origin: bytes
+    sequence: int
+    reason: str
+    message: str
+
+
+Message = Push | Have | Digest | Parts | Vectors | Want | Supply | Busy | Trouble
+
+
+class _Push(Struct, array_like=True, frozen=True, tag=1):
+    operations: list[Shipment]
+
+
+class _Supply(Struct, array_like=True, frozen=True, tag=7):
+    id: int
+    operations: list[Shipment]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[_Push | Have | Digest | Parts | Vectors | Want | _Supply | Busy | Trouble] = (
+    msgspec.msgpack.Decoder(_Push | Have | Digest | Parts | Vectors | Want | _Supply | Busy | Trouble)
+)
+_T = TypeVar("_T")
+
+
+def encode(message: Message) -> bytes:
+    return _encoder.encode(message)
+
+
+def encode_shipment(shipment: Shipment) -> Raw:
+    """Once, for all the messages that it goes out in."""
+    return Raw(_encoder.encode(shipment))
+
+
+def decode(packed: bytes) -> Message:
+    """
+    Raises:
+        InvalidValue: these bytes are no message; the message says why.
+    """
+    try:
+        message = _decoder.decode(packed)
+    except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
+        raise InvalidValue(f"a peer's message is not understood ({error}). Nothing of it was written.") from None
+    match message:
+        case _Push(operations):
+            _check_shipments(operations)
+            return Push(operations)
+        case _Supply(id, operations):
+            _check_shipments(operations)
+            return Supply(id, operations)
+        case Have(held):
+            _check_places((partition, origin) for partition, origin, _ in held)
+        case Want(_, ranges):
+            _check_ranges(ranges)
+        case Parts(parts) | Vectors(parts):
+            _check_places((partition, bytes(ORIGIN_BYTES)) for partition, _ in parts)
+    return message
+
+
+def slices(operations: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
+    """`operations` in runs of at most `size`, in order."""
+    for start in range(0, len(operations), size):
+        yield operations[start : start + size]
+
+
+def _check_shipments(operations: list[Shipment]) -> None:
+    for shipment in operations:
+        if not 0 <= shipment.partition < PARTITIONS or len(shipment.origin) != ORIGIN_BYTES:
+            raise InvalidValue("a peer's message names a partition or an origin that cannot be. Nothing of it was written.")
+        if len(shipment.chain) != CHAIN_BYTES or not 0 < shipment.sequence < 1 << 63:
+            raise InvalidValue("a peer sent an operation without a chain hash or a sequence. Nothing of it was written.")
+
+
+def _check_places(places: Iterator[tuple[int, bytes]]) -> None:
+    if not all(0 <= partition < PARTITIONS and len(origin) == ORIGIN_BYTES for partition, origin in places):
+        raise InvalidValue("a peer's message names a partition or an origin that cannot be. Nothing was written.")
+
+
+def _check_ranges(ranges: list[Range]) -> None:
+    _check_places((partition, origin) for partition, origin, _, _ in ranges)
+    if len(ranges) > RANGES_MAX or not all(0 < first <= last < 1 << 63 for _, _, first, last in ranges):
+        raise InvalidValue("a peer wants ranges that cannot be. Nothing was written.")

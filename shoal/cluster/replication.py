@@ -1,0 +1,411 @@
+"""Replication among peers, as a state machine: messages and time in, effects out.
+
+    linked · unlinked · receive · deliver · issued · stored · refused · tick   →   take_outbox
+
+Laws:
+- The caller carries out the outbox, in order, before it calls again; `Apply` in it
+  hands out operations that are causally ready.
+- What is stored comes before what is sent: own operations are pushed once `issued`
+  says that they are durable, others acknowledged once `stored` does.
+- Pushes and acknowledgements may be lost. Vectors are compared with some peer every
+  interval, and what is missing is wanted from whoever holds it, from one peer
+  at a time per partition, and from each peer one answer at a time.
+- An operation that cannot be applied is quarantined: it and what follows it in its
+  origin's log are not applied, and not asked for, until its time is over.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from msgspec import Raw
+
+from shoal.cluster import operation
+from shoal.cluster.delivery import Arrival, Delivery
+from shoal.cluster.knowledge import Knowledge, Parts, Replica
+from shoal.cluster.messages import (
+    RANGES_MAX,
+    Busy,
+    Digest,
+    Have,
+    Held,
+    Message,
+    Push,
+    Range,
+    Shipment,
+    Supply,
+    Trouble,
+    Vectors,
+    Want,
+)
+from shoal.cluster.messages import Parts as PartsMessage
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.errors import BadOperation, InvalidValue, ShoalError
+
+PARTITIONS_WANTED_MAX = 64  # In one Want.
+
+
+class Limits(NamedTuple):
+    sync_interval_s: float
+    grace_s: float  # How long something may be missing, since it is mostly on its way, before it is asked for.
+    answer_s: float  # How long a Want waits for its answer.
+    push_bytes_max: int
+    early_bytes_max: int
+    quarantine_max: int
+    quarantine_s: float
+
+
+class Send(NamedTuple):
+    peers: Sequence[bytes]
+    message: Message
+
+
+class Apply(NamedTuple):
+    """Store `ready`, in this order; compare `again` with what is stored under the same dots."""
+
+    peer: bytes
+    ready: list[Arrival]
+    again: list[Arrival]
+
+
+class Read(NamedTuple):
+    """Answer a peer's Want from the log."""
+
+    peer: bytes
+    want: Want
+
+
+Effect = Send | Apply | Read
+
+
+class Quarantined(NamedTuple):
+    sequence: int
+    until: float
+    reason: str
+
+
+@dataclass(slots=True)
+class _Wanting:
+    id: int
+    since: float
+    partitions: frozenset[int]
+
+
+@dataclass(slots=True)
+class _PeerState:
+    known: Knowledge
+    linked: bool = False
+    doubtful: dict[int, float] = field(default_factory=dict)  # Partitions in which it is ahead, and since when.
+    wanting: _Wanting | None = None
+    pause_until: float = 0.0
+    unsaid: dict[tuple[int, Origin], int] = field(default_factory=dict)  # What we hold and have not told it.
+
+
+class Replication:
+    """`random` gives a float in [0, 1)."""
+
+    def __init__(self, replica: Replica, *, limits: Limits, random: Callable[[], float]) -> None:
+        self._replica = replica
+        self._limits = limits
+        self._random = random
+        self._parts = Parts(replica)
+        self._delivery = Delivery(replica.applied, bytes_max=limits.early_bytes_max)
+        self._peers: dict[bytes, _PeerState] = {}
+        self._outbox: list[Effect] = []
+        self._quarantined: OrderedDict[tuple[int, Origin], Quarantined] = OrderedDict()
+        self._next_sync = 0.0
+        self._last_id = 0
+
+    # ── links ─────────────────────────────────────────────────────────────────
+
+    def admitted(self, peer: bytes) -> None:
+        """A link from `peer` begins: what it said on an older one need not hold any more."""
+        state = self._state(peer)
+        state.known, state.wanting = Knowledge(self._replica), None
+        state.doubtful.clear()
+        if state.linked:
+            self._send(peer, Digest(self._parts.digest()))
+
+    def linked(self, peer: bytes) -> None:
+        """Messages can be sent to `peer` from now on."""
+        state = self._state(peer)
+        state.linked, state.wanting, state.pause_until = True, None, 0.0
+        state.unsaid.clear()
+        # The other side says the same: whoever lacks something finds out at once.
+        self._send(peer, Digest(self._parts.digest()))
+
+    def unlinked(self, peer: bytes) -> None:
+        state = self._state(peer)
+        state.linked, state.wanting = False, None
+        state.unsaid.clear()
+
+    # ── messages ──────────────────────────────────────────────────────────────
+
+    def receive(self, peer: bytes, message: Message, now: float) -> None:
+        """Take any message but those that bring operations: these are handed to `deliver`, in slices.
+
+        Raises:
+            BadOperation: it claims what cannot be.
+            InvalidValue: it holds bytes that are no vector.
+        """
+        state = self._state(peer)
+        match message:
+            case Have(held):
+                state.known.take(held)
+            case Digest(digest):
+                self._compare(peer, state, digest)
+            case PartsMessage(parts):
+                self._compare_parts(peer, dict(parts))
+            case Vectors(vectors, answer):
+                self._take_vectors(peer, state, vectors, answer=answer, now=now)
+            case Want():
+                self._outbox.append(Read(peer, message))
+            case Busy(id, _, retry_after_ms):
+                if state.wanting is not None and state.wanting.id == id:
+                    state.wanting, state.pause_until = None, now + retry_after_ms / 1000
+
+    def deliver(self, peer: bytes, shipments: Iterable[Shipment], now: float) -> None:
+        """Some of the operations of a Push or Supply."""
+        state = self._state(peer)
+        arrivals = [arrival for shipment in shipments if (arrival := self._arrival(peer, state, shipment, now)) is not None]
+        found = self._delivery.take(arrivals)
+        for arrival in found.early:
+            state.doubtful.setdefault(arrival.shipment.partition, now)
+        if found.ready or found.again:
+            self._outbox.append(Apply(peer, found.ready, found.again))
+
+    def supplied(self, peer: bytes, supply: Supply, now: float) -> None:
+        """A Want was answered. Called ahead of delivering what it brought, so that the next answer is made meanwhile."""
+        state = self._state(peer)
+        if state.wanting is None or state.wanting.id != supply.id:
+            return
+        fetched, state.wanting = state.wanting.partitions, None
+        brought: dict[int, dict[Origin, int]] = {}
+        for shipment in supply.operations:
+            if isinstance(shipment, Shipment):
+                vector = brought.setdefault(shipment.partition, {})
+                vector[Origin(shipment.origin)] = max(shipment.sequence, vector.get(Origin(shipment.origin), 0))
+        if not brought:
+            # It has nothing for us there, whatever it said: its next vectors will tell.
+            for partition in fetched:
+                state.doubtful.pop(partition, None)
+        self._want(peer, state, now, expected={partition: VersionVector(vector) for partition, vector in brought.items()})
+
+    def _arrival(self, peer: bytes, state: _PeerState, shipment: Shipment, now: float) -> Arrival | None:
+        place = shipment.partition, shipment.dot.origin
+        quarantined = self._quarantined.get(place)
+        if quarantined is not None and shipment.sequence >= quarantined.sequence and now < quarantined.until:
+            return None
+        try:
+            arrival = Arrival(shipment, operation.decode(shipment.packed), shipment.dot)
+            # Its sender holds it, and all that it depends on.
+            partition = shipment.partition
+            state.known.take((partition, origin, sequence) for origin, sequence in arrival.body.context)
+            state.known.take([(partition, shipment.origin, shipment.sequence)])
+            waiting = self._delivery.waits(shipment.partition, arrival.dot)
+            if waiting is not None and waiting.shipment.chain != shipment.chain:
+                raise taken(shipment)
+        except (InvalidValue, BadOperation) as error:
+            self.refused(peer, shipment, error, now)
+            return None
+        return arrival
+
+    # ── comparing ─────────────────────────────────────────────────────────────
+
+    def _compare(self, peer: bytes, state: _PeerState, digest: bytes) -> None:
+        if digest == self._parts.digest():
+            state.known.take_all()
+        else:
+            self._send(peer, PartsMessage(list(self._parts.all().items())))
+
+    def _compare_parts(self, peer: bytes, theirs: dict[int, bytes]) -> None:
+        ours = self._parts.all()
+        differing = [
+            partition for partition in sorted(ours.keys() | theirs.keys()) if ours.get(partition) != theirs.get(partition)
+        ]
+        if differing:
+            self._send(peer, self._vectors(differing, answer=True))
+
+    def _take_vectors(
+        self, peer: bytes, state: _PeerState, vectors: list[tuple[int, bytes]], *, answer: bool, now: float
+    ) -> None:
+        for partition, packed in vectors:
+            theirs = state.known.take_vector(partition, packed)
+            if not self._replica.applied(partition).dominates(theirs):
+                state.doubtful.setdefault(partition, now)
+        if answer:
+            self._send(peer, self._vectors([partition for partition, _ in vectors], answer=False))
+
+    def _vectors(self, partitions: Iterable[int], *, answer: bool) -> Vectors:
+        return Vectors([(partition, self._replica.durable(partition).pack()) for partition in partitions], answer)
+
+    def hurry(self, partition: int, now: float) -> None:
+        """Somebody waits for what a partition lacks: ask everyone for their vector, and what is missing at once."""
+        for peer, state in self._peers.items():
+            if state.linked:
+                self._send(peer, self._vectors([partition], answer=True))
+                state.doubtful[partition] = now - self._limits.grace_s
+
+    # ── wanting ───────────────────────────────────────────────────────────────
+
+    def _want(self, peer: bytes, state: _PeerState, now: float, *, expected: dict[int, VersionVector] | None = None) -> None:
+        """Ask `peer` for what it holds and we lack, unless it is answering already. `expected` is about to be applied."""
+        if not state.linked or state.wanting is not None or now < state.pause_until:
+            return
+        fetched = {partition for other in self._peers.values() if other.wanting for partition in other.wanting.partitions}
+        ranges: list[Range] = []
+        for partition, since in list(state.doubtful.items()):
+            if now - since < self._limits.grace_s or partition in fetched:
+                continue
+            vector = self._replica.applied(partition)
+            if expected is not None and partition in expected:
+                vector = vector.join(expected[partition])
+            lacking = self._lacking(state, partition, vector, now)
+            if lacking:
+                ranges += lacking
+            elif expected is None or partition not in expected:
+                del state.doubtful[partition]
+            if len(ranges) >= RANGES_MAX // 2 or len({place[0] for place in ranges}) >= PARTITIONS_WANTED_MAX:
+                break
+        if ranges:
+            self._last_id += 1
+            state.wanting = _Wanting(self._last_id, now, frozenset(place[0] for place in ranges))
+            self._send(peer, Want(self._last_id, ranges[:RANGES_MAX]))
+
+    def _lacking(self, state: _PeerState, partition: int, vector: VersionVector, now: float) -> list[Range]:
+        lacking: list[Range] = []
+        for origin, missing in state.known.ahead_of(partition, vector):
+            first, last = missing.start, missing.stop - 1
+            while first <= last and self._delivery.waits(partition, Dot(origin, first)) is not None:
+                first += 1
+            quarantined = self._quarantined.get((partition, origin))
+            if quarantined is not None and now < quarantined.until:
+                last = min(last, quarantined.sequence - 1)
+            if last >= first:
+                lacking.append((partition, origin, first, last))
+        return lacking
+
+    # ── what the node did ─────────────────────────────────────────────────────
+
+    def issued(self, operations: Iterable[Raw]) -> None:
+        """Own operations, encoded, that became durable: push them to everyone."""
+        peers = [peer for peer, state in self._peers.items() if state.linked]
+        if not peers:
+            return
+        batch: list[Raw] = []
+        size = 0
+        for shipment in operations:
+            length = len(memoryview(shipment))
+            if batch and size + length > self._limits.push_bytes_max:
+                self._outbox.append(Send(peers, Push(batch)))
+                batch, size = [], 0
+            batch.append(shipment)
+            size += length
+        if batch:
+            self._outbox.append(Send(peers, Push(batch)))
+
+    def stored(self, operations: Iterable[tuple[bytes, int, Dot]]) -> None:
+        """Operations, with the peer that each came from, became durable: acknowledge to it at once, to the others soon."""
+        said: dict[bytes, dict[tuple[int, Origin], int]] = {}
+        for source, partition, dot in operations:
+            place = partition, dot.origin
+            for peer, state in self._peers.items():
+                if state.linked:
+                    told = said.setdefault(peer, {}) if peer == source else state.unsaid
+                    told[place] = max(dot.sequence, told.get(place, 0))
+        for peer, held in said.items():
+            self._send(peer, Have(_held(held)))
+
+    def refused(self, peer: bytes, shipment: Shipment, error: ShoalError, now: float) -> None:
+        """An operation could not be applied: tell its sender, and leave it alone for a while."""
+        place = shipment.partition, shipment.dot.origin
+        known = self._quarantined.pop(place, None)
+        sequence = shipment.sequence if known is None else min(shipment.sequence, known.sequence)
+        self._quarantined[place] = Quarantined(sequence, now + self._limits.quarantine_s, error.message)
+        while len(self._quarantined) > self._limits.quarantine_max:
+            self._quarantined.popitem(last=False)
+        self._delivery.drop(shipment.partition)
+        reason = error.detail.get("reason")
+        self._send(
+            peer,
+            Trouble(
+                shipment.partition,
+                shipment.origin,
+                shipment.sequence,
+                reason if isinstance(reason, str) else error.code,
+                error.message[:1000],
+            ),
+        )
+
+    def tick(self, now: float) -> None:
+        """What is due by now: acknowledgements, comparisons, and whatever is missing still."""
+        for peer, state in self._peers.items():
+            if not state.linked:
+                continue
+            if state.unsaid:
+                unsaid, state.unsaid = state.unsaid, {}
+                self._send(peer, Have(_held(unsaid)))
+            if state.wanting is not None and now - state.wanting.since > self._limits.answer_s:
+                state.wanting = None
+            if state.doubtful:
+                self._want(peer, state, now)
+        if now >= self._next_sync:
+            # Jitter, so that nodes which started together do not compare together for ever.
+            self._next_sync = now + self._limits.sync_interval_s * (0.5 + self._random())
+            linked = sorted(peer for peer, state in self._peers.items() if state.linked)
+            if linked:
+                self._send(linked[int(self._random() * len(linked))], Digest(self._parts.digest()))
+
+    def take_outbox(self) -> list[Effect]:
+        outbox, self._outbox = self._outbox, []
+        return outbox
+
+    # ── for the caller ────────────────────────────────────────────────────────
+
+    def known(self, peer: bytes) -> Knowledge:
+        """What `peer` is known to hold."""
+        return self._state(peer).known
+
+    def digest(self) -> bytes:
+        return self._parts.digest()
+
+    @property
+    def early(self) -> int:
+        """Operations that wait for others."""
+        return len(self._delivery)
+
+    def quarantined(self) -> list[str]:
+        return [
+            f"operation {found.sequence} of {origin.hex()} in partition {partition}: {found.reason}"
+            for (partition, origin), found in self._quarantined.items()
+        ]
+
+    def _state(self, peer: bytes) -> _PeerState:
+        state = self._peers.get(peer)
+        if state is None:
+            state = self._peers[peer] = _PeerState(Knowledge(self._replica))
+        return state
+
+    def forget(self, peer: bytes) -> None:
+        """A peer that is no member any more."""
+        self._peers.pop(peer, None)
+
+    def _send(self, peer: bytes, message: Message) -> None:
+        self._outbox.append(Send((peer,), message))
+
+
+def taken(shipment: Shipment) -> BadOperation:
+    """Another operation has this one's dot."""
+    return BadOperation(
+        f"operation {shipment.sequence} of origin {shipment.origin.hex()} in partition {shipment.partition} came with another "
+        "content than before: two nodes write under one origin, or one was altered. Nothing of it was written. "
+        "Compare the nodes with `shoal verify`.",
+        reason="dot-taken",
+    )
+
+
+def _held(said: dict[tuple[int, Origin], int]) -> list[Held]:
+    return [(partition, origin, sequence) for (partition, origin), sequence in said.items()]
