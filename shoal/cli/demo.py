@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 
 from shoal.cli.execution import FAILED, execute, failure, interruptible
-from shoal.demo.run import Options, run
+from shoal.demo.embedded import run_embedded
+from shoal.demo.stage import Options
 from shoal.demo.supervisor import MODULES_MIN, WorkerFailed
 
 PANEL = "Run"
@@ -45,7 +46,7 @@ def demo(
     Example: shoal demo --limit 300 --keep
     """
     options = Options(agents=agents, limit=limit, keep=keep, data=data)
-    work = run(options, console=Console(), random=SystemRandom(), now_s=time.monotonic)
+    work = run_embedded(options, console=Console(), random=SystemRandom(), now_s=time.monotonic)
     try:
         agreed = execute(interruptible(work))
     except WorkerFailed as error:

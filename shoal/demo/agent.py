@@ -1,13 +1,15 @@
 """One agent: it surveys its share of the modules, and saves a checkpoint of its thread after each.
 
-The law of the replay: a crash may fall between any two writes of a module, and
-the agent then does that module again, from its last checkpoint. So each write
-is such that making it twice is making it once, and the checkpoint comes last:
+The law of the replay: a crash, of the agent or of the node that it talks to,
+may fall between any two writes of a module, and the agent then does that module
+again, from its last checkpoint. So each write is such that making it twice is
+making it once, and the checkpoint comes last:
 
 - the journal's event and the counters' adds carry the module as their
   idempotency key;
 - the document's map holds one entry per module, and the same one each time;
-- the checkpoint that says "done" is saved once all of these are acknowledged.
+- the checkpoint that says "done" is saved once all of these are acknowledged,
+  under a key of its own: its parent and its state are the same each time.
 
 The six adds are one batch, since the tag `{totals}` puts the counters into one
 partition: they count together or not at all. A thread named `{totals}/agent-1`
@@ -32,6 +34,10 @@ DOCUMENT = "library"
 ROOT = "modules"
 
 
+class Rewound(Exception):
+    """A store showed an agent an older checkpoint than it had acknowledged: a broken promise."""
+
+
 def thread_name(agent: int) -> str:
     """Agents are numbered from 0 in code, and from 1 for people."""
     return f"agent-{agent + 1}"
@@ -42,10 +48,11 @@ def counter_name(figure: str) -> str:
 
 
 class Agent:
-    """Use: `await resume()`, then `await survey(module)` for each of `remaining`, in order."""
+    """Use: `await resume()`, then `await record(module, figures)` for each of `remaining`, in order."""
 
     def __init__(self, number: int, *, space: Space, document: Document, modules: Sequence[str]) -> None:
         self.number = number
+        self.checkpoint = ""  # The id of the last one that it saved or loaded.
         self._space = space
         self._document = document
         self._modules = modules
@@ -65,34 +72,40 @@ class Agent:
         """Continue where the thread's last checkpoint was saved; without one, at the beginning.
 
         Raises:
+            Rewound: that checkpoint is older than the last one that was acknowledged to this agent.
             ShoalError: the store could not be read.
         """
-        try:
-            state: dict[str, Any] = (await self._thread.load()).state
-        except NotFound:
-            return
-        self._done = list(state["done"])
-        self._figures = Figures(**state["figures"])
+        done, figures, checkpoint = await self._last()
+        if len(done) < len(self._done):
+            raise Rewound(
+                f"{thread_name(self.number)} had {len(self._done)} modules acknowledged, and was then shown a checkpoint of {len(done)}"
+            )
+        self._done, self._figures, self.checkpoint = done, figures, checkpoint
 
-    async def record(self, module: str, figures: Figures) -> str:
-        """Write one module's figures everywhere; return the id of the checkpoint that closes it.
+    async def record(self, module: str, figures: Figures) -> None:
+        """Write one module's figures everywhere; `checkpoint` is then the one that closes it.
 
         Raises:
-            ShoalError: some of the writes may have been made. Recording the module again is safe.
+            ShoalError: some of the writes may have been made. After `resume`, recording the module again is safe.
         """
-        await asyncio.gather(self._write_event(module, figures), self._write_entry(module, figures), self._add(module, figures))
-        self._done.append(module)
-        self._figures = self._figures.plus(figures)
-        checkpoint = await self._thread.save(self._state(), metadata={"module": module})
-        return checkpoint.id
+        writes = (self._write_event(module, figures), self._write_entry(module, figures), self._add(module, figures))
+        # All are waited for, so that a repetition meets none of them under way.
+        for outcome in await asyncio.gather(*writes, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        done, total = [*self._done, module], self._figures.plus(figures)
+        saved = await self._thread.save(
+            _state(done, total), metadata={"module": module}, key=f"{thread_name(self.number)}/{module}"
+        )
+        self._done, self._figures, self.checkpoint = done, total, saved.id
 
-    def _state(self) -> dict[str, Any]:
-        return {
-            "done": self._done,
-            "position": len(self._done),
-            "last": self._done[-1],
-            "figures": self._figures._asdict(),
-        }
+    async def _last(self) -> tuple[list[str], Figures, str]:
+        try:
+            found = await self._thread.load()
+        except NotFound:
+            return [], Figures(), ""
+        state = found.state
+        return list(state["done"]), Figures(**state["figures"]), found.id
 
     async def _write_event(self, module: str, figures: Figures) -> None:
         await self._thread.journal.append({"module": module, "figures": figures._asdict()}, key=module)
@@ -105,6 +118,10 @@ class Agent:
         async with self._space.batch() as batch:
             for name, amount in figures._asdict().items():
                 batch.counter(counter_name(name)).add(amount, key=module)
+
+
+def _state(done: list[str], figures: Figures) -> dict[str, Any]:
+    return {"done": done, "position": len(done), "last": done[-1], "figures": figures._asdict()}
 
 
 # The event, the document's update, the batch of adds, the checkpoint.

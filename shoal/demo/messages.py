@@ -1,7 +1,8 @@
-"""What the supervisor and its worker tell each other: JSON, one message a line, over the worker's pipes.
+"""What the supervisor and its workers tell each other: JSON, one message a line, over the workers' pipes.
 
-The supervisor sends one `Plan` and then keeps the pipe open: its end is the
-news that the supervisor is gone. The worker answers with the rest.
+The supervisor sends a plan first (a `Plan` to the embedded form's worker, a
+`CrewPlan` to a node's agents), and keeps the pipe open: its end is the news that
+the supervisor is gone. The workers answer with the rest.
 """
 
 from __future__ import annotations
@@ -23,8 +24,26 @@ class Plan(Struct, frozen=True, tag="plan"):
     modules_max: int
 
 
+class CrewPlan(Struct, frozen=True, tag="crew"):
+    """What the agents at one node are to do."""
+
+    urls: str  # Of all nodes, their own first.
+    root: str
+    modules: list[str]
+    agents: int  # In all crews.
+    members: list[int]  # Those of this crew.
+    # Per gate, and per member: with so many modules done it waits, until the
+    # supervisor opened the gate. So neither the node's death nor its return
+    # can come after the work, however fast that is.
+    gates: list[list[int]]
+
+
+class OpenGate(Struct, frozen=True, tag="open"):
+    """To a crew: the next gate is open."""
+
+
 class Ready(Struct, frozen=True, tag="ready"):
-    """The store is open, and each agent has loaded its last checkpoint."""
+    """The store is there, and each agent has loaded its last checkpoint."""
 
     positions: list[int]  # Per agent: how many of its modules it found done.
 
@@ -44,6 +63,17 @@ class Saved(Struct, frozen=True, tag="saved"):
     position: int
     checkpoint: str
     operations: int
+    node: str = ""  # The id of the node that the agent is connected to by now.
+
+
+class Resumed(Struct, frozen=True, tag="resumed"):
+    """An agent found another node behind its connection, or none, and loaded its last checkpoint again."""
+
+    agent: int
+    position: int
+    checkpoint: str
+    node: str
+    reason: str  # The error that it met; empty if the client had taken it to another node by itself.
 
 
 class Finished(Struct, frozen=True, tag="finished"):
@@ -56,14 +86,15 @@ class Failed(Struct, frozen=True, tag="failed"):
     reason: str
 
 
-Message = Ready | Writing | Saved | Finished | Failed
+Message = Ready | Writing | Saved | Resumed | Finished | Failed
 
 _encoder = msgspec.json.Encoder()
 _plans = msgspec.json.Decoder(Plan)
+_orders: msgspec.json.Decoder[CrewPlan | OpenGate] = msgspec.json.Decoder(CrewPlan | OpenGate)
 _messages: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
-def to_line(message: Plan | Message) -> bytes:
+def to_line(message: Plan | CrewPlan | OpenGate | Message) -> bytes:
     """The message with its newline: JSON escapes every other newline in it."""
     return _encoder.encode(message) + b"\n"
 
@@ -71,6 +102,11 @@ def to_line(message: Plan | Message) -> bytes:
 def read_plan(line: bytes) -> Plan:
     """Raises msgspec.DecodeError if `line` is no plan."""
     return _plans.decode(line)
+
+
+def read_order(line: bytes) -> CrewPlan | OpenGate:
+    """Raises msgspec.DecodeError if `line` is nothing that a crew is told."""
+    return _orders.decode(line)
 
 
 def read_message(line: bytes) -> Message:

@@ -108,8 +108,8 @@ class _Life:
             await self._permit()
             figures = await asyncio.get_running_loop().run_in_executor(self._parser, _count, Path(self._plan.root, module))
             _say(Writing(agent.number, module))
-            checkpoint = await agent.record(module, figures)
-            _say(Saved(agent.number, module, agent.position, checkpoint, OPERATIONS_PER_MODULE))
+            await agent.record(module, figures)
+            _say(Saved(agent.number, module, agent.position, agent.checkpoint, OPERATIONS_PER_MODULE))
 
     async def _permit(self) -> None:
         """Return if one more module may be begun in this life; else wait, for ever, to be killed."""

@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 import shoal
 from shoal.cli.main import app
 from shoal.demo.agent import SPACE, thread_name
-from shoal.demo.run import Options, run
+from shoal.demo.embedded import run_embedded as run
+from shoal.demo.stage import Options
 from shoal.errors import InvalidInput
 
 DEMO = (sys.executable, "-m", "shoal.cli", "demo")
@@ -126,10 +127,14 @@ KEYLESS_EVENT = """
     Journal.append = twice
     worker.main()
 """
-FORGETFUL = """
+RASH = """
     from shoal.demo import agent, worker
-    async def nothing(self): pass
-    agent.Agent.resume = nothing
+    true = agent.Agent.resume
+    async def one_too_far(self):
+        await true(self)
+        if self.position:
+            self._done.append(self.remaining[0])
+    agent.Agent.resume = one_too_far
     worker.main()
 """
 
@@ -138,9 +143,9 @@ FORGETFUL = """
     ("worker", "where"),
     [
         (KEYLESS_EVENT, "journal of agent-1, events for"),
-        (FORGETFUL, "thread agent-1, checkpoints"),
+        (RASH, "thread agent-1, checkpoints"),
     ],
-    ids=["events without their key", "agents that do not resume"],
+    ids=["events without their key", "agents that resume one too far"],
 )
 async def test_a_worker_with_a_planted_fault_is_found_out(tmp_path: Path, worker: str, where: str) -> None:
     agreed, said = await run_with(tmp_path, worker)
@@ -198,7 +203,7 @@ def test_a_refused_directory_is_exit_code_1_and_one_plain_line(tmp_path: Path) -
 
 
 def test_a_worker_that_fails_is_exit_code_1_and_one_plain_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("shoal.demo.run.tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("shoal.demo.stage.tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(
         "shoal.cli.demo.Options", lambda **given: Options(**given, worker=(sys.executable, "-c", "raise SystemExit(3)"))
     )
