@@ -32,7 +32,9 @@ class Config(Struct, frozen=True, kw_only=True):
     sync_interval_s: float = 0.5  # Between two comparisons with some peer, with jitter.
     peer_message_bytes_max: int = 40 * MiB  # From a peer; an operation may hold a whole request.
     peer_send_bytes_max: int = 8 * MiB  # Waiting for one peer; past it pushes are dropped, and fetched by sync.
-    peer_heartbeat_s: float = 5.0
+    peer_heartbeat_s: float = 5.0  # A silent link is asked after so long, closed half as long after; a stalled one after twice.
+    peer_connect_timeout_s: float = 2.0  # For one attempt to reach a peer, at most connect_timeout_s.
+    peer_links_max: int = 64  # Accepted from peers, those that still shake hands among them.
     push_bytes_max: int = 256 * KiB  # In one message, but for its first operation.
     supply_bytes_max: int = 256 * KiB  # The same, of operations that a peer asked for.
     early_bytes_max: int = 16 * MiB  # Operations that arrived before those they depend on.
@@ -62,6 +64,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     # Client.
     connect_timeout_s: float = 10.0
+    failover_timeout_s: float = 2.0  # With several addresses: to connect to one, and for a silent one to answer a ping.
     request_timeout_s: float = 30.0
     reconnect_delay_s_max: float = 2.0
     client_requests_max: int = 4096  # Under way at once; more callers wait.

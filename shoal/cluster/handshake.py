@@ -275,9 +275,7 @@ def _decode_hello(packed: bytes) -> PeerHello:
 
 def _decoded(decoder: msgspec.msgpack.Decoder[_Decoded], message: bytes, what: str) -> _Decoded:
     if len(message) > HANDSHAKE_BYTES_MAX:
-        raise InvalidValue(
-            f"{what}: it has {len(message)} bytes; a handshake's message has at most {HANDSHAKE_BYTES_MAX}. Nothing was written."
-        )
+        raise InvalidValue(f"{what}: it has {len(message)} bytes of at most {HANDSHAKE_BYTES_MAX}. Nothing was written.")
     try:
         return decoder.decode(message)
     except _UNDECODABLE as reason:
