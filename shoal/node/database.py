@@ -12,29 +12,32 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
 import msgspec
 
 from shoal.cluster import operation
-from shoal.cluster.partition import partition_of
+from shoal.cluster.messages import Shipment
 from shoal.config import Config
 from shoal.crdt import document
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
-from shoal.crdt.rows import Stamp, successor
+from shoal.crdt.rows import Stamp
 from shoal.errors import InvalidValue, KeyExpired, KeyReused, SpansPartitions, StoreCorrupt, TooLarge
 from shoal.node import mutation, scalars
+from shoal.node.catalog import Catalog
 from shoal.node.decision import Decision, WriteReply
 from shoal.node.documents import Documents, Place
 from shoal.node.environment import Environment
-from shoal.node.feed import Feed, Staged
-from shoal.node.mutation import Mutation
+from shoal.node.feed import LABELS, Feed, Staged
+from shoal.node.incoming import Incoming
+from shoal.node.mutation import Attached, Mutation
 from shoal.node.opening import Opening
+from shoal.node.outgoing import Outgoing
 from shoal.node.partitions import Partition, Partitions
-from shoal.node.recent import Recent
+from shoal.node.target import SingleWrite, Target, target_of
 from shoal.node.threads import Threads
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol import requests
@@ -42,21 +45,6 @@ from shoal.protocol.keys import key_wall_ms
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
-from shoal.storage.keys import Kind
-
-SingleWrite = requests.Save | requests.Append | requests.Update | requests.Patch | requests.Add | requests.Assign
-
-
-class Target(NamedTuple):
-    """The object that a request is about."""
-
-    kind: Kind
-    space: str
-    name: str
-
-    @property
-    def partition(self) -> int:
-        return partition_of(self.space, self.name)
 
 
 class Writing(NamedTuple):
@@ -65,6 +53,14 @@ class Writing(NamedTuple):
     transaction: Transaction
     partition: Partition
     key: str | None  # The request's idempotency key.
+
+
+class Logged(NamedTuple):
+    """An operation that was issued here and written, and is not durable yet."""
+
+    number: int  # Of the storage write.
+    partition: Partition
+    shipment: Shipment
 
 
 class Issued(NamedTuple):
@@ -81,34 +77,8 @@ class Receipt(msgspec.Struct, array_like=True, frozen=True):
     reply: requests.AnyReply
 
 
-# Objects known to be in the catalog, so that a write need not look again.
-_LISTED_MAX = 65536
-
-_LABELS: dict[Kind, requests.ObjectKind] = {
-    Kind.THREAD: "thread",
-    Kind.DOCUMENT: "document",
-    Kind.COUNTER: "counter",
-    Kind.REGISTER: "register",
-}
-
 _encoder = msgspec.msgpack.Encoder()
 _receipt = msgspec.msgpack.Decoder(Receipt)
-
-
-def target_of(request: SingleWrite | requests.AnyRead) -> Target:
-    match request:
-        case requests.Save() | requests.Append() | requests.Load() | requests.History() | requests.Heads():
-            return Target(Kind.THREAD, request.space, request.thread)
-        case requests.ReadJournal():
-            return Target(Kind.THREAD, request.space, request.thread)
-        case requests.Update() | requests.Patch() | requests.ReadDocument() | requests.ReadDocumentJson():
-            return Target(Kind.DOCUMENT, request.space, request.document)
-        case requests.Add() | requests.ReadCounter():
-            return Target(Kind.COUNTER, request.space, request.counter)
-        case requests.Assign() | requests.ReadRegister():
-            return Target(Kind.REGISTER, request.space, request.register)
-        case _:
-            raise AssertionError(f"{type(request).__name__} is about no object")
 
 
 class Database:
@@ -122,10 +92,22 @@ class Database:
         self._config = config
         self._feed = feed
         self._clock = HybridClock()
-        self._partitions = Partitions(storage, self._clock)
+        self.partitions = Partitions(storage, self._clock)
         self.threads = Threads(config)
         self.documents = Documents(config, environment)
-        self._listed: Recent[Target] = Recent(_LISTED_MAX)
+        self.catalog = Catalog(storage)
+        self.outgoing = Outgoing(storage, self.partitions)
+        self.incoming = Incoming(
+            storage,
+            commit,
+            partitions=self.partitions,
+            clock=self._clock,
+            opening=opening,
+            documents=self.documents,
+            catalog=self.catalog,
+            feed=feed,
+        )
+        self.on_logged: Callable[[Logged], None] | None = None  # With peers: told of every operation issued here.
         self.operations = 0
 
     # ── writes ────────────────────────────────────────────────────────────────
@@ -147,7 +129,7 @@ class Database:
         """
         writes: Sequence[SingleWrite] = request.writes if isinstance(request, requests.Batch) else (request,)
         targets = [target_of(write) for write in writes]
-        partition = self._partitions.load(targets[0].partition)
+        partition = self.partitions.load(targets[0].partition)
         if key is not None and (known := self._known(partition, key, request)) is not None:
             return known
         writing = Writing(Transaction(self._storage), partition, key)
@@ -162,6 +144,7 @@ class Database:
         stamp = self._stamp(writing)
         replies: list[WriteReply] = []
         mutations: list[Mutation] = []
+        attached: list[Attached] = []
         staged: list[Staged] = []
         for target, write in writes:
             here = stamp._replace(nth=len(mutations)) if mutations else stamp
@@ -169,14 +152,18 @@ class Database:
             replies.append(decision.reply)
             if decision.change is not None:
                 mutations.append(Mutation(target.kind, target.space, target.name, decision.change))
-                self._list(transaction, target)
+                attached.append(decision.attached)
+                self.catalog.enter(transaction, target)
                 if self._feed.wanted(target.space):
                     staged.append(_staged(target, here, write, decision))
         reply = requests.BatchReply(replies) if isinstance(request, requests.Batch) else replies[0]  # type: ignore[arg-type]
         if not mutations:
             return Issued(reply, partition.written, partition.vector, partition.vector)
         receipt = b"" if key is None else _encoder.encode(Receipt(_digest(request), reply))
-        self._log(writing, stamp, mutation.encode(mutations), receipt)
+        entry = self._log(writing, stamp, mutation.encode(mutations), receipt)
+        if self.on_logged is not None:
+            shipped = Shipment(partition.number, *stamp.dot, entry.chain, entry.packed, mutation.pack_attached(attached))
+            self.on_logged(Logged(partition.written, partition, shipped))
         if staged:
             self._feed.stage(partition.written, staged)
         return Issued(reply, partition.written, VersionVector([stamp.dot]), partition.vector)
@@ -200,11 +187,11 @@ class Database:
             case requests.Assign():
                 return scalars.assign(rows, stamp, write, self._config, key=writing.key)
             case requests.Update():
-                return self.documents.update(Place(transaction, rows, _snapshot_key(target)), stamp, write)
+                return self.documents.update(Place(transaction, rows, target.snapshot_key), stamp, write)
             case requests.Patch():
-                return self.documents.patch(Place(transaction, rows, _snapshot_key(target)), stamp, write)
+                return self.documents.patch(Place(transaction, rows, target.snapshot_key), stamp, write)
 
-    def _log(self, writing: Writing, stamp: Stamp, payload: bytes, receipt: bytes) -> None:
+    def _log(self, writing: Writing, stamp: Stamp, payload: bytes, receipt: bytes) -> operation.Entry:
         """Write the operation with everything it changed; then, and only then, move what is in memory."""
         transaction, partition, key = writing
         dot = stamp.dot
@@ -212,7 +199,8 @@ class Database:
         body = operation.encode(operation.Body(stamp.hlc, stamp.wall_ms, delta.entries(), key, payload, receipt))
         chain = operation.chain(partition.tip(dot.origin).chain, partition.number, dot, body)
         tip = operation.Tip(dot.sequence, stamp.hlc, chain)
-        transaction.put(keys.log(partition.number, dot), operation.Entry(chain, body).pack())
+        entry = operation.Entry(chain, body)
+        transaction.put(keys.log(partition.number, dot), entry.pack())
         transaction.put(keys.vector(partition.number, dot.origin), tip.pack())
         if key is not None:
             transaction.put(keys.request_key(partition.number, key), dot.pack())
@@ -221,6 +209,7 @@ class Database:
         partition.context = partition.vector
         self.operations += 1
         transaction.written()
+        return entry
 
     def _partition_of(self, targets: Sequence[Target]) -> int:
         if not targets:
@@ -240,15 +229,6 @@ class Database:
                     "'{crew-7}/planner' and '{crew-7}/tokens', and use one space."
                 )
         return partition
-
-    def _list(self, transaction: Transaction, target: Target) -> None:
-        """Enter a new object into the catalog."""
-        if target in self._listed:
-            return
-        entry = keys.catalog(target.space, target.kind, target.name)
-        if transaction.get(entry) is None:
-            transaction.put(entry, b"")
-        transaction.when_written(lambda: self._listed.put(target))
 
     # ── idempotency keys ──────────────────────────────────────────────────────
 
@@ -298,24 +278,21 @@ class Database:
     def document(self, target: Target) -> Place:
         transaction = Transaction(self._storage)
         rows = ObjectRows(transaction, keys.object_rows(target.partition, *target))
-        return Place(transaction, rows, _snapshot_key(target))
-
-    def exists(self, target: Target) -> bool:
-        return self._storage.get(keys.catalog(*_catalogued(target))) is not None
+        return Place(transaction, rows, target.snapshot_key)
 
     def vector(self, target: Target) -> VersionVector:
         return self.vector_of(target.partition)
 
     def vector_of(self, partition: int) -> VersionVector:
         """What was applied here, durable or not."""
-        return self._partitions.load(partition).vector
+        return self.partitions.load(partition).vector
 
     def holds(self, partition: int, wanted: VersionVector) -> bool:
         return not wanted or self.vector_of(partition).dominates(wanted)
 
     def floor_hlc(self, target: Target, seen: VersionVector) -> int | None:
         """The least HLC of the operations that `seen` does not cover; None if the log cannot tell."""
-        partition = self._partitions.load(target.partition)
+        partition = self.partitions.load(target.partition)
         floor = self._clock.last + 1
         for origin, lacking in partition.vector.missing(seen).items():
             stored = self._storage.get(keys.log(partition.number, Dot(origin, lacking.start)))
@@ -326,41 +303,14 @@ class Database:
 
     def durable(self, target: Target) -> Awaitable[None]:
         """Wait until what a read of this object can show is durable."""
-        return self._commit.covered(self._partitions.written(target.partition))
+        return self._commit.covered(self.partitions.written(target.partition))
+
+    def clock_ahead_ms(self) -> int:
+        """How far operations' times are ahead of this node's clock."""
+        return self._clock.ahead_ms(self._environment.now_ms())
 
     def all_durable(self) -> Awaitable[None]:
         return self._commit.covered(self._commit.written)
-
-    def names(self, space: str, kind: Kind, *, prefix: str, after: str | None, limit: int) -> list[str]:
-        """Up to `limit` names that begin with `prefix`, above `after`, in byte order."""
-        start = keys.catalog(space, kind, prefix)
-        stop = successor(start)
-        if after is not None:
-            start = max(start, keys.catalog(space, kind, after) + b"\x00")
-        if stop is not None and start >= stop:
-            return []
-        return [keys.split_catalog(key)[2] for key, _ in self._storage.scan(start, stop, limit=limit)]
-
-    def spaces(self, *, after: str | None, limit: int) -> list[str]:
-        """Up to `limit` spaces, in the order of (length, bytes) of their names; skips from one to the next."""
-        found: list[str] = []
-        start = keys.CATALOG if after is None else successor(keys.catalog_of(after))
-        stop = successor(keys.CATALOG)
-        while len(found) < limit and start is not None:
-            row = next(iter(self._storage.scan(start, stop, limit=1)), None)
-            if row is None:
-                break
-            found.append(keys.split_catalog(row[0])[0])
-            start = successor(keys.catalog_of(found[-1]))
-        return found
-
-
-def _catalogued(target: Target) -> tuple[str, Kind, str]:
-    return target.space, target.kind, target.name
-
-
-def _snapshot_key(target: Target) -> bytes:
-    return keys.snapshot(target.partition, *target)
 
 
 def _digest(request: requests.AnyWrite) -> bytes:
@@ -369,7 +319,7 @@ def _digest(request: requests.AnyWrite) -> bytes:
 
 def _staged(target: Target, stamp: Stamp, write: SingleWrite, decision: Decision) -> Staged:
     what = str(type(write).__struct_config__.tag)
-    change = requests.Change(target.space, _LABELS[target.kind], target.name, what, decision.id, stamp.hlc, stamp.wall_ms)
+    change = requests.Change(target.space, LABELS[target.kind], target.name, what, decision.id, stamp.hlc, stamp.wall_ms)
     if isinstance(decision.change, document.Update):
         return Staged(change, requests.Edit(decision.attached.content, decision.change.roots))
     return Staged(change)

@@ -17,7 +17,15 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from shoal.errors import Overloaded, ShoalError, ShuttingDown, SlowConsumer
-from shoal.protocol.requests import Change, DocumentState, Edit, Follow, Push, Subscription, Watch
+from shoal.protocol.requests import Change, DocumentState, Edit, Follow, ObjectKind, Push, Subscription, Watch
+from shoal.storage.keys import Kind
+
+LABELS: dict[Kind, ObjectKind] = {
+    Kind.THREAD: "thread",
+    Kind.DOCUMENT: "document",
+    Kind.COUNTER: "counter",
+    Kind.REGISTER: "register",
+}
 
 _OVERHEAD_BYTES = 200  # Of a push as a Python object.
 

@@ -8,15 +8,15 @@ bytes by hash; they travel beside it (`Attached`), are stored once, as rows, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import NamedTuple, assert_never
 
 import msgspec
 
-from shoal.crdt import counter, document, journal, lineage, register
+from shoal.crdt import counter, document, journal, lineage, register, yjs
 from shoal.crdt.rows import Rows, Stamp
-from shoal.errors import StoreCorrupt
+from shoal.errors import BadOperation, ShoalError, StoreCorrupt
 
 Change = lineage.Save | journal.Append | document.Update | counter.Add | register.Assign
 
@@ -39,6 +39,7 @@ NOTHING = Attached()
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Mutation])
+_attached_decoder = msgspec.msgpack.Decoder(list[tuple[bytes, list[bytes]]])
 
 
 def encode(mutations: list[Mutation]) -> bytes:
@@ -107,6 +108,66 @@ def attached_of(rows: Rows, stamp: Stamp, change: Change) -> Attached:
             return NOTHING
         case _:
             assert_never(change)
+
+
+def pack_attached(attached: Iterable[Attached]) -> bytes:
+    """What goes beside an operation: per mutation its content, and its chunks without their hashes."""
+    return _encoder.encode([(beside.content, list(beside.chunks.values())) for beside in attached])
+
+
+def unpack_attached(packed: bytes) -> list[Attached]:
+    """Chunks are found under the hashes that they have.
+
+    Raises:
+        BadOperation: these bytes are nothing that `pack_attached` made.
+    """
+    try:
+        unpacked = _attached_decoder.decode(packed)
+    except ValueError as error:  # msgspec's own are ValueErrors too.
+        raise BadOperation(f"what came beside it cannot be read ({error})", reason="content") from None
+    return [Attached(content, {sha256(piece).digest(): piece for piece in chunks}) for content, chunks in unpacked]
+
+
+def receive(rows: Rows, stamp: Stamp, change: Change, attached: Attached) -> None:
+    """Apply another node's change, once what came beside it is what the change names.
+
+    Raises:
+        BadOperation: it is not, or some of it is missing.
+    """
+    match change:
+        case lineage.Save():
+            record = _checked_record(rows, change, attached)
+            lineage.apply(rows, stamp, change, record=attached.content, chunks=attached.chunks, decoded=record)
+        case journal.Append():
+            if sha256(attached.content).digest() != change.digest:
+                raise BadOperation("its event does not match its hash", reason="content")
+            apply(rows, stamp, change, attached)
+        case _:
+            apply(rows, stamp, change, attached)
+
+
+def check_update(change: document.Update, attached: Attached) -> None:
+    """
+    Raises:
+        BadOperation: what came beside a document's change is not the update that it names, or is none.
+    """
+    if sha256(attached.content).digest() != change.digest:
+        raise BadOperation("its update does not match its hash", reason="content")
+    try:
+        yjs.parse(attached.content)
+    except ShoalError as error:
+        raise BadOperation(error.message, reason="content") from None
+
+
+def _checked_record(rows: Rows, change: lineage.Save, attached: Attached) -> lineage.Record:
+    record = lineage.decode_record(attached.content)
+    if lineage.identify(record) != change.id:
+        raise BadOperation("its checkpoint does not match its id", reason="content")
+    for recipe in record.channels.values():
+        for digest in recipe.chunks:
+            if digest not in attached.chunks and lineage.chunk(rows, digest) is None:
+                raise BadOperation(f"chunk {digest.hex()} of its checkpoint is missing", reason="content")
+    return record
 
 
 def _event_of(rows: Rows, stamp: Stamp, change: journal.Append) -> Attached:

@@ -33,6 +33,7 @@ class Opening:
         """
         self._entropy = entropy
         self._origin: Origin | None = None
+        self._settled = False  # Whether this opening has written.
         node = storage.get(_NODE)
         self.created = node is None
         self.node = entropy(ORIGIN_BYTES) if node is None else node
@@ -57,12 +58,22 @@ class Opening:
         transaction.when_written(lambda: self._take(origin))
         return origin
 
+    def settle(self, transaction: Transaction) -> None:
+        """Record who this is with the first write that another node's operations make: it needs no origin."""
+        if not self._settled:
+            transaction.put(_NODE, self.node)
+            transaction.delete(_CLEAN)
+            transaction.when_written(self._settle)
+
+    def _settle(self) -> None:
+        self._settled = True
+
     def _take(self, origin: Origin) -> None:
-        self._origin = origin
+        self._origin, self._settled = origin, True
 
     def closing(self) -> dict[bytes, bytes | None]:
         """The rows of the clean-stop marker; none if nothing was written."""
-        return {} if self._origin is None else {_CLEAN: b"\x01"}
+        return {_CLEAN: b"\x01"} if self._settled else {}
 
 
 def _check_tail(storage: Storage, origin: Origin) -> None:

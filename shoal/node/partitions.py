@@ -17,12 +17,13 @@ from shoal.storage.interface import Storage
 class Partition:
     """Mutable; one per partition of a node."""
 
-    __slots__ = ("context", "number", "tips", "vector", "written")
+    __slots__ = ("context", "durable", "number", "tips", "vector", "written")
 
     def __init__(self, number: int, tips: dict[Origin, Tip]) -> None:
         self.number = number
         self.tips = tips
         self.vector = VersionVector({origin: tip.sequence for origin, tip in tips.items()})
+        self.durable = self.vector  # What of it survives a crash, and so may be told to peers.
         self.context = VersionVector()  # Of our own last operation here: what the next one's is coded against.
         self.written = 0  # Number of the last storage write that touched this partition.
 
@@ -34,6 +35,16 @@ class Partition:
         self.vector = self.vector.advance(dot)
         self.tips[dot.origin] = tip
         self.written = written
+
+    def adopt(self, vector: VersionVector, tips: dict[Origin, Tip], *, written: int) -> None:
+        """Take note of several at once; `tips` are those that moved."""
+        self.vector = vector
+        self.tips.update(tips)
+        self.written = written
+
+    def settle(self, dot: Dot) -> None:
+        """An applied operation became durable."""
+        self.durable = self.durable.advance(dot)
 
 
 class Partitions:
@@ -49,6 +60,21 @@ class Partitions:
         if found is None:
             found = self._loaded[number] = Partition(number, self._tips(number))
         return found
+
+    def load_all(self) -> None:
+        """Load every partition that holds anything."""
+        start: bytes | None = keys.VECTOR
+        while start is not None:
+            row = next(iter(self._storage.scan(start, successor(keys.VECTOR), limit=1)), None)
+            if row is None:
+                return
+            number = int.from_bytes(row[0][1:3], "big")
+            self.load(number)
+            start = successor(keys.vector(number))
+
+    def holding(self) -> list[int]:
+        """The numbers of the loaded partitions that hold anything durable."""
+        return [number for number, partition in self._loaded.items() if partition.durable]
 
     def written(self, number: int) -> int:
         """Number of the write that a reader of this partition must wait for; 0 if there was none."""

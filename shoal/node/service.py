@@ -24,11 +24,12 @@ from shoal.crdt import counter, journal
 from shoal.errors import InvalidInput, NotFound, ShuttingDown, TooLarge, Unsupported
 from shoal.names import check_key, check_name, check_names
 from shoal.node import scalars
-from shoal.node.database import Database, Target, target_of
+from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.feed import Feed
 from shoal.node.opening import Opening
 from shoal.node.owners import Owners
+from shoal.node.target import Target, target_of
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, AnyRequest, AnyWrite, Durability, Push, Subscription
@@ -215,14 +216,14 @@ class Service:
                 raise Unsupported(f"this node does not know {type(request).__name__}.")
 
     def _must_exist(self, target: Target) -> None:
-        if not self._database.exists(target):
+        if not self._database.catalog.holds(target):
             raise NotFound(f"space {target.space!r} has no {target.kind.label} {target.name!r}.")
 
     async def _objects(self, request: requests.ListObjects, bookmark: Bookmark) -> requests.Names:
         check_name("space", request.space)
         await self._reach_all(bookmark)
         limit = min(max(1, request.limit), self._config.page_items_max)
-        names = self._database.names(
+        names = self._database.catalog.names(
             request.space, KINDS[request.kind], prefix=request.prefix, after=request.after, limit=limit + 1
         )
         shown = {number: self._database.vector_of(number) for number in {partition_of(request.space, name) for name in names}}
@@ -234,7 +235,7 @@ class Service:
     async def _spaces(self, request: requests.ListSpaces, bookmark: Bookmark) -> requests.Names:
         await self._reach_all(bookmark)
         limit = min(max(1, request.limit), self._config.page_items_max)
-        spaces = self._database.spaces(after=request.after, limit=limit + 1)
+        spaces = self._database.catalog.spaces(after=request.after, limit=limit + 1)
         await self._database.all_durable()
         return requests.Names(spaces[:limit], more=len(spaces) > limit)
 
@@ -256,7 +257,7 @@ class Service:
             operations=self._database.operations,
             commits=self._commit.cycles,
             connections=len(self._feed),
-            spaces=len(self._database.spaces(after=None, limit=_SPACES_COUNTED_MAX)),
+            spaces=len(self._database.catalog.spaces(after=None, limit=_SPACES_COUNTED_MAX)),
         )
 
     # ── subscriptions ─────────────────────────────────────────────────────────

@@ -61,6 +61,12 @@ class Transaction:
         mine = ((key, value) for key in own if (value := self.rows[key]) is not None)
         return heapq.merge(stored, mine, key=lambda row: row[0], reverse=reverse)
 
+    def absorb(self, inner: Transaction) -> None:
+        """Take over the writes of a transaction that was begun on this one."""
+        self.rows.update(inner.rows)
+        self._written += inner._written
+        self._abandoned += inner._abandoned
+
     def when_written(self, then: Callable[[], None]) -> None:
         self._written.append(then)
 

@@ -1,0 +1,59 @@
+"""The catalog: which objects there are, derived from the operations that touch them."""
+
+from __future__ import annotations
+
+from shoal.crdt.rows import successor
+from shoal.node.recent import Recent
+from shoal.node.target import Target
+from shoal.node.transaction import Transaction
+from shoal.storage import keys
+from shoal.storage.interface import Storage
+from shoal.storage.keys import Kind
+
+# Objects known to be listed, so that a write need not look again.
+_LISTED_MAX = 65536
+
+
+class Catalog:
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._listed: Recent[Target] = Recent(_LISTED_MAX)
+
+    def enter(self, transaction: Transaction, target: Target) -> None:
+        """List an object, if it is not."""
+        if target in self._listed:
+            return
+        entry = _entry(target)
+        if transaction.get(entry) is None:
+            transaction.put(entry, b"")
+        transaction.when_written(lambda: self._listed.put(target))
+
+    def holds(self, target: Target) -> bool:
+        return self._storage.get(_entry(target)) is not None
+
+    def names(self, space: str, kind: Kind, *, prefix: str, after: str | None, limit: int) -> list[str]:
+        """Up to `limit` names that begin with `prefix`, above `after`, in byte order."""
+        start = keys.catalog(space, kind, prefix)
+        stop = successor(start)
+        if after is not None:
+            start = max(start, keys.catalog(space, kind, after) + b"\x00")
+        if stop is not None and start >= stop:
+            return []
+        return [keys.split_catalog(key)[2] for key, _ in self._storage.scan(start, stop, limit=limit)]
+
+    def spaces(self, *, after: str | None, limit: int) -> list[str]:
+        """Up to `limit` spaces, in the order of (length, bytes) of their names; skips from one to the next."""
+        found: list[str] = []
+        start = keys.CATALOG if after is None else successor(keys.catalog_of(after))
+        stop = successor(keys.CATALOG)
+        while len(found) < limit and start is not None:
+            row = next(iter(self._storage.scan(start, stop, limit=1)), None)
+            if row is None:
+                break
+            found.append(keys.split_catalog(row[0])[0])
+            start = successor(keys.catalog_of(found[-1]))
+        return found
+
+
+def _entry(target: Target) -> bytes:
+    return keys.catalog(target.space, target.kind, target.name)

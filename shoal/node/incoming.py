@@ -1,0 +1,213 @@
+"""Operations of other nodes, checked and applied: the receiving half of replication.
+
+Laws:
+- An operation is applied whole or not at all, and only after everything that its
+  origin issued before it: its chain hash must follow from what is stored.
+- What it names by hash must be there and match. One that does not is refused, and
+  leaves no trace; neither does what followed it.
+- All that a call applies is one storage write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from shoal.cluster import operation
+from shoal.cluster.delivery import Arrival
+from shoal.cluster.operation import Tip
+from shoal.crdt import document, journal, lineage
+from shoal.crdt.clock import HybridClock
+from shoal.crdt.dot import Dot, Origin
+from shoal.crdt.rows import Stamp
+from shoal.errors import BadOperation, ShoalError
+from shoal.node import mutation
+from shoal.node.catalog import Catalog
+from shoal.node.documents import Documents, Place
+from shoal.node.feed import LABELS, Feed, Staged
+from shoal.node.mutation import Attached, Mutation
+from shoal.node.opening import Opening
+from shoal.node.partitions import Partition, Partitions
+from shoal.node.target import Target
+from shoal.node.transaction import ObjectRows, Transaction
+from shoal.protocol import requests
+from shoal.storage import keys
+from shoal.storage.commit import GroupCommit
+from shoal.storage.interface import Storage
+from shoal.storage.keys import Kind
+
+
+class Received(NamedTuple):
+    number: int  # The storage write to wait for; 0 if nothing was applied.
+    applied: list[Arrival]
+    refused: list[tuple[Arrival, ShoalError]]
+
+
+class _Ahead:
+    """A partition as it will be once the write is made."""
+
+    __slots__ = ("partition", "tips", "vector")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.vector = partition.vector
+        self.tips: dict[Origin, Tip] = {}
+
+    def tip(self, origin: Origin) -> Tip:
+        return self.tips.get(origin) or self.partition.tip(origin)
+
+    def follows(self, arrival: Arrival) -> bool:
+        dot = arrival.dot
+        return self.vector[dot.origin] + 1 == dot.sequence and self.vector.dominates(arrival.body.delta())
+
+
+class Incoming:
+    def __init__(
+        self,
+        storage: Storage,
+        commit: GroupCommit,
+        *,
+        partitions: Partitions,
+        clock: HybridClock,
+        opening: Opening,
+        documents: Documents,
+        catalog: Catalog,
+        feed: Feed,
+    ) -> None:
+        self._storage = storage
+        self._commit = commit
+        self._partitions = partitions
+        self._clock = clock
+        self._opening = opening
+        self._documents = documents
+        self._catalog = catalog
+        self._feed = feed
+
+    def apply(self, arrivals: Sequence[Arrival]) -> Received:
+        """Apply operations that are causally ready, in this order.
+
+        Raises:
+            ReadOnly, StorageFull: storage refuses; nothing was applied.
+            Overloaded: too many writes wait for the disk; nothing was applied. Try again.
+        """
+        batch = Transaction(self._storage)
+        ahead: dict[int, _Ahead] = {}
+        staged: list[Staged] = []
+        received = Received(0, [], [])
+        try:
+            for arrival in arrivals:
+                self._try(batch, ahead, arrival, received=received, staged=staged)
+            return self._write(batch, ahead, received=received, staged=staged) if received.applied else received
+        except BaseException:
+            batch.abandoned()
+            raise
+
+    def same(self, arrival: Arrival) -> bool:
+        """Whether the log holds just this operation under its dot."""
+        stored = self._storage.get(keys.log(arrival.shipment.partition, arrival.dot))
+        return stored is None or operation.Entry.unpack(stored).chain == arrival.shipment.chain
+
+    def _try(
+        self, batch: Transaction, ahead: dict[int, _Ahead], arrival: Arrival, *, received: Received, staged: list[Staged]
+    ) -> None:
+        number = arrival.shipment.partition
+        place = ahead.get(number)
+        if place is None:
+            place = ahead[number] = _Ahead(self._partitions.load(number))
+        if not place.follows(arrival):
+            return  # What it follows was refused.
+        own = Transaction(batch)
+        changes: list[Staged] = []
+        try:
+            tip = self._apply(own, place, arrival, changes)
+        except Exception as error:  # Whatever it holds, it must not take the node with it.
+            own.abandoned()
+            received.refused.append((arrival, _refusal(arrival, error)))
+            return
+        batch.absorb(own)
+        place.tips[arrival.dot.origin] = tip
+        place.vector = place.vector.advance(arrival.dot)
+        received.applied.append(arrival)
+        staged += changes
+
+    def _apply(self, own: Transaction, place: _Ahead, arrival: Arrival, changes: list[Staged]) -> Tip:
+        shipment, body, dot = arrival
+        number, before = shipment.partition, place.tip(dot.origin)
+        if operation.chain(before.chain, number, dot, shipment.packed) != shipment.chain:
+            raise _bad(arrival, "its hash chain does not follow from what its origin sent before", "chain")
+        if body.hlc <= before.hlc:
+            raise _bad(arrival, "its time is not after the one before it", "content")
+        mutations, attached = mutation.decode(body.payload), mutation.unpack_attached(shipment.attached)
+        if len(mutations) != len(attached):
+            raise _bad(arrival, "what it names does not come with it", "content")
+        for nth, (change, beside) in enumerate(zip(mutations, attached, strict=True)):
+            stamp = Stamp(dot, body.hlc, body.wall_ms, place.vector, nth)
+            self._change(own, number, stamp, change, beside, changes)
+        tip = Tip(dot.sequence, body.hlc, shipment.chain)
+        own.put(keys.log(number, dot), operation.Entry(shipment.chain, shipment.packed).pack())
+        own.put(keys.vector(number, dot.origin), tip.pack())
+        if body.key is not None:
+            _claim(own, keys.request_key(number, body.key), dot)
+        return tip
+
+    def _change(
+        self, own: Transaction, number: int, stamp: Stamp, change: Mutation, beside: Attached, changes: list[Staged]
+    ) -> None:
+        target = Target(Kind(change.kind), change.space, change.name)
+        if target.partition != number:
+            raise BadOperation("its object belongs to another partition", reason="content")
+        rows = ObjectRows(own, keys.object_rows(number, *target))
+        if isinstance(change.change, document.Update):
+            mutation.check_update(change.change, beside)
+            self._documents.receive(Place(own, rows, target.snapshot_key), stamp, change.change, beside.content)
+        else:
+            mutation.receive(rows, stamp, change.change, beside)
+        self._catalog.enter(own, target)
+        if self._feed.wanted(target.space):
+            changes.append(_staged(target, stamp, change, beside))
+
+    def _write(self, batch: Transaction, ahead: dict[int, _Ahead], *, received: Received, staged: list[Staged]) -> Received:
+        self._opening.settle(batch)
+        number = self._commit.write(batch.rows)
+        for place in ahead.values():
+            place.partition.adopt(place.vector, place.tips, written=number)
+        self._clock.observe(max(arrival.body.hlc for arrival in received.applied))
+        batch.written()
+        if staged:
+            self._feed.stage(number, staged)
+        return received._replace(number=number)
+
+
+def _claim(own: Transaction, key: bytes, dot: Dot) -> None:
+    """Of the operations with one key the least dot is the one that is answered with."""
+    claimed = own.get(key)
+    if claimed is None or dot.pack() < claimed:
+        own.put(key, dot.pack())
+
+
+def _bad(arrival: Arrival, why: str, reason: str) -> BadOperation:
+    shipment = arrival.shipment
+    return BadOperation(
+        f"operation {shipment.sequence} of origin {shipment.origin.hex()} in partition {shipment.partition} was not applied: "
+        f"{why}. Nothing of it was written.",
+        reason=reason,
+    )
+
+
+def _refusal(arrival: Arrival, error: Exception) -> ShoalError:
+    if isinstance(error, BadOperation) and error.message.startswith("operation "):
+        return error
+    why = error.message.rstrip(".") if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
+    return _bad(arrival, why, "content")
+
+
+def _staged(target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> Staged:
+    made = change.change
+    id = ""
+    if isinstance(made, lineage.Save):
+        id = made.id.hex()
+    elif isinstance(made, journal.Append):
+        id = stamp.pack_position().hex()
+    what = str(type(made).__struct_config__.tag)
+    told = requests.Change(target.space, LABELS[target.kind], target.name, what, id, stamp.hlc, stamp.wall_ms)
+    return Staged(told, requests.Edit(beside.content, made.roots) if isinstance(made, document.Update) else None)
