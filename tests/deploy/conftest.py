@@ -1,0 +1,144 @@
+"""The deployment files as a container engine reads them, and three nodes run as they say."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from tests.cli.conftest import PATIENCE_S, clean_environment
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Instruction(NamedTuple):
+    stage: int  # From 1; what comes before the first FROM is in none.
+    name: str
+    arguments: str
+
+    def words(self) -> list[str]:
+        """The exec form's array, or the shell form's words."""
+        return json.loads(self.arguments) if self.arguments.startswith("[") else shlex.split(self.arguments)
+
+
+class Image:
+    """What the last stage of the Dockerfile makes."""
+
+    def __init__(self, text: str) -> None:
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        instructions = [line.split() for line in "\n".join(lines).replace("\\\n", " ").splitlines() if line]
+        stages = accumulate(name == "FROM" for name, *_ in instructions)
+        self._instructions = [
+            Instruction(stage, name, " ".join(rest)) for stage, (name, *rest) in zip(stages, instructions, strict=True)
+        ]
+
+    def all(self, name: str) -> list[Instruction]:
+        """Of all stages."""
+        return [instruction for instruction in self._instructions if instruction.name == name]
+
+    def last(self, name: str) -> Instruction:
+        """The one that counts."""
+        found = self.all(name)[-1]
+        assert found.stage == self._instructions[-1].stage
+        return found
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return dict(word.split("=", maxsplit=1) for word in self.last("ENV").words())
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {name: value for name, value in self.environment.items() if name.startswith("SHOAL_")}
+
+    @property
+    def health_command(self) -> list[str]:
+        command: list[str] = json.loads(self.last("HEALTHCHECK").arguments.split(" CMD ")[1])
+        return command
+
+
+@pytest.fixture(scope="session")
+def image() -> Image:
+    return Image((ROOT / "Dockerfile").read_text())
+
+
+def composed(text: str, variables: Mapping[str, str]) -> Any:
+    """The compose file with `${NAME:-default}` filled in, after parsing: what is filled in stays text."""
+
+    def value(match: re.Match[str]) -> str:
+        return variables.get(match[1]) or match[2]
+
+    def filled(tree: Any) -> Any:
+        if isinstance(tree, dict):
+            return {name: filled(branch) for name, branch in tree.items()}
+        if isinstance(tree, list):
+            return [filled(branch) for branch in tree]
+        return re.sub(r"\$\{(\w+):-([^}]*)\}", value, tree) if isinstance(tree, str) else tree
+
+    return filled(yaml.safe_load(text))
+
+
+COMPOSE = (ROOT / "docker-compose.yml").read_text()
+SERVICES: dict[str, Any] = composed(COMPOSE, {})["services"]
+NODES: dict[str, Any] = {name: service for name, service in SERVICES.items() if "SHOAL_JOIN" in service.get("environment", {})}
+
+
+class Started(NamedTuple):
+    """One `shoal serve` of several."""
+
+    arguments: Sequence[str]  # After `shoal`.
+    environment: Mapping[str, str]
+
+
+def free_addresses(count: int) -> list[str]:
+    """Of this machine; nobody listens there now."""
+    with ExitStack() as bound:
+        sockets = [bound.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+
+
+@contextmanager
+def running(commands: Sequence[Started], directory: Path) -> Iterator[list[str]]:
+    """The URLs of the nodes, once all of them answer; they are killed at the end."""
+    with ExitStack() as processes:
+        nodes = []
+        for command in commands:
+            node = subprocess.Popen(
+                [sys.executable, "-m", "shoal.cli", *command.arguments],
+                cwd=directory,
+                env={**clean_environment(), "SHOAL_QUORUM_TIMEOUT_S": str(PATIENCE_S), **command.environment},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            processes.enter_context(node)
+            processes.callback(node.kill)
+            nodes.append(node)
+        yield [node.stdout.readline().strip() for node in nodes if node.stdout is not None]
+
+
+def asked(url: str, body: object = None) -> Any:
+    """What a node answers to a GET, or to a POST of `body`."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, headers={"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=2 * PATIENCE_S) as answer:
+        return json.load(answer)
+
+
+def shared_by_all(urls: Sequence[str]) -> list[int]:
+    """Each node adds to one counter, and is acknowledged once all hold it; what each then reads."""
+    counter = "/v1/spaces/crew/counters/n"
+    for number, url in enumerate(urls):
+        asked(f"{url}{counter}?durability=all", {"add": 10**number})
+    return [asked(f"{url}{counter}")["value"] for url in urls]

@@ -1,0 +1,103 @@
+"""docker-compose.yml: three nodes that differ in their name only, and that share what is written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.cli import settings
+from shoal.config import Config
+from tests.deploy.conftest import COMPOSE, NODES, SERVICES, Image, Started, composed, free_addresses, running, shared_by_all
+
+
+def config_of(node: Any, image: Image) -> Config:
+    return settings.load(environment={**image.settings, **node["environment"]})
+
+
+def test_there_are_three_nodes_and_no_variable_has_to_be_set() -> None:
+    assert sorted(NODES) == ["n1", "n2", "n3"]
+    assert "$" not in str(composed(COMPOSE, {}))
+
+
+def test_every_service_runs_the_one_image() -> None:
+    assert {(service["build"], service["image"]) for service in SERVICES.values()} == {(".", "shoal:local")}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_node_is_reached_where_the_list_of_peers_has_it(name: str, image: Image) -> None:
+    config = config_of(NODES[name], image)
+    assert config.advertise == f"{name}:{config.listen_port}"
+    assert config.join.split(",") == [f"{each}:{config.listen_port}" for each in NODES]
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_node_keeps_its_data_in_a_volume_of_its_own(name: str, image: Image) -> None:
+    assert NODES[name]["volumes"] == [f"{name}:{image.last('VOLUME').arguments}"]
+    assert name in composed(COMPOSE, {})["volumes"]
+
+
+def test_nodes_are_published_to_this_machine_only_each_on_its_own_port(image: Image) -> None:
+    published = [re.fullmatch(r"127\.0\.0\.1:(\d+):(\d+)", port) for node in NODES.values() for port in node["ports"]]
+    ports = {match[1] for match in published if match is not None}
+    assert len(ports) == len(published) == 3
+    assert {match[2] for match in published if match is not None} == {image.last("EXPOSE").arguments}
+
+
+def test_the_cluster_key_comes_from_the_environment_and_is_the_same_for_all(image: Image) -> None:
+    keyed = composed(COMPOSE, {"SHOAL_CLUSTER_KEY": "s3cret"})["services"]
+    assert {config_of(keyed[name], image).cluster_key for name in NODES} == {"s3cret"}
+    assert {config_of(NODES[name], image).cluster_key for name in NODES} == {""}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_the_health_check_is_the_images(name: str, image: Image) -> None:
+    health = NODES[name]["healthcheck"]
+    kind, *command = health["test"]
+    assert (kind, command) == ("CMD", image.health_command)
+    options = image.last("HEALTHCHECK").arguments
+    for option, key in (
+        ("interval", "interval"),
+        ("timeout", "timeout"),
+        ("start-period", "start_period"),
+        ("retries", "retries"),
+    ):
+        assert f"--{option}={health[key]} " in options
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_stop_has_time_to_finish_and_to_close(name: str, image: Image) -> None:
+    grace_s = float(NODES[name]["stop_grace_period"].removesuffix("s"))
+    assert grace_s >= 2 * config_of(NODES[name], image).stop_timeout_s
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_container_can_write_to_its_volume_and_nothing_else(name: str) -> None:
+    service = SERVICES[name]
+    assert (service["read_only"], service["cap_drop"], service["tmpfs"]) == (True, ["ALL"], ["/tmp"])
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert not {"privileged", "cap_add", "user", "network_mode", "pid"} & set(service)
+
+
+def started(image: Image, directory: Path, variables: dict[str, str]) -> list[Started]:
+    """The nodes' commands with each container's address and volume mapped to this machine's."""
+    services = composed(COMPOSE, variables)["services"]
+    mapped = dict(zip((NODES[name]["environment"]["SHOAL_ADVERTISE"] for name in NODES), free_addresses(3), strict=True))
+    commands = []
+    for name in NODES:
+        environment = {**image.settings, **services[name]["environment"]}
+        address = mapped[environment["SHOAL_ADVERTISE"]]
+        for inside, outside in mapped.items():
+            environment = {key: value.replace(inside, outside) for key, value in environment.items()}
+        environment["SHOAL_LISTEN_HOST"], environment["SHOAL_LISTEN_PORT"] = address.split(":")
+        arguments = [word.replace("/data", str(directory / name)) for word in image.last("CMD").words()]
+        commands.append(Started(arguments, environment))
+    return commands
+
+
+@pytest.mark.parametrize("key", ["", "s3cret"])
+def test_the_three_nodes_share_what_each_of_them_is_told(image: Image, tmp_path: Path, key: str) -> None:
+    with running(started(image, tmp_path, {"SHOAL_CLUSTER_KEY": key}), tmp_path) as urls:
+        assert shared_by_all(urls) == [111, 111, 111]
