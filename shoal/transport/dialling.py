@@ -35,7 +35,7 @@ def _checked(url: str) -> str:
 
 
 async def open_socket(
-    url: str, *, config: Config, token: str | None
+    url: str, *, config: Config, token: str | None, heartbeat_s: float
 ) -> tuple[aiohttp.ClientSession, aiohttp.ClientWebSocketResponse]:
     """The WebSocket, and the HTTP session that owns it; the caller closes both.
 
@@ -49,7 +49,9 @@ async def open_socket(
     try:
         socket = await http.ws_connect(
             url + SESSION_PATH,
-            heartbeat=config.heartbeat_s,
+            heartbeat=heartbeat_s,
+            # A node that is to be left has no more than this to say goodbye.
+            timeout=aiohttp.ClientWSTimeout(ws_close=config.failover_timeout_s),
             compress=0,
             # A document's whole state is the largest reply that there is.
             max_msg_size=config.document_bytes_max + config.request_bytes_max,

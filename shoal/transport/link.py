@@ -105,10 +105,11 @@ class Link:
         software: str = "shoal",
         token: str | None = None,
         bookmark: Bookmark | None = None,
-        timeout_s: float | None = None,
+        others: bool = False,
     ) -> Link:
-        """Connect to the node at `url` ("http://host:7400") and shake hands, within `timeout_s` (`connect_timeout_s`).
+        """Connect to the node at `url` ("http://host:7400") and shake hands, within `connect_timeout_s`.
 
+        If there are others to go to, a node that says nothing is given up after `failover_timeout_s`, now and later.
         The node is told what `bookmark` names before the first request, and what it grows by later; it grows by
         what the node shows.
 
@@ -117,9 +118,11 @@ class Link:
             Overloaded: it has no room for another session.
             ShoalError: whatever else it refuses the session with.
         """
+        patience_s = config.failover_timeout_s if others else config.connect_timeout_s
+        heartbeat_s = min(config.failover_timeout_s, config.heartbeat_s) if others else config.heartbeat_s
         try:
-            async with asyncio.timeout(config.connect_timeout_s if timeout_s is None else timeout_s):
-                http, socket = await open_socket(url, config=config, token=token)
+            async with asyncio.timeout(min(patience_s, config.connect_timeout_s)):
+                http, socket = await open_socket(url, config=config, token=token, heartbeat_s=heartbeat_s)
                 try:
                     await socket.send_bytes(encode_hello(Hello(PROTOCOL, software)))
                     welcome = decode_welcome(await socket.receive_bytes())

@@ -9,8 +9,12 @@ Laws:
   write of which any attempt may have left ends with OutcomeUnknown.
 - Only what a broken or stopping node causes is tried again. An answer is an
   answer: it is raised, whatever it says.
-- Attempts are spread: exponential delays, up to `reconnect_delay_s_max`, drawn
-  anew by every client ("full jitter"), so that a crowd does not return at once.
+- A node that breaks off or stops is left for the next one at once, each once.
+  Then attempts are spread: exponential delays, up to `reconnect_delay_s_max`,
+  drawn anew by every client ("full jitter"), so that a crowd does not return at
+  once.
+- The bookmark outlives the connections: whatever node is asked next knows what
+  this client has written and seen before it is asked.
 
 Time, randomness and sleep are arguments; deadlines are the event loop's.
 """
@@ -19,16 +23,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
+from typing import TypeVar
 
 from shoal.config import Config
-from shoal.errors import Disconnected, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, Unavailable
+from shoal.errors import BookmarkLost, Disconnected, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, Unavailable
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.keys import RANDOM_BYTES, make_key
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription, Write
 from shoal.transport.dialling import split_urls
 from shoal.transport.link import Link
+
+_Answer = TypeVar("_Answer")
 
 DELAY_S_FIRST = 0.05  # Before the second attempt, at most; it doubles from there.
 
@@ -85,20 +92,11 @@ class RemoteSession:
         """
         if key is None and isinstance(request, Write):
             key = make_key(self._now_ms(), self._entropy(RANDOM_BYTES))
-        ends_at = asyncio.get_running_loop().time() + self._config.request_timeout_s
-        left = False
-        attempt = 0
-        while True:
-            try:
-                link = self._link if self._link is not None and self._link.open else await self._connect(ends_at)
-                return await link.call(request, key=key, durability=durability, stale=stale, timeout_s=_remaining_s(ends_at))
-            except (Disconnected, OutcomeUnknown, ShuttingDown) as failure:
-                left = left or isinstance(failure, OutcomeUnknown)
-                if not await self._pause(attempt, ends_at):
-                    raise _final(failure, key=key, left=left) from None
-            except Unavailable as failure:
-                raise _final(failure, key=key, left=left) from None
-            attempt += 1
+
+        async def ask(link: Link, timeout_s: float) -> AnyReply:
+            return await link.call(request, key=key, durability=durability, stale=stale, timeout_s=timeout_s)
+
+        return await self._tried(ask, key=key)
 
     @asynccontextmanager
     async def subscribe(self, subscription: Subscription, /) -> AsyncIterator[AsyncIterator[Push]]:
@@ -108,16 +106,60 @@ class RemoteSession:
             Disconnected: no node could be reached; or, from the iterator, the connection broke. Subscribe again.
             SlowConsumer: from the iterator, once `subscription_bytes_max` overflowed.
         """
-        ends_at = asyncio.get_running_loop().time() + self._config.request_timeout_s
-        link = await self._connect(ends_at)
-        async with link.subscribe(subscription, timeout_s=_remaining_s(ends_at)) as inbox:
-            yield inbox
+        async with AsyncExitStack() as stack:
+
+            async def ask(link: Link, timeout_s: float) -> AsyncIterator[Push]:
+                return await stack.enter_async_context(link.subscribe(subscription, timeout_s=timeout_s))
+
+            yield await self._tried(ask, key=None)
 
     async def close(self) -> None:
         """Close the connection; what is under way ends with its error. Closing twice is allowed."""
         self._closed = True
         link, self._link = self._link, None
         if link is not None:
+            await link.close()
+
+    # ── attempts ──────────────────────────────────────────────────────────────
+
+    async def _tried(self, ask: Callable[[Link, float], Awaitable[_Answer]], *, key: str | None) -> _Answer:
+        """The answer of a node that was asked, within `request_timeout_s`."""
+        ends_at = asyncio.get_running_loop().time() + self._config.request_timeout_s
+        left = False
+        attempt = 0
+        while True:
+            link: Link | None = None
+            try:
+                link = self._link if self._link is not None and self._link.open else await self._connect(ends_at)
+                return await ask(link, _remaining_s(ends_at))
+            except (Disconnected, OutcomeUnknown, ShuttingDown) as failure:
+                left = left or isinstance(failure, OutcomeUnknown)
+                # On a link that holds it is an answer: the node itself does not know.
+                answered = isinstance(failure, OutcomeUnknown) and link is not None and link.open
+                if answered or not await self._pause(attempt, ends_at):
+                    raise _final(failure, key=key, left=left) from None
+                if isinstance(failure, ShuttingDown):
+                    await self._leave(link)
+            except (Unavailable, BookmarkLost) as failure:
+                raise _final(failure, key=key, left=left) from None
+            attempt += 1
+
+    async def _pause(self, attempt: int, ends_at: float) -> bool:
+        """Wait before the next attempt, unless an address is still to be tried; False if there is no time for one."""
+        delay_s = self._delay_s(attempt - len(self._urls)) if attempt >= len(self._urls) else 0.0
+        if self._closed or ends_at - asyncio.get_running_loop().time() <= delay_s:
+            return False
+        if delay_s:
+            await self._sleep(delay_s)
+        return True
+
+    def _delay_s(self, attempt: int) -> float:
+        bound_s = min(self._config.reconnect_delay_s_max, DELAY_S_FIRST * (1 << min(attempt, 16)))
+        return bound_s * int.from_bytes(self._entropy(2), "big") / 0xFFFF
+
+    async def _leave(self, link: Link | None) -> None:
+        """Go elsewhere, if there is an elsewhere. What is under way here is sent again there, with its keys."""
+        if link is not None and link is self._link and len(self._urls) > 1:
             await link.close()
 
     # ── connecting ────────────────────────────────────────────────────────────
@@ -138,6 +180,9 @@ class RemoteSession:
         Raises:
             ShoalError: a node refuses for a reason that waiting does not cure.
         """
+        if self._link is not None:
+            await self._link.close()
+            self._next_first()  # It was the first that broke off.
         attempt = 0
         while True:
             for url in list(self._urls):
@@ -149,15 +194,19 @@ class RemoteSession:
             attempt += 1
 
     async def _dial(self, url: str) -> Link | None:
-        if self._link is not None:
-            await self._link.close()
         self._refuse_if_closed()
         try:
-            link = await Link.dial(url, config=self._config, software=self._software, token=self._token, bookmark=self.bookmark)
+            link = await Link.dial(
+                url,
+                config=self._config,
+                software=self._software,
+                token=self._token,
+                bookmark=self.bookmark,
+                others=len(self._urls) > 1,
+            )
         except (Disconnected, Unavailable) as refusal:
             self._refusal = refusal
-            # The next attempt, now or later, begins with another node.
-            self._urls.append(self._urls.pop(0))
+            self._next_first()
             return None
         if self._closed:
             await link.close()
@@ -165,21 +214,13 @@ class RemoteSession:
         self._refusal = None
         return link
 
+    def _next_first(self) -> None:
+        """The next attempt, now or later, begins with another node."""
+        self._urls.append(self._urls.pop(0))
+
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise Unavailable("this session is closed. Nothing was sent. Open another.")
-
-    async def _pause(self, attempt: int, ends_at: float) -> bool:
-        """Wait before the next attempt; False if there is no time for one."""
-        delay_s = self._delay_s(attempt)
-        if self._closed or ends_at - asyncio.get_running_loop().time() <= delay_s:
-            return False
-        await self._sleep(delay_s)
-        return True
-
-    def _delay_s(self, attempt: int) -> float:
-        bound_s = min(self._config.reconnect_delay_s_max, DELAY_S_FIRST * (1 << min(attempt, 16)))
-        return bound_s * int.from_bytes(self._entropy(2), "big") / 0xFFFF
 
 
 def _remaining_s(ends_at: float) -> float:
@@ -194,5 +235,5 @@ def _final(failure: ShoalError, *, key: str | None, left: bool) -> ShoalError:
     return OutcomeUnknown(
         f"the write may or may not be applied ({failure.message.rstrip('.')}). "
         f"Send it again with the key {key}: it is applied once.",
-        key=key,
+        **{**failure.detail, "key": key},
     )

@@ -28,6 +28,7 @@ class Peer:
         self.refuse: web.Response | None = None  # Instead of the upgrade.
         self.welcome = Welcome(PROTOCOL, "0.1.0", "ab12", 1 << 20, 100, 10)
         self.answer: Callable[[CallFrame], bytes] | None = None  # For every call, at once.
+        self.paused = False  # Pings are not answered, nor anything else.
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -48,14 +49,16 @@ class Peer:
         self.headers.append(request.headers.get("Authorization"))
         if self.refuse is not None:
             return self.refuse
-        socket = web.WebSocketResponse(compress=False)
+        socket = web.WebSocketResponse(compress=False, autoping=not self.paused)
         await socket.prepare(request)
         await socket.receive_bytes()
         await socket.send_bytes(encode_hello(self.welcome))
         assert request.transport is not None
         self.transports.append(request.transport)
         self.connections.append(socket)
-        while (message := await socket.receive()).type is WSMsgType.BINARY:
+        while (message := await socket.receive()).type in (WSMsgType.BINARY, WSMsgType.PING):
+            if message.type is WSMsgType.PING:
+                continue
             self.messages.append(message.data)
             for frame in decode_caller_frames(message.data):
                 self.frames.put_nowait(frame)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -9,13 +10,30 @@ import pytest
 from aiohttp import web
 
 from shoal.config import Config
-from shoal.errors import Disconnected, HeadMoved, InvalidConfig, OutcomeUnknown, Overloaded, ShuttingDown, Unavailable
-from shoal.protocol.frames import CallFrame, encode_error, encode_push, encode_reply
+from shoal.crdt.dot import Origin, VersionVector
+from shoal.errors import (
+    BookmarkLost,
+    Disconnected,
+    HeadMoved,
+    InvalidConfig,
+    NoQuorum,
+    OutcomeUnknown,
+    Overloaded,
+    SessionBehind,
+    ShoalError,
+    ShuttingDown,
+    Unavailable,
+)
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.frames import CallFrame, ObserveFrame, encode_error, encode_push, encode_reply
 from shoal.protocol.keys import key_wall_ms
 from shoal.protocol.requests import Add, Added, Change, CounterValue, ReadCounter, Watch
+from shoal.protocol.sharing import Sight
 from shoal.transport.dialling import split_urls
 from shoal.transport.session import RemoteSession
 
+A = Origin(b"a" * 16)
+SEEN, OLDER = VersionVector({A: 3}), VersionVector({A: 2})
 READ = ReadCounter("s", "c")
 WRITE = Add("s", "c", 1)
 CONFIG = Config(request_timeout_s=20.0, reconnect_delay_s_max=0.01)
@@ -29,10 +47,11 @@ async def connect() -> AsyncIterator[Connect]:
     sessions: list[RemoteSession] = []
     drawn = iter(range(1, 1 << 16))
 
-    def to(urls: str, **settings: object) -> RemoteSession:
+    def to(urls: str, *, bookmark: Bookmark | None = None, **settings: object) -> RemoteSession:
         sessions.append(
             RemoteSession(
                 urls,
+                bookmark=bookmark,
                 config=msgspec.structs.replace(CONFIG, **settings),
                 now_ms=lambda: 1_700_000_000_000,
                 entropy=lambda size: next(drawn).to_bytes(size, "big"),
@@ -43,6 +62,16 @@ async def connect() -> AsyncIterator[Connect]:
     yield to
     for session in sessions:
         await session.close()
+
+
+def _bookmark(partition: int) -> Bookmark:
+    bookmark = Bookmark()
+    bookmark.note(partition, SEEN)
+    return bookmark
+
+
+async def _never(delay_s: float) -> None:
+    raise AssertionError(f"a pause of {delay_s} s")
 
 
 def counted(frame: CallFrame) -> bytes:
@@ -119,15 +148,137 @@ async def test_a_node_that_is_stopping_is_asked_again(peer: Peer, connect: Conne
     assert await call == Added(1, True)
 
 
+async def test_with_another_address_a_node_that_is_stopping_is_left_at_once(
+    peer: Peer, other_peer: Peer, connect: Connect
+) -> None:
+    session = connect(f"{peer.url},{other_peer.url}")
+    session._sleep = _never
+    peer.answer = lambda frame: encode_error(frame.id, ShuttingDown("stopping"))
+    other_peer.answer = added
+    assert await session.call(WRITE) == Added(1, True)
+    assert await session.call(WRITE) == Added(1, True)
+    assert (await other_peer.next_call()).key == (await peer.next_call()).key
+    assert peer.frames.empty()
+
+
+async def test_a_subscription_leaves_a_node_that_is_stopping_too(peer: Peer, other_peer: Peer, connect: Connect) -> None:
+    session = connect(f"{peer.url},{other_peer.url}")
+
+    async def answer(by: Peer, with_: Callable[[int], bytes]) -> None:
+        await by.send(with_((await by.frames.get()).id))
+
+    refusing = asyncio.create_task(answer(peer, lambda id: encode_error(id, ShuttingDown("stopping"))))
+    accepting = asyncio.create_task(answer(other_peer, lambda id: encode_reply(id, None)))
+    async with session.subscribe(Watch("s")):
+        await asyncio.gather(refusing, accepting)
+
+
+async def test_after_a_broken_link_each_address_is_tried_once_without_a_pause(
+    peer: Peer, other_peer: Peer, connect: Connect
+) -> None:
+    session = connect(f"{peer.url},{other_peer.url}")
+    session._sleep = _never
+    call = asyncio.create_task(session.call(WRITE))
+    first = await peer.next_call()
+    await peer.hang_up()
+    second = await other_peer.next_call()
+    peer.answer = added
+    await other_peer.hang_up()
+    assert await call == Added(1, True)
+    assert first.key == second.key == (await peer.next_call()).key
+
+
+async def test_an_address_that_accepts_and_says_nothing_does_not_eat_the_budget(peer: Peer, connect: Connect) -> None:
+    peer.answer = counted
+    with socket.create_server(("127.0.0.1", 0)) as paused:  # The kernel accepts, as it does for a stopped process.
+        port = paused.getsockname()[1]
+        session = connect(f"http://127.0.0.1:{port},{peer.url}", failover_timeout_s=0.05)
+        assert await session.call(READ) == CounterValue(7)
+
+
+async def test_a_node_that_stops_answering_is_left_for_another(peer: Peer, other_peer: Peer, connect: Connect) -> None:
+    session = connect(f"{peer.url},{other_peer.url}", failover_timeout_s=0.05)
+    other_peer.answer = counted
+    peer.paused = True
+    assert await session.call(READ) == CounterValue(7)
+
+
+async def test_an_unknown_outcome_that_the_node_answers_is_raised_with_what_it_knows(peer: Peer, connect: Connect) -> None:
+    session = connect(peer.url)
+    session._sleep = _never
+    peer.answer = lambda frame: encode_error(frame.id, OutcomeUnknown("written here", acknowledged=["n1:7400"], needed=2))
+    with pytest.raises(OutcomeUnknown, match="written here") as caught:
+        await session.call(WRITE, key="mine")
+    assert caught.value.detail == {"acknowledged": ["n1:7400"], "needed": 2, "key": "mine"}
+    await peer.next_call()
+    assert peer.frames.empty()
+
+
 async def test_an_answer_is_not_asked_for_again(peer: Peer, connect: Connect) -> None:
     session = connect(peer.url)
-    for error in (HeadMoved("moved", heads=["a"]), Overloaded("full", retry_after_s=1.0)):
+    for error in (
+        HeadMoved("moved", heads=["a"]),
+        Overloaded("full", retry_after_s=1.0),
+        SessionBehind("behind"),
+        BookmarkLost("lost"),
+        NoQuorum("few", reachable=1, needed=2),
+    ):
         call = asyncio.create_task(session.call(WRITE))
         frame = await peer.next_call()
         await peer.send(encode_error(frame.id, error))
         with pytest.raises(type(error)):
             await call
         assert peer.frames.empty()
+
+
+@pytest.mark.parametrize("refusal", [BookmarkLost("refused"), SessionBehind("refused"), NoQuorum("refused")])
+async def test_a_refusal_after_an_attempt_that_may_have_left_says_unknown(
+    peer: Peer, connect: Connect, refusal: ShoalError
+) -> None:
+    session = connect(peer.url)
+    call = asyncio.create_task(session.call(WRITE))
+    await peer.next_call()
+    peer.answer = lambda frame: encode_error(frame.id, refusal)
+    await peer.hang_up()
+    with pytest.raises(OutcomeUnknown, match="refused"):
+        await call
+
+
+async def test_what_a_reply_shows_is_in_the_bookmark_when_its_caller_goes_on(peer: Peer, connect: Connect) -> None:
+    session = connect(peer.url)
+    peer.answer = lambda frame: encode_reply(frame.id, CounterValue(7), [Sight(5, SEEN.pack())])
+    await session.call(READ)
+    assert session.bookmark.vector(5) == SEEN
+    peer.answer = lambda frame: encode_reply(frame.id, CounterValue(7), [Sight(5, OLDER.pack(), replaced=True)])
+    await session.call(READ, stale=True)
+    assert session.bookmark.vector(5) == OLDER
+    assert [(await peer.next_call()).stale, (await peer.next_call()).stale] == [False, True]
+
+
+async def test_another_node_is_told_what_was_seen_before_it_is_asked(peer: Peer, other_peer: Peer, connect: Connect) -> None:
+    session = connect(f"{peer.url},{other_peer.url}")
+    peer.answer = lambda frame: encode_reply(frame.id, CounterValue(7), [Sight(5, SEEN.pack())])
+    other_peer.answer = counted
+    await session.call(READ)
+    await peer.stop()
+    await session.call(READ)
+    assert other_peer.frames.get_nowait() == ObserveFrame(session.bookmark.pack())
+    await other_peer.next_call()
+
+
+async def test_a_bookmark_that_was_joined_is_told_once_and_before_the_next_request(peer: Peer, connect: Connect) -> None:
+    session = connect(peer.url, bookmark=_bookmark(1))
+    peer.answer = lambda frame: encode_reply(frame.id, CounterValue(7), [Sight(5, SEEN.pack())])
+    await session.call(READ)
+    assert await peer.frames.get() == ObserveFrame(_bookmark(1).pack())
+    await peer.next_call()
+    await session.call(READ)
+    await peer.next_call()  # What the node itself told is not told to it.
+    session.bookmark.join(_bookmark(2))
+    await session.call(READ)
+    assert await peer.frames.get() == ObserveFrame(session.bookmark.pack())
+    await peer.next_call()
+    assert peer.frames.empty()
 
 
 async def test_a_write_never_answered_ends_with_its_key_to_send_it_again(peer: Peer, connect: Connect) -> None:
