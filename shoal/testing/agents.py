@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from random import Random
+from typing import Any
 
 import pycrdt
 
@@ -40,14 +41,23 @@ _PAUSE_S = 0.01
 Note = Callable[[Event], None]
 
 
-def channels_of(number: int) -> dict[str, bytes]:
+def state_of(number: int) -> dict[str, Any]:
     """The state that the save `number` saves: one channel that is small, one that is cut into chunks."""
     notes = [f"observation {n}: the {n * 7919 % 1000}th thing that was seen" for n in range(number - 24, number)]
-    return {"step": values.encode(number), "notes": values.encode(notes)}
+    return {"step": number, "notes": notes}
+
+
+def channels_of(number: int) -> dict[str, bytes]:
+    return {name: values.encode(value) for name, value in state_of(number).items()}
+
+
+def content_of(number: int) -> dict[str, Any]:
+    """What the append `number` appends."""
+    return {"number": number, "text": f"event {number}"}
 
 
 def event_of(number: int) -> bytes:
-    return values.encode({"number": number, "text": f"event {number}"})
+    return values.encode(content_of(number))
 
 
 class Agent:

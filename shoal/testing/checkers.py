@@ -35,6 +35,7 @@ from shoal.testing.found import DAMAGED, Found
 from shoal.testing.history import History, Invoked, Place, amount
 
 _LISTED_MAX = 5
+_DOT_HEX = 16  # Where the dot begins in an event's id: behind the hybrid logical time.
 
 
 class InvariantViolated(AssertionError):
@@ -45,6 +46,7 @@ class InvariantViolated(AssertionError):
         more = f"; … {len(culprits) - _LISTED_MAX} more" if len(culprits) > _LISTED_MAX else ""
         super().__init__(f"invariant {invariant}: {what}: {listed}{more}")
         self.invariant = invariant
+        self.what = what
         self.culprits = culprits
 
 
@@ -91,9 +93,15 @@ def check_acknowledged(history: History, found: Found) -> None:
 
 
 def _holds(found: Found, write: Invoked, id: str) -> bool:
+    """An append that was sent again to another node has two operations: the lesser dot's is the event, on every replica."""
     match write.kind:
-        case "save" | "append":
+        case "save":
             return found.entries(write.place).get(id) == write.number
+        case "append":
+            entries = found.entries(write.place)
+            return entries.get(id) == write.number or any(
+                number == write.number and there[_DOT_HEX:] < id[_DOT_HEX:] for there, number in entries.items()
+            )
         case "assign":
             # One writer whose values grow: what took its place is greater.
             return max(found.registers.get(write.name, []), default=0) >= write.number
@@ -107,6 +115,8 @@ def check_seen(history: History, found: Found) -> None:
     lost = []
     for place, ids in history.seen_ids.items():
         lost += [f"{place.kind} {place.name} {id[:16]}" for id in ids - found.entries(place).keys()]
+    for place, numbers in history.seen_numbers.items():
+        lost += [f"{place.kind} {number} of {place.name}" for number in sorted(numbers.difference(found.numbers(place)))]
     for place, value in history.seen_values.items():
         if found.greatest(place) < value:
             lost.append(f"{place.kind} {place.name} showed {value}, and holds {found.greatest(place)}")

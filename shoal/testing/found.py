@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from shoal import values
+from shoal.crdt.document import LiveDocument
 from shoal.protocol import requests
 from shoal.protocol.requests import ObjectKind
 from shoal.protocol.session import Session
@@ -23,6 +25,9 @@ class Found:
     counters: dict[str, int] = field(default_factory=dict)
     registers: dict[str, list[int]] = field(default_factory=dict)
     documents: dict[str, list[int]] = field(default_factory=dict)
+    heads: dict[str, dict[str, list[str]]] = field(default_factory=dict)  # Thread → branch → ids.
+    parents: dict[str, dict[str, list[str]]] = field(default_factory=dict)  # Thread → checkpoint id → ids.
+    forms: dict[str, str] = field(default_factory=dict)  # Document → SHA-256 of its canonical form.
 
     def places(self) -> list[Place]:
         """Where numbers are found; a counter holds their sum only."""
@@ -56,7 +61,7 @@ async def find(session: Session) -> Found:
     """Read everything in the trial's space."""
     found = Found()
     for name in await _names(session, "thread"):
-        found.threads[name] = {point.id: _number_of(point.channels) async for point in _checkpoints(session, name)}
+        await _find_thread(session, name, found)
         found.journals[name] = await _journal(session, name)
     for name in await _names(session, "counter"):
         total = await session.call(requests.ReadCounter(SPACE, name))
@@ -68,6 +73,7 @@ async def find(session: Session) -> Found:
         state = await session.call(requests.ReadDocument(SPACE, name))
         assert isinstance(state, requests.DocumentState)
         found.documents[name] = written_in(state.update)
+        found.forms[name] = sha256(_rebuilt(state).canonical()).hexdigest()
     return found
 
 
@@ -78,22 +84,33 @@ async def _names(session: Session, kind: ObjectKind) -> list[str]:
     return page.names
 
 
-async def _checkpoints(session: Session, thread: str) -> AsyncIterator[requests.Checkpoint]:
-    """All that descend into a head, on every branch; those below a fork come more than once."""
-    branches = await session.call(requests.Heads(SPACE, thread))
+async def _find_thread(session: Session, name: str, found: Found) -> None:
+    branches = await session.call(requests.Heads(SPACE, name))
     assert isinstance(branches, requests.Branches)
-    for head in {head for heads in branches.branches.values() for head in heads}:
-        newest = await session.call(requests.Load(SPACE, thread, head))
-        assert isinstance(newest, requests.Checkpoint)
-        yield newest
-        before, more = head, True
-        while more:
-            page = await session.call(requests.History(SPACE, thread, before=before, limit=500, channels=True))
-            assert isinstance(page, requests.Checkpoints)
-            for older in page.items:
-                yield older
-                before = older.id
-            more = page.more
+    found.heads[name] = branches.branches
+    numbers, parents = found.threads.setdefault(name, {}), found.parents.setdefault(name, {})
+    for head in [head for heads in branches.branches.values() for head in heads]:
+        async for point in _line(session, name, head, known=numbers):
+            numbers[point.id] = _number_of(point.channels)
+            parents[point.id] = point.parents
+
+
+async def _line(session: Session, thread: str, head: str, *, known: Mapping[str, int]) -> AsyncIterator[requests.Checkpoint]:
+    """The head, and what it descends from, down to what is known: the lines of a fork share most of what is below them."""
+    if head in known:
+        return
+    newest = await session.call(requests.Load(SPACE, thread, head))
+    assert isinstance(newest, requests.Checkpoint)
+    yield newest
+    oldest, more = newest, True
+    while more and not known.keys() & oldest.parents:
+        page = await session.call(requests.History(SPACE, thread, before=oldest.id, limit=500, channels=True))
+        assert isinstance(page, requests.Checkpoints)
+        for oldest in page.items:
+            if oldest.id in known:
+                return
+            yield oldest
+        more = page.more
 
 
 async def _journal(session: Session, thread: str) -> dict[str, int]:
@@ -112,3 +129,8 @@ async def _journal(session: Session, thread: str) -> dict[str, int]:
 def _number_of(channels: Mapping[str, bytes]) -> int:
     number = values.decode(channels["step"]) if "step" in channels else DAMAGED
     return number if channels == channels_of(number) else DAMAGED
+
+
+def _rebuilt(state: requests.DocumentState) -> LiveDocument:
+    # Nothing is bounded here: what a node serves, its judge reads.
+    return LiveDocument(bytes_max=1 << 40, roots_max=1 << 20, snapshot=state.update, roots=state.roots)

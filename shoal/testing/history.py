@@ -9,6 +9,9 @@ Laws:
 - Values of one counter or register that were written by one writer only grow.
 - Events are noted in the order in which the client learnt of them; a prefix of
   a history is the history as it was at that moment.
+- A session that is named asks one thing at a time, but for its edits, whose
+  outcome it never awaits before it reads another object: what it was told
+  before a read is what the read has to show.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ class Invoked(msgspec.Struct, frozen=True, tag="invoked"):
     number: int
     kind: WriteKind
     name: str
+    session: str = ""
 
     @property
     def place(self) -> Place:
@@ -56,6 +60,8 @@ class Invoked(msgspec.Struct, frozen=True, tag="invoked"):
 class Acknowledged(msgspec.Struct, frozen=True, tag="acknowledged"):
     number: int
     id: str = ""  # Of the checkpoint or event.
+    value: int = 0  # Of the counter, after an add.
+    node: str = ""  # Who answered, as far as it is known.
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -64,6 +70,46 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     number: int
     written: Literal["no", "yes", "unknown"]
     code: str
+    node: str = ""
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """A read ended with an error."""
+
+    session: str
+    name: str
+    code: str
+    node: str = ""
+
+
+class Shown(msgspec.Struct, frozen=True, tag="shown"):
+    """What one read showed a session.
+
+    `ids` are a thread's heads, `value` is a counter's, `numbers` are a register's
+    values, a document's entries, or events: all that there are if `whole`, else
+    those that the session's earlier reads had not shown.
+    """
+
+    session: str
+    kind: WriteKind
+    name: str
+    ids: list[str] = []
+    numbers: list[int] = []
+    value: int = 0
+    whole: bool = True
+    node: str = ""
+
+    @property
+    def place(self) -> Place:
+        return Place(self.kind, self.name)
+
+
+class LetGo(msgspec.Struct, frozen=True, tag="let-go"):
+    """A session chose to go on from older state, of all objects that share a partition with `name`."""
+
+    session: str
+    name: str
+    code: str  # Why it had to.
 
 
 class SeenId(msgspec.Struct, frozen=True, tag="seen-id"):
@@ -89,7 +135,7 @@ class SeenCursor(msgspec.Struct, frozen=True, tag="seen-cursor"):
     cursor: bytes
 
 
-Event = Opening | Opened | Invoked | Acknowledged | Failed | SeenId | SeenValue | SeenCursor
+Event = Opening | Opened | Invoked | Acknowledged | Failed | Refused | Shown | LetGo | SeenId | SeenValue | SeenCursor
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Event)
@@ -123,6 +169,7 @@ class History:
         self.failed: dict[int, Failed] = {}
         self.seen_ids: defaultdict[Place, set[str]] = defaultdict(set)
         self.seen_values: defaultdict[Place, int] = defaultdict(int)
+        self.seen_numbers: defaultdict[Place, set[int]] = defaultdict(set)
         self.seen_vectors: defaultdict[str, VersionVector] = defaultdict(VersionVector)  # By the journal's name.
         self.origins: list[str] = []
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
@@ -131,8 +178,9 @@ class History:
 
     @property
     def seen(self) -> int:
-        """How many things were shown: ids, and the last value of each counter, register and document."""
-        return sum(map(len, self.seen_ids.values())) + len(self.seen_values)
+        """How many things were shown: ids, numbers, and the last value of each counter, register and document."""
+        shown = sum(map(len, self.seen_ids.values())) + sum(map(len, self.seen_numbers.values()))
+        return shown + len(self.seen_values)
 
     @property
     def unknown(self) -> list[Invoked]:
@@ -157,13 +205,28 @@ class History:
             case SeenId():
                 self.seen_ids[Place(event.kind, event.name)].add(event.id)
             case SeenValue():
-                place = Place(event.kind, event.name)
-                self.seen_values[place] = max(self.seen_values[place], event.value)
+                self._see_value(Place(event.kind, event.name), event.value)
+            case Shown():
+                self._see(event)
             case SeenCursor():
                 vector = Cursor.unpack(event.cursor).vector
                 self.seen_vectors[event.name] = self.seen_vectors[event.name].join(vector)
             case Opened():
                 self.origins.append(event.origin)
+
+    def _see(self, shown: Shown) -> None:
+        match shown.kind:
+            case "save":
+                self.seen_ids[shown.place].update(shown.ids)
+            case "append" | "edit":
+                self.seen_numbers[shown.place].update(shown.numbers)
+            case "assign":
+                self._see_value(shown.place, max(shown.numbers, default=0))
+            case "add":
+                self._see_value(shown.place, shown.value)
+
+    def _see_value(self, place: Place, value: int) -> None:
+        self.seen_values[place] = max(self.seen_values[place], value)
 
     async def grown(self, acknowledgements: int) -> None:
         """Return once that many more writes were acknowledged."""
