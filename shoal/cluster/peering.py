@@ -25,6 +25,11 @@ class Outlet(Protocol):
     """A link that was dialled, as the node sees it."""
 
     @property
+    def address(self) -> str:
+        """Where it was dialled: "host:port", as configured."""
+        ...
+
+    @property
     def waiting_bytes(self) -> int:
         """Bytes that were offered and have not left."""
         ...

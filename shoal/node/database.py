@@ -314,6 +314,9 @@ class Database:
 
 
 def _digest(request: requests.AnyWrite) -> bytes:
+    """Of what a key stands for. Not of a save's parent: who repeats a save may meanwhile have found the first one's."""
+    if isinstance(request, requests.Save) and request.parent is not None:
+        request = msgspec.structs.replace(request, parent=None)
     return sha256(_encoder.encode(request)).digest()
 
 

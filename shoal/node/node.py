@@ -14,17 +14,21 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from shoal.config import Config, checked
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.feed import Feed
 from shoal.node.opening import Opening
 from shoal.node.owners import Alone
+from shoal.node.replicator import Replicator
 from shoal.node.service import Service, ServiceSession
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ClusterView, Member
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.rocks import RocksStorage
+from shoal.version import __version__
 
 
 class Node:
@@ -34,7 +38,9 @@ class Node:
         Raises:
             StoreCorrupt: the last opening was cut off, and its log has a hole.
         """
+        config = msgspec.structs.replace(config, advertise=config.advertise or f"{config.listen_host}:{config.listen_port}")
         feed = Feed(subscribers_max=config.subscribers_max, bytes_max=config.subscription_bytes_max)
+        self._feed = feed
         self._storage = storage
         self._environment = environment
         self._opening = Opening(storage, environment.entropy)
@@ -42,24 +48,44 @@ class Node:
             storage,
             run_blocking=environment.run_blocking,
             writes_pending_max=config.writes_pending_max,
-            on_durable=feed.publish,
+            on_durable=self._durable,
             now=environment.monotonic,
             witness_interval_s=config.witness_interval_s,
         )
         self._database = Database(
             storage, self._commit, opening=self._opening, environment=environment, config=config, feed=feed
         )
+        self.replicator = (
+            Replicator(
+                self._database,
+                self._commit,
+                opening=self._opening,
+                environment=environment,
+                config=config,
+                software=f"shoal {__version__}",
+            )
+            if config.join
+            else None
+        )
+        owners = Alone(_alone(self._opening.node.hex(), config)) if self.replicator is None else self.replicator.quorum
         self.service = Service(
             self._database,
             storage=storage,
             commit=self._commit,
             opening=self._opening,
             feed=feed,
-            owners=Alone(_alone(self._opening.node.hex(), config)),
+            owners=owners,
             environment=environment,
             config=config,
         )
+        if self.replicator is not None:
+            self.replicator.start()
         self._stopped = False
+
+    def _durable(self, number: int) -> None:
+        if self.replicator is not None:
+            self.replicator.durable(number)
+        self._feed.publish(number)
 
     def session(self, bookmark: Bookmark | None = None) -> ServiceSession:
         """A session of its own for each consumer of this node."""
@@ -86,6 +112,8 @@ class Node:
             return
         self._stopped = True
         try:
+            if self.replicator is not None:
+                await self.replicator.stop()
             await self.service.close()
             marker = self._opening.closing()
             if marker and self._commit.failed is None:

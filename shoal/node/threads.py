@@ -139,6 +139,8 @@ class Threads:
             return expected[0] if expected else None
         if request.parent is None:
             return heads[0].id if heads else None
+        if request.parent == NO_HEAD:
+            return None
         parent = _id(request.parent)
         if (
             self._shapes.get(Spot(request.space, request.thread, parent)) is None

@@ -1,0 +1,115 @@
+"""The configured owners: who they are, and how this node stands with each of them.
+
+Laws:
+- Their number is that of the configuration, whoever can be reached; a majority is
+  counted over it.
+- An owner is the node that was reached at a configured address. A node that only
+  dialled us, and an id that was there before, do not count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from shoal.cluster.messages import Trouble
+from shoal.cluster.peering import Identity, Outlet
+from shoal.config import Config
+from shoal.errors import InvalidConfig, PeerRefused
+
+
+@dataclass(slots=True)
+class MemberState:
+    address: str
+    node: bytes = b""
+    outlet: Outlet | None = None
+    linked_ms: int = 0
+    dropped: int = 0
+    trouble: str = ""
+
+
+def addresses_of(config: Config) -> list[str]:
+    """The peers' addresses in `config.join`, without this node's own.
+
+    Raises:
+        InvalidConfig: one of them is not HOST:PORT.
+    """
+    found: list[str] = []
+    for part in config.join.split(","):
+        address = part.strip().removeprefix("http://").rstrip("/")
+        if not address or address == config.advertise or address in found:
+            continue
+        host, colon, port = address.rpartition(":")
+        if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= 65535:
+            raise InvalidConfig(
+                f"join must name peers as HOST:PORT, as in n2:7400,n3:7400; {address[:100]!r} is none. Nothing was started.",
+                field="join",
+            )
+        found.append(address)
+    return found
+
+
+class Members:
+    def __init__(self, addresses: list[str]) -> None:
+        self._members = {address: MemberState(address) for address in addresses}
+
+    @property
+    def all(self) -> list[MemberState]:
+        return list(self._members.values())
+
+    @property
+    def size(self) -> int:
+        """Owners, this node included."""
+        return 1 + len(self._members)
+
+    def needed(self, durability: str) -> int:
+        """Copies, this node's included."""
+        return self.size if durability == "all" else self.size // 2 + 1
+
+    @property
+    def nodes(self) -> set[bytes]:
+        return {member.node for member in self._members.values() if member.node}
+
+    @property
+    def linked_nodes(self) -> set[bytes]:
+        return {member.node for member in self._members.values() if member.outlet is not None}
+
+    def check_clone(self, peer: Identity) -> None:
+        """
+        Raises:
+            PeerRefused: a node with this id is linked under another address.
+        """
+        for member in self._members.values():
+            if member.outlet is not None and member.node == peer.node and peer.name not in ("", member.address):
+                other = self._members.get(peer.name)
+                if other is not None and other is not member:
+                    raise PeerRefused(
+                        f"the node at {peer.name} has the id of the one at {member.address}: its data directory is a copy. "
+                        "Nothing was written. Give it an empty directory, and it will fetch everything.",
+                        reason="clone",
+                    )
+
+    def linked(self, peer: Identity, outlet: Outlet, *, now_ms: int) -> None:
+        member = self._members.get(outlet.address)
+        if member is not None:
+            member.node, member.outlet, member.linked_ms = peer.node, outlet, now_ms
+
+    def unlinked(self, outlet: Outlet) -> None:
+        for member in self._members.values():
+            if member.outlet is outlet:
+                member.outlet = None
+
+    def remove(self, address: str) -> None:
+        """An address that turned out to be this node itself."""
+        self._members.pop(address, None)
+
+    def note_dropped(self, node: bytes) -> None:
+        for member in self._members.values():
+            if member.node == node:
+                member.dropped += 1
+
+    def note_trouble(self, node: bytes, trouble: Trouble) -> None:
+        for member in self._members.values():
+            if member.node == node:
+                member.trouble = (
+                    f"did not apply operation {trouble.sequence} of {trouble.origin.hex()[:16]} in partition "
+                    f"{trouble.partition} ({trouble.reason}): {trouble.message[:300]}"
+                )

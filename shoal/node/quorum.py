@@ -1,0 +1,249 @@
+"""What a cluster answers for its owners: copies made, sessions caught up, and how everybody stands.
+
+Laws:
+- Copies are counted over the configured owners, by what each said that it holds
+  durably; this node counts once its own fsync is done.
+- Whoever waits here waits for a bounded time, and is then told what is missing, and
+  who has acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from shoal.cluster.replication import Replication
+from shoal.config import Config
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.errors import BookmarkLost, NoQuorum, OutcomeUnknown, SessionBehind
+from shoal.node.database import Database
+from shoal.node.environment import Environment
+from shoal.node.members import Members, MemberState
+from shoal.node.opening import Opening
+from shoal.protocol.requests import ClusterView, Durability, Member
+
+_LAGGING_READ_MAX = 256  # Operations that are looked at to say how old the oldest is.
+
+_Waiter = tuple[Callable[[], bool], asyncio.Future[None]]
+
+
+class Quorum:
+    """An `Owners`. `hurry` asks all peers for what a partition lacks."""
+
+    def __init__(
+        self,
+        protocol: Replication,
+        database: Database,
+        *,
+        members: Members,
+        opening: Opening,
+        config: Config,
+        environment: Environment,
+        hurry: Callable[[int], None],
+    ) -> None:
+        self.members = members
+        self._protocol = protocol
+        self._database = database
+        self._opening = opening
+        self._config = config
+        self._environment = environment
+        self._hurry = hurry
+        self._spreading: defaultdict[int, list[_Waiter]] = defaultdict(list)  # By partition; bounded by the requests under way.
+        self._reaching: defaultdict[int, list[_Waiter]] = defaultdict(list)
+        self._linking: list[_Waiter] = []
+
+    # ── waiting ───────────────────────────────────────────────────────────────
+
+    async def reached(self, partition: int, wanted: VersionVector, /) -> None:
+        """See `Owners.reached`."""
+        self._hurry(partition)
+        if await self._true(
+            self._reaching[partition], lambda: self._database.holds(partition, wanted), self._config.session_wait_s
+        ):
+            return
+        if self._is_lost(partition, wanted):
+            raise BookmarkLost(
+                "no node of the cluster holds what your bookmark names, and all can be reached: what acknowledged it has lost "
+                "it. Nothing was written. Read with stale=True to go on from what there is."
+            )
+        unreachable = [member.address for member in self.members.all if member.outlet is None]
+        raise SessionBehind(
+            f"this node has not caught up with what your bookmark names within {self._config.session_wait_s:g} s"
+            + (f"; {', '.join(unreachable)} cannot be reached" if unreachable else "")
+            + ". Nothing was written. Try again, here or elsewhere; or read with stale=True to go on from what is here.",
+            unreachable=unreachable,
+        )
+
+    async def reachable(self, durability: Durability, /) -> None:
+        """See `Owners.reachable`."""
+        needed = self.members.needed(durability)
+        if await self._true(self._linking, lambda: self._linked() >= needed, self._config.quorum_timeout_s):
+            return
+        raise NoQuorum(
+            f"durability {durability} needs {needed} of {self.members.size} owners, and {self._linked()} can be reached. "
+            "Nothing was written. Try again once more of them are back, or write with durability local.",
+            reachable=self._linked(),
+            needed=needed,
+        )
+
+    async def spread(self, partition: int, wanted: VersionVector, durability: Durability, /) -> None:
+        """See `Owners.spread`."""
+        needed = self.members.needed(durability)
+        if await self._true(
+            self._spreading[partition],
+            lambda: len(self._holders(partition, wanted)) + 1 >= needed,
+            self._config.quorum_timeout_s,
+        ):
+            return
+        holders = [self._config.advertise, *self._holders(partition, wanted)]
+        raise OutcomeUnknown(
+            f"durability {durability} needs {needed} copies, and {len(holders)} are known after "
+            f"{self._config.quorum_timeout_s:g} s: {', '.join(holders)}. The write is durable there, and may be on others; it "
+            "will be on all of them once they are back. Send it again with the same key to wait for more.",
+            acknowledged=holders,
+            needed=needed,
+        )
+
+    async def _true(self, waiters: list[_Waiter], condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait until `condition` holds, or for so long; whoever changes what it looks at calls `_wake`."""
+        if condition():
+            return True
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = condition, future
+        waiters.append(waiter)
+        try:
+            async with asyncio.timeout(seconds):
+                await future
+        except TimeoutError:
+            return condition()
+        finally:
+            if waiter in waiters:
+                waiters.remove(waiter)
+        return True
+
+    # ── what happened ─────────────────────────────────────────────────────────
+
+    def stir(self) -> None:
+        """An owner was linked."""
+        _wake(self._linking)
+
+    def applied(self, partitions: Iterable[int]) -> None:
+        """Operations of peers were applied there."""
+        for partition in partitions:
+            if partition in self._reaching:
+                _wake(self._reaching[partition])
+                if not self._reaching[partition]:
+                    del self._reaching[partition]
+
+    def settle(self, node: bytes) -> None:
+        """A peer said what it holds."""
+        known = self._protocol.known(node)
+        for partition in known.advanced & self._spreading.keys():
+            _wake(self._spreading[partition])
+            if not self._spreading[partition]:
+                del self._spreading[partition]
+        known.advanced.clear()
+
+    # ── counting ──────────────────────────────────────────────────────────────
+
+    def _linked(self) -> int:
+        return 1 + len(self.members.linked_nodes - {self._opening.node})
+
+    def _holders(self, partition: int, wanted: VersionVector) -> list[str]:
+        held: dict[bytes, str] = {}
+        for member in self.members.all:
+            if member.node and self._protocol.known(member.node).holds(partition, wanted):
+                held[member.node] = member.address
+        return list(held.values())
+
+    def _is_lost(self, partition: int, wanted: VersionVector) -> bool:
+        everything = self._database.vector_of(partition)
+        for member in self.members.all:
+            if member.outlet is None:
+                return False
+            everything = everything.join(self._protocol.known(member.node).vector(partition))
+        return not everything.dominates(wanted)
+
+    # ── how everybody stands ──────────────────────────────────────────────────
+
+    def view(self) -> ClusterView:
+        return ClusterView(
+            cluster=self._config.cluster,
+            size=self.members.size,
+            quorum=self.members.needed("quorum"),
+            members=[self._itself(), *map(self._member, self.members.all)],
+            digest=self._protocol.digest().hex(),
+            early=self._protocol.early,
+            quarantined=self._protocol.quarantined(),
+            clock_ahead_ms=self._database.clock_ahead_ms(),
+        )
+
+    def _itself(self) -> Member:
+        total: dict[Origin, int] = {}
+        for number in self._database.partitions.holding():
+            for origin, sequence in self._database.partitions.load(number).durable.items():
+                total[origin] = total.get(origin, 0) + sequence
+        return Member(
+            self._config.advertise,
+            self._opening.node.hex(),
+            "self",
+            operations=sum(total.values()),
+            lacks=0,
+            ahead=0,
+            lag_ms=0,
+            waiting_bytes=0,
+            dropped=0,
+            linked_ms=0,
+            reason="",
+            vector=_shown(total),
+        )
+
+    def _member(self, member: MemberState) -> Member:
+        known = self._protocol.known(member.node)
+        lacks, first = self._lacks(member.node)
+        ahead = sum(
+            len(missing)
+            for partition in known.partitions()
+            for _, missing in known.ahead_of(partition, self._database.partitions.load(partition).durable)
+        )
+        oldest_ms = self._database.outgoing.oldest_wall_ms(islice(first, _LAGGING_READ_MAX)) if lacks else None
+        return Member(
+            member.address,
+            member.node.hex(),
+            "unreachable" if member.outlet is None else "linked",
+            operations=sum(known.origins().values()),
+            lacks=lacks,
+            ahead=ahead,
+            lag_ms=0 if oldest_ms is None else max(0, self._environment.now_ms() - oldest_ms),
+            waiting_bytes=0 if member.outlet is None else member.outlet.waiting_bytes,
+            dropped=member.dropped,
+            linked_ms=member.linked_ms,
+            reason=member.trouble,
+            vector=_shown(known.origins()),
+        )
+
+    def _lacks(self, node: bytes) -> tuple[int, list[tuple[int, Dot]]]:
+        """How many durable operations a peer is not known to hold, and per partition and origin the first of them."""
+        known = self._protocol.known(node)
+        count = 0
+        first: list[tuple[int, Dot]] = []
+        for number in self._database.partitions.holding():
+            for origin, missing in self._database.partitions.load(number).durable.missing(known.vector(number)).items():
+                count += len(missing)
+                first.append((number, Dot(origin, missing.start)))
+        return count, first
+
+
+def _wake(waiters: list[_Waiter]) -> None:
+    for waiter in list(waiters):
+        condition, future = waiter
+        if condition():
+            waiters.remove(waiter)
+            if not future.done():
+                future.set_result(None)
+
+
+def _shown(total: dict[Origin, int]) -> dict[str, int]:
+    return {origin.hex(): count for origin, count in sorted(total.items())}

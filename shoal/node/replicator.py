@@ -1,0 +1,278 @@
+"""The node among its peers: carries out what the replication protocol decides.
+
+Laws:
+- An operation is given to the protocol once its group commit is done: pushed if it
+  was issued here, acknowledged if a peer brought it.
+- What a peer sends is applied in slices, so that others get their turns; the next
+  message of its link is read once this one is written. Its next one waits while
+  too much waits for the disk.
+- Nothing that a peer sends stops the node: it is refused, with a reason to both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from msgspec import Raw
+
+from shoal.cluster import messages
+from shoal.cluster.delivery import Arrival
+from shoal.cluster.messages import Busy, Message, Push, Shipment, Supply, Trouble
+from shoal.cluster.peering import Identity, Outlet
+from shoal.cluster.replication import Apply, Limits, Read, Replication, Send, taken
+from shoal.config import Config
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError, StorageError
+from shoal.node.database import Database, Logged
+from shoal.node.environment import Environment
+from shoal.node.members import Members, addresses_of
+from shoal.node.opening import Opening
+from shoal.node.partitions import Partition
+from shoal.node.quorum import Quorum
+from shoal.storage.commit import GroupCommit
+
+SLICE = 24  # Operations that are applied before others get a turn.
+_BUSY_MS = 100
+
+
+class _Unsettled(NamedTuple):
+    """An operation that is written and not durable yet."""
+
+    number: int  # Of the storage write.
+    partition: Partition
+    dot: Dot
+    shipment: Shipment | None  # If it was issued here,
+    peer: bytes  # else who brought it.
+
+
+class Replicator:
+    """Made for a node with peers; it is the `Peer` that links call. `quorum` answers for the other owners."""
+
+    def __init__(
+        self,
+        database: Database,
+        commit: GroupCommit,
+        *,
+        opening: Opening,
+        environment: Environment,
+        config: Config,
+        software: str,
+    ) -> None:
+        self._database = database
+        self._commit = commit
+        self._opening = opening
+        self._environment = environment
+        self._config = config
+        self._software = software
+        self._outlets: dict[bytes, Outlet] = {}
+        self._unsettled: deque[_Unsettled] = deque()  # Bounded by `writes_pending_max` writes.
+        self._ticking: asyncio.Task[None] | None = None
+        database.partitions.load_all()
+        database.on_logged = self._logged
+        self._protocol = Replication(
+            _Replica(database, opening), limits=_limits(config), random=lambda: environment.entropy(1)[0] / 256
+        )
+        self.quorum = Quorum(
+            self._protocol,
+            database,
+            members=Members(addresses_of(config)),
+            opening=opening,
+            config=config,
+            environment=environment,
+            hurry=self._hurry,
+        )
+
+    def start(self) -> None:
+        """Begin to tick, on the running loop."""
+        self._ticking = asyncio.get_running_loop().create_task(self._tick())
+
+    async def stop(self) -> None:
+        """Links are closed by then. Stopping twice is allowed."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+            self._ticking = None
+
+    # ── links ─────────────────────────────────────────────────────────────────
+
+    def identity(self) -> Identity:
+        return Identity(self._opening.node, self._config.advertise, self._software)
+
+    def admit(self, peer: Identity, /) -> None:
+        """See `Peer.admit`.
+
+        Raises:
+            PeerRefused: it is this node itself, or another directory with the id of one that is linked.
+            ReadOnly: storage failed: nothing that it sends could be kept.
+        """
+        if peer.node == self._opening.node:
+            raise PeerRefused("a node does not link to itself. Nothing was written.", reason="self")
+        self.quorum.members.check_clone(peer)
+        if self._commit.failed is not None:
+            raise ReadOnly(f"the node cannot store what peers send: {self._commit.failed}. Nothing was written.")
+        self._protocol.admitted(peer.node)
+        self._carry_out()
+
+    def linked(self, peer: Identity, outlet: Outlet, /) -> None:
+        self._outlets[peer.node] = outlet
+        self.quorum.members.linked(peer, outlet, now_ms=self._environment.now_ms())
+        self._protocol.linked(peer.node)
+        self._carry_out()
+        self.quorum.stir()
+
+    def unlinked(self, peer: Identity, outlet: Outlet, /) -> None:
+        if self._outlets.get(peer.node) is not outlet:
+            return
+        del self._outlets[peer.node]
+        self.quorum.members.unlinked(outlet)
+        self._protocol.unlinked(peer.node)
+
+    async def received(self, peer: Identity, message: bytes, /) -> None:
+        """See `Peer.received`.
+
+        Raises:
+            InvalidValue, BadOperation: it is no message, or claims what cannot be.
+            ReadOnly, StorageFull: storage refuses what it brings.
+        """
+        decoded = messages.decode(message)
+        match decoded:
+            case Push(operations):
+                await self._deliver(peer.node, operations)
+            case Supply(_, operations):
+                self._protocol.supplied(peer.node, decoded, self._environment.monotonic())
+                self._carry_out()
+                await self._deliver(peer.node, operations)
+            case Trouble():
+                self.quorum.members.note_trouble(peer.node, decoded)
+            case _:
+                self._protocol.receive(peer.node, decoded, self._environment.monotonic())
+                self._carry_out()
+        self.quorum.settle(peer.node)
+
+    async def _deliver(self, peer: bytes, operations: Iterable[Shipment | Raw]) -> None:
+        shipments = [shipment for shipment in operations if isinstance(shipment, Shipment)]
+        for some in messages.slices(shipments, SLICE):
+            while self._commit.written - self._commit.durable > self._config.writes_pending_max // 2:
+                await self._commit.covered(self._commit.written)
+            self._protocol.deliver(peer, some, self._environment.monotonic())
+            self._carry_out()
+            if len(shipments) > SLICE:
+                await asyncio.sleep(0)
+
+    # ── what the protocol decides ─────────────────────────────────────────────
+
+    def _carry_out(self) -> None:
+        while outbox := self._protocol.take_outbox():
+            for effect in outbox:
+                match effect:
+                    case Send(peers, message):
+                        self._send(peers, message)
+                    case Apply(peer, ready, again):
+                        self._apply(peer, ready, again)
+                    case Read(peer, want):
+                        self._send((peer,), self._answer(peer, want))
+
+    def _send(self, peers: Iterable[bytes], message: Message) -> None:
+        packed = messages.encode(message)
+        for peer in peers:
+            outlet = self._outlets.get(peer)
+            if outlet is not None and not outlet.offer(packed):
+                self.quorum.members.note_dropped(peer)
+
+    def _apply(self, peer: bytes, ready: list[Arrival], again: list[Arrival]) -> None:
+        now = self._environment.monotonic()
+        for arrival in again:
+            if not self._database.incoming.same(arrival):
+                self._protocol.refused(peer, arrival.shipment, taken(arrival.shipment), now)
+        if not ready:
+            return
+        try:
+            received = self._database.incoming.apply(ready)
+        except Overloaded:
+            return  # They are missed, and fetched again.
+        for arrival, error in received.refused:
+            self._protocol.refused(peer, arrival.shipment, error, now)
+        for arrival in received.applied:
+            partition = self._database.partitions.load(arrival.shipment.partition)
+            self._unsettled.append(_Unsettled(received.number, partition, arrival.dot, None, peer))
+        self.quorum.applied({arrival.shipment.partition for arrival in received.applied})
+
+    def _answer(self, peer: bytes, want: messages.Want) -> Supply | Busy:
+        outlet = self._outlets.get(peer)
+        if outlet is not None and outlet.waiting_bytes > self._config.peer_send_bytes_max // 2:
+            return Busy(want.id, "too much waits to be sent to you", _BUSY_MS)
+        try:
+            return Supply(want.id, self._database.outgoing.shipments(want.ranges, bytes_max=self._config.supply_bytes_max))
+        except StorageError as error:
+            return Busy(want.id, error.message[:1000], int(self._config.quarantine_s * 1000))
+
+    # ── what the node did ─────────────────────────────────────────────────────
+
+    def _logged(self, logged: Logged) -> None:
+        shipment = logged.shipment
+        self._unsettled.append(_Unsettled(logged.number, logged.partition, shipment.dot, shipment, b""))
+
+    def durable(self, number: int) -> None:
+        """A group commit is done, up to this write. Must not raise."""
+        issued: list[Raw] = []
+        stored: list[tuple[bytes, int, Dot]] = []
+        while self._unsettled and self._unsettled[0].number <= number:
+            settled = self._unsettled.popleft()
+            settled.partition.settle(settled.dot)
+            if settled.shipment is None:
+                stored.append((settled.peer, settled.partition.number, settled.dot))
+            elif self._outlets:
+                issued.append(messages.encode_shipment(settled.shipment))
+        if issued:
+            self._protocol.issued(issued)
+        if stored:
+            self._protocol.stored(stored)
+        self._carry_out()
+
+    def _hurry(self, partition: int) -> None:
+        self._protocol.hurry(partition, self._environment.monotonic())
+        self._carry_out()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.tick_s)
+            try:
+                self._protocol.tick(self._environment.monotonic())
+                self._carry_out()
+            except ShoalError:
+                continue  # Storage refuses; writers are told so, and peers are not admitted.
+
+
+class _Replica:
+    """The vectors of this node, as the protocol asks for them."""
+
+    def __init__(self, database: Database, opening: Opening) -> None:
+        self._partitions = database.partitions
+        self._opening = opening
+
+    def applied(self, partition: int, /) -> VersionVector:
+        return self._partitions.load(partition).vector
+
+    def durable(self, partition: int, /) -> VersionVector:
+        return self._partitions.load(partition).durable
+
+    def partitions(self) -> Iterable[int]:
+        return self._partitions.holding()
+
+    def own_origin(self) -> Origin | None:
+        return self._opening.current
+
+
+def _limits(config: Config) -> Limits:
+    return Limits(
+        sync_interval_s=config.sync_interval_s,
+        grace_s=config.tick_s,
+        answer_s=config.quorum_timeout_s,
+        push_bytes_max=config.push_bytes_max,
+        early_bytes_max=config.early_bytes_max,
+        quarantine_max=config.quarantine_max,
+        quarantine_s=config.quarantine_s,
+    )
