@@ -29,6 +29,7 @@ from shoal.testing.history import (
     SeenCursor,
     SeenId,
     SeenValue,
+    Shown,
     amount,
     read_line,
     to_line,
@@ -50,7 +51,7 @@ def refuses(invariant: str, check: Callable[[], None]) -> None:
 
 
 def test_an_event_survives_the_pipe() -> None:
-    for event in [*SAVED, SeenCursor("a", b"\x00\xff"), Failed(1, "unknown", "storage-full")]:
+    for event in [*SAVED, SeenCursor("a", b"\x00\xff"), Failed(1, "unknown", "storage-full"), Shown("s", "edit", "d")]:
         assert read_line(to_line(event)) == event
 
 
@@ -61,6 +62,14 @@ def test_an_acknowledged_save_must_be_there() -> None:
 
 def test_an_acknowledged_save_must_hold_what_was_saved() -> None:
     refuses("3", lambda: checkers.check_acknowledged(History(SAVED), found(threads={"a": {"id-1": 2}})))
+
+
+def test_an_event_that_was_sent_again_may_be_listed_under_a_lesser_dot_and_under_no_other() -> None:
+    told, lesser, greater = ("f" * 16 + dot * 16 + "0" * 20 for dot in ("22", "11", "33"))
+    history = History([Invoked(1, "append", "a"), Acknowledged(1, told)])
+    checkers.check_acknowledged(history, found(journals={"a": {lesser: 1}}))
+    refuses("3", lambda: checkers.check_acknowledged(history, found(journals={"a": {greater: 1}})))
+    refuses("3", lambda: checkers.check_acknowledged(history, found(journals={"a": {lesser: 2}})))
 
 
 def test_an_acknowledged_assignment_may_be_overtaken_and_not_undone() -> None:
@@ -79,6 +88,12 @@ def test_what_was_shown_must_be_there_acknowledged_or_not() -> None:
     history = History([Invoked(1, "append", "a"), SeenId("append", "a", "e-1")])
     checkers.check_seen(history, found(journals={"a": {"e-1": 1}}))
     refuses("3a", lambda: checkers.check_seen(history, found()))
+
+
+def test_an_entry_that_was_shown_must_be_there() -> None:
+    history = History([Shown("s", "edit", "d", numbers=[4])])
+    checkers.check_seen(history, found(documents={"d": [4]}))
+    refuses("3a", lambda: checkers.check_seen(history, found(documents={"d": [5]})))
 
 
 def test_a_counter_never_falls_below_what_was_shown() -> None:
