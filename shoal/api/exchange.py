@@ -24,12 +24,14 @@ from aiohttp import web
 from msgspec import Raw, Struct
 
 from shoal import values
+from shoal.api import bookmarks
 from shoal.api.problems import UnsupportedMediaType
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, InvalidValue
 from shoal.names import check_key, check_name
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Write
 from shoal.protocol.session import Session
+from shoal.protocol.sharing import SharedBookmark
 
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
@@ -56,9 +58,17 @@ class Exchange:
     """What a handler sees of a request; `template` is its route's path."""
 
     def __init__(
-        self, request: web.Request, *, session: Session, config: Config, template: str, stopping: asyncio.Event
+        self,
+        request: web.Request,
+        *,
+        session: Session,
+        bookmark: SharedBookmark,
+        config: Config,
+        template: str,
+        stopping: asyncio.Event,
     ) -> None:
         self.request = request
+        self._bookmark = bookmark
         self.session = session
         self.config = config
         self.stopping = stopping
@@ -154,6 +164,10 @@ class Exchange:
         return Raw(msgspec.json.encode(values.to_json(values.decode(stored))))
 
     # ── the answer ────────────────────────────────────────────────────────────
+
+    def bookmark_headers(self) -> dict[str, str]:
+        """What the client has seen once it has this answer."""
+        return bookmarks.headers(self._bookmark, bytes_max=self.config.bookmark_header_bytes_max)
 
     @property
     def answers_packed(self) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -41,7 +41,8 @@ _LAST_BYTES_S = 1.0
 OpenSession = Callable[[Bookmark], Session]
 """A session of its own for each consumer: a WebSocket, or one HTTP request. It keeps the bookmark that it is given."""
 
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Door = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_Handler = Door
 
 
 class Sessions:
@@ -120,6 +121,7 @@ def create_app(
     version: str,
     backlog: Callable[[], Backlog] | None = None,
     monotonic: Callable[[], float] | None = None,
+    doors: Mapping[str, Door] | None = None,
 ) -> web.Application:
     """The application that answers by sessions that it opens; to be made inside a running event loop.
 
@@ -144,6 +146,8 @@ def create_app(
     description = msgspec.json.encode(openapi.describe(ROUTES, version=version))
     app.router.add_route("GET", OPENAPI_PATH, _fixed(description))
     app.router.add_route("GET", SESSION_PATH, sessions.serve)
+    for path, door in (doors or {}).items():
+        app.router.add_route("GET", path, door)
     app.cleanup_ctx.append(_watched_loop)
     return app
 
@@ -152,14 +156,16 @@ def _handler(route: Route, *, open_session: OpenSession, config: Config, session
     async def handle(request: web.Request) -> web.StreamResponse:
         bookmark = SharedBookmark(bookmarks.named(request) if route.has_bookmark else None)
         session = open_session(bookmark)
-        exchange = Exchange(request, session=session, config=config, template=route.path, stopping=sessions.stopping)
+        exchange = Exchange(
+            request, session=session, bookmark=bookmark, config=config, template=route.path, stopping=sessions.stopping
+        )
         try:
             with sessions.request_under_way():
                 response = await _answer(route, exchange)
         finally:
             await session.close()
         if route.has_bookmark and not response.prepared:
-            response.headers.update(bookmarks.headers(bookmark, bytes_max=config.bookmark_header_bytes_max))
+            response.headers.update(exchange.bookmark_headers())
         return response
 
     return handle

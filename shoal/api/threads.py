@@ -35,7 +35,7 @@ class SaveBody(Struct, forbid_unknown_fields=True):
     metadata: dict[str, Raw] | None = None
     branch: str = "main"
     expect_head: str | None = None  # "" expects that the branch does not exist yet.
-    parent: str | None = None
+    parent: str | None = None  # "" for none. Left out, it is the branch's winner on the node that is asked.
     schema: int = 0
 
 

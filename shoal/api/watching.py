@@ -45,7 +45,7 @@ class ChangeView(Struct):
 async def watch(exchange: Exchange) -> web.StreamResponse:
     query = exchange.query(WatchQuery)
     async with exchange.session.subscribe(Watch(exchange.name("space"), query.kind, query.prefix)) as changes:
-        response = web.StreamResponse(headers=HEADERS)
+        response = web.StreamResponse(headers={**HEADERS, **exchange.bookmark_headers()})
         await response.prepare(exchange.request)
         stream = _Stream(exchange, response)
         try:

@@ -21,5 +21,5 @@ class Connection:
     async def write(self, request: AnyRequest, *, key: str | None, durability: Durability | None) -> AnyReply:
         return await self.session.call(request, key=key, durability=durability or self.durability)
 
-    async def read(self, request: AnyRequest) -> AnyReply:
-        return await self.session.call(request)
+    async def read(self, request: AnyRequest, *, stale: bool = False) -> AnyReply:
+        return await self.session.call(request, stale=stale)

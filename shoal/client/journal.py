@@ -68,11 +68,12 @@ class Journal:
         return Appended(reply.id, reply.appended)
 
     async def read(
-        self, *, after: bytes | None = None, limit: int | None = None, follow: bool = False
+        self, *, after: bytes | None = None, limit: int | None = None, follow: bool = False, stale: bool = False
     ) -> AsyncGenerator[Event, None]:
         """Events in order, after a cursor or from the first; with `follow` it waits for more, and ends at `limit` only.
 
         Who stops following early closes it (`contextlib.aclosing`), which ends its subscription at once.
+        `stale`: see `Store`.
 
         Raises:
             InvalidValue: `after` is no cursor.
@@ -80,13 +81,13 @@ class Journal:
         """
         cursor = after or b""
         if not follow:
-            async for event in self._rest(cursor, limit):
+            async for event in self._rest(cursor, limit, stale=stale):
                 yield event
             return
         while True:
             # Watch first, then read: what comes between is seen by both, and read once.
             async with self._connection.session.subscribe(requests.Watch(self.space, "thread", self.thread)) as changes:
-                async for event in self._rest(cursor, limit):
+                async for event in self._rest(cursor, limit, stale=stale):
                     cursor, limit = event.cursor, None if limit is None else limit - 1
                     yield event
                 if limit is not None and limit <= 0:
@@ -97,10 +98,11 @@ class Journal:
                         if isinstance(change, requests.Change) and (change.name, change.what) == (self.thread, "append"):
                             break
 
-    async def _rest(self, cursor: bytes, limit: int | None) -> AsyncIterator[Event]:
+    async def _rest(self, cursor: bytes, limit: int | None, *, stale: bool) -> AsyncIterator[Event]:
         while limit is None or limit > 0:
             asked = 1000 if limit is None else min(limit, 1000)
-            page = await self._connection.read(requests.ReadJournal(self.space, self.thread, cursor, asked))
+            request = requests.ReadJournal(self.space, self.thread, cursor, asked)
+            page = await self._connection.read(request, stale=stale)
             assert isinstance(page, requests.Events)
             for found in page.events:
                 yield Event(found.id, found.key, moment(found.wall_ms), found.late, found.cursor, found.event)

@@ -30,9 +30,9 @@ class Counter:
         assert isinstance(reply, requests.Added)
         return reply.value
 
-    async def value(self) -> int:
-        """The value; 0 for a counter that was never added to."""
-        reply = await self._connection.read(requests.ReadCounter(self.space, self.name))
+    async def value(self, *, stale: bool = False) -> int:
+        """The value; 0 for a counter that was never added to. `stale`: see `Store`."""
+        reply = await self._connection.read(requests.ReadCounter(self.space, self.name), stale=stale)
         assert isinstance(reply, requests.CounterValue)
         return reply.value
 
@@ -53,14 +53,14 @@ class Register:
     def __repr__(self) -> str:
         return f"Register({self.space!r}, {self.name!r})"
 
-    async def get(self, default: Any = None) -> Any:
+    async def get(self, default: Any = None, *, stale: bool = False) -> Any:
         """The latest value: the one that no other has seen; of concurrent ones, that with the greatest HLC."""
-        found = await self.siblings()
+        found = await self.siblings(stale=stale)
         return found[0] if found else default
 
-    async def siblings(self) -> list[Any]:
-        """All concurrent values, the latest first; empty if it was never set."""
-        reply = await self._connection.read(requests.ReadRegister(self.space, self.name))
+    async def siblings(self, *, stale: bool = False) -> list[Any]:
+        """All concurrent values, the latest first; empty if it was never set. `stale`: see `Store`."""
+        reply = await self._connection.read(requests.ReadRegister(self.space, self.name), stale=stale)
         assert isinstance(reply, requests.Siblings)
         self._context = reply.context
         return [values.decode(sibling.value) for sibling in reply.siblings]

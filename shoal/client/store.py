@@ -13,6 +13,7 @@ from shoal.client.thread import Thread
 from shoal.errors import InvalidInput
 from shoal.names import check_name
 from shoal.protocol import requests
+from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Durability, ObjectKind
 
 # pycrdt keeps 53 bits of a Yjs client id; the top bit stays clear of other peers' rounding.
@@ -20,7 +21,13 @@ CLIENT_ID_BITS = 53
 
 
 class Store:
-    """Made by `shoal.open` or `shoal.connect`; `async with` closes it."""
+    """Made by `shoal.open` or `shoal.connect`; `async with` closes it.
+
+    What this store has written and seen is its bookmark: no read, on whatever node,
+    shows less. Where that cannot be had a read raises `SessionBehind` or
+    `BookmarkLost`; with `stale=True` it shows what is there, and the bookmark lets
+    go of what is not.
+    """
 
     def __init__(self, connection: Connection, *, close: Callable[[], Awaitable[None]]) -> None:
         self._connection = connection
@@ -31,6 +38,19 @@ class Store:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    @property
+    def bookmark(self) -> str:
+        """What this store has written and seen, as text to hand to another one's `observe`."""
+        return self._connection.session.bookmark.text()
+
+    def observe(self, bookmark: str) -> None:
+        """From now on show no less than the store that this bookmark comes from has written and seen.
+
+        Raises:
+            InvalidValue: it is no bookmark.
+        """
+        self._connection.session.bookmark.join(Bookmark.parse(bookmark))
 
     def space(self, name: str) -> Space:
         """

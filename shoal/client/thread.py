@@ -2,8 +2,9 @@
 
 Law: the handle has a position per branch, which is what it last loaded or saved
 there; a save builds on it. A handle without a position builds on the branch's
-winner. So two handles that save on one checkpoint make a fork, which both can
-see (`Checkpoint.forked`), and neither overwrites the other.
+winner, which it asks for and names, so that a save that is sent again to another
+node builds on the same. So two handles that save on one checkpoint make a fork,
+which both can see (`Checkpoint.forked`), and neither overwrites the other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from shoal import values
 from shoal.client.connection import Connection
 from shoal.client.journal import Journal
 from shoal.client.moments import moment
-from shoal.errors import InvalidInput, InvalidValue
+from shoal.errors import InvalidInput, InvalidValue, OutcomeUnknown
 from shoal.names import check_name, check_names
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
@@ -106,39 +107,54 @@ class Thread:
         packed = encode_metadata(metadata)
         # One save of a handle at a time and per branch: the next builds on this one.
         async with self._turns[branch]:
-            request = requests.Save(
-                self.space,
-                self.name,
-                channels,
-                packed,
-                branch,
-                None if expect_head is not None else self._positions.get(branch),
-                expect_head,
-                schema,
-            )
-            saved = await self._connection.write(request, key=key, durability=durability)
+            parent = None if expect_head is not None else await self._parent(branch)
+            request = requests.Save(self.space, self.name, channels, packed, branch, parent, expect_head, schema)
+            try:
+                saved = await self._connection.write(request, key=key, durability=durability)
+            except OutcomeUnknown:
+                if parent is not None:
+                    self._positions[branch] = parent  # Who saves it again, with its key, means this very save.
+                raise
             assert isinstance(saved, requests.Saved)
             self._positions[branch] = saved.id
         return Checkpoint(saved.id, tuple(saved.parents), branch, tuple(saved.heads), saved.wall_ms, schema, packed, channels)
 
-    async def load(self, checkpoint: str | None = None, *, branch: str = "main") -> Checkpoint:
+    async def _parent(self, branch: str) -> str:
+        """What a save builds on: the handle's position, or the branch's winner; NO_HEAD if there is none yet."""
+        position = self._positions.get(branch)
+        if position is not None:
+            return position
+        heads = (await self.heads()).get(branch)
+        return heads[0] if heads else requests.NO_HEAD
+
+    async def load(self, checkpoint: str | None = None, *, branch: str = "main", stale: bool = False) -> Checkpoint:
         """Load a checkpoint by id, or the branch's winner, and build on it from now on.
+
+        `stale`: see `Store`. A save on what was loaded so stands beside what came after it, as a fork.
 
         Raises:
             NotFound: there is none.
+            SessionBehind, BookmarkLost: the node lacks what this store has written or seen.
         """
-        found = await self._connection.read(requests.Load(self.space, self.name, checkpoint, branch))
+        found = await self._connection.read(requests.Load(self.space, self.name, checkpoint, branch), stale=stale)
         assert isinstance(found, requests.Checkpoint)
         self._positions[found.branch] = found.id
         return _checkpoint(found, channels=True)
 
     async def history(
-        self, *, branch: str = "main", before: str | None = None, limit: int | None = None, states: bool = False
+        self,
+        *,
+        branch: str = "main",
+        before: str | None = None,
+        limit: int | None = None,
+        states: bool = False,
+        stale: bool = False,
     ) -> AsyncIterator[Checkpoint]:
-        """Checkpoints from the branch's winner (or strictly before `before`) back, newest first."""
+        """Checkpoints from the branch's winner (or strictly before `before`) back, newest first. `stale`: see `Store`."""
         while limit is None or limit > 0:
             asked = 100 if limit is None else min(limit, 100)
-            page = await self._connection.read(requests.History(self.space, self.name, branch, before, asked, states))
+            request = requests.History(self.space, self.name, branch, before, asked, states)
+            page = await self._connection.read(request, stale=stale)
             assert isinstance(page, requests.Checkpoints)
             for found in page.items:
                 yield _checkpoint(found, channels=states)
@@ -147,9 +163,9 @@ class Thread:
             before = page.items[-1].id
             limit = None if limit is None else limit - len(page.items)
 
-    async def heads(self) -> dict[str, list[str]]:
-        """Branch name → ids of its heads, the winner first; more than one is a fork."""
-        found = await self._connection.read(requests.Heads(self.space, self.name))
+    async def heads(self, *, stale: bool = False) -> dict[str, list[str]]:
+        """Branch name → ids of its heads, the winner first; more than one is a fork. `stale`: see `Store`."""
+        found = await self._connection.read(requests.Heads(self.space, self.name), stale=stale)
         assert isinstance(found, requests.Branches)
         return found.branches
 

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 Durability = Literal["memory", "local", "quorum", "all"]
 
 NO_HEAD = ""
-"""As `expect_head`: the branch must not exist yet."""
+"""As `expect_head`: the branch must not exist yet. As `parent`: the checkpoint has none."""
 
 
 class Request(Struct, array_like=True, frozen=True, tag=True):
@@ -42,8 +42,10 @@ class Reply(Struct, array_like=True, frozen=True, tag=True):
 class Save(Write, array_like=True, frozen=True, tag="save"):
     """Save a checkpoint; answered by `Saved`.
 
-    `parent` is the checkpoint that the caller last loaded or saved; None takes
-    the branch's winner. `expect_head` (an id, or NO_HEAD) must be the only head.
+    `parent` is the checkpoint that the caller last loaded or saved, or NO_HEAD for
+    none; None takes the branch's winner on the node that is asked, which may differ
+    where the request is sent again. `expect_head` (an id, or NO_HEAD) must be the
+    only head. Of one key, saves that differ in nothing but their parent are one.
     """
 
     space: str

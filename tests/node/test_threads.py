@@ -175,6 +175,21 @@ async def test_the_key_is_looked_up_before_expect_head(bench: Bench) -> None:
     assert (await thread.save({"n": 0}, key="k1", expect_head=shoal.NO_HEAD)).id == first.id
 
 
+async def test_a_handle_that_found_its_own_save_repeats_it_all_the_same(bench: Bench) -> None:
+    first = await bench.space.thread("a").save({"n": 0}, key="k1")
+    later = bench.space.thread("a")
+    await later.load()
+    assert (await later.save({"n": 0}, key="k1")).id == first.id
+
+
+async def test_a_save_can_say_that_it_has_no_parent(bench: Bench) -> None:
+    first = await bench.space.thread("a").save({"n": 0})
+    reply = await bench.node.session().call(requests.Save("crew", "a", {}, parent=shoal.NO_HEAD))
+    assert isinstance(reply, requests.Saved)
+    assert reply.parents == []
+    assert set(reply.heads) == {first.id, reply.id}
+
+
 async def test_a_key_with_another_request_is_refused(bench: Bench) -> None:
     await bench.space.thread("a").save({"n": 0}, key="k1")
     with pytest.raises(KeyReused, match="Nothing was written"):

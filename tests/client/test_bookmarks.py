@@ -1,0 +1,81 @@
+"""Bookmarks at the handles: what one store has seen, another shows too, or says that it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from shoal.config import Config
+from shoal.errors import BookmarkLost, InvalidValue
+from shoal.storage.memory import MemoryStorage
+from shoal.testing.environment import SimulatedEnvironment
+from tests.node.conftest import Bench
+
+Benches = Callable[[MemoryStorage], Bench]
+
+
+@pytest.fixture
+async def benches() -> AsyncIterator[Benches]:
+    """Nodes over memory storage, which know nothing of each other."""
+    async with AsyncExitStack() as stack:
+        made: list[Bench] = []
+
+        def make(storage: MemoryStorage) -> Bench:
+            made.append(Bench(storage, SimulatedEnvironment(len(made)), Config()))
+            stack.push_async_callback(made[-1].node.stop)
+            return made[-1]
+
+        yield make
+
+
+async def test_a_text_that_is_no_bookmark_is_refused(benches: Benches) -> None:
+    with pytest.raises(InvalidValue):
+        benches(MemoryStorage()).store.observe("garbage")
+
+
+async def test_a_store_that_observes_a_bookmark_shows_no_less_or_says_so(benches: Benches) -> None:
+    """The other is an older copy of this one, and has no peers to fetch from."""
+    bench = benches(MemoryStorage())
+    counter, register, thread = bench.space.counter("{a}c"), bench.space.register("{a}r"), bench.space.thread("{a}t")
+    await counter.add(1)
+    await register.set("old")
+    old = await thread.save({"n": 0})
+    await thread.journal.append("old")
+    older = benches(bench.storage.left_by_crash(0))
+    await counter.add(1)
+    await thread.save({"n": 1})
+    older.store.observe(bench.store.bookmark)
+    handle = older.space.thread("{a}t")
+    reads = (
+        older.space.counter("{a}c").value,
+        older.space.register("{a}r").get,
+        handle.heads,
+        handle.load,
+        lambda **given: collected(handle.history(**given)),
+        lambda **given: collected(handle.journal.read(**given)),
+    )
+    for read in reads:
+        with pytest.raises(BookmarkLost):
+            await read()
+    assert [await read(stale=True) for read in reads[:3]] == [1, "old", {"main": [old.id]}]
+    assert (await handle.load(stale=True)).id == old.id
+    assert [found.id for found in await collected(handle.history(stale=True))] == [old.id]
+    assert [found.event for found in await collected(handle.journal.read(stale=True))] == ["old"]
+
+
+async def test_after_a_stale_load_a_save_builds_on_what_was_loaded(benches: Benches) -> None:
+    bench = benches(MemoryStorage())
+    old = await bench.space.thread("t").save({"n": 0})
+    older = benches(bench.storage.left_by_crash(0))
+    await bench.space.thread("t").save({"n": 1})
+    older.store.observe(bench.store.bookmark)
+    handle = older.space.thread("t")
+    await handle.load(stale=True)
+    assert (await handle.save({"n": 2})).parents == (old.id,)
+
+
+async def collected(items: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in items]
