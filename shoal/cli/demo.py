@@ -11,9 +11,12 @@ import typer
 from rich.console import Console
 
 from shoal.cli.execution import FAILED, execute, failure, interruptible
+from shoal.demo.cluster import run_cluster
 from shoal.demo.embedded import run_embedded
+from shoal.demo.nodes import NodeFailed
 from shoal.demo.stage import Options
-from shoal.demo.supervisor import MODULES_MIN, WorkerFailed
+from shoal.demo.supervisor import MODULES_MIN
+from shoal.demo.workers import WorkerFailed
 
 PANEL = "Run"
 AGENTS_MAX = 64
@@ -32,24 +35,33 @@ def demo(
         int | None,
         typer.Option("--limit", min=MODULES_MIN, metavar="N", help="Survey so many modules, spread evenly; all without it."),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the store, and say how to look at it.")] = False,
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="One embedded store and no nodes; all agents are killed twice.")
+    ] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the nodes running (or keep the embedded store), and say how to look at them.")
+    ] = False,
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="DIR", help="Put the store there, and keep it. It must be empty or new.")
+        Path | None, typer.Option("--data", metavar="DIR", help="Put the stores there, and keep them. It must be empty or new.")
     ] = None,
 ) -> None:
-    """Kill nine working agents twice, and check that nothing was lost.
+    """Kill one of three nodes under nine working agents, and check that nothing was lost.
 
-    They survey Python's standard library together: each saves a checkpoint after every module, keeps a journal, and
-    shares one document and six counters with the others. Twice, all of them are killed with kill -9 while they write,
-    and resume. In the end a recount that knows no store must agree with every one of their figures.
+    The agents, three at each node, survey Python's standard library together: each saves a checkpoint after every
+    module, keeps a journal, and shares one document and six counters with the others. Part-way one node is killed with
+    kill -9: its agents fail over to the others and resume. Later it is started again, and catches up. In the end each
+    node must hold the same, and a recount that knows no store must agree with every figure.
 
     Example: shoal demo --limit 300 --keep
     """
     options = Options(agents=agents, limit=limit, keep=keep, data=data)
-    work = run_embedded(options, console=Console(), random=SystemRandom(), now_s=time.monotonic)
+    form = run_embedded if embedded else run_cluster
+    work = form(options, console=Console(), random=SystemRandom(), now_s=time.monotonic)
     try:
         agreed = execute(interruptible(work))
     except WorkerFailed as error:
         raise failure(f"the demo's worker failed: {error}") from None
+    except NodeFailed as error:
+        raise failure(f"a node of the demo failed: {error}") from None
     if not agreed:
         raise typer.Exit(FAILED)

@@ -78,7 +78,8 @@ class Agent:
         done, figures, checkpoint = await self._last()
         if len(done) < len(self._done):
             raise Rewound(
-                f"{thread_name(self.number)} had {len(self._done)} modules acknowledged, and was then shown a checkpoint of {len(done)}"
+                f"{thread_name(self.number)} had {len(self._done)} modules acknowledged, "
+                f"and was then shown a checkpoint of {len(done)}"
             )
         self._done, self._figures, self.checkpoint = done, figures, checkpoint
 

@@ -71,13 +71,14 @@ class Display:
         for heading in ("agent", "done", "", "checkpoint", "module"):
             table.add_column(heading, no_wrap=True)
         for number, agent in enumerate(self._progress.agents):
-            table.add_row(*_cells(number, agent))
+            table.add_row(*agent_cells(number, agent))
         done, total = self._progress.done, self._progress.total
         kills = "".join(f"  [red]✗[/] kill -9 at {kill.done}{_back(kill)}" for kill in self._progress.kills)
         return Group(table, Text.from_markup(f"[bold]{done}[/] of {total} modules{kills}"))
 
 
-def _cells(number: int, agent: AgentProgress) -> tuple[str | ProgressBar, ...]:
+def agent_cells(number: int, agent: AgentProgress) -> tuple[str | ProgressBar, ...]:
+    """Name, count, bar, checkpoint and module of one agent."""
     resumed = "".join(f" [green]↻{position}[/]" for position in agent.resumed_at)
     return (
         thread_name(number),

@@ -91,5 +91,5 @@ def _report(
     )
     differences = judge(recounted, found)
     print_summary(console, summary)
-    print_verdict(console, differences)
+    print_verdict(console, differences, agreed="document, counters, journals and threads equal the recount.")
     return not differences

@@ -10,30 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from asyncio.subprocess import PIPE, Process
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from asyncio.subprocess import Process
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from shoal.demo.messages import Failed, Finished, Message, Plan, read_message, to_line
+from shoal.demo.messages import Failed, Finished, Message, Plan
 from shoal.demo.progress import Kill, Progress
 from shoal.demo.survey import share
+from shoal.demo.workers import WorkerFailed, early_end, messages, worker
 
 KILLS = 2
 # A module's writes take a few milliseconds: the kill falls somewhere among them.
 KILL_DELAY_S_MAX = 0.008
 MODULES_MIN = KILLS + 1  # One to die on for each kill, and one for the last life.
 WORKER = (sys.executable, "-m", "shoal.demo.worker")
-_LINE_BYTES_MAX = 1 << 20
-_STDERR_LINES = 20
-
-
-class WorkerFailed(Exception):
-    """The worker ended before its work was done, and nobody had killed it."""
 
 
 class Audience(Protocol):
@@ -100,9 +93,9 @@ class _Supervisor:
 
     async def live(self, plan: Plan, *, kill_after: int | None) -> None:
         """One life of the worker: to its kill, or to its end."""
-        async with _worker(self._command, plan) as (process, said):
+        async with worker(self._command, plan) as (process, said):
             killed = finished = False
-            async for message in _messages(process):
+            async for message in messages(process):
                 self._progress.note(message, now_s=self._now_s())
                 self._audience.saw(message)
                 if isinstance(message, Failed):
@@ -112,9 +105,7 @@ class _Supervisor:
                     await self._kill(process)
                     killed = True
         if not (killed or finished):
-            raise WorkerFailed(
-                f"the worker ended by itself ({_manner(process)}). It said last: {' / '.join(said) or 'nothing'}"
-            )
+            raise early_end(process, said)
 
     def _is_due(self, kill_after: int | None) -> bool:
         return kill_after is not None and self._progress.done >= kill_after and bool(self._progress.in_the_air)
@@ -124,46 +115,3 @@ class _Supervisor:
         process.kill()
         self._progress.note_kill(now_s=self._now_s())
         self._audience.saw_kill(self._progress.kills[-1])
-
-
-@asynccontextmanager
-async def _worker(command: Sequence[str], plan: Plan) -> AsyncIterator[tuple[Process, deque[str]]]:
-    """A running worker and the last lines of its standard error. It is dead when the context is left."""
-    # A session of its own: the terminal's Ctrl-C is for the supervisor, which then sees to the worker.
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True, limit=_LINE_BYTES_MAX
-    )
-    said: deque[str] = deque(maxlen=_STDERR_LINES)
-    listening = asyncio.create_task(_listen(process, said))
-    try:
-        assert process.stdin is not None
-        # A worker that died at once is reported by the end of its messages.
-        with suppress(BrokenPipeError, ConnectionResetError):
-            process.stdin.write(to_line(plan))
-            await process.stdin.drain()
-        yield process, said
-        await process.wait()
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-        await listening
-
-
-async def _listen(process: Process, said: deque[str]) -> None:
-    assert process.stderr is not None
-    async for line in process.stderr:
-        said.append(line.decode(errors="replace").rstrip())
-
-
-async def _messages(process: Process) -> AsyncIterator[Message]:
-    assert process.stdout is not None
-    async for line in process.stdout:
-        # A kill may cut the last line short.
-        if line.endswith(b"\n"):
-            yield read_message(line)
-
-
-def _manner(process: Process) -> str:
-    code = process.returncode
-    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"

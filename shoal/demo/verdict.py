@@ -3,7 +3,8 @@
 Four accounts of the same survey must agree with the recount, module by module
 and to the last function: the document's entries, the counters' sums, the
 agents' journals, and the state and number of their checkpoints. Whatever is
-missing, doubled or different is one `Disagreement`.
+missing, doubled or different is one `Disagreement`. Of several nodes each must
+agree, and all must hold the very same.
 """
 
 from __future__ import annotations
@@ -78,6 +79,35 @@ def judge(recounted: Mapping[str, Figures], found: Found) -> list[Disagreement]:
         differences += _in_journal(thread_name(number), own, thread.events)
         differences += _in_thread(thread_name(number), own, thread)
     return differences
+
+
+def judge_nodes(recounted: Mapping[str, Figures], found: Mapping[str, Found]) -> list[Disagreement]:
+    """The same for what each of several nodes holds, by the nodes' names; and everything in which they differ."""
+    differences = [
+        difference._replace(where=f"{name}: {difference.where}")
+        for name, held in found.items()
+        for difference in judge(recounted, held)
+    ]
+    (first, model), *others = found.items()
+    for name, held in others:
+        differences += [
+            difference._replace(where=f"{name} and {first}: {difference.where}") for difference in _between(model, held)
+        ]
+    return differences
+
+
+def _between(model: Found, other: Found) -> Iterator[Disagreement]:
+    """What only a comparison of two nodes shows: a recount knows no ids, and no order of concurrent events."""
+    for module in sorted(model.entries.keys() | other.entries.keys()):
+        if other.entries.get(module) != model.entries.get(module):
+            yield Disagreement(f"document {DOCUMENT}, {module}", model.entries.get(module), other.entries.get(module))
+    for figure, value in model.counters.items():
+        if other.counters.get(figure) != value:
+            yield Disagreement(f"counter {counter_name(figure)}", value, other.counters.get(figure))
+    for number, (ours, theirs) in enumerate(zip(model.threads, other.threads, strict=True)):
+        for field in ThreadFound._fields:
+            if getattr(theirs, field) != getattr(ours, field):
+                yield Disagreement(f"thread {thread_name(number)}, {field}", getattr(ours, field), getattr(theirs, field))
 
 
 def _sum(figures: Any) -> Figures:

@@ -56,7 +56,11 @@ def assert_nothing_is_left(tmp_path: Path) -> None:
 def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """The demo, once its agents are at work."""
     with subprocess.Popen(
-        [*DEMO, "--limit", "300"], env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*DEMO, "--embedded", "--limit", "300"],
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             assert process.stdout is not None
@@ -70,7 +74,12 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_nine_agents_survive_two_kills_and_agree_with_the_recount(tmp_path: Path) -> None:
     done = subprocess.run(
-        [*DEMO, "--limit", "30"], env=environment(tmp_path), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        [*DEMO, "--embedded", "--limit", "30"],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("kill -9 number") == 2
@@ -161,7 +170,7 @@ def test_a_wrong_figure_and_a_lost_add_are_exit_code_1_and_a_difference_each(tmp
         from shoal.cli.main import main
         options = demo.Options
         demo.Options = lambda **given: options(**given, worker=(sys.executable, "-c", {textwrap.dedent(MISCOUNTING)!r}))
-        sys.argv = ["shoal", "demo", "--limit", "12"]
+        sys.argv = ["shoal", "demo", "--embedded", "--limit", "12"]
         main()
     """)
     done = subprocess.run(
@@ -207,7 +216,7 @@ def test_a_worker_that_fails_is_exit_code_1_and_one_plain_line(monkeypatch: pyte
     monkeypatch.setattr(
         "shoal.cli.demo.Options", lambda **given: Options(**given, worker=(sys.executable, "-c", "raise SystemExit(3)"))
     )
-    result = CliRunner().invoke(app, ["demo", "--limit", "3"])
+    result = CliRunner().invoke(app, ["demo", "--embedded", "--limit", "3"])
     assert result.exit_code == 1
     assert result.stderr.startswith("shoal: the demo's worker failed: the worker ended by itself (exit code 3).")
     assert_nothing_is_left(tmp_path)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from shoal.demo.messages import Message, Plan, Saved, read_message, read_plan, to_line
 from shoal.demo.progress import Kill, Progress
-from shoal.demo.supervisor import KILLS, MODULES_MIN, WorkerFailed, plan_kills, supervise, totals
+from shoal.demo.supervisor import KILLS, MODULES_MIN, plan_kills, supervise, totals
+from shoal.demo.workers import WorkerFailed
 
 # Works its modules off without a store: what is done is the number of lines in a file.
 HONEST = """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shoal.demo.survey import Figures
-from shoal.demo.verdict import Found, ThreadFound, judge
+from shoal.demo.verdict import Found, ThreadFound, judge, judge_nodes
 
 RECOUNTED = {
     "a.py": Figures(1, 10, 2, 1, 3, 1),
@@ -113,3 +113,40 @@ def test_an_agent_without_modules_needs_no_thread() -> None:
     alone = {"a.py": RECOUNTED["a.py"]}
     entries = {"a.py": found.entries["a.py"]}
     assert judge(alone, Found(entries, RECOUNTED["a.py"]._asdict(), [own, idle])) == []
+
+
+def on_three_nodes(**differing: Found) -> dict[str, Found]:
+    return {"node-1": truthful(), "node-2": truthful(), "node-3": truthful(), **differing}
+
+
+def test_three_nodes_that_hold_the_same_agree() -> None:
+    assert judge_nodes(RECOUNTED, on_three_nodes()) == []
+
+
+@pytest.mark.parametrize("lie", PLANTED)
+@pytest.mark.parametrize("node", ["node-1", "node-2", "node-3"])
+def test_a_lie_on_one_node_is_found_on_that_node_alone(lie: str, node: str) -> None:
+    plant, where = PLANTED[lie]
+    found = [difference.where for difference in judge_nodes(RECOUNTED, on_three_nodes(**{node: plant(truthful())}))]
+    assert f"{node}: {where}" in found
+    assert {place.split(":")[0] for place in found if " and " not in place.split(":")[0]} == {node}
+
+
+DIFFERENT: dict[str, tuple[Callable[[Found], Found], str]] = {
+    "another head": (lambda f: with_thread(f, heads={"main": ["id9"]}), "thread agent-1, heads"),
+    "another branch": (lambda f: with_thread(f, heads={"main": ["id2"], "side": ["id1"]}), "thread agent-1, heads"),
+    "another order of events": (lambda f: with_thread(f, events=[event("c.py"), event("a.py")]), "thread agent-1, events"),
+    "more in the state": (
+        lambda f: with_thread(f, state={**f.threads[0].state, "position": 9}),
+        "thread agent-1, state",
+    ),
+    "another entry": (lambda f: f._replace(entries={**f.entries, "a.py": {}}), "document library, a.py"),
+    "another sum": (lambda f: f._replace(counters={**f.counters, "lines": 1}), "counter {totals}/lines"),
+}
+
+
+@pytest.mark.parametrize("difference", DIFFERENT)
+def test_what_two_nodes_hold_differently_is_found(difference: str) -> None:
+    plant, where = DIFFERENT[difference]
+    found = judge_nodes(RECOUNTED, on_three_nodes(**{"node-3": plant(truthful())}))
+    assert f"node-3 and node-1: {where}" in [one.where for one in found]

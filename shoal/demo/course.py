@@ -1,0 +1,120 @@
+"""What the supervisor knows of a run on three nodes: from the crews' messages, and from what the nodes say.
+
+A module is in the air from its `Writing` to its `Saved`. An agent of the killed
+node is back at work with its first `Saved` from another node: its client's
+repetition of what was under way counts, what the dead node had acknowledged
+before does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from shoal.demo.lookout import View
+from shoal.demo.messages import Message, Resumed, Saved, Writing
+from shoal.demo.progress import AgentProgress
+
+
+@dataclass(slots=True)
+class NodeProgress:
+    name: str  # "host:port", as its peers call it.
+    state: Literal["up", "killed", "starting", "catching up"] = "up"
+    view: View | None = None  # Its own last one.
+    behind: int = 0  # Operations that others hold and it is not known to hold.
+    behind_ms: int = 0
+    bytes_on_disk: int = 0
+
+    @property
+    def id(self) -> str:
+        return "" if self.view is None else self.view.own.node
+
+    @property
+    def operations(self) -> int:
+        return 0 if self.view is None else self.view.own.operations
+
+
+@dataclass(slots=True)
+class Outage:
+    """The one `kill -9` of a node: when it fell, what it interrupted, and how long until all was well."""
+
+    node: int
+    id: str  # The node's own.
+    done: int  # Modules done, as far as the supervisor had heard.
+    in_the_air: int  # Of its own agents.
+    at_s: float
+    back_s: dict[int, float] = field(default_factory=dict)  # Agent → from the kill to its first save elsewhere.
+    missed: int = 0  # Operations, when it was started again.
+    down_s: float | None = None  # From the kill to its ready line.
+    caught_up_s: float | None = None  # From its ready line until it held what the others had held then.
+
+    @property
+    def failed_over_s(self) -> float | None:
+        """Of the last of its agents."""
+        return max(self.back_s.values(), default=None)
+
+
+class Course:
+    """Mutable; one per run. `now_s` arguments are monotonic seconds. Agent n belongs to node n modulo their number."""
+
+    def __init__(self, totals: Sequence[int], *, nodes: Sequence[str]) -> None:
+        self.agents = [AgentProgress(total) for total in totals]
+        self.nodes = [NodeProgress(name) for name in nodes]
+        self.at: dict[int, str] = {}  # Agent → the id of the node that answered it last.
+        self.in_the_air: dict[int, str] = {}
+        self.outage: Outage | None = None
+        self.operations = 0
+
+    @property
+    def done(self) -> int:
+        return sum(agent.done for agent in self.agents)
+
+    @property
+    def total(self) -> int:
+        return sum(agent.total for agent in self.agents)
+
+    def crew(self, node: int) -> range:
+        """The agents that begin at a node."""
+        return range(node, len(self.agents), len(self.nodes))
+
+    def node_of(self, id: str) -> int | None:
+        """The number of the node with that id; None if none of them has been heard to have it."""
+        return next((number for number, node in enumerate(self.nodes) if node.id == id != ""), None)
+
+    def note(self, message: Message, *, now_s: float) -> None:
+        match message:
+            case Writing(agent=number, module=module):
+                self.in_the_air[number] = module
+                self.agents[number].module = module
+            case Saved():
+                self._save(message, now_s=now_s)
+            case Resumed(agent=number, position=position, checkpoint=checkpoint, node=node):
+                self.at[number] = node
+                self.agents[number].checkpoint = checkpoint
+                self.agents[number].resumed_at.append(position)
+
+    def note_kill(self, node: int, *, now_s: float) -> Outage:
+        interrupted = len(self.in_the_air.keys() & set(self.crew(node)))
+        self.outage = Outage(node, self.nodes[node].id, done=self.done, in_the_air=interrupted, at_s=now_s)
+        self.nodes[node].state = "killed"
+        return self.outage
+
+    def note_views(self, views: Sequence[View | None]) -> None:
+        """What each node said, None for those that said nothing."""
+        for node, view in zip(self.nodes, views, strict=True):
+            node.view = view or node.view
+        for node in self.nodes:
+            seen = [member for view in views if view is not None and (member := view.of(node.name)) is not None]
+            node.behind = max((member.lacks for member in seen), default=0)
+            node.behind_ms = max((member.lag_ms for member in seen), default=0)
+
+    def _save(self, message: Saved, *, now_s: float) -> None:
+        self.in_the_air.pop(message.agent, None)
+        self.at[message.agent] = message.node
+        agent = self.agents[message.agent]
+        agent.done, agent.checkpoint = message.position, message.checkpoint
+        self.operations += message.operations
+        outage = self.outage
+        if outage is not None and message.agent in self.crew(outage.node) and message.node != outage.id:
+            outage.back_s.setdefault(message.agent, now_s - outage.at_s)

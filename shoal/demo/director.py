@@ -1,0 +1,216 @@
+"""Start a crew at each node, kill one node while its agents write, start it again, and see it catch up.
+
+The kill is SIGKILL, at a random moment near two fifths of the victim's work; its
+return comes at seven tenths of all work. Gates see to it that there is work left
+for both: a crew that is fast waits at them. Whatever ends the director ends the
+crews, too; the nodes are those of the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from asyncio.subprocess import Process
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import NamedTuple, Protocol
+
+import aiohttp
+
+from shoal.demo.course import Course, Outage
+from shoal.demo.lookout import View, joined, look
+from shoal.demo.messages import CrewPlan, Failed, Finished, Message, OpenGate
+from shoal.demo.nodes import Node, NodeFailed, node_name
+from shoal.demo.workers import WorkerFailed, early_end, messages, tell, worker
+
+KILL_AT = 0.4
+RETURN_AT = 0.7
+# A module's writes take a few milliseconds: the kill falls somewhere among them.
+KILL_DELAY_S_MAX = 0.008
+LOOK_INTERVAL_S = 0.25
+CATCH_UP_INTERVAL_S = 0.02
+CATCH_UP_S_MAX = 60.0
+
+
+class Audience(Protocol):
+    """Whoever wants to see it. Called on the director's loop; must not block."""
+
+    def saw(self, message: Message) -> None: ...
+
+    def saw_kill(self, outage: Outage) -> None: ...
+
+    def saw_return(self, outage: Outage) -> None: ...
+
+    def saw_caught_up(self, outage: Outage) -> None: ...
+
+
+class Script(NamedTuple):
+    """Who is killed, and when."""
+
+    victim: int
+    kill_after: int  # So many modules done by the victim's crew.
+    return_after: int  # So many done in all.
+    gates: list[list[int]]  # Per gate and agent: it waits there with so many modules done.
+
+
+def write_script(course: Course, *, random: Random) -> Script:
+    """Each event has work to fall on: the last module before a gate is begun only once the event is due."""
+    totals = [agent.total for agent in course.agents]
+    victim = random.choice([node for node in range(len(course.nodes)) if any(totals[n] for n in course.crew(node))])
+    first = [min(total, math.ceil(total * KILL_AT) + 1) for total in totals]
+    second = [min(total, math.ceil(total * RETURN_AT) + 2) for total in totals]
+    crew = course.crew(victim)
+    at_once = sum(totals[agent] > 0 for agent in crew)
+    kill_after = min(round(KILL_AT * sum(totals[n] for n in crew)), sum(first[n] for n in crew) - at_once)
+    # Only the victim's crew waits for the kill.
+    gates = [[first[n] if n in crew else totals[n] for n in range(len(totals))], second]
+    return Script(victim, max(0, kill_after), int(RETURN_AT * sum(totals)), gates)
+
+
+async def direct(
+    nodes: Sequence[Node],
+    plans: Sequence[CrewPlan],
+    script: Script,
+    *,
+    course: Course,
+    audience: Audience,
+    random: Random,
+    now_s: Callable[[], float],
+    command: Sequence[str],
+) -> None:
+    """Run the survey to its end, through the kill and the return; `plans` are those of the crews, by node.
+
+    Raises:
+        WorkerFailed: a crew ended early.
+        NodeFailed: a node ended that was not killed, did not come back, or did not catch up.
+    """
+    director = _Director(nodes, script, course, audience, random, now_s)
+    try:
+        async with aiohttp.ClientSession() as http, asyncio.TaskGroup() as tasks:
+            looking = tasks.create_task(director.look(http))
+            crews = [tasks.create_task(director.follow(plan, command)) for plan in plans]
+            guards = [tasks.create_task(node.watch()) for node in nodes]
+            await director.play(http)
+            await asyncio.gather(*crews)
+            await director.settle(http)
+            for task in (looking, *guards):
+                task.cancel()
+    except BaseExceptionGroup as group:
+        # The first is what ended the others.
+        raise group.exceptions[0] from None
+
+
+class _Director:
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        script: Script,
+        course: Course,
+        audience: Audience,
+        random: Random,
+        now_s: Callable[[], float],
+    ) -> None:
+        self._nodes = nodes
+        self._script = script
+        self._course = course
+        self._audience = audience
+        self._random = random
+        self._now_s = now_s
+        self._crews: list[Process] = []
+        self._gates_open = 0
+        self._kill_due = asyncio.Event()
+        self._return_due = asyncio.Event()
+
+    # ── the crews ─────────────────────────────────────────────────────────────
+
+    async def follow(self, plan: CrewPlan, command: Sequence[str]) -> None:
+        """One crew, from its start to its end."""
+        async with worker(command, plan) as (process, said):
+            self._crews.append(process)
+            for _ in range(self._gates_open):
+                await tell(process, OpenGate())
+            finished = False
+            async for message in messages(process):
+                self._course.note(message, now_s=self._now_s())
+                self._audience.saw(message)
+                if isinstance(message, Failed):
+                    raise WorkerFailed(message.reason)
+                finished = finished or isinstance(message, Finished)
+                self._see_what_is_due()
+        if not finished:
+            raise early_end(process, said)
+
+    def _see_what_is_due(self) -> None:
+        course, script = self._course, self._script
+        crew = course.crew(script.victim)
+        if sum(course.agents[n].done for n in crew) >= script.kill_after and course.in_the_air.keys() & set(crew):
+            self._kill_due.set()
+        if course.outage is not None and course.done >= script.return_after:
+            self._return_due.set()
+
+    async def _open_gate(self) -> None:
+        self._gates_open += 1
+        for crew in list(self._crews):
+            await tell(crew, OpenGate())
+
+    # ── the victim ────────────────────────────────────────────────────────────
+
+    async def play(self, http: aiohttp.ClientSession) -> None:
+        """Kill it, and bring it back."""
+        victim = self._nodes[self._script.victim]
+        await self._kill_due.wait()
+        await asyncio.sleep(self._random.uniform(0, KILL_DELAY_S_MAX))
+        victim.kill()
+        outage = self._course.note_kill(victim.number, now_s=self._now_s())
+        self._audience.saw_kill(outage)
+        await self._open_gate()
+        await self._return_due.wait()
+        await self._open_gate()
+        await self._bring_back(victim, outage, http)
+
+    async def _bring_back(self, victim: Node, outage: Outage, http: aiohttp.ClientSession) -> None:
+        state = self._course.nodes[victim.number]
+        state.state, outage.missed = "starting", state.behind
+        await victim.start()
+        ready_s = self._now_s()
+        outage.down_s = ready_s - outage.at_s
+        state.state = "catching up"
+        self._audience.saw_return(outage)
+        target = joined([view for view in await self._views(http, but=victim.number) if view is not None])
+        await self._caught_up(victim, http, target, by_s=ready_s + CATCH_UP_S_MAX)
+        outage.caught_up_s = self._now_s() - ready_s
+        state.state = "up"
+        self._audience.saw_caught_up(outage)
+
+    async def _caught_up(self, victim: Node, http: aiohttp.ClientSession, target: dict[str, int], *, by_s: float) -> None:
+        while True:
+            view = await look(http, victim.url)
+            if view is not None and view.covers(target):
+                return
+            if self._now_s() > by_s:
+                raise NodeFailed(f"{node_name(victim.number)} was back, and did not catch up within {CATCH_UP_S_MAX:.0f} s")
+            await asyncio.sleep(CATCH_UP_INTERVAL_S)
+
+    # ── the nodes ─────────────────────────────────────────────────────────────
+
+    async def look(self, http: aiohttp.ClientSession) -> None:
+        """Keep the course's views of all nodes fresh, until cancelled."""
+        while True:
+            self._course.note_views(await self._views(http))
+            await asyncio.sleep(LOOK_INTERVAL_S)
+
+    async def settle(self, http: aiohttp.ClientSession) -> None:
+        """Return once all nodes say that they hold the same, or after a while: the verdict shows what differs then."""
+        by_s = self._now_s() + CATCH_UP_S_MAX
+        while self._now_s() < by_s:
+            views = await self._views(http)
+            if None not in views and len({view.digest for view in views if view is not None}) == 1:
+                self._course.note_views(views)
+                return
+            await asyncio.sleep(CATCH_UP_INTERVAL_S)
+
+    async def _views(self, http: aiohttp.ClientSession, *, but: int | None = None) -> list[View | None]:
+        async def view_of(node: Node) -> View | None:
+            return await look(http, node.url) if node.is_running and node.number != but else None
+
+        return await asyncio.gather(*(view_of(node) for node in self._nodes))

@@ -1,0 +1,68 @@
+"""What the nodes say of their cluster: `GET /v1/cluster`, asked again and again.
+
+A node that does not answer within `LOOK_S_MAX` is not seen this time; nothing
+is concluded from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+LOOK_S_MAX = 2.0
+
+
+class Member(Struct, frozen=True):
+    """A node, as the one that answers sees it; the words are those of `shoal.protocol.requests.Member`."""
+
+    name: str
+    node: str
+    state: str
+    operations: int
+    lacks: int
+    ahead: int
+    lag_ms: int
+    vector: dict[str, int]
+
+
+class View(Struct, frozen=True):
+    """One node's answer."""
+
+    members: list[Member]  # The node itself first.
+    digest: str
+
+    @property
+    def own(self) -> Member:
+        return self.members[0]
+
+    def of(self, name: str) -> Member | None:
+        """What it says of the member `name`."""
+        return next((member for member in self.members if member.name == name), None)
+
+    def covers(self, vector: Mapping[str, int]) -> bool:
+        """Whether the node holds so many operations of each origin, and knows of none that it lacks."""
+        held = self.own.vector
+        return all(held.get(origin, 0) >= count for origin, count in vector.items()) and not any(
+            member.ahead for member in self.members
+        )
+
+
+async def look(http: aiohttp.ClientSession, url: str) -> View | None:
+    """The node's view; None if it gives none."""
+    try:
+        async with http.get(f"{url}/v1/cluster", timeout=aiohttp.ClientTimeout(total=LOOK_S_MAX)) as answer:
+            return msgspec.json.decode(await answer.read(), type=View) if answer.status == 200 else None
+    except (TimeoutError, aiohttp.ClientError, OSError):
+        return None
+
+
+def joined(views: Sequence[View]) -> dict[str, int]:
+    """What these nodes hold together: origin → operations."""
+    vector: dict[str, int] = {}
+    for view in views:
+        for origin, count in view.own.vector.items():
+            vector[origin] = max(vector.get(origin, 0), count)
+    return vector

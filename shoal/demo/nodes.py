@@ -1,0 +1,167 @@
+"""The nodes of the demo: real `shoal serve` processes, each with a directory and a port of its own.
+
+A node is started, killed and started again on the same directory and port. All
+are tethered to this process; `release` lets them live on. Whatever ends the
+context of `cluster` ends them, but for those that were released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import NoReturn
+
+from shoal.demo.tethered import KEEP, RELEASE
+
+HOST = "127.0.0.1"
+STOP_S_MAX = 10  # Then it is killed.
+_TETHERED = (sys.executable, "-m", "shoal.demo.tethered")
+_LOG_LINES_SHOWN = 5
+_POLL_S = 0.02
+_WATCH_S = 0.2
+
+
+class NodeFailed(Exception):
+    """A node did not start, or ended by itself."""
+
+
+def node_name(node: int) -> str:
+    """Nodes are numbered from 0 in code, and from 1 for people."""
+    return f"node-{node + 1}"
+
+
+class Node:
+    """Use: `await start()`; then `kill`, and `start` again."""
+
+    def __init__(self, number: int, *, addresses: Sequence[str], cluster: str, root: Path, temporary: bool) -> None:
+        self.number = number
+        self.url = f"http://{addresses[number]}"
+        self.data = root / node_name(number)
+        self._log = root / f"{node_name(number)}.log"
+        self._cluster = cluster
+        self._command = (
+            *(*_TETHERED, str(root) if temporary else KEEP, "serve", "--data", str(self.data)),
+            *("--listen", addresses[number], "--join", ",".join(addresses), "--set", f"advertise={addresses[number]}"),
+        )
+        self._process: Popen[bytes] | None = None
+        self._killed = self._released = False
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    async def start(self) -> None:
+        """Return once it answers at its URL.
+
+        Raises:
+            NodeFailed: it ended instead, with the end of its log.
+        """
+        self._spawn()
+        assert self._process is not None
+        assert self._process.stdout is not None
+        if not await asyncio.to_thread(self._process.stdout.readline):  # Its URL.
+            await self._ended()
+            raise self._failure("did not start")
+
+    async def watch(self) -> NoReturn:
+        """Never returns: a node that `kill` ended is waited for until it was started again.
+
+        Raises:
+            NodeFailed: it ended by itself.
+        """
+        while True:
+            if not (self._killed or self.is_running):
+                raise self._failure("ended by itself")
+            await asyncio.sleep(_WATCH_S)
+
+    def kill(self) -> None:
+        """SIGKILL: it has no time to say a word."""
+        assert self._process is not None
+        self._killed = True
+        self._process.kill()
+
+    def release(self) -> None:
+        """Let it live on when this process ends."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(RELEASE)
+        self._process.stdin.flush()
+        self._released = True
+
+    async def end(self) -> None:
+        """Stop it, or kill it if it does not stop in time. Nothing happens to one that was released, or does not run."""
+        if self._process is None or self._released:
+            return
+        self._process.terminate()
+        try:
+            await asyncio.wait_for(self._ended(), STOP_S_MAX)
+        except TimeoutError:
+            self._process.kill()
+            await self._ended()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _spawn(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
+        with self._log.open("ab") as log:
+            # Not asyncio's: it kills what still runs when it goes. A session of its own:
+            # the terminal's Ctrl-C is for the supervisor, which then sees to the nodes.
+            self._process = Popen(
+                self._command,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=log,
+                start_new_session=True,
+                env={**environment, "SHOAL_CLUSTER": self._cluster},
+            )
+        self._killed = False
+
+    async def _ended(self) -> None:
+        # Not in a thread that waits: it would wait for the released ones, too.
+        while True:
+            if not self.is_running:
+                return
+            await asyncio.sleep(_POLL_S)
+
+    def _failure(self, what: str) -> NodeFailed:
+        lines = self._log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+        return NodeFailed(f"{node_name(self.number)} {what}. It said last: {' / '.join(lines) or 'nothing'}")
+
+
+@asynccontextmanager
+async def cluster(root: Path, *, size: int, name: str, temporary: bool) -> AsyncIterator[list[Node]]:
+    """`size` nodes that run and know each other; `name` is that of their cluster.
+
+    Raises:
+        NodeFailed: one did not start.
+    """
+    addresses = [f"{HOST}:{port}" for port in _free_ports(size)]
+    nodes = [Node(number, addresses=addresses, cluster=name, root=root, temporary=temporary) for number in range(size)]
+    try:
+        # All are waited for: none may start once they are being ended.
+        for outcome in await asyncio.gather(*(node.start() for node in nodes), return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        yield nodes
+    finally:
+        await asyncio.gather(*(node.end() for node in nodes))
+
+
+def _free_ports(count: int) -> list[int]:
+    # Held together, so that they differ. Another program may take one before
+    # the node does, which then does not start, and says so.
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
+        return [int(listening.getsockname()[1]) for listening in sockets]
