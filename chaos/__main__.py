@@ -1,0 +1,138 @@
+"""`python -m chaos run` and `python -m chaos judge DIR`.
+
+Ends with 0 if every promise was kept, with 1 if one was broken or the trial
+could not be run, with 2 if it was not understood.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from random import SystemRandom
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from chaos import evidence as archive
+from chaos.evidence import Evidence, Options
+from chaos.faults import FAULTS
+from chaos.judge import judge as judged
+from chaos.report import print_verdict, to_html
+from chaos.run import run as run_trial
+from shoal.cli.execution import FAILED, execute, interruptible
+from shoal.testing.history import History
+
+NODES_MAX = 9
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
+
+
+class Durability(StrEnum):
+    local = "local"
+    quorum = "quorum"
+    all = "all"
+
+
+@app.command()
+def run(
+    nodes: Annotated[int, typer.Option(min=1, max=NODES_MAX, help="How many nodes, each a process of its own.")] = 3,
+    minutes: Annotated[float, typer.Option(min=0.01, help="How long agents work and strikes fall.")] = 1.0,
+    faults: Annotated[str, typer.Option(metavar="NAME,…", help=f"Of: {', '.join(FAULTS)}.")] = "kill",
+    seed: Annotated[int | None, typer.Option(help="Of all chance in the harness; drawn and told if it is not given.")] = None,
+    agents: Annotated[int, typer.Option(min=1, max=1000, help="Clients, spread over the nodes.")] = 24,
+    rate: Annotated[float, typer.Option(min=1, help="What all agents do in a second, reads and writes.")] = 500.0,
+    durability: Annotated[Durability, typer.Option(help="Of every write.")] = Durability.local,
+    kills: Annotated[int | None, typer.Option(min=1, help="Go on until so many strikes were made, however long.")] = None,
+    report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write the verdict there, too.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep directories, logs and history, to be judged again.")] = False,
+) -> None:
+    """Start nodes, load them, strike them, and judge what is left.
+
+    Example: python -m chaos run --nodes 3 --minutes 1 --faults kill
+    """
+    options = Options(
+        nodes=nodes,
+        minutes=minutes,
+        strikes=kills,
+        faults=_known(faults),
+        seed=SystemRandom().getrandbits(32) if seed is None else seed,
+        agents=agents,
+        rate=rate,
+        durability=durability.value,
+    )
+    console = Console()
+    console.print(f"seed {options.seed}", highlight=False)
+    with _directory(console, keep=keep) as directory:
+
+        def say(text: str) -> None:
+            console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+        history, found = execute(interruptible(run_trial(options, directory, say=say, now_s=time.monotonic)))
+        archive.save(directory, history, found)
+        _conclude(console, history, found, report)
+
+
+@app.command()
+def judge(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What a trial with --keep has left.")],
+    report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write the verdict there, too.")] = None,
+) -> None:
+    """Judge a trial again, from its history and what was found.
+
+    Example: python -m chaos judge /tmp/chaos-x1
+    """
+    try:
+        history, found = archive.load(directory)
+    except (OSError, msgspec.DecodeError) as error:
+        typer.echo(
+            f"chaos: {directory} holds no trial ({error}). Nothing was judged; name a directory that --keep kept.", err=True
+        )
+        raise typer.Exit(FAILED) from None
+    _conclude(Console(), history, found, report)
+
+
+def _known(names: str) -> list[str]:
+    """
+    Raises:
+        typer.BadParameter: there is no such fault.
+    """
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    for name in chosen:
+        if name not in FAULTS:
+            raise typer.BadParameter(f"{name!r} is no fault; there is: {', '.join(FAULTS)}.", param_hint="--faults")
+    if not chosen:
+        raise typer.BadParameter(f"name at least one of: {', '.join(FAULTS)}.", param_hint="--faults")
+    return chosen
+
+
+def _conclude(console: Console, history: History, found: Evidence, report: Path | None) -> None:
+    verdict = judged(history, found)
+    print_verdict(console, verdict)
+    if report is not None:
+        report.write_text(to_html(verdict, found))
+        console.print(f"report: {report}", highlight=False, soft_wrap=True)
+    if not verdict.kept:
+        raise typer.Exit(FAILED)
+
+
+@contextmanager
+def _directory(console: Console, *, keep: bool) -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="shoal-chaos-"))
+    try:
+        yield directory
+    finally:
+        if keep:
+            console.print(f"kept: {directory}; judge it again with: python -m chaos judge {directory}", soft_wrap=True)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    app()

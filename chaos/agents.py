@@ -1,0 +1,324 @@
+"""Agents on the public client: they save, append, add, set, edit and read, and note all they do and are shown.
+
+Laws:
+- An agent is one session. It does one thing at a time, but for an edit, which is
+  made durable beside its other work; it reads no document meanwhile.
+- It alone writes its thread and its register; a crew shares a journal, a counter
+  and a document.
+- It never goes on from older state unasked: a node that is behind what it has
+  seen is noted, and so is that it let go.
+- An error is noted and work goes on; whether it was one to be expected is the
+  judge's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from random import Random
+
+import shoal
+from chaos.timeline import Timeline
+from shoal.client.document import Document
+from shoal.client.store import Store
+from shoal.errors import BookmarkLost, NotFound, Overloaded, SessionBehind, ShoalError
+from shoal.protocol.requests import Durability
+from shoal.testing.agents import ROOT, SPACE, content_of, state_of
+from shoal.testing.history import (
+    Acknowledged,
+    Event,
+    Failed,
+    Invoked,
+    LetGo,
+    Refused,
+    Shown,
+    WriteKind,
+    amount,
+)
+
+CREW = 6
+"""So many agents share objects."""
+
+_PAUSE_S = 0.05
+_WHOLE = 0.03  # The share of a journal's reads that begin at its start.
+
+Act = Callable[[str], Awaitable[None]]
+
+
+class Agent:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        number: int,
+        numbers: Iterator[int],
+        nodes: Mapping[str, str],
+        note: Callable[[Event], None],
+        random: Random,
+        now_s: Callable[[], float],
+    ) -> None:
+        """`nodes` has the names of the nodes by what they call themselves."""
+        self.name = f"agent-{number}"
+        self.timeline = Timeline()
+        self.turn = asyncio.Lock()  # Held while it does something.
+        self.may_have_moved = True  # Its node is asked for its name again, once a write went well.
+        self._crew = f"crew-{number // CREW}"
+        self._store = store
+        self._space = store.space(SPACE)
+        self._numbers = numbers
+        self._nodes = nodes
+        self._note = note
+        self._random = random
+        self._now_s = now_s
+        self._cursors: dict[str, bytes] = {}
+        self._document: Document | None = None
+        self._editing: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._take_handles()
+
+    def _take_handles(self) -> None:
+        """New handles: they have no position, and no context."""
+        self._thread = self._space.thread(self.name)
+        self._register = self._space.register(self.name)
+
+    def stop(self) -> None:
+        """Let `run` end once what it does is done."""
+        self._stopping = True
+
+    async def run(self, interval_s: float) -> None:
+        """Act every `interval_s`, until `stop`; what is late is not made up for."""
+        loop = asyncio.get_running_loop()
+        next_at = loop.time() + self._random.uniform(0, interval_s)
+        while not self._stopping:
+            await asyncio.sleep(next_at - loop.time())
+            async with self.turn:
+                await self._act()
+            next_at = max(next_at + interval_s, loop.time())
+        await self._end()
+
+    async def _act(self) -> None:
+        own, shared = self.name, self._crew
+        acts: list[tuple[Act, str, int]] = [
+            (self._save, own, 6),
+            (self._append, self._random.choice((own, shared)), 4),
+            (self._add, self._random.choice((own, shared)), 4),
+            (self._assign, own, 2),
+            (self._edit, shared, 1),
+            (self._load, own, 2),
+            (self._read_journal, self._random.choice((own, shared)), 2),
+            (self._read_counter, self._random.choice((own, shared)), 2),
+            (self._read_register, own, 1),
+            (self._read_document, shared, 1),
+        ]
+        act, name, _ = self._random.choices(acts, weights=[weight for _, _, weight in acts])[0]
+        try:
+            await act(name)
+            if self.may_have_moved:
+                await self._locate()
+        except (SessionBehind, BookmarkLost) as error:
+            await self._let_go(name, error)
+        except Overloaded as error:
+            await asyncio.sleep(float(str(error.detail.get("retry_after_s", _PAUSE_S))))
+        except ShoalError:
+            await asyncio.sleep(_PAUSE_S)
+
+    # ── writes ────────────────────────────────────────────────────────────────
+
+    async def _save(self, name: str) -> None:
+        async def save(number: int) -> Acknowledged:
+            saved = await self._thread.save(state_of(number))
+            return Acknowledged(number, saved.id)
+
+        await self._write("save", name, save)
+
+    async def _append(self, name: str) -> None:
+        key = self._random.random() < 0.5
+
+        async def append(number: int) -> Acknowledged:
+            journal = self._space.thread(name).journal
+            appended = await journal.append(content_of(number), key=f"event-{number}" if key else None)
+            return Acknowledged(number, appended.id)
+
+        await self._write("append", name, append)
+
+    async def _add(self, name: str) -> None:
+        async def add(number: int) -> Acknowledged:
+            return Acknowledged(number, value=await self._space.counter(name).add(amount(number)))
+
+        await self._write("add", name, add)
+
+    async def _assign(self, name: str) -> None:
+        async def assign(number: int) -> Acknowledged:
+            await self._register.set(number)
+            return Acknowledged(number)
+
+        await self._write("assign", name, assign)
+
+    async def _edit(self, name: str) -> None:
+        if self._editing is None or self._editing.done():
+            self._editing = asyncio.create_task(self._edit_through(name))
+
+    async def _edit_through(self, name: str) -> None:
+        async def edit(number: int) -> Acknowledged:
+            if self._document is None:
+                self._document = await self._space.document(name)
+            self._document.map(ROOT)[str(number)] = number
+            await self._document.flush()
+            return Acknowledged(number)
+
+        with suppress(ShoalError):  # It is noted.
+            await self._write("edit", name, edit)
+
+    async def _write(self, kind: WriteKind, name: str, send: Callable[[int], Awaitable[Acknowledged]]) -> None:
+        number = next(self._numbers)
+        self._note(Invoked(number, kind, name, self.name))
+        try:
+            told = await send(number)
+        except ShoalError as error:
+            # An edit stays in the mirror, whatever the error says of this attempt: it may be written later.
+            self._note(Failed(number, "unknown" if kind == "edit" else error.written, error.code, self.timeline.node))
+            raise
+        self._note(Acknowledged(number, told.id, told.value, self.timeline.node))
+        self.timeline.acknowledged(self._now_s())
+
+    # ── reads ─────────────────────────────────────────────────────────────────
+
+    async def _load(self, name: str, *, stale: bool = False) -> None:
+        async with self._reading(name):
+            try:
+                heads = list((await self._thread.load(stale=stale)).heads)
+            except NotFound:
+                heads = []
+            self._show("save", name, ids=heads)
+
+    async def _read_journal(self, name: str) -> None:
+        cursor = None if self._random.random() < _WHOLE else self._cursors.get(name)
+        async with self._reading(name):
+            events = [event async for event in self._space.thread(name).journal.read(after=cursor)]
+            self._show("append", name, numbers=[event.event["number"] for event in events], whole=cursor is None)
+            if events:
+                self._cursors[name] = events[-1].cursor
+
+    async def _read_counter(self, name: str, *, stale: bool = False) -> None:
+        async with self._reading(name):
+            self._show("add", name, value=await self._space.counter(name).value(stale=stale))
+
+    async def _read_register(self, name: str) -> None:
+        async with self._reading(name):
+            self._show("assign", name, numbers=await self._register.siblings())
+
+    async def _read_document(self, name: str) -> None:
+        if self._editing is not None and not self._editing.done():
+            return
+        async with self._reading(name), await self._space.document(name) as document:
+            self._show("edit", name, numbers=[int(key) for key in document.to_py().get(ROOT, {})])
+
+    def _show(
+        self,
+        kind: WriteKind,
+        name: str,
+        *,
+        ids: list[str] | None = None,
+        numbers: list[int] | None = None,
+        value: int = 0,
+        whole: bool = True,
+    ) -> None:
+        self._note(Shown(self.name, kind, name, ids or [], numbers or [], value, whole, self.timeline.node))
+
+    @asynccontextmanager
+    async def _reading(self, name: str) -> AsyncIterator[None]:
+        try:
+            yield
+        except ShoalError as error:
+            self._note(Refused(self.name, name, error.code, self.timeline.node))
+            raise
+
+    # ── going on ──────────────────────────────────────────────────────────────
+
+    async def _let_go(self, name: str, error: ShoalError) -> None:
+        """Go on from what this node has of the partition of `name`; if even that fails, the next act meets the error again."""
+        self._note(LetGo(self.name, name, error.code))
+        self._cursors.pop(name, None)
+        with suppress(ShoalError):  # It is noted.
+            await self._read_counter(name, stale=True)
+            if name == self.name:
+                self._take_handles()
+                await self._load(name, stale=True)
+
+    async def _locate(self) -> None:
+        status = await self._store.status()
+        self.timeline.on(self._nodes.get(status.node, status.node), self._now_s())
+        self.may_have_moved = False
+
+    async def _end(self) -> None:
+        if self._editing is not None:
+            await self._editing
+        if self._document is not None:
+            with suppress(ShoalError):  # What it could not write is noted as unknown already.
+                await self._document.close()
+
+
+class Crowd:
+    """All agents, at work."""
+
+    def __init__(self, agents: list[Agent], tasks: list[asyncio.Task[None]]) -> None:
+        self.agents = agents
+        self._tasks = tasks
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Every agent has ended what it did, and does nothing until the context is left; edits may still be under way."""
+        async with AsyncExitStack() as stack:
+            for agent in self.agents:
+                await stack.enter_async_context(agent.turn)
+            yield
+
+    def look_around(self) -> None:
+        """Some may have moved to another node."""
+        for agent in self.agents:
+            agent.may_have_moved = True
+
+    async def finish(self) -> None:
+        """Let every agent end what it does, and all its edits; what ended an agent before its time is raised."""
+        for agent in self.agents:
+            agent.stop()
+        await asyncio.gather(*self._tasks)
+
+
+@asynccontextmanager
+async def at_work(
+    urls: Callable[[int], str],
+    *,
+    agents: int,
+    rate: float,
+    durability: Durability,
+    numbers: Iterator[int],
+    nodes: Mapping[str, str],
+    note: Callable[[Event], None],
+    random: Random,
+    now_s: Callable[[], float],
+) -> AsyncIterator[Crowd]:
+    """Agents that together do `rate` things a second, each with a client of its own: the `n`-th prefers `urls(n)`'s first."""
+    async with AsyncExitStack() as stack:
+        crowd: list[Agent] = []
+        for number in range(agents):
+            store = await stack.enter_async_context(shoal.connect(urls(number), durability=durability))
+            crowd.append(
+                Agent(
+                    store,
+                    number=number,
+                    numbers=numbers,
+                    nodes=nodes,
+                    note=note,
+                    random=Random(random.random()),
+                    now_s=now_s,
+                )
+            )
+        tasks = [asyncio.create_task(agent.run(agents / rate)) for agent in crowd]
+        try:
+            yield Crowd(crowd, tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

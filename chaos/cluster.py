@@ -1,0 +1,252 @@
+"""Real `shoal serve` processes on this machine, each with its own directory and port.
+
+Laws:
+- Whatever ends the trial ends the nodes: on every way out of `running` each is
+  killed and waited for.
+- A node comes back on the directory and the port that it had.
+- A node that ends by itself is a failure, noticed at the next look: it is never
+  started again as if it had been killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+START_S_MAX = 30.0
+STOP_S_MAX = 20.0
+_POLL_S = 0.02
+_LOG_LINES = 20
+
+
+class NodeFailed(Exception):
+    """A node did not start, or ended by itself; the message holds the end of its log."""
+
+
+class Member(msgspec.Struct):
+    vector: dict[str, int]
+
+
+class View(msgspec.Struct):
+    """What is of interest in a node's `/v1/cluster`: itself is the first member."""
+
+    digest: str
+    members: list[Member]
+
+    @property
+    def vector(self) -> dict[str, int]:
+        """Origin → operations that the node holds durably."""
+        return self.members[0].vector
+
+
+class Node:
+    """One node, alive or not."""
+
+    def __init__(self, name: str, *, directory: Path, address: str) -> None:
+        self.name = name
+        self.directory = directory
+        self.address = address
+        self.url = f"http://{address}"
+        self.log = directory.parent / f"{name}.log"
+        self.id = ""  # As the node names itself, once it answered.
+        self._process: Process | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def fell(self) -> bool:
+        """True if it ended, and nobody had ended it."""
+        return self._process is not None and self._process.returncode is not None
+
+    async def launch(self, *, join: str, environment: Mapping[str, str]) -> None:
+        arguments = ["serve", "--data", str(self.directory), "--listen", self.address]
+        arguments += ["--join", join, "--set", f"advertise={self.address}"]
+        with self.log.open("ab") as log:
+            # A session of its own: the terminal's Ctrl-C is for the harness, which then sees to its nodes.
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "shoal.cli", *arguments),
+                stdin=DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def gone(self) -> None:
+        """Return once it has ended, by what was done to it."""
+        process, self._process = self._process, None
+        if process is not None:
+            await process.wait()
+
+    def last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return "\n".join(lines[-_LOG_LINES:]) or "(it said nothing)"
+
+
+class Cluster:
+    """The nodes, and what can be done to them."""
+
+    def __init__(self, nodes: list[Node], *, http: aiohttp.ClientSession, name: str, now_s: Callable[[], float]) -> None:
+        self.nodes = nodes
+        self.now_s = now_s
+        self._http = http
+        self._join = ",".join(node.address for node in nodes)
+        self._environment = {key: value for key, value in os.environ.items() if not key.startswith("SHOAL_")}
+        self._environment["SHOAL_CLUSTER"] = name
+
+    @property
+    def up(self) -> list[Node]:
+        return [node for node in self.nodes if node.is_up]
+
+    def urls(self, first: int) -> str:
+        """All addresses, those from `first` on before the others."""
+        at = first % len(self.nodes)
+        return ",".join(node.url for node in self.nodes[at:] + self.nodes[:at])
+
+    async def start(self, node: Node) -> None:
+        """Start a node, and return once it takes reads and writes.
+
+        Raises:
+            NodeFailed: it did not, in time.
+        """
+        await node.launch(join=self._join, environment=self._environment)
+        try:
+            async with asyncio.timeout(START_S_MAX):
+                while not await self._is_ready(node):
+                    self.check()
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise NodeFailed(
+                f"{node.name} was not ready within {START_S_MAX:g} s. It said last:\n{node.last_words()}"
+            ) from None
+
+    async def kill(self, node: Node) -> None:
+        node.signal(signal.SIGKILL)
+        await node.gone()
+
+    async def stop(self, node: Node) -> None:
+        """Stop a node as an operator would.
+
+        Raises:
+            NodeFailed: it did not end in time, and was killed.
+        """
+        node.signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_S_MAX):
+                await node.gone()
+        except TimeoutError:
+            raise NodeFailed(f"{node.name} did not stop within {STOP_S_MAX:g} s. It said last:\n{node.last_words()}") from None
+
+    def check(self) -> None:
+        """
+        Raises:
+            NodeFailed: a node has ended by itself.
+        """
+        for node in self.nodes:
+            if node.fell:
+                raise NodeFailed(f"{node.name} ended by itself. It said last:\n{node.last_words()}")
+
+    async def views(self) -> dict[str, View]:
+        """What every node says of itself, by its name; nodes that do not answer are left out."""
+        views = await asyncio.gather(*(self._view(node) for node in self.nodes))
+        return {node.name: view for node, view in zip(self.nodes, views, strict=True) if view is not None}
+
+    async def caught_up(self, within_s: float) -> float | None:
+        """How long it took until every node held what any of them holds now, writes going on meanwhile; None: too long."""
+        began_s, goal = self.now_s(), dict[str, int]()
+        for view in (await self.views()).values():
+            goal = {origin: max(goal.get(origin, 0), view.vector.get(origin, 0)) for origin in goal | view.vector}
+
+        def reached(views: Mapping[str, View]) -> bool:
+            return all(view.vector.get(origin, 0) >= n for view in views.values() for origin, n in goal.items())
+
+        return await self._until(reached, began_s, within_s)
+
+    async def equal(self, within_s: float) -> float | None:
+        """How long it took until all nodes held the same operations; None: too long. Nobody should write meanwhile."""
+
+        def reached(views: Mapping[str, View]) -> bool:
+            return len({view.digest for view in views.values()}) == 1
+
+        return await self._until(reached, self.now_s(), within_s)
+
+    async def _until(self, reached: Callable[[Mapping[str, View]], bool], began_s: float, within_s: float) -> float | None:
+        while self.now_s() - began_s < within_s:
+            self.check()
+            views = await self.views()
+            if len(views) == len(self.nodes) and reached(views):
+                return self.now_s() - began_s
+            await asyncio.sleep(_POLL_S)
+        return None
+
+    async def _is_ready(self, node: Node) -> bool:
+        answer = await self._get(node, "/readyz")
+        if answer is None:
+            return False
+        node.id = msgspec.json.decode(answer)["node"]
+        return True
+
+    async def _view(self, node: Node) -> View | None:
+        answer = await self._get(node, "/v1/cluster")
+        return None if answer is None else msgspec.json.decode(answer, type=View)
+
+    async def _get(self, node: Node, path: str) -> bytes | None:
+        try:
+            async with self._http.get(node.url + path) as answer:
+                body = await answer.read()
+                return body if answer.status == 200 else None
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return None
+
+
+@asynccontextmanager
+async def running(directory: Path, *, nodes: int, now_s: Callable[[], float]) -> AsyncIterator[Cluster]:
+    """`nodes` nodes below `directory`, ready. None of them outlives the context.
+
+    Raises:
+        NodeFailed: one did not start.
+    """
+    with _free_ports(nodes) as ports:
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+    placed = [
+        Node(f"n{number}", directory=directory / f"n{number}", address=address) for number, address in enumerate(addresses, 1)
+    ]
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2.0)) as http:
+        cluster = Cluster(placed, http=http, name=f"chaos-{directory.name}", now_s=now_s)
+        try:
+            await asyncio.gather(*(cluster.start(node) for node in placed))
+            yield cluster
+        finally:
+            for node in placed:
+                node.signal(signal.SIGKILL)
+                await node.gone()
+
+
+@contextmanager
+def _free_ports(count: int) -> Iterator[list[int]]:
+    """Ports that were free, each another one."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        yield [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()

@@ -1,0 +1,67 @@
+"""What a trial leaves to be judged: two files that say all, so that it can be judged again without its nodes.
+
+history.jsonl     one event a line, in the order in which clients learnt of them
+evidence.json     the options, the strikes, and what was found on each node afterwards
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from chaos.faults import Strike
+from shoal.protocol.requests import Durability
+from shoal.testing.found import Found
+from shoal.testing.history import History, read_line, to_line
+
+_HISTORY, _EVIDENCE = "history.jsonl", "evidence.json"
+
+
+class Options(msgspec.Struct, kw_only=True, frozen=True):
+    """A trial; of `minutes` and `strikes`, the strikes end it if they are given."""
+
+    nodes: int = 3
+    minutes: float = 1.0
+    strikes: int | None = None
+    faults: list[str]
+    seed: int
+    agents: int = 24
+    rate: float = 500.0
+    durability: Durability = "local"
+
+
+class Recovery(msgspec.Struct):
+    """A strike, and what came of it. None: not within the bound."""
+
+    strike: Strike
+    back_s: list[float | None]  # From its beginning until each agent of its node was acknowledged a write again.
+    healed_s: float | None  # From its end until all nodes held what any of them had then, writes going on.
+    equal_s: float | None  # From then, with all agents paused, until the nodes' digests were equal.
+
+
+class Evidence(msgspec.Struct, kw_only=True):
+    options: Options
+    recoveries: list[Recovery] = []
+    equal_s: float | None = None  # At the end, until the nodes' digests were equal; None: they were not.
+    seconds: float = 0.0  # That agents were at work.
+    founds: dict[str, Found] = {}  # By node.
+    damage: dict[str, list[str]] = {}  # By node: what `shoal verify` and the checkers of rows say.
+    trouble: list[str] = []  # What ended the trial before its time.
+
+
+def save(directory: Path, history: History, evidence: Evidence) -> None:
+    with (directory / _HISTORY).open("wb") as lines:
+        lines.writelines(to_line(event) for event in history.events)
+    (directory / _EVIDENCE).write_bytes(msgspec.json.encode(evidence))
+
+
+def load(directory: Path) -> tuple[History, Evidence]:
+    """
+    Raises:
+        OSError: the files are not there.
+        msgspec.DecodeError: they hold something else.
+    """
+    with (directory / _HISTORY).open("rb") as lines:
+        history = History(read_line(line) for line in lines)
+    return history, msgspec.json.decode((directory / _EVIDENCE).read_bytes(), type=Evidence)
