@@ -121,7 +121,7 @@ def refusal(error: ShoalError) -> bytes:
 
 
 class _Meeting:
-    __slots__ = ("_own", "_side", "peer", "peer_opening", "told")
+    __slots__ = ("_own", "_side", "itself", "peer", "peer_opening", "told")
 
     def __init__(self, side: Side, *, nonce: bytes) -> None:
         self._side = side
@@ -131,6 +131,8 @@ class _Meeting:
         self.peer_opening = b""
         self.told = False
         """True once the other side refused: it need not be told."""
+        self.itself = False
+        """True once it is proven that the other side is this very node."""
 
     def _meet(self, packed: bytes) -> PeerHello:
         hello = _decode_hello(packed)
@@ -159,7 +161,8 @@ class _Meeting:
         assert self.peer is not None
         if self.peer.node != self._side.identity.node:
             return
-        if self.peer_opening == self._side.opening:
+        self.itself = self.peer_opening == self._side.opening
+        if self.itself:
             self._refuse("self", "they are the same node")
         self._refuse("clone", "one's data directory is a copy of the other's; give each node its own")
 

@@ -1,0 +1,98 @@
+"""One attempt to reach a peer: connect, shake hands, and say in Shoal's own words what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+import aiohttp
+
+from shoal.cluster.handshake import HANDSHAKE_BYTES_MAX, Dialling, Side, refusal
+from shoal.cluster.peering import Identity
+from shoal.config import Config
+from shoal.errors import Disconnected, Overloaded, ShoalError, Unavailable, Unsupported
+from shoal.transport.peer import BROKEN, CLOSE_S, PEER_PATH, why_closed
+from shoal.transport.peer_link import PeerLink, PeerSocket
+
+Admit = Callable[[Identity, bytes], None]
+"""Told whom a handshake found, and that node's opening; it may raise PeerRefused."""
+
+
+async def dial(address: str, /, *, side: Side, nonce: bytes, config: Config, admit: Admit) -> PeerLink | None:
+    """A link to the node at "host:port", or None if that is this node itself.
+
+    Raises:
+        PeerRefused, InvalidInput: the two cannot work together, or do not understand each other; both are told why.
+        Unavailable: it takes no links now.
+        Disconnected: it cannot be reached, or did not answer in time.
+    """
+    limit_s = min(config.connect_timeout_s, config.peer_connect_timeout_s)
+    http = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), ws_response_class=PeerSocket)
+    link = None
+    try:
+        async with asyncio.timeout(limit_s):
+            socket = await _open(http, address, config=config)
+            peer = await _shake_hands(socket, Dialling(side, nonce=nonce), admit=admit)
+            link = None if peer is None else PeerLink(http, socket, address=address, peer=peer, config=config)
+    except TimeoutError:
+        raise Disconnected(f"{address} did not answer within {limit_s:g} s. Nothing was written.") from None
+    except aiohttp.WSServerHandshakeError as reason:
+        raise _refused(address, reason) from None
+    except BROKEN as reason:
+        raise Disconnected(f"{address} cannot be reached: {reason}. Nothing was written.") from None
+    finally:
+        if link is None:
+            await http.close()
+    return link
+
+
+async def _open(http: aiohttp.ClientSession, address: str, *, config: Config) -> PeerSocket:
+    socket = await http.ws_connect(
+        f"http://{address}{PEER_PATH}",
+        heartbeat=config.peer_heartbeat_s,
+        timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
+        compress=0,
+        max_msg_size=HANDSHAKE_BYTES_MAX + 1,  # An acceptor sends nothing larger.
+    )
+    assert isinstance(socket, PeerSocket)
+    return socket
+
+
+async def _shake_hands(socket: PeerSocket, meeting: Dialling, *, admit: Admit) -> Identity | None:
+    try:
+        await socket.send_bytes(meeting.hello)
+        proof = meeting.welcomed(await _answer(socket))
+        assert meeting.peer is not None
+        admit(meeting.peer, meeting.peer_opening)
+        await socket.send_bytes(proof)
+        meeting.accepted(await _answer(socket))
+        return meeting.peer
+    except ShoalError as error:
+        if not meeting.told:
+            with suppress(*BROKEN):
+                await socket.send_bytes(refusal(error))
+        await socket.close()
+        if meeting.itself:
+            return None
+        raise
+
+
+async def _answer(socket: PeerSocket) -> bytes:
+    message = await socket.receive()
+    if message.type is aiohttp.WSMsgType.BINARY:
+        return bytes(message.data)
+    if message.type is aiohttp.WSMsgType.TEXT:
+        raise Unsupported("the peer sent text, where only binary messages are understood. Nothing was written.")
+    raise Disconnected(f"{why_closed(message)}. Nothing was written.")
+
+
+def _refused(address: str, refusal: aiohttp.WSServerHandshakeError) -> ShoalError:
+    if refusal.status == Overloaded.status:
+        return Overloaded(f"{address} has no room for another link. Nothing was written.")
+    if refusal.status == Unavailable.status:
+        return Unavailable(f"{address} takes no links now. Nothing was written.")
+    return Unsupported(
+        f"{address} is no Shoal node that takes peers: it answered with status {refusal.status}. Nothing was written. "
+        "Check the address."
+    )

@@ -1,0 +1,152 @@
+"""Keep a link to each peer: dial, hold, dial again.
+
+Laws:
+- One task per address, and at most one link per node: an address that leads to
+  a node which is linked by another one is refused.
+- Attempts are spread: exponential delays up to `reconnect_delay_s_max`, drawn anew
+  each time ("full jitter"). They start over after a link that lasted for longer
+  than the slowest of them; who was refused is dialled at the slowest pace.
+- An address that is this node itself is dropped for good, and told to `on_self`.
+  Only what is proven counts, so that nobody can talk a node out of a peer.
+- `reasons` says of each other address why there is no link now, if there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from aiohttp import WSCloseCode
+
+from shoal.cluster.handshake import NONCE_BYTES
+from shoal.cluster.peering import Identity, Peer
+from shoal.config import Config
+from shoal.errors import Disconnected, PeerRefused, ShoalError, Unavailable
+from shoal.transport.peer import Report, side_of
+from shoal.transport.peer_dial import dial
+from shoal.transport.peer_link import PeerLink
+
+DELAY_S_FIRST = 0.05  # Before the second attempt, at most; it doubles from there.
+
+_SLOWEST = 16  # Failures in a row: by then the delay is at its bound.
+
+
+class PeerDialler:
+    """`start` and `stop` belong to a running event loop; stopping twice is allowed."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        *,
+        addresses: Sequence[str],
+        opening: bytes,
+        config: Config,
+        entropy: Callable[[int], bytes],
+        report: Report,
+        on_self: Callable[[str], None],
+    ) -> None:
+        self._peer = peer
+        self._addresses = addresses
+        self._opening = opening
+        self._config = config
+        self._entropy = entropy
+        self._report = report
+        self._on_self = on_self
+        self._reasons = dict.fromkeys(addresses, "not dialled yet")
+        self._linked: dict[bytes, tuple[str, bytes]] = {}  # Node → by which address, and its opening.
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why there is no link to an address, for those without one."""
+        return self._reasons
+
+    def start(self) -> None:
+        """Begin to dial every address."""
+        self._tasks = [asyncio.create_task(self._keep(address)) for address in self._addresses]
+
+    async def stop(self) -> None:
+        """Close every link, and dial no more; takes about a second at most."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def _keep(self, address: str) -> None:
+        failures = await self._once(address, failures=0)
+        while failures is not None:
+            await asyncio.sleep(self._delay_s(failures))
+            failures = await self._once(address, failures=failures)
+
+    async def _once(self, address: str, *, failures: int) -> int | None:
+        """One attempt, and what came of it: how many in a row have failed; None if there is to be no other."""
+        try:
+            link = await self._dial(address)
+            if link is None:
+                self._drop(address)
+                return None
+            return 1 if await self._hold(address, link) else failures + 1
+        except (Disconnected, Unavailable) as failure:
+            self._fail(address, failure.message)
+            return failures + 1
+        except ShoalError as refusal:
+            self._fail(address, refusal.message)
+        except Exception as bug:
+            self._fail(address, f"{type(bug).__name__}: {bug}", exc_info=bug)
+        return _SLOWEST
+
+    async def _dial(self, address: str) -> PeerLink | None:
+        def admit(peer: Identity, opening: bytes) -> None:
+            there, its_opening = self._linked.get(peer.node, (address, opening))
+            if there != address:
+                raise PeerRefused(
+                    f"{address} is the node that is linked as {there} already. Nothing was written. Name it once."
+                    if its_opening == opening
+                    else f"{address} and {there} have copies of one data directory. Nothing was written. Give each its own.",
+                    reason="twice" if its_opening == opening else "clone",
+                )
+            self._linked[peer.node] = address, opening
+
+        side = side_of(self._peer, opening=self._opening, config=self._config)
+        try:
+            return await dial(address, side=side, nonce=self._entropy(NONCE_BYTES), config=self._config, admit=admit)
+        except BaseException:
+            self._forget(address)
+            raise
+
+    def _forget(self, address: str) -> None:
+        for node in [node for node, (there, _) in self._linked.items() if there == address]:
+            del self._linked[node]
+
+    async def _hold(self, address: str, link: PeerLink) -> bool:
+        """Serve as the node's outlet until the link is lost; True if it lasted."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        code, reason = WSCloseCode.GOING_AWAY, "the node is stopping"
+        self._reasons.pop(address, None)
+        self._report("peer linked", address=address, peer=link.peer.name, node=link.peer.node.hex())
+        try:
+            self._peer.linked(link.peer, link)
+            reason = await link.run()
+            code = WSCloseCode.POLICY_VIOLATION
+        finally:
+            self._peer.unlinked(link.peer, link)
+            self._forget(address)
+            await link.close(code, reason=reason)
+        self._fail(address, reason)
+        return clock() - began > self._config.reconnect_delay_s_max
+
+    def _drop(self, address: str) -> None:
+        self._reasons.pop(address, None)
+        self._report("peer is this node itself", address=address)
+        self._on_self(address)
+
+    def _fail(self, address: str, reason: str, **detail: object) -> None:
+        """A reason is told once, however often it comes again."""
+        if self._reasons.get(address) != reason:
+            self._reasons[address] = reason
+            self._report("peer not linked", address=address, reason=reason, **detail)
+
+    def _delay_s(self, failures: int) -> float:
+        bound_s = min(self._config.reconnect_delay_s_max, DELAY_S_FIRST * (1 << min(failures - 1, _SLOWEST)))
+        return bound_s * int.from_bytes(self._entropy(2), "big") / 0xFFFF

@@ -1,0 +1,65 @@
+"""All links of a node to its peers: those that it dials and those that it accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from aiohttp import web
+
+from shoal.cluster.handshake import OPENING_BYTES
+from shoal.cluster.peering import Peer
+from shoal.config import Config
+from shoal.transport.peer import Report
+from shoal.transport.peer_dialler import PeerDialler
+from shoal.transport.peer_door import PeerDoor
+
+
+class Peers:
+    """`serve` is the handler of `PEER_PATH`; `start` once the listener listens, `stop` before it stops.
+
+    `addresses` ("host:port") are dialled; one that is this node itself is told to `on_self` and left alone.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        *,
+        addresses: Sequence[str],
+        config: Config,
+        entropy: Callable[[int], bytes],
+        report: Report,
+        on_self: Callable[[str], None],
+    ) -> None:
+        opening = entropy(OPENING_BYTES)
+        self._door = PeerDoor(peer, opening=opening, config=config, entropy=entropy, report=report)
+        self._dialler = PeerDialler(
+            peer,
+            addresses=addresses,
+            opening=opening,
+            config=config,
+            entropy=entropy,
+            report=report,
+            on_self=on_self,
+        )
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why there is no link to an address, for those without one."""
+        return self._dialler.reasons
+
+    def start(self) -> None:
+        """Begin to dial."""
+        self._dialler.start()
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Answer one peer until it leaves.
+
+        Raises:
+            ShuttingDown, Overloaded: the node takes no more links.
+        """
+        return await self._door.serve(request)
+
+    async def stop(self) -> None:
+        """Close every link, and make none any more; takes about a second or two at most."""
+        await self._dialler.stop()
+        await self._door.stop()
