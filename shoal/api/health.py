@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from aiohttp import web
-from msgspec import Struct
+from msgspec import Struct, structs
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from shoal.api.exchange import Exchange
 from shoal.api.metrics import Metrics
 from shoal.errors import ReadOnly, ShuttingDown
-from shoal.protocol.requests import NodeStatus, Status
+from shoal.protocol.requests import Cluster, ClusterView, NodeStatus, Status
 
 METRICS: web.AppKey[Metrics] = web.AppKey("metrics", Metrics)
 
@@ -39,8 +39,33 @@ class NodeView(Struct):
     spaces: int
 
 
-class ClusterView(Struct):
-    nodes: list[NodeView]
+class MemberView(Struct):
+    """An owner, as the node that answers sees it; `requests.Member` says what each field is."""
+
+    name: str
+    node: str
+    state: Literal["self", "linked", "unreachable"]
+    operations: int
+    lacks: int
+    ahead: int
+    lag_ms: int
+    waiting_bytes: int
+    dropped: int
+    linked_ms: int
+    reason: str
+    vector: dict[str, int]
+
+
+class ClusterDocument(Struct):
+    cluster: str
+    size: int
+    quorum: int
+    digest: str  # Equal on nodes that hold the same operations.
+    early: int
+    quarantined: list[str]
+    clock_ahead_ms: int
+    members: list[MemberView]  # The node that answers first.
+    node: NodeView  # More of that one.
 
 
 async def healthz(exchange: Exchange) -> web.Response:
@@ -68,21 +93,20 @@ async def metrics(exchange: Exchange) -> web.Response:
 
 
 async def cluster(exchange: Exchange) -> web.Response:
-    s = await node_status(exchange)
-    node = NodeView(
-        node=s.node,
-        version=s.version,
-        origin=s.origin,
-        state=s.state,
-        reason=s.reason,
-        started_ms=s.started_ms,
-        bytes_on_disk=s.bytes_on_disk,
-        operations=s.operations,
-        commits=s.commits,
-        connections=s.connections,
-        spaces=s.spaces,
+    view, status = await exchange.call(Cluster()), await node_status(exchange)
+    assert isinstance(view, ClusterView)
+    document = ClusterDocument(
+        cluster=view.cluster,
+        size=view.size,
+        quorum=view.quorum,
+        digest=view.digest,
+        early=view.early,
+        quarantined=view.quarantined,
+        clock_ahead_ms=view.clock_ahead_ms,
+        members=[MemberView(**structs.asdict(member)) for member in view.members],
+        node=NodeView(**structs.asdict(status)),
     )
-    return exchange.answer(ClusterView([node]))
+    return exchange.answer(document)
 
 
 async def node_status(exchange: Exchange) -> NodeStatus:

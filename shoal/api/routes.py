@@ -53,7 +53,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/healthz", health.healthz, "Is the process alive?", health.Alive),
     Route("GET", "/readyz", health.readyz, "Does the node take reads and writes?", health.Ready),
     Route("GET", "/metrics", health.metrics, "Counts for Prometheus", content_type="text/plain"),
-    Route("GET", "/v1/cluster", health.cluster, "The nodes and their state", health.ClusterView),
+    Route("GET", "/v1/cluster", health.cluster, "The nodes and their state", health.ClusterDocument),
     Route("GET", "/v1/spaces", spaces.list_spaces, "List spaces", spaces.SpacesView, query=spaces.SpacesQuery),
     _listing("threads", spaces.list_objects("thread")),
     _listing("documents", spaces.list_objects("document")),

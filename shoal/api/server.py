@@ -127,7 +127,7 @@ def create_app(
 
     `node` (hex) and `version` are what clients are told at the handshake;
     `backlog` is asked at each scrape of /metrics; `monotonic` (seconds) times
-    requests.
+    requests. `doors` are further GET routes, as those that peers come in by.
     """
     metrics = Metrics(backlog)
 

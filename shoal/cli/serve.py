@@ -26,9 +26,12 @@ from shoal.cli import logs, settings
 from shoal.cli.execution import execute, failure
 from shoal.config import Config
 from shoal.errors import InvalidConfig
-from shoal.node.environment import system_environment
+from shoal.node.environment import Environment, system_environment
 from shoal.node.node import Node, open_node
+from shoal.node.replicator import Replicator
 from shoal.protocol.requests import NodeStatus, Status
+from shoal.transport.peer import PEER_PATH
+from shoal.transport.peers import Peers
 
 PANEL = "Run"
 
@@ -45,6 +48,14 @@ def serve(
     listen: Annotated[
         str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen. \\[default: 127.0.0.1:7400]")
     ] = None,
+    join: Annotated[
+        list[str] | None,
+        typer.Option("--join", metavar="HOST:PORT", help="A peer to form a cluster with; may be repeated, or comma-separated."),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option("--advertise", metavar="HOST:PORT", help="Where peers reach this node. \\[default: where it listens]"),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with settings. \\[env: SHOAL_CONFIG]")
     ] = None,
@@ -52,15 +63,21 @@ def serve(
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Any setting by name; may be repeated.")
     ] = None,
 ) -> None:
-    """Run a node on a directory, and serve clients and agents over HTTP and WebSocket.
+    """Run a node on a directory, and serve clients, agents and peers over HTTP and WebSocket.
 
     Settings come from flags, then SHOAL_<FIELD> in the environment, then the file, then the defaults: docs/CONFIGURATION.md.
 
+    With --join it is one of a cluster: every node holds everything, and goes on when others are gone. docs/CLUSTER.md.
+
     Example: shoal serve --data ./state --listen 0.0.0.0:7400 --set memtable_bytes=128MiB
+
+    Example: shoal serve --data ./n1 --listen 127.0.0.1:7401 --join 127.0.0.1:7402 --join 127.0.0.1:7403
     """
     try:
         flags = [settings.given_setting(assignment) for assignment in assignments or []]
         flags += settings.given_listen(listen) if listen is not None else []
+        flags += [settings.Given("join", ",".join(join), "--join")] if join else []
+        flags += [settings.Given("advertise", advertise, "--advertise")] if advertise is not None else []
         chosen = settings.load(flags=flags, environment=os.environ, file=config)
     except InvalidConfig as error:
         raise failure(error.message) from None
@@ -73,12 +90,16 @@ def serve(
 async def _serve(data: Path, config: Config) -> signal.Signals:
     stopping = _signalled()
     log = structlog.get_logger("shoal")
-    node = await open_node(data, config=config, environment=system_environment())
+    environment = system_environment()
+    node = await open_node(data, config=config, environment=environment)
     try:
         if node.resumed_after_crash:
             log.warning("resumed", after="an end that was no clean stop", data=str(data))
-        listener = await _listening(node, config)
+        peers = _peers(node.replicator, config, environment)
+        listener = await _listening(node, config, peers)
         try:
+            if peers is not None:
+                peers.start()
             # What is there now stays for good: a full collection need not walk it again while requests wait.
             gc.collect()
             gc.freeze()
@@ -94,7 +115,29 @@ async def _serve(data: Path, config: Config) -> signal.Signals:
     return caught
 
 
-async def _listening(node: Node, config: Config) -> Listener:
+def _peers(replicator: Replicator | None, config: Config, environment: Environment) -> Peers | None:
+    if replicator is None:
+        return None
+    members = replicator.quorum.members
+    log = structlog.get_logger("shoal")
+
+    def is_itself(address: str) -> None:
+        members.remove(address)
+        replicator.quorum.stir()
+
+    peers = Peers(
+        replicator,
+        addresses=[member.address for member in members.all],
+        config=config,
+        entropy=environment.entropy,
+        report=log.info,
+        on_self=is_itself,
+    )
+    members.reasons = peers.reasons
+    return peers
+
+
+async def _listening(node: Node, config: Config, peers: Peers | None) -> Listener:
     status = await node.session().call(Status())
     assert isinstance(status, NodeStatus)
     app = create_app(
@@ -104,7 +147,11 @@ async def _listening(node: Node, config: Config) -> Listener:
         version=status.version,
         backlog=lambda: Backlog(node.writes_pending, node.durable_lag_s),
         monotonic=time.monotonic,
+        doors={} if peers is None else {PEER_PATH: peers.serve},
     )
+    if peers is not None:
+        # Once requests are done, some of which wait for what peers hold.
+        app.on_shutdown.append(lambda _: peers.stop())
     listener = Listener(app, config=config)
     try:
         await listener.start()

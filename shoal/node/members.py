@@ -9,7 +9,9 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
 from shoal.cluster.messages import Trouble
 from shoal.cluster.peering import Identity, Outlet
 from shoal.config import Config
@@ -49,6 +51,7 @@ def addresses_of(config: Config) -> list[str]:
 
 class Members:
     def __init__(self, addresses: list[str]) -> None:
+        self.reasons: Mapping[str, str] = {}  # Why an address is not linked, as whoever dials it says.
         self._members = {address: MemberState(address) for address in addresses}
 
     @property

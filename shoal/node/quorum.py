@@ -220,7 +220,7 @@ class Quorum:
             waiting_bytes=0 if member.outlet is None else member.outlet.waiting_bytes,
             dropped=member.dropped,
             linked_ms=member.linked_ms,
-            reason=member.trouble,
+            reason=self.members.reasons.get(member.address, "") or member.trouble,
             vector=_shown(known.origins()),
         )
 

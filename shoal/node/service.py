@@ -82,12 +82,14 @@ class Service:
     ) -> AnyReply:
         """See `Session.call`."""
         if isinstance(request, requests.Write):
-            return await self._write(request, bookmark, key, durability)
+            return await self._write(request, bookmark, key, durability, stale=stale)
         return await self._read(request, bookmark, stale=stale)
 
     # ── writes ────────────────────────────────────────────────────────────────
 
-    async def _write(self, request: AnyWrite, bookmark: Bookmark, key: str | None, durability: Durability) -> AnyReply:
+    async def _write(
+        self, request: AnyWrite, bookmark: Bookmark, key: str | None, durability: Durability, *, stale: bool
+    ) -> AnyReply:
         self._refuse_if_stopping()
         if durability not in _DURABILITIES:
             raise InvalidInput(
@@ -97,7 +99,7 @@ class Service:
             check_key("idempotency key", key)
         self._check(request)
         partition = self._database.partition_of(request)
-        if not self._database.holds(partition, bookmark.vector(partition)):
+        if not stale and not self._database.holds(partition, bookmark.vector(partition)):
             await self._owners.reached(partition, bookmark.vector(partition))
         if durability in ("quorum", "all"):
             await self._owners.reachable(durability)
@@ -272,7 +274,7 @@ class Service:
                 # Subscribed first, then read in the same step: no update can fall between.
                 target = Target(Kind.DOCUMENT, subscription.space, check_name("document", subscription.document))
                 wanted = bookmark.vector(target.partition)
-                if not self._database.holds(target.partition, wanted):
+                if not subscription.stale and not self._database.holds(target.partition, wanted):
                     await self._owners.reached(target.partition, wanted)
                 state = self._database.documents.state(self._database.document(target), subscription.state)
                 await self._database.durable(target)

@@ -128,6 +128,9 @@ class FakeSession:
                 return requests.Names([f"{request.kind}-1"], True)
             case requests.Status():
                 return self.status
+            case requests.Cluster():
+                member = requests.Member("n1:7400", self.status.node, "self", 3, 0, 0, 0, 0, 0, 0, "", {"aa": 3})
+                return requests.ClusterView("shoal", 1, 1, [member], "d1", 0, [], 0)
             case _:
                 raise InvalidInput(f"the fake does not answer {request}.")
 

@@ -52,11 +52,12 @@ async def test_the_process_is_alive_whatever_the_node_answers(http: aiohttp.Clie
     assert (await get(http, served, "/readyz"))[0] == 500
 
 
-async def test_the_cluster_is_this_node(http: aiohttp.ClientSession, served: Served) -> None:
+async def test_the_cluster_is_described_with_its_members(http: aiohttp.ClientSession, served: Served) -> None:
     status, cluster = await get(http, served, "/v1/cluster")
     assert status == 200
-    [node] = cluster["nodes"]
+    node = cluster["node"]
     assert (node["node"], node["state"], node["bytes_on_disk"]) == ("ab12", "ready", 2)
+    assert (cluster["digest"], cluster["members"][0]["name"], cluster["members"][0]["vector"]) == ("d1", "n1:7400", {"aa": 3})
 
 
 # ── metrics ───────────────────────────────────────────────────────────────────
