@@ -9,9 +9,13 @@ Laws:
   loop, or while a request was under way, leaves as one update, in order.
 - No edit is lost silently: what could not be written is raised by the next
   `flush`, `close` or access to a root, and stays in the mirror.
-- What came from the node is never sent back to it.
+- What came from the node is not sent back to it.
 - Sending again is harmless (Yjs updates are idempotent), so that after a broken
-  connection the mirror sends all that it cannot prove durable.
+  connection the mirror sends all that it cannot prove durable. A node that lacks
+  what an edit builds on is sent all that it lacks, edits of others included: what
+  was seen through a node that died comes back through the next.
+- The mirror never goes back: one that follows on, on whatever node, keeps what it
+  has shown, and need not wait until that node has it too.
 
 Maps, arrays and texts are pycrdt's own types. What to know of them:
 - Positions in a text count UTF-8 bytes, not characters: the position before
@@ -29,7 +33,6 @@ Maps, arrays and texts are pycrdt's own types. What to know of them:
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -39,11 +42,12 @@ import pycrdt
 
 from shoal import values
 from shoal.client.changes import Changes, DocumentChange
+from shoal.client.content import Content, closed
 from shoal.client.retrying import delays, is_transient, paused
 from shoal.client.unsent import Unsent
 from shoal.config import Config
-from shoal.crdt.document import EMPTY, RootKind, check_kind, engine, open_root, to_py
-from shoal.errors import Disconnected, InvalidInput, NotReady, Overloaded, ReadOnly, ShoalError
+from shoal.crdt.document import RootKind
+from shoal.errors import BookmarkLost, Disconnected, NotReady, Overloaded, ReadOnly, SessionBehind, ShoalError
 from shoal.names import check_name
 from shoal.protocol.requests import DocumentState, Durability, Edit, Follow, Push, Update
 from shoal.protocol.session import Session
@@ -65,16 +69,8 @@ class Document:
     ) -> None:
         self.space, self.name = space, name
         self._session, self._config, self._durability, self._key_of = session, config, durability, key_of
-        self._doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=client_id)
-        self._doc.observe(_observer(self))
-        self._roots: dict[str, RootKind] = {}
-        self._declared: dict[str, RootKind] = {}  # Here, and not yet written.
-
-        self._unsent = Unsent(self._doc, bytes_max=config.request_bytes_max)
-        self._arriving = False
-        self._arrived: bytes | None = None
-        self._outside = asyncio.Event()  # Set while no transaction of the user's is open.
-        self._outside.set()
+        self._content = Content(client_id=client_id, edited=self._edited)
+        self._unsent = Unsent(self._content.doc, bytes_max=config.request_bytes_max)
         self._wake = asyncio.Event()
         self._progress = asyncio.Event()
         self._current = False
@@ -150,18 +146,12 @@ class Document:
             Overloaded, ShoalError: as `map` does.
         """
         self._check_editable()
-        nested = not self._outside.is_set()
-        self._outside.clear()
-        try:
-            with self._doc.transaction():
-                yield
-        finally:
-            if not nested:
-                self._outside.set()
+        with self._content.transaction():
+            yield
 
     def to_py(self) -> dict[str, Any]:
         """The content by root, as dicts, lists, str and plain values."""
-        return {name: to_py(open_root(self._doc, name, kind)) for name, kind in sorted(self.roots.items())}
+        return self._content.to_py()
 
     def to_json(self) -> Any:
         """The same as JSON, with bytes and the like tagged as `shoal.values.to_json` does."""
@@ -170,11 +160,11 @@ class Document:
     @property
     def roots(self) -> dict[str, RootKind]:
         """The kinds of the roots, those declared here included."""
-        return {**self._declared, **self._roots}
+        return self._content.roots
 
     @property
     def client_id(self) -> int:
-        return self._doc.client_id
+        return self._content.doc.client_id
 
     # ── life ──────────────────────────────────────────────────────────────────
 
@@ -234,14 +224,11 @@ class Document:
     def _root(self, name: str, kind: RootKind) -> Any:
         check_name("document root", name)
         self._check_editable()
-        if name not in self.roots:
-            self._declared[name] = kind
-        check_kind(name, kind, self.roots[name])
-        return open_root(self._doc, name, kind)
+        return self._content.root(name, kind)
 
     def _check_editable(self) -> None:
         if self._closed:
-            raise _closed()
+            raise closed()
         self._raise_error()
         if self._unsent.is_full:
             raise Overloaded(
@@ -250,14 +237,10 @@ class Document:
                 retry_after_s=self._config.reconnect_delay_s_max,
             )
 
-    def _observed(self, event: pycrdt.TransactionEvent) -> None:
-        """The engine calls this at the end of each transaction that changed something."""
-        if self._arriving:
-            self._arrived = event.update
-            return
+    def _edited(self, update: bytes) -> None:
         if self._closed or self._refused:
-            raise self._error or _closed()
-        self._unsent.add(event.update)
+            raise self._error or closed()
+        self._unsent.add(update)
         self._wake.set()
 
     # ── sending ───────────────────────────────────────────────────────────────
@@ -265,7 +248,7 @@ class Document:
     async def _send(self) -> None:
         while True:
             await self._wake.wait()  # It returns in the next tick, when this one's edits are all there.
-            await self._outside.wait()
+            await self._content.outside.wait()
             self._wake.clear()
             if self._unsent.written < self._unsent.edits:
                 await self._write()
@@ -273,31 +256,40 @@ class Document:
     async def _write(self) -> None:
         """Make everything edited so far durable, as one request."""
         pauses = delays(self._config)
-        rejoined = False
+        lacking = False
         while True:
-            (update, edits, clock), roots = self._unsent.take(), dict(self._declared)
             try:
-                await self._session.call(
-                    Update(self.space, self.name, update, roots), key=self._key_of(), durability=self._durability
-                )
+                await (self._send_lacking() if lacking else self._send_unsent())
+                return
             except ShoalError as error:
-                # A node may lack what it acknowledged under `memory`: then send all of ours, once.
-                starts_over = isinstance(error, NotReady) and not rejoined
-                self._unsent.fall_behind(to_the_start=starts_over)
-                if starts_over:
-                    rejoined = True
-                elif not is_transient(error) or isinstance(error, ReadOnly) or not await paused(pauses, error):
+                self._unsent.fall_behind()
+                tried, lacking = lacking, isinstance(error, NotReady | SessionBehind | BookmarkLost)
+                again = (lacking or is_transient(error)) and not isinstance(error, ReadOnly)
+                if not (lacking and not tried) and not (again and await paused(pauses, error)):
                     raise
-                await self._outside.wait()
-                continue
-            self._unsent.confirm(edits, clock)
-            self._settle(update, roots)
-            return
+            await self._content.outside.wait()
 
-    def _settle(self, update: bytes, roots: dict[str, RootKind]) -> None:
-        for name, kind in roots.items():
-            self._roots.setdefault(name, kind)
-            self._declared.pop(name, None)
+    async def _send_unsent(self) -> None:
+        await self._call(*self._unsent.take(), self._content.declared)
+
+    async def _send_lacking(self) -> None:
+        """Send all that the node lacks, whoever edited it: an edit builds on some of that."""
+        follow = Follow(self.space, self.name, stale=True)
+        async with self._session.subscribe(follow) as pushes:
+            async for push in pushes:
+                if isinstance(push, DocumentState):
+                    break
+            else:
+                raise Disconnected("the node ended the subscription. Nothing was sent. Try again.")
+        await self._content.outside.wait()
+        lacked_by = pycrdt.get_state(push.update)
+        await self._call(*self._unsent.take(lacked_by=lacked_by), self._content.roots, stale=True)
+
+    async def _call(self, update: bytes, edits: int, clock: int, roots: dict[str, RootKind], /, *, stale: bool = False) -> None:
+        request = Update(self.space, self.name, update, roots)
+        await self._session.call(request, key=self._key_of(), durability=self._durability, stale=stale)
+        self._unsent.confirm(edits, clock)
+        self._content.settle(roots)
         self._tell(DocumentChange("local", update))
         self._advance()
 
@@ -307,10 +299,10 @@ class Document:
         pauses = delays(self._config)
         while True:
             try:
-                wanted = Follow(self.space, self.name, self._doc.get_state())
+                wanted = Follow(self.space, self.name, self._content.doc.get_state(), stale=self._current)
                 async with self._session.subscribe(wanted) as pushes:
                     async for push in pushes:
-                        await self._outside.wait()
+                        await self._content.outside.wait()
                         self._take(push)
                         pauses = delays(self._config)
                 raise Disconnected("the node ended the subscription. Nothing was sent. Try again.")
@@ -318,30 +310,16 @@ class Document:
                 if not (is_transient(error) and await paused(pauses, error)):
                     self._end_readers(error)
                     raise
-                await self._outside.wait()
+                await self._content.outside.wait()
 
     def _take(self, push: Push) -> None:
         if not isinstance(push, DocumentState | Edit):
             return  # Of a newer version.
-        for name, kind in push.roots.items():
-            check_kind(name, self._declared.get(name, kind), kind)
-        self._roots.update(push.roots)
-        self._declared = {name: kind for name, kind in self._declared.items() if name not in push.roots}
-        self._apply(push.update)
+        changed = self._content.take(push.update, push.roots)
+        if changed is not None:
+            self._tell(DocumentChange("remote", changed))
         self._current = True
         self._advance()
-
-    def _apply(self, update: bytes) -> None:
-        if update == EMPTY:
-            return
-        self._arriving, self._arrived = True, None
-        try:
-            with engine("an update from the node was refused by the Yjs engine"):
-                self._doc.apply_update(update)
-        finally:
-            self._arriving = False
-        if self._arrived is not None:  # Else it was our own edit, coming back.
-            self._tell(DocumentChange("remote", self._arrived))
 
     def _tell(self, change: DocumentChange) -> None:
         self._readers = [reader for reader in self._readers if reader.put(change)]
@@ -392,20 +370,3 @@ class Document:
     def _advance(self) -> None:
         self._progress.set()
         self._progress = asyncio.Event()
-
-
-def _observer(document: Document) -> Callable[[pycrdt.TransactionEvent], None]:
-    # The engine's reference is invisible to the garbage collector, so it must not be to the document.
-    watched = weakref.WeakMethod(document._observed)
-
-    def observe(event: pycrdt.TransactionEvent) -> None:
-        observed = watched()
-        if observed is None:
-            raise _closed()
-        observed(event)
-
-    return observe
-
-
-def _closed() -> InvalidInput:
-    return InvalidInput("this document is closed. The edit is not written; open the document again.")

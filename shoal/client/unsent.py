@@ -39,11 +39,16 @@ class Unsent:
         if self.is_full:
             self.fall_behind()
 
-    def take(self) -> tuple[bytes, int, int]:
-        """All that is unwritten as one update; the edits that it covers, and our client's clock after it."""
+    def take(self, *, lacked_by: bytes | None = None) -> tuple[bytes, int, int]:
+        """All that is unwritten as one update; the edits that it covers, and our client's clock after it.
+
+        Given a state vector: all that a node lacks that has no more than that, whoever edited it.
+        """
         clocks = parse_state(self._doc.get_state())
         client = self._doc.client_id
-        if self._behind:
+        if lacked_by is not None:
+            update = self._doc.get_update(lacked_by)
+        elif self._behind:
             update = self._doc.get_update(pack_state({**clocks, client: self._confirmed}))
         else:
             update = _merged(self._updates)
@@ -53,11 +58,9 @@ class Unsent:
     def confirm(self, edits: int, clock: int) -> None:
         self.written, self._confirmed = edits, clock
 
-    def fall_behind(self, *, to_the_start: bool = False) -> None:
-        """What was taken may not be written; `to_the_start`: nor may anything before it."""
+    def fall_behind(self) -> None:
+        """What was taken may not be written."""
         self._updates, self._behind = [], True
-        if to_the_start:
-            self._confirmed = 0
 
 
 def _merged(updates: list[bytes]) -> bytes:

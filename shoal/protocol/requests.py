@@ -383,11 +383,16 @@ class Change(Reply, array_like=True, frozen=True, tag="change"):
 
 
 class Follow(Read, array_like=True, frozen=True, tag="follow"):
-    """Push a document's `DocumentState`, then an `Edit` for every durable update."""
+    """Push a document's `DocumentState`, then an `Edit` for every durable update.
+
+    `stale`: begin with what is here, even if it is older than what the bookmark
+    names; a caller that gives its `state` keeps what it has.
+    """
 
     space: str
     document: str
     state: bytes = b"\x00"
+    stale: bool = False
 
 
 class Edit(Reply, array_like=True, frozen=True, tag="edit"):

@@ -29,7 +29,8 @@ class Session(Protocol):
         A write is applied once per `key`, whatever the number of calls; it is
         answered once it is as durable as `durability` says. A `stale` read is
         answered with what is here, even if that is older than what the bookmark
-        names; the bookmark then lets go of the rest.
+        names; the bookmark then lets go of the rest. A `stale` write is applied to
+        what is here: of use for one that has with it what it builds on.
 
         Raises:
             SessionBehind: the node could not catch up with the bookmark in time.

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 import pytest
 
+from shoal.client.document import Document
 from shoal.config import Config
 from shoal.errors import BookmarkLost, InvalidValue
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import (
+    AnyReply,
+    AnyRequest,
+    DocumentJson,
+    Durability,
+    Push,
+    ReadDocumentJson,
+    Subscription,
+)
+from shoal.protocol.session import Session
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.environment import SimulatedEnvironment
 from tests.node.conftest import Bench
@@ -75,6 +87,47 @@ async def test_after_a_stale_load_a_save_builds_on_what_was_loaded(benches: Benc
     handle = older.space.thread("t")
     await handle.load(stale=True)
     assert (await handle.save({"n": 2})).parents == (old.id,)
+
+
+async def test_a_mirror_goes_on_at_a_node_that_lacks_what_it_has_shown(benches: Benches) -> None:
+    bench = benches(MemoryStorage())
+    async with await bench.space.document("d") as first:
+        first.text("t").insert(0, "old ")
+        await first.flush()
+        older = benches(bench.storage.left_by_crash(0))
+        first.text("t").insert(4, "seen ")
+        await first.flush()
+    session = Movable(bench.node.session())
+    mirror = await Document.open(session, "crew", "d", client_id=7, config=Config(reconnect_delay_s_max=0.001))
+    await session.call(ReadDocumentJson("crew", "d"))  # So that the bookmark names it.
+    session.stands_on = older.node.session(session.bookmark)
+    mirror.text("t").insert(9, "new")
+    await mirror.close()
+    found = await older.node.session().call(ReadDocumentJson("crew", "d"))
+    assert isinstance(found, DocumentJson)
+    assert found.json == b'{"t":"old seen new"}'
+
+
+class Movable:
+    """A session that fails over from one node to another."""
+
+    def __init__(self, session: Session) -> None:
+        self.stands_on = session
+
+    @property
+    def bookmark(self) -> Bookmark:
+        return self.stands_on.bookmark
+
+    async def call(
+        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> AnyReply:
+        return await self.stands_on.call(request, key=key, durability=durability, stale=stale)
+
+    def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
+        return self.stands_on.subscribe(subscription)
+
+    async def close(self) -> None:
+        await self.stands_on.close()
 
 
 async def collected(items: AsyncIterator[Any]) -> list[Any]:

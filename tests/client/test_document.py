@@ -16,6 +16,7 @@ from shoal.client.document import Document
 from shoal.config import Config
 from shoal.crdt.document import EMPTY, LiveDocument
 from shoal.errors import (
+    BookmarkLost,
     Disconnected,
     InvalidInput,
     InvalidName,
@@ -24,6 +25,7 @@ from shoal.errors import (
     Overloaded,
     ReadOnly,
     RootConflict,
+    SessionBehind,
     ShoalError,
     SlowConsumer,
     TooLarge,
@@ -52,6 +54,7 @@ class FakeSession:
         self.bookmark = Bookmark()
         self.live = LiveDocument(bytes_max=1 << 24, roots_max=16)
         self.requests: list[Update] = []
+        self.stale: list[bool] = []
         self.keys: list[str | None] = []
         self.follows: list[Follow] = []
         self.before: list[ShoalError] = []
@@ -68,6 +71,7 @@ class FakeSession:
         assert isinstance(request, Update)
         self.requests.append(request)
         self.keys.append(key)
+        self.stale.append(stale)
         self.arrived.set()
         await self.gate.wait()
         if self.unreachable:
@@ -356,10 +360,51 @@ async def test_a_node_that_lost_what_it_acknowledged_is_sent_everything(session:
 
 async def test_an_update_that_stays_early_is_a_refusal(session: FakeSession, mirror: Mirror) -> None:
     document = await mirror()
-    session.before += [NotReady("early"), NotReady("early")]
+    session.before += [NotReady("early")] * 10_000
     document.text("t").insert(0, "a")
     with pytest.raises(NotReady):
         await document.flush()
+
+
+async def test_a_node_that_lacks_what_others_edited_is_sent_that_too(session: FakeSession, mirror: Mirror) -> None:
+    """It was seen through a node that died before it had passed it on."""
+    document, other = await mirror(), await mirror()
+    other.text("t").insert(0, "theirs ")
+    await other.flush()
+    await until(lambda: bool(document.to_py()))
+    session.live = LiveDocument(bytes_max=1 << 24, roots_max=16)
+    document.text("t").insert(len("theirs "), "ours")
+    await document.flush()
+    assert session.live.to_py() == {"t": "theirs ours"}
+    assert session.requests[-1].roots == {"t": "text"}
+
+
+@pytest.mark.parametrize("behind", [SessionBehind("behind"), BookmarkLost("lost")])
+async def test_a_node_that_is_behind_is_brought_what_it_lacks_and_not_waited_for(
+    session: FakeSession, mirror: Mirror, behind: ShoalError
+) -> None:
+    document = await mirror()
+    session.before.append(behind)
+    document.text("t").insert(0, "a")
+    await document.flush()
+    assert session.stale == [False, True]
+    assert session.follows[-1].stale
+    assert session.live.to_py() == {"t": "a"}
+
+
+async def test_a_node_that_died_while_it_was_asked_what_it_lacks_is_no_refusal(session: FakeSession, mirror: Mirror) -> None:
+    document = await mirror()
+    session.before += [NotReady("early"), Disconnected("gone"), NotReady("early")]
+    document.text("t").insert(0, "a")
+    await document.flush()
+    assert session.live.to_py() == {"t": "a"}
+
+
+async def test_only_the_first_following_waits_for_what_the_bookmark_names(session: FakeSession, mirror: Mirror) -> None:
+    await mirror()
+    session.push(Disconnected("gone"))
+    await until(lambda: len(session.follows) == 2)
+    assert [follow.stale for follow in session.follows] == [False, True]
 
 
 @pytest.mark.parametrize("cut", [SlowConsumer("slow"), Disconnected("gone")])

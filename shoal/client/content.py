@@ -1,0 +1,125 @@
+"""What a mirror holds: the engine's document, and the kinds of its roots.
+
+Laws:
+- An edit made here is told to `edited`, at the end of its transaction; what came
+  from the node is not.
+- A root's kind is settled by the node; until then it is what was declared here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pycrdt
+
+from shoal.crdt.document import EMPTY, RootKind, check_kind, engine, open_root, to_py
+from shoal.errors import InvalidInput
+
+
+class Content:
+    """`edited` is a bound method; its owner is not kept alive by the engine. What it raises, the edit raises."""
+
+    def __init__(self, *, client_id: int, edited: Callable[[bytes], None]) -> None:
+        self.doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=client_id)
+        self.outside = asyncio.Event()  # Set while no transaction of the user's is open.
+        self.outside.set()
+        self._settled: dict[str, RootKind] = {}
+        self._declared: dict[str, RootKind] = {}  # Here, and not yet written.
+        self._arriving = False
+        self._arrived: bytes | None = None
+        self._edited = weakref.WeakMethod(edited)
+        self.doc.observe(_observer(self))
+
+    @property
+    def roots(self) -> dict[str, RootKind]:
+        """The kinds of the roots, those declared here included."""
+        return {**self._declared, **self._settled}
+
+    @property
+    def declared(self) -> dict[str, RootKind]:
+        """The kinds that the node is still to be told."""
+        return dict(self._declared)
+
+    def root(self, name: str, kind: RootKind) -> Any:
+        """The root `name`, declared as a `kind` if it is new.
+
+        Raises:
+            RootConflict: it is of another kind.
+        """
+        if name not in self.roots:
+            self._declared[name] = kind
+        check_kind(name, kind, self.roots[name])
+        return open_root(self.doc, name, kind)
+
+    def settle(self, roots: dict[str, RootKind]) -> None:
+        """The node has been told of these."""
+        for name, kind in roots.items():
+            self._settled.setdefault(name, kind)
+            self._declared.pop(name, None)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Edits within are one; nothing arrives until the outermost has ended."""
+        nested = not self.outside.is_set()
+        self.outside.clear()
+        try:
+            with self.doc.transaction():
+                yield
+        finally:
+            if not nested:
+                self.outside.set()
+
+    def take(self, update: bytes, roots: dict[str, RootKind]) -> bytes | None:
+        """Apply what came from the node, and return what it changed here.
+
+        Raises:
+            RootConflict: a root was declared here as another kind.
+            InvalidInput: the engine refuses the update.
+        """
+        for name, kind in roots.items():
+            check_kind(name, self._declared.get(name, kind), kind)
+        self._settled.update(roots)
+        self._declared = {name: kind for name, kind in self._declared.items() if name not in roots}
+        if update == EMPTY:
+            return None
+        self._arriving, self._arrived = True, None
+        try:
+            with engine("an update from the node was refused by the Yjs engine"):
+                self.doc.apply_update(update)
+        finally:
+            self._arriving = False
+        return self._arrived  # None if it was our own edit, coming back.
+
+    def to_py(self) -> dict[str, Any]:
+        return {name: to_py(open_root(self.doc, name, kind)) for name, kind in sorted(self.roots.items())}
+
+    def _observed(self, event: pycrdt.TransactionEvent) -> None:
+        """The engine calls this at the end of each transaction that changed something."""
+        if self._arriving:
+            self._arrived = event.update
+            return
+        edited = self._edited()
+        if edited is None:
+            raise closed()
+        edited(event.update)
+
+
+def _observer(content: Content) -> Callable[[pycrdt.TransactionEvent], None]:
+    # The engine's reference is invisible to the garbage collector, so it must not be to the content.
+    watched = weakref.WeakMethod(content._observed)
+
+    def observe(event: pycrdt.TransactionEvent) -> None:
+        observed = watched()
+        if observed is None:
+            raise closed()
+        observed(event)
+
+    return observe
+
+
+def closed() -> InvalidInput:
+    return InvalidInput("this document is closed. The edit is not written; open the document again.")
