@@ -1,0 +1,50 @@
+"""The demo profile: the agents survey at the three nodes, and the verdict is worth something."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from shoal.demo.agent import SPACE, counter_name
+from tests.cli.conftest import PATIENCE_S, clean_environment
+from tests.deploy.conftest import NODES, ROOT, SERVICES, Image, asked, running
+from tests.deploy.test_compose import started
+
+DEMO = SERVICES["demo"]
+
+
+def agents(urls: list[str]) -> subprocess.CompletedProcess[str]:
+    """The service's entry and command, with each container's address and file mapped to this machine's."""
+    (mounted,) = DEMO["volumes"]
+    outside, inside, mode = mounted.split(":")
+    assert mode == "ro"
+    mapped = {"python": sys.executable, inside: str(ROOT / outside)}
+    mapped |= {f"http://{NODES[name]['environment']['SHOAL_ADVERTISE']}": url for name, url in zip(NODES, urls, strict=True)}
+    command = [mapped[word] for word in [*DEMO["entrypoint"], *DEMO["command"]]]
+    return subprocess.run(
+        [*command, "--limit", "18"],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=3 * PATIENCE_S,
+        check=False,
+    )
+
+
+def test_the_agents_agree_with_the_recount_and_resume_and_a_lie_in_one_counter_is_found(image: Image, tmp_path: Path) -> None:
+    with running(started(image, tmp_path, {}), tmp_path) as urls:
+        first = agents(urls)
+        assert (first.returncode, first.stderr) == (0, "")
+        assert "18 modules in this run" in first.stdout
+        asked(f"{urls[1]}/v1/spaces/{SPACE}/counters/{counter_name('lines').replace('/', '%2F')}", {"add": 1})
+        again = agents(urls)
+        assert again.returncode == 1
+        assert "0 modules in this run" in again.stdout
+        assert "differences from the recount" in again.stdout
+
+
+def test_it_is_started_on_request_only_once_all_nodes_are_healthy() -> None:
+    assert DEMO["profiles"] == ["demo"]
+    assert DEMO["depends_on"] == {name: {"condition": "service_healthy"} for name in NODES}
+    assert "restart" not in DEMO
