@@ -12,7 +12,7 @@ from time import perf_counter
 
 from rich.console import Console
 
-from benchmarks import blocking, crashes, embedded, machine, served
+from benchmarks import blocking, cluster, crashes, embedded, machine, served
 from benchmarks.figures import Benchmark, Effort
 from benchmarks.report import markdown, show
 
@@ -23,6 +23,7 @@ ALL = [
     Benchmark("served", served.run),
     Benchmark("blocking", blocking.run),
     Benchmark("crashes", crashes.run),
+    Benchmark("cluster", cluster.run),
 ]
 FULL = Effort(repeats=5, seconds=2.0, crashes=50)
 QUICK = Effort(repeats=2, seconds=0.5, crashes=4)

@@ -11,12 +11,12 @@ import msgspec
 import typer
 
 from shoal.cli.execution import execute
-from shoal.cli.output import emit, line, pairs, to_text
+from shoal.cli.output import emit, line, pairs, table, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.threads import PANEL
 from shoal.client.store import Space
 from shoal.errors import NotFound
-from shoal.protocol.requests import Change
+from shoal.protocol.requests import Change, ClusterView
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 
@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(data: Data = None, url: Url = None, json: Json = False) -> None:
-    """Say how a node is: its state, version, size and work.
+    """Say how a node is, and how it stands with its peers: who is linked, and who lacks what.
 
     Example: shoal status --url http://127.0.0.1:7400
     """
@@ -49,12 +49,30 @@ def status(data: Data = None, url: Url = None, json: Json = False) -> None:
 
 async def _status(target: Target, *, json: bool) -> None:
     async with opened(target) as store:
-        found = msgspec.structs.asdict(await store.status())
+        found, cluster = msgspec.structs.asdict(await store.status()), await store.cluster()
     if json:
-        emit(found)
+        members = [msgspec.structs.asdict(member) for member in cluster.members]
+        emit({**found, "cluster": {**msgspec.structs.asdict(cluster), "members": members}})
         return
     found["started"] = _time(found.pop("started_ms"))
     pairs({name.replace("_", " "): value for name, value in found.items() if value != ""})
+    if cluster.size > 1:
+        _show_cluster(cluster)
+
+
+def _show_cluster(cluster: ClusterView) -> None:
+    line()
+    line(f"cluster {cluster.cluster}: {cluster.size} owners, {cluster.quorum} are a quorum; digest {cluster.digest[:16]}")
+    rows = [("member", "state", "operations", "lacks", "by", "waiting")]
+    for member in cluster.members:
+        behind = f"{member.lag_ms / 1000:.1f} s" if member.lacks else "-"
+        rows.append((member.name, member.state, str(member.operations), str(member.lacks), behind, f"{member.waiting_bytes} B"))
+    table(rows)
+    for member in cluster.members:
+        if member.reason:
+            line(f"{member.name}: {member.reason}")
+    for refused in cluster.quarantined:
+        line(f"quarantined: {refused}")
 
 
 def spaces(data: Data = None, url: Url = None, json: Json = False) -> None:

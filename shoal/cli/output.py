@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import typer
@@ -44,3 +45,10 @@ def pairs(rows: dict[str, object]) -> None:
     width = max(map(len, rows))
     for name, value in rows.items():
         line(f"{name:<{width}}  {value}")
+
+
+def table(rows: Sequence[Sequence[str]]) -> None:
+    """Rows of equal length, their columns aligned; the first is the heading."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        line("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -76,6 +76,12 @@ class Store:
         assert isinstance(status, requests.NodeStatus)
         return status
 
+    async def cluster(self) -> requests.ClusterView:
+        """The owners as the node that answers sees them, itself first."""
+        view = await self._connection.read(requests.Cluster())
+        assert isinstance(view, requests.ClusterView)
+        return view
+
     async def close(self) -> None:
         """Finish what is under way, and release everything. Closing twice is allowed."""
         await self._close()
