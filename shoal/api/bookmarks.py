@@ -17,6 +17,11 @@ from shoal.protocol.sharing import SharedBookmark
 HEADER = "Shoal-Bookmark"
 LEFT_OUT = "Shoal-Bookmark-Left-Out"
 
+# For the description of the routes.
+NAMED = "The header of an earlier answer, of any node: this one shows no less than what that client had written and seen."
+TOLD = "What the client has written and seen, this answer included; to be given with its next request, to any node."
+SAID = "Of how many partitions the bookmark has no place; to be shown no less of those, give the older text as well."
+
 
 def named(request: web.Request) -> Bookmark:
     """What the request's header, or several of it, name.

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from shoal.api import bookmarks
 from shoal.api.problems import CONTENT_TYPE
 from shoal.api.routes import OPENAPI_PATH, SESSION_PATH, Route
 from shoal.names import KEY_BYTES_MAX, NAME_BYTES_MAX
@@ -49,7 +50,11 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
         "operationId": _operation_id(route),
         "parameters": [*_path_parameters(route), *_query_parameters(route, components), *_headers(route)],
         "responses": {
-            str(route.status): {"description": route.summary, "content": _content(route.reply, route.content_type)},
+            str(route.status): {
+                "description": route.summary,
+                "headers": _told(route),
+                "content": _content(route.reply, route.content_type),
+            },
             "default": {"description": "A problem document", "content": {CONTENT_TYPE: {"schema": _PROBLEM}}},
         },
     }
@@ -75,11 +80,24 @@ def _query_parameters(route: Route, components: dict[str, Any]) -> list[dict[str
 
 
 def _headers(route: Route) -> list[dict[str, Any]]:
+    named = [_header(bookmarks.HEADER, bookmarks.NAMED, {"type": "string"})] if route.has_bookmark else []
     if not route.writes:
-        return []
+        return named
     schema = {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX}
-    description = "The same key again, with the same request, is applied once."
-    return [{"name": "Idempotency-Key", "in": "header", "required": False, "schema": schema, "description": description}]
+    return [*named, _header("Idempotency-Key", "The same key again, with the same request, is applied once.", schema)]
+
+
+def _header(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": "header", "required": False, "schema": schema, "description": description}
+
+
+def _told(route: Route) -> dict[str, Any]:
+    if not route.has_bookmark:
+        return {}
+    return {
+        bookmarks.HEADER: {"description": bookmarks.TOLD, "schema": {"type": "string"}},
+        bookmarks.LEFT_OUT: {"description": bookmarks.SAID, "schema": {"type": "integer", "minimum": 1}},
+    }
 
 
 def _content(kind: Any, content_type: str) -> dict[str, Any]:

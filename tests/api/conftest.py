@@ -15,6 +15,7 @@ import pytest
 from shoal import values
 from shoal.api.server import Listener, create_app
 from shoal.config import Config
+from shoal.crdt.dot import VersionVector
 from shoal.errors import InvalidInput, NotFound, ShoalError
 from shoal.names import check_name
 from shoal.protocol import requests
@@ -31,6 +32,7 @@ class FakeSession:
     def __init__(self) -> None:
         self.bookmark = Bookmark()  # Of whoever opened last.
         self.stale: list[bool] = []
+        self.shows: list[tuple[int, VersionVector]] = []  # What every answer shows, by partition.
         self.asked: list[tuple[AnyRequest, str | None, Durability]] = []
         self.checkpoints: dict[tuple[str, str], list[requests.Checkpoint]] = {}
         self.counters: dict[tuple[str, str], int] = {}
@@ -53,6 +55,8 @@ class FakeSession:
     ) -> AnyReply:
         self.stale.append(stale)
         self.asked.append((request, key, durability))
+        for partition, vector in self.shows:
+            self.bookmark.note(partition, vector)
         if self.failure is not None:
             failure, self.failure = self.failure, None
             raise failure
