@@ -3,7 +3,8 @@
 Laws:
 - Nodes meet only through `shoal.cluster.peering`: what works here works over sockets.
 - A wire carries messages whole, in order and at most once; cutting it loses what was
-  under way. `spoil` sees each message, and may change it or drop it.
+  under way. `spoil` sees each message, and may change it or drop it; `jumble` sees
+  all that waits on a wire, and may reorder and repeat it.
 - A crash keeps what was synced and nothing else.
 """
 
@@ -30,6 +31,7 @@ from shoal.testing.environment import SimulatedEnvironment
 
 _POLL_S = 0.002
 Spoil = Callable[[str, str, bytes], bytes | None]  # From, to, message; None drops it.
+Jumble = Callable[[deque[bytes]], None]
 
 
 class Wire:
@@ -65,8 +67,7 @@ class Wire:
             self._stirred.clear()
             while self._queue:
                 await self.open.wait()
-                message = self._queue.popleft()
-                self._bytes -= len(message)
+                message = self._next()
                 spoilt = self._fleet.spoil(self._source.name, self._target.name, message)
                 if spoilt is None:
                     continue
@@ -74,12 +75,26 @@ class Wire:
                     await self._target.replicator.received(self._source.replicator.identity(), spoilt)
                 except ShoalError as error:
                     self.refusal = error
+                    self._fleet.refusals.append(error)
                     self._source.replicator.unlinked(self._target.replicator.identity(), self)
                     return
 
+    def _next(self) -> bytes:
+        if self._fleet.jumble is not None:
+            self._fleet.jumble(self._queue)
+        message = self._queue.popleft()
+        self._bytes = sum(map(len, self._queue))
+        return message
+
     async def cut(self) -> None:
+        """
+        Raises:
+            Exception: what the target raised and should not have: nothing that a peer sends may stop a node.
+        """
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        for ended in await asyncio.gather(self._task, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
 
 
 class Member:
@@ -125,7 +140,9 @@ class Fleet:
         self._config = msgspec.convert(base | settings, Config)
         self.members: dict[str, Member] = {}
         self.wires: dict[tuple[str, str], Wire] = {}
+        self.refusals: list[ShoalError] = []  # For which a node closed a wire.
         self.spoil: Spoil = lambda source, target, message: message
+        self.jumble: Jumble | None = None
 
     def __getitem__(self, name: str) -> Member:
         return self.members[name]
