@@ -5,6 +5,8 @@ Laws:
   made durable beside its other work; it reads no document meanwhile.
 - It alone writes its thread and its register; a crew shares a journal, a counter
   and a document.
+- It may take its bookmark to another client, on another node: the session is the
+  same, and is owed the same.
 - It never goes on from older state unasked: a node that is behind what it has
   seen is noted, and so is that it let go.
 - An error is noted and work goes on; whether it was one to be expected is the
@@ -14,11 +16,13 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import count
 from random import Random
 
 import shoal
+from chaos.cluster import Cluster
 from chaos.timeline import Timeline
 from shoal.client.document import Document
 from shoal.client.store import Store
@@ -49,32 +53,53 @@ Act = Callable[[str], Awaitable[None]]
 class Agent:
     def __init__(
         self,
-        store: Store,
+        cluster: Cluster,
         *,
         number: int,
+        durability: Durability,
         numbers: Iterator[int],
-        nodes: Mapping[str, str],
         note: Callable[[Event], None],
         random: Random,
-        now_s: Callable[[], float],
     ) -> None:
-        """`nodes` has the names of the nodes by what they call themselves."""
         self.name = f"agent-{number}"
         self.timeline = Timeline()
         self.turn = asyncio.Lock()  # Held while it does something.
-        self.may_have_moved = True  # Its node is asked for its name again, once a write went well.
         self._crew = f"crew-{number // CREW}"
-        self._store = store
-        self._space = store.space(SPACE)
+        self._cluster = cluster
+        self._number = number
+        self._durability: Durability = durability
         self._numbers = numbers
-        self._nodes = nodes
         self._note = note
         self._random = random
-        self._now_s = now_s
         self._cursors: dict[str, bytes] = {}
         self._document: Document | None = None
         self._editing: asyncio.Task[None] | None = None
-        self._stopping = False
+        self._stopping = self._leaving = self._is_placed = False
+
+    def stop(self) -> None:
+        """Let `run` end once what it does is done."""
+        self._stopping = True
+
+    def return_to(self, node: str) -> None:
+        """If it prefers this node, and was driven away, let it go on there with another client."""
+        self._leaving = node == self._cluster.nodes[self._number % len(self._cluster.nodes)].name
+
+    async def run(self, interval_s: float) -> None:
+        """Act every `interval_s`, until `stop`; what is late is not made up for."""
+        bookmark = ""
+        while not self._stopping:
+            async with shoal.connect(self._cluster.urls(self._number), durability=self._durability) as store:
+                if bookmark:
+                    store.observe(bookmark)
+                self._take(store)
+                await self._work(interval_s)
+                await self._end()
+                bookmark = store.bookmark
+
+    def _take(self, store: Store) -> None:
+        self._store = store
+        self._space = store.space(SPACE)
+        self._leaving = self._is_placed = False
         self._take_handles()
 
     def _take_handles(self) -> None:
@@ -82,20 +107,14 @@ class Agent:
         self._thread = self._space.thread(self.name)
         self._register = self._space.register(self.name)
 
-    def stop(self) -> None:
-        """Let `run` end once what it does is done."""
-        self._stopping = True
-
-    async def run(self, interval_s: float) -> None:
-        """Act every `interval_s`, until `stop`; what is late is not made up for."""
+    async def _work(self, interval_s: float) -> None:
         loop = asyncio.get_running_loop()
         next_at = loop.time() + self._random.uniform(0, interval_s)
-        while not self._stopping:
+        while not (self._stopping or self._leaving):
             await asyncio.sleep(next_at - loop.time())
             async with self.turn:
                 await self._act()
             next_at = max(next_at + interval_s, loop.time())
-        await self._end()
 
     async def _act(self) -> None:
         own, shared = self.name, self._crew
@@ -114,7 +133,7 @@ class Agent:
         act, name, _ = self._random.choices(acts, weights=[weight for _, _, weight in acts])[0]
         try:
             await act(name)
-            if self.may_have_moved:
+            if not self._is_placed:
                 await self._locate()
         except (SessionBehind, BookmarkLost) as error:
             await self._let_go(name, error)
@@ -180,7 +199,7 @@ class Agent:
             self._note(Failed(number, "unknown" if kind == "edit" else error.written, error.code, self.timeline.node))
             raise
         self._note(Acknowledged(number, told.id, told.value, self.timeline.node))
-        self.timeline.acknowledged(self._now_s())
+        self.timeline.acknowledged(self._cluster.now_s())
 
     # ── reads ─────────────────────────────────────────────────────────────────
 
@@ -247,9 +266,11 @@ class Agent:
                 await self._load(name, stale=True)
 
     async def _locate(self) -> None:
+        """Note the node that this client began with: it leaves it when that node is struck, and not before."""
         status = await self._store.status()
-        self.timeline.on(self._nodes.get(status.node, status.node), self._now_s())
-        self.may_have_moved = False
+        name = next((node.name for node in self._cluster.nodes if node.id == status.node), status.node)
+        self.timeline.on(name, self._cluster.now_s())
+        self._is_placed = True
 
     async def _end(self) -> None:
         if self._editing is not None:
@@ -257,6 +278,7 @@ class Agent:
         if self._document is not None:
             with suppress(ShoalError):  # What it could not write is noted as unknown already.
                 await self._document.close()
+        self._editing = self._document = None
 
 
 class Crowd:
@@ -274,10 +296,10 @@ class Crowd:
                 await stack.enter_async_context(agent.turn)
             yield
 
-    def look_around(self) -> None:
-        """Some may have moved to another node."""
+    def return_to(self, node: str) -> None:
+        """A node is there again: let those who prefer it come back."""
         for agent in self.agents:
-            agent.may_have_moved = True
+            agent.return_to(node)
 
     async def finish(self) -> None:
         """Let every agent end what it does, and all its edits; what ended an agent before its time is raised."""
@@ -288,37 +310,18 @@ class Crowd:
 
 @asynccontextmanager
 async def at_work(
-    urls: Callable[[int], str],
-    *,
-    agents: int,
-    rate: float,
-    durability: Durability,
-    numbers: Iterator[int],
-    nodes: Mapping[str, str],
-    note: Callable[[Event], None],
-    random: Random,
-    now_s: Callable[[], float],
+    cluster: Cluster, *, agents: int, rate: float, durability: Durability, note: Callable[[Event], None], random: Random
 ) -> AsyncIterator[Crowd]:
-    """Agents that together do `rate` things a second, each with a client of its own: the `n`-th prefers `urls(n)`'s first."""
-    async with AsyncExitStack() as stack:
-        crowd: list[Agent] = []
-        for number in range(agents):
-            store = await stack.enter_async_context(shoal.connect(urls(number), durability=durability))
-            crowd.append(
-                Agent(
-                    store,
-                    number=number,
-                    numbers=numbers,
-                    nodes=nodes,
-                    note=note,
-                    random=Random(random.random()),
-                    now_s=now_s,
-                )
-            )
-        tasks = [asyncio.create_task(agent.run(agents / rate)) for agent in crowd]
-        try:
-            yield Crowd(crowd, tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    """Agents that together do `rate` things a second, spread evenly over the nodes."""
+    numbers = count(1)
+    crowd = [
+        Agent(cluster, number=number, durability=durability, numbers=numbers, note=note, random=Random(random.random()))
+        for number in range(agents)
+    ]
+    tasks = [asyncio.create_task(agent.run(agents / rate)) for agent in crowd]
+    try:
+        yield Crowd(crowd, tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -28,6 +28,7 @@ class Strike(msgspec.Struct, frozen=True):
     fault: str
     node: str
     began_s: float  # From then on its node answered nobody.
+    lifted_s: float  # From then on nothing was done to it any more.
     over_s: float  # From then on it took requests again.
 
 
@@ -52,8 +53,9 @@ class Kill:
         began_s = cluster.now_s()
         await cluster.kill(node)
         await asyncio.sleep(random.uniform(0, DOWN_S_MAX))
+        lifted_s = cluster.now_s()
         await cluster.start(node)
-        return Strike(self.name, node.name, began_s, cluster.now_s())
+        return Strike(self.name, node.name, began_s, lifted_s, cluster.now_s())
 
 
 FAULTS: dict[str, type[Fault]] = {fault.name: fault for fault in (Kill,)}

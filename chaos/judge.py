@@ -137,6 +137,7 @@ def _figures(history: History, evidence: Evidence) -> list[Figure]:
         Figure("errors told to agents", _counted(_errors(history))),
         _behind(history, evidence),
         _spread("agents back at work", back_s, bound_s=BACK_S_MAX),
+        _spread("ready after the fault", [each.strike.over_s - each.strike.lifted_s for each in recoveries]),
         _spread("caught up after the return", [recovery.healed_s for recovery in recoveries]),
         _spread("equal once writes paused", [recovery.equal_s for recovery in recoveries]),
         Figure("writes per second, acknowledged", f"{len(history.acknowledged) / max(evidence.seconds, 1e-9):,.0f}"),

@@ -60,7 +60,11 @@ def to_html(verdict: Verdict, evidence: Evidence) -> str:
             f"<h1>Shoal under chaos</h1><p class={mood}><strong>{escape(headline(verdict))}</strong></p>",
             _table("Figures", ("figure", "measured", "bound"), map(_figure_row, verdict.figures)),
             _table("Violations", ("invariant", "what", "node", "object, write or session"), verdict.violations),
-            _table("Strikes", ("", "fault", "node", "away", "agents back, at most", "caught up", "equal"), _strikes(evidence)),
+            _table(
+                "Strikes",
+                ("", "fault", "node", "away", "ready", "agents back, at most", "caught up", "equal"),
+                _strikes(evidence),
+            ),
             _table("Options", ("option", "value"), _options(evidence.options)),
             "</html>",
         )
@@ -74,9 +78,9 @@ def _figure_row(figure: Figure) -> Sequence[str]:
 def _strikes(evidence: Evidence) -> Iterator[Sequence[str]]:
     for nth, recovery in enumerate(evidence.recoveries, 1):
         strike = recovery.strike
-        away = _seconds(strike.over_s - strike.began_s)
+        away, ready = _seconds(strike.over_s - strike.began_s), _seconds(strike.over_s - strike.lifted_s)
         healed, equal = _seconds(recovery.healed_s), _seconds(recovery.equal_s)
-        yield (str(nth), strike.fault, strike.node, away, _slowest(recovery), healed, equal)
+        yield (str(nth), strike.fault, strike.node, away, ready, _slowest(recovery), healed, equal)
 
 
 def _slowest(recovery: Recovery) -> str:

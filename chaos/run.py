@@ -11,7 +11,6 @@ import os
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Callable, Mapping
-from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -66,15 +65,12 @@ class _Trial:
         """Agents at work, and one strike after the other."""
         began_s = self._now_s()
         async with at_work(
-            cluster.urls,
+            cluster,
             agents=self._options.agents,
             rate=self._options.rate,
             durability=self._options.durability,
-            numbers=count(1),
-            nodes={node.id: node.name for node in cluster.nodes},
             note=self.history.note,
             random=self._random,
-            now_s=self._now_s,
         ) as crowd:
             faults = [FAULTS[name]() for name in self._options.faults]
             while not self._is_over(began_s):
@@ -94,7 +90,7 @@ class _Trial:
         healed_s = await cluster.caught_up(EQUAL_S_MAX)
         async with crowd.paused():
             equal_s = await cluster.equal(EQUAL_S_MAX)
-        crowd.look_around()
+        crowd.return_to(strike.node)
         self.evidence.recoveries.append(Recovery(strike, [], healed_s, equal_s))
         self._tell(strike, healed_s, equal_s)
 

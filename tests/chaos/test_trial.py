@@ -1,0 +1,68 @@
+"""Whole trials: three real nodes, real clients, a real kill. These take seconds each."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from chaos.evidence import Options
+from chaos.judge import judge
+from chaos.run import run
+from shoal.testing.history import WriteKind
+
+PATIENCE_S = 60
+
+
+async def test_three_nodes_keep_every_promise_through_a_kill(tmp_path: Path) -> None:
+    options = Options(strikes=1, faults=["kill"], seed=7, agents=9, rate=150)
+    history, evidence = await run(options, tmp_path, say=lambda text: None, now_s=time.monotonic)
+    verdict = judge(history, evidence)
+    assert verdict.kept, verdict.violations
+    # A verdict on nothing would say nothing.
+    kinds: set[WriteKind] = {"save", "append", "add", "assign", "edit"}
+    assert {history.writes[number].kind for number in history.acknowledged} == kinds
+    assert history.seen_ids
+    assert history.seen_numbers
+    assert evidence.recoveries[0].back_s, "nobody was driven away"
+    assert set(evidence.founds) == {"n1", "n2", "n3"}
+
+
+@asynccontextmanager
+async def trial(temporary: Path) -> AsyncIterator[tuple[Process, list[str]]]:
+    """A trial of the command line, under way, and its nodes' addresses."""
+    command = (sys.executable, "-m", "chaos", "run", "--nodes", "1", "--minutes", "5", "--agents", "3", "--rate", "30")
+    environment = {**os.environ, "TMPDIR": str(temporary), "COLUMNS": "300"}
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, env=environment)
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE_S):
+            while b"are up: " not in (line := await process.stdout.readline()):
+                assert line, "it ended before its nodes were up"
+            yield process, line.decode().split("are up: ")[1].strip().split(", ")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_whoever_ends_a_trial_ends_its_nodes_and_leaves_nothing(tmp_path: Path, sent: signal.Signals, code: int) -> None:
+    async with trial(tmp_path) as (process, urls):
+        assert len(urls) == 1
+        process.send_signal(sent)
+        await asyncio.wait_for(process.communicate(), PATIENCE_S)
+    assert process.returncode == code
+    assert list(tmp_path.iterdir()) == []
+    for url in urls:
+        host, port = url.removeprefix("http://").split(":")
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(host, int(port))
