@@ -5,6 +5,7 @@ What holds in a sound store, partition by partition:
 - folding the log again, from nothing, gives the stored rows of every object, byte for byte;
 - every chunk matches its hash, and every checkpoint's values can be put together from chunks;
 - a document's snapshot with the updates after it is the document that all its updates build;
+- every idempotency key names the operation that it stands for;
 - the catalog lists exactly the objects that have operations.
 
 Verifying reads, and changes nothing. Memory is needed for one partition's rows, and for the names of all objects.
@@ -89,6 +90,7 @@ def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] 
         # A counter that adds up to nothing has no rows, and is an object all the same.
         there.update((place.space, place.kind, place.name) for place in stored.keys() | folded.keys())
         _compare(stored, folded, report)
+        _check_keys(storage, partition, logged, report)
         for place, rows in stored.items():
             _check_object(storage, place, rows, report, config)
     _check_catalog(storage, there, report)
@@ -121,6 +123,21 @@ def _log(storage: Storage, partition: int, report: Report) -> Iterator[_Logged]:
     for origin in sorted(recorded.keys() | ends.keys()):
         if recorded.get(origin) != ends.get(origin):
             report.problem(f"partition {partition}: the log of {origin.hex()} does not end where its vector says")
+
+
+def _check_keys(storage: Storage, partition: int, logged: list[_Logged], report: Report) -> None:
+    """Each request's key names the least dot of the operations that have it."""
+    claimed: dict[str, Dot] = {}
+    for entry in logged:
+        if entry.body.key is not None:
+            claimed[entry.body.key] = min(entry.dot, claimed.get(entry.body.key, entry.dot))
+    wanted = {keys.request_key(partition, key): dot.pack() for key, dot in claimed.items()}
+    prefix = keys.request_key(partition, "")
+    stored = dict(storage.scan(prefix, successor(prefix)))
+    for key in sorted(wanted.keys() | stored.keys()):
+        if wanted.get(key) != stored.get(key):
+            name = key[len(prefix) :].decode(errors="replace")
+            report.problem(f"partition {partition}: idempotency key {name!r} does not name the operation that it stands for")
 
 
 def _body(partition: int, dot: Dot, packed: bytes, report: Report) -> operation.Body | None:
