@@ -114,7 +114,6 @@ class _Run:
             script,
             course=self._course,
             audience=board,
-            random=self._random,
             now_s=self._now_s,
             command=self._options.crew,
         )

@@ -104,10 +104,12 @@ class Course:
         """What each node said, None for those that said nothing."""
         for node, view in zip(self.nodes, views, strict=True):
             node.view = view or node.view
-        for node in self.nodes:
-            seen = [member for view in views if view is not None and (member := view.of(node.name)) is not None]
-            node.behind = max((member.lacks for member in seen), default=0)
-            node.behind_ms = max((member.lag_ms for member in seen), default=0)
+        for number, node in enumerate(self.nodes):
+            others = [view for other, view in enumerate(views) if other != number and view is not None]
+            seen = [member for view in others if (member := view.of(node.name)) is not None]
+            # The best informed of its peers: one that was just started knows of nobody what they hold.
+            node.behind = min((member.lacks for member in seen), default=0)
+            node.behind_ms = min((member.lag_ms for member in seen), default=0)
 
     def _save(self, message: Saved, *, now_s: float) -> None:
         self.in_the_air.pop(message.agent, None)

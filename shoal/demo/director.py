@@ -1,7 +1,7 @@
 """Start a crew at each node, kill one node while its agents write, start it again, and see it catch up.
 
-The kill is SIGKILL, at a random moment near two fifths of the victim's work; its
-return comes at seven tenths of all work. Gates see to it that there is work left
+The kill is SIGKILL, at two fifths of the victim's work, as soon as one of its agents
+is heard to write; its return comes at seven tenths of all work. Gates see to it that there is work left
 for both: a crew that is fast waits at them. Whatever ends the director ends the
 crews, too; the nodes are those of the caller.
 """
@@ -25,8 +25,6 @@ from shoal.demo.workers import WorkerFailed, early_end, messages, tell, worker
 
 KILL_AT = 0.4
 RETURN_AT = 0.7
-# A module's writes take a few milliseconds: the kill falls somewhere among them.
-KILL_DELAY_S_MAX = 0.008
 LOOK_INTERVAL_S = 0.25
 CATCH_UP_INTERVAL_S = 0.02
 CATCH_UP_S_MAX = 60.0
@@ -74,7 +72,6 @@ async def direct(
     *,
     course: Course,
     audience: Audience,
-    random: Random,
     now_s: Callable[[], float],
     command: Sequence[str],
 ) -> None:
@@ -84,7 +81,7 @@ async def direct(
         WorkerFailed: a crew ended early.
         NodeFailed: a node ended that was not killed, did not come back, or did not catch up.
     """
-    director = _Director(nodes, script, course, audience, random, now_s)
+    director = _Director(nodes, script, course, audience, now_s)
     try:
         async with aiohttp.ClientSession() as http, asyncio.TaskGroup() as tasks:
             looking = tasks.create_task(director.look(http))
@@ -107,18 +104,16 @@ class _Director:
         script: Script,
         course: Course,
         audience: Audience,
-        random: Random,
         now_s: Callable[[], float],
     ) -> None:
         self._nodes = nodes
         self._script = script
         self._course = course
         self._audience = audience
-        self._random = random
         self._now_s = now_s
         self._crews: list[Process] = []
         self._gates_open = 0
-        self._kill_due = asyncio.Event()
+        self._killed = asyncio.Event()
         self._return_due = asyncio.Event()
 
     # ── the crews ─────────────────────────────────────────────────────────────
@@ -137,14 +132,19 @@ class _Director:
                     raise WorkerFailed(message.reason)
                 finished = finished or isinstance(message, Finished)
                 self._see_what_is_due()
+            self._crews.remove(process)
         if not finished:
             raise early_end(process, said)
 
     def _see_what_is_due(self) -> None:
         course, script = self._course, self._script
         crew = course.crew(script.victim)
-        if sum(course.agents[n].done for n in crew) >= script.kill_after and course.in_the_air.keys() & set(crew):
-            self._kill_due.set()
+        writing = course.in_the_air.keys() & set(crew)
+        if course.outage is None and writing and sum(course.agents[n].done for n in crew) >= script.kill_after:
+            # At once: a task that is told of it would come when the writes are made.
+            self._nodes[script.victim].kill()
+            self._audience.saw_kill(course.note_kill(script.victim, now_s=self._now_s()))
+            self._killed.set()
         if course.outage is not None and course.done >= script.return_after:
             self._return_due.set()
 
@@ -156,27 +156,26 @@ class _Director:
     # ── the victim ────────────────────────────────────────────────────────────
 
     async def play(self, http: aiohttp.ClientSession) -> None:
-        """Kill it, and bring it back."""
-        victim = self._nodes[self._script.victim]
-        await self._kill_due.wait()
-        await asyncio.sleep(self._random.uniform(0, KILL_DELAY_S_MAX))
-        victim.kill()
-        outage = self._course.note_kill(victim.number, now_s=self._now_s())
-        self._audience.saw_kill(outage)
+        """Once it was killed, bring it back in time."""
+        await self._killed.wait()
         await self._open_gate()
         await self._return_due.wait()
         await self._open_gate()
-        await self._bring_back(victim, outage, http)
+        assert self._course.outage is not None
+        await self._bring_back(self._nodes[self._script.victim], self._course.outage, http)
 
     async def _bring_back(self, victim: Node, outage: Outage, http: aiohttp.ClientSession) -> None:
         state = self._course.nodes[victim.number]
-        state.state, outage.missed = "starting", state.behind
+        state.state = "starting"
+        held = max(
+            (member.operations for view in await self._others(victim, http) if (member := view.of(state.name))), default=0
+        )
         await victim.start()
         ready_s = self._now_s()
-        outage.down_s = ready_s - outage.at_s
+        target = joined(await self._others(victim, http))
+        outage.down_s, outage.missed = ready_s - outage.at_s, sum(target.values()) - held
         state.state = "catching up"
         self._audience.saw_return(outage)
-        target = joined([view for view in await self._views(http, but=victim.number) if view is not None])
         await self._caught_up(victim, http, target, by_s=ready_s + CATCH_UP_S_MAX)
         outage.caught_up_s = self._now_s() - ready_s
         state.state = "up"
@@ -209,8 +208,12 @@ class _Director:
                 return
             await asyncio.sleep(CATCH_UP_INTERVAL_S)
 
-    async def _views(self, http: aiohttp.ClientSession, *, but: int | None = None) -> list[View | None]:
+    async def _others(self, victim: Node, http: aiohttp.ClientSession) -> list[View]:
+        views = await self._views(http)
+        return [view for view, node in zip(views, self._nodes, strict=True) if view is not None and node is not victim]
+
+    async def _views(self, http: aiohttp.ClientSession) -> list[View | None]:
         async def view_of(node: Node) -> View | None:
-            return await look(http, node.url) if node.is_running and node.number != but else None
+            return await look(http, node.url) if node.is_running else None
 
         return await asyncio.gather(*(view_of(node) for node in self._nodes))

@@ -67,6 +67,7 @@ class Node:
         Raises:
             NodeFailed: it ended instead, with the end of its log.
         """
+        self._close_pipes()
         self._spawn()
         assert self._process is not None
         assert self._process.stdout is not None
@@ -109,9 +110,7 @@ class Node:
         except TimeoutError:
             self._process.kill()
             await self._ended()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+        self._close_pipes()
 
     def _spawn(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
@@ -127,6 +126,13 @@ class Node:
                 env={**environment, "SHOAL_CLUSTER": self._cluster},
             )
         self._killed = False
+
+    def _close_pipes(self) -> None:
+        if self._process is not None:
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            self._process.stdin.close()
+            self._process.stdout.close()
 
     async def _ended(self) -> None:
         # Not in a thread that waits: it would wait for the released ones, too.

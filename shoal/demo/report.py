@@ -102,7 +102,7 @@ def _seconds(seconds: float | None) -> str:
 def print_verdict(console: Console, differences: Sequence[Disagreement], *, agreed: str) -> None:
     """`agreed`, if everything did; else the differences, the first of them in full."""
     if not differences:
-        console.print(f"[bold green]agreed[/]: {agreed}", highlight=False)
+        console.print(f"[bold green]agreed[/]: {agreed}", highlight=False, soft_wrap=True)
         return
     console.print(f"[bold red]{len(differences)} differences[/] from the recount:", highlight=False)
     for where, expected, found in differences[:DIFFERENCES_SHOWN]:

@@ -41,7 +41,7 @@ async def worker(command: Sequence[str], plan: Plan | CrewPlan) -> AsyncIterator
 async def tell(process: Process, news: Plan | CrewPlan | OpenGate) -> None:
     """Send it a line. One that died is reported by the end of its messages, not here."""
     assert process.stdin is not None
-    with suppress(BrokenPipeError, ConnectionResetError):
+    with suppress(BrokenPipeError, ConnectionResetError, RuntimeError):  # The last is uvloop's, of a closed pipe.
         process.stdin.write(to_line(news))
         await process.stdin.drain()
 

@@ -1,4 +1,4 @@
-"""The demo as people run it: a process of its own, real kills, and nothing left behind."""
+"""The embedded form as people run it: a process of its own, real kills, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -24,63 +22,11 @@ from shoal.demo.agent import SPACE, thread_name
 from shoal.demo.embedded import run_embedded as run
 from shoal.demo.stage import Options
 from shoal.errors import InvalidInput
-
-DEMO = (sys.executable, "-m", "shoal.cli", "demo")
-PATIENCE_S = 60
-
-
-def environment(tmp_path: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
-    return {**kept, "TMPDIR": str(tmp_path), "COLUMNS": "160"}
-
-
-def processes_on(directory: Path) -> list[str]:
-    """Running processes that hold something below `directory` open. The store's lock is such a thing."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            targets = [os.readlink(handle) for handle in (process / "fd").iterdir()]
-        except OSError:
-            continue
-        if any(target.startswith(str(directory)) for target in targets):
-            found.append((process / "cmdline").read_text().replace("\0", " "))
-    return found
-
-
-def assert_nothing_is_left(tmp_path: Path) -> None:
-    assert list(tmp_path.iterdir()) == []
-    assert processes_on(tmp_path) == []
-
-
-@contextmanager
-def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """The demo, once its agents are at work."""
-    with subprocess.Popen(
-        [*DEMO, "--embedded", "--limit", "300"],
-        env=environment(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if re.match(r"\d+ of \d+ modules", line):
-                    break
-            yield process
-        finally:
-            process.kill()
+from tests.demo.processes import PATIENCE_S, assert_nothing_is_left, environment, run_demo, running
 
 
 def test_nine_agents_survive_two_kills_and_agree_with_the_recount(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*DEMO, "--embedded", "--limit", "30"],
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = run_demo(tmp_path, "--embedded", "--limit", "30")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("kill -9 number") == 2
     assert done.stdout.count("resumed from the agents' checkpoints") == 2
@@ -90,7 +36,7 @@ def test_nine_agents_survive_two_kills_and_agree_with_the_recount(tmp_path: Path
 
 
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
-    with running(tmp_path) as process:
+    with running(tmp_path, "--embedded") as process:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, errors) == (130, "")
@@ -99,7 +45,7 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a way to wait for a process that is no child: pidfd")
 def test_the_worker_of_a_killed_supervisor_ends_and_cleans_up(tmp_path: Path) -> None:
-    with running(tmp_path) as process:
+    with running(tmp_path, "--embedded") as process:
         worker = os.pidfd_open(int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()))
         try:
             process.kill()

@@ -1,0 +1,63 @@
+"""The demo as people run it, and what it must not leave behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+DEMO = (sys.executable, "-m", "shoal.cli", "demo")
+PATIENCE_S = 60
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Ours, with `tmp_path` for whatever is temporary; every process of a demo inherits it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
+    return {**kept, "TMPDIR": str(tmp_path), "COLUMNS": "160"}
+
+
+def processes_of(tmp_path: Path) -> dict[int, str]:
+    """Running processes whose environment is `environment(tmp_path)`, or that hold something below it open."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            inherited = f"TMPDIR={tmp_path}".encode() in (process / "environ").read_bytes().split(b"\0")
+            holds = any(os.readlink(handle).startswith(str(tmp_path)) for handle in (process / "fd").iterdir())
+            if inherited or holds:
+                found[int(process.name)] = (process / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue  # It is gone, or another user's.
+    return found
+
+
+def assert_nothing_is_left(tmp_path: Path) -> None:
+    assert list(tmp_path.iterdir()) == []
+    assert processes_of(tmp_path) == {}
+
+
+@contextmanager
+def running(tmp_path: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The demo, once its agents are at work."""
+    command = [*DEMO, "--limit", "300", *arguments]
+    with subprocess.Popen(
+        command, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if re.match(r"\d+ of \d+ modules", line):
+                    break
+            yield process
+        finally:
+            process.kill()
+
+
+def run_demo(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The demo, to its end."""
+    return subprocess.run(
+        [*DEMO, *arguments], env=environment(tmp_path), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
