@@ -88,13 +88,12 @@ async def readyz(exchange: Exchange) -> web.Response:
 
 
 async def metrics(exchange: Exchange) -> web.Response:
-    text = exchange.request.app[METRICS].scrape(await node_status(exchange))
+    text = exchange.request.app[METRICS].scrape(await node_status(exchange), await _view(exchange))
     return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 async def cluster(exchange: Exchange) -> web.Response:
-    view, status = await exchange.call(Cluster()), await node_status(exchange)
-    assert isinstance(view, ClusterView)
+    view, status = await _view(exchange), await node_status(exchange)
     document = ClusterDocument(
         cluster=view.cluster,
         size=view.size,
@@ -107,6 +106,12 @@ async def cluster(exchange: Exchange) -> web.Response:
         node=NodeView(**structs.asdict(status)),
     )
     return exchange.answer(document)
+
+
+async def _view(exchange: Exchange) -> ClusterView:
+    view = await exchange.call(Cluster())
+    assert isinstance(view, ClusterView)
+    return view
 
 
 async def node_status(exchange: Exchange) -> NodeStatus:

@@ -25,6 +25,7 @@ from shoal.protocol.requests import (
     AnyRequest,
     Batch,
     Cluster,
+    ClusterView,
     Durability,
     ListSpaces,
     NodeStatus,
@@ -71,6 +72,20 @@ class Metrics:
         self._pending = Gauge("shoal_writes_pending", "Writes that are not yet durable", registry=registry)
         self._lag = Gauge("shoal_durable_lag_seconds", "How long the oldest of them has waited", registry=registry)
         self._ready = Gauge("shoal_ready", "1 if the node takes reads and writes", registry=registry)
+        self._members = {
+            name: Gauge(f"shoal_peer_{name}", text, ["peer"], registry=registry)
+            for name, text in (
+                ("linked", "1 if the peer can be sent to"),
+                ("lacks_operations", "Operations that are durable here and that it is not known to hold"),
+                ("lag_seconds", "How old the oldest of them is"),
+                ("ahead_operations", "Operations that it holds and this node does not"),
+                ("waiting_bytes", "Bytes that wait to be sent to it"),
+                ("dropped_messages", "Messages that did not fit, and were left to sync"),
+            )
+        }
+        self._early = Gauge("shoal_early_operations", "Operations that wait for those they depend on", registry=registry)
+        self._quarantined = Gauge("shoal_quarantined_operations", "Operations that were refused", registry=registry)
+        self._ahead = Gauge("shoal_clock_ahead_seconds", "How far operations' times are ahead of the clock", registry=registry)
         self._kinds: dict[type[AnyRequest], tuple[Counter, Histogram]] = {}
         self._spaces: dict[str, Counter] = {}
 
@@ -103,8 +118,9 @@ class Metrics:
         child = self._spaces[space] = self._by_space.labels(space)
         return child
 
-    def scrape(self, status: NodeStatus) -> bytes:
+    def scrape(self, status: NodeStatus, cluster: ClusterView) -> bytes:
         """The text that Prometheus reads."""
+        self._set_members(cluster)
         backlog = self._backlog() if self._backlog is not None else Backlog()
         self._commits.set(status.commits)
         self._operations.set(status.operations)
@@ -113,6 +129,21 @@ class Metrics:
         self._pending.set(backlog.writes_pending)
         self._lag.set(backlog.durable_lag_s)
         return generate_latest(self.registry)
+
+    def _set_members(self, cluster: ClusterView) -> None:
+        for member in cluster.members[1:]:
+            for name, value in (
+                ("linked", member.state == "linked"),
+                ("lacks_operations", member.lacks),
+                ("lag_seconds", member.lag_ms / 1000),
+                ("ahead_operations", member.ahead),
+                ("waiting_bytes", member.waiting_bytes),
+                ("dropped_messages", member.dropped),
+            ):
+                self._members[name].labels(member.name).set(value)
+        self._early.set(cluster.early)
+        self._quarantined.set(len(cluster.quarantined))
+        self._ahead.set(cluster.clock_ahead_ms / 1000)
 
     async def watch_loop(self) -> None:
         """Measure how late the event loop runs timers, until cancelled."""

@@ -134,7 +134,8 @@ class FakeSession:
                 return self.status
             case requests.Cluster():
                 member = requests.Member("n1:7400", self.status.node, "self", 3, 0, 0, 0, 0, 0, 0, "", {"aa": 3})
-                return requests.ClusterView("shoal", 1, 1, [member], "d1", 0, [], 0)
+                other = requests.Member("n2:7400", "cd34", "linked", 1, 2, 0, 500, 7, 1, 9, "", {"aa": 1})
+                return requests.ClusterView("shoal", 2, 2, [member, other], "d1", 4, ["x"], 1500)
             case _:
                 raise InvalidInput(f"the fake does not answer {request}.")
 

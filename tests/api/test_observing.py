@@ -70,6 +70,16 @@ def sample(text: str, name: str, **labels: str) -> float | None:
     return float(found[1]) if found else None
 
 
+async def test_peers_are_measured(http: aiohttp.ClientSession, served: Served) -> None:
+    async with http.get(served.url + "/metrics") as response:
+        text = await response.text()
+    assert sample(text, "shoal_peer_linked", peer="n2:7400") == 1
+    assert sample(text, "shoal_peer_lacks_operations", peer="n2:7400") == 2
+    assert sample(text, "shoal_peer_lag_seconds", peer="n2:7400") == 0.5
+    assert sample(text, "shoal_early_operations") == 4
+    assert sample(text, "shoal_clock_ahead_seconds") == 1.5
+
+
 async def test_requests_are_counted_by_kind_and_outcome_at_every_door(http: aiohttp.ClientSession, served: Served) -> None:
     link = await served.link()
     await link.call(Add("s", "c", 1))
