@@ -65,6 +65,11 @@ class Knowledge:
         self._replica = replica
         self._vectors: dict[int, dict[Origin, int]] = {}
         self.advanced: set[int] = set()
+        self.told: set[int] = set()  # Partitions whose whole vector came since `asked`.
+
+    def asked(self, partition: int) -> None:
+        """From now on only a vector that comes counts as what the peer says of a partition."""
+        self.told.discard(partition)
 
     def take(self, held: Iterable[Held]) -> None:
         """
@@ -91,6 +96,7 @@ class Knowledge:
         except ValueError:
             raise InvalidValue("a peer sent bytes that are no version vector. Nothing was written.") from None
         self.take((partition, origin, sequence) for origin, sequence in vector.items())
+        self.told.add(partition)
         return vector
 
     def take_all(self) -> None:

@@ -245,6 +245,7 @@ class Replication:
     def hurry(self, partition: int, now: float) -> None:
         """Somebody waits for what a partition lacks: ask everyone for their vector, and what is missing at once."""
         for peer, state in self._peers.items():
+            state.known.asked(partition)
             if state.linked:
                 self._send(peer, self._vectors([partition], answer=True))
                 state.doubtful[partition] = now - self._limits.grace_s

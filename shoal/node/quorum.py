@@ -161,9 +161,10 @@ class Quorum:
     def _is_lost(self, partition: int, wanted: VersionVector) -> bool:
         everything = self._database.vector_of(partition)
         for member in self.members.all:
-            if member.outlet is None:
-                return False
-            everything = everything.join(self._protocol.known(member.node).vector(partition))
+            known = self._protocol.known(member.node)
+            if member.outlet is None or partition not in known.told:
+                return False  # It may hold more than it is known to.
+            everything = everything.join(known.vector(partition))
         return not everything.dominates(wanted)
 
     # ── how everybody stands ──────────────────────────────────────────────────
