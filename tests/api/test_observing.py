@@ -16,8 +16,9 @@ from shoal.api.metrics import OTHER_SPACES, SPACES_LABELLED_MAX, Backlog, Metere
 from shoal.api.server import create_app
 from shoal.config import Config
 from shoal.errors import ReadOnly
-from shoal.protocol.requests import Add, ReadCounter
+from shoal.protocol.requests import Add, ClusterView, ReadCounter
 
+ALONE = ClusterView("shoal", 1, 1, [], "", 0, [], 0)
 Served = Any  # Of conftest.py.
 Serve = Callable[..., Awaitable[Any]]
 
@@ -105,7 +106,7 @@ async def test_labels_of_spaces_are_bounded(served: Served) -> None:
     metered = Metered(served.session, metrics)
     for n in range(SPACES_LABELLED_MAX + 10):
         await metered.call(ReadCounter(f"s{n}", "c"))
-    text = metrics.scrape(served.session.status).decode()
+    text = metrics.scrape(served.session.status, ALONE).decode()
     assert text.count("shoal_space_requests_total{") == SPACES_LABELLED_MAX + 1
     assert sample(text, "shoal_space_requests_total", space=OTHER_SPACES) == 10
 
@@ -115,19 +116,19 @@ async def test_a_refused_request_labels_no_space(served: Served) -> None:
     served.session.failure = ReadOnly("full")
     with pytest.raises(ReadOnly):
         await Metered(served.session, metrics).call(ReadCounter("x" * 5000, "c"))
-    assert "xxx" not in metrics.scrape(served.session.status).decode()
+    assert "xxx" not in metrics.scrape(served.session.status, ALONE).decode()
 
 
 async def test_requests_are_timed_by_the_clock_that_is_given(served: Served) -> None:
     metrics, ticks = Metrics(), iter([10.0, 10.5])
     await Metered(served.session, metrics, monotonic=lambda: next(ticks)).call(ReadCounter("s", "c"))
-    text = metrics.scrape(served.session.status).decode()
+    text = metrics.scrape(served.session.status, ALONE).decode()
     assert sample(text, "shoal_request_seconds_sum", kind="read-counter") == 0.5
 
 
 async def test_the_backlog_is_asked_at_each_scrape(served: Served) -> None:
     metrics = Metrics(lambda: Backlog(7, 0.25))
-    text = metrics.scrape(served.session.status).decode()
+    text = metrics.scrape(served.session.status, ALONE).decode()
     assert sample(text, "shoal_writes_pending") == 7
     assert sample(text, "shoal_durable_lag_seconds") == 0.25
     assert sample(text, "shoal_ready") == 1
