@@ -7,14 +7,9 @@ nodes say that they hold the same; the next strike comes after that.
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-from asyncio.subprocess import PIPE
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
-
-import msgspec
 
 from chaos.agents import Agent, Crowd, at_work
 from chaos.cluster import Cluster, Node, NodeFailed, running
@@ -22,6 +17,7 @@ from chaos.evidence import Evidence, Options, Recovery
 from chaos.faults import FAULTS, Fault, Strike
 from shoal.config import Config
 from shoal.node.environment import system_environment
+from shoal.node.verify import verify
 from shoal.storage.rocks import RocksStorage
 from shoal.testing.checkers import DotLedger, InvariantViolated, check_vectors
 from shoal.testing.found import Found, find
@@ -87,10 +83,11 @@ class _Trial:
 
     async def _strike(self, fault: Fault, cluster: Cluster, crowd: Crowd) -> None:
         strike = await fault.strike(cluster, self._random)
+        # At once: what they have seen may be more than the node that is back has yet.
+        crowd.return_to(strike.node)
         healed_s = await cluster.caught_up(EQUAL_S_MAX)
         async with crowd.paused():
             equal_s = await cluster.equal(EQUAL_S_MAX)
-        crowd.return_to(strike.node)
         self.evidence.recoveries.append(Recovery(strike, [], healed_s, equal_s))
         self._tell(strike, healed_s, equal_s)
 
@@ -122,10 +119,9 @@ class _Trial:
     async def inspect(self, cluster: Cluster) -> None:
         """Check the directories of nodes that have stopped."""
         self._say("verifying every directory")
-        found = await asyncio.gather(*(_verify(node) for node in cluster.nodes))
         dots = DotLedger()  # One for all: a dot names one payload, wherever it is.
-        for node, problems in zip(cluster.nodes, found, strict=True):
-            self.evidence.damage[node.name] = problems + await asyncio.to_thread(_check_rows, node, dots)
+        for node in cluster.nodes:
+            self.evidence.damage[node.name] = await asyncio.to_thread(_inspect, node, dots)
 
 
 async def _find(node: Node) -> Found:
@@ -139,34 +135,16 @@ async def _find(node: Node) -> Found:
         environment.close()
 
 
-async def _verify(node: Node) -> list[str]:
-    """What `shoal verify` finds wrong."""
-    command = (sys.executable, "-m", "shoal.cli", "verify", str(node.directory), "--json")
-    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, env=_plain_environment())
+def _inspect(node: Node, dots: DotLedger) -> list[str]:
+    """What `shoal verify` finds wrong, and what the checkers of rows do."""
+    config = Config()
+    storage = RocksStorage.open(node.directory, config=config, now_ms=0)
     try:
-        out, said = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if not out:
-        return [f"shoal verify said: {said.decode(errors='replace').strip()}"]
-    problems: list[str] = msgspec.json.decode(out)["problems"]
-    return problems
-
-
-def _plain_environment() -> Mapping[str, str]:
-    """Ours, without what would configure a `shoal`."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
-
-
-def _check_rows(node: Node, dots: DotLedger) -> list[str]:
-    storage = RocksStorage.open(node.directory, config=Config(), now_ms=0)
-    try:
+        problems = list(verify(storage, config=config).problems)
         dots.check(storage)
         check_vectors(History(), storage)
     except InvariantViolated as violated:
-        return [str(violated)]
+        return [*problems, str(violated)]
     finally:
         storage.close()
-    return []
+    return problems
