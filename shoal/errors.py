@@ -187,7 +187,7 @@ class OutcomeUnknown(ShoalError):
 
 
 class PeerRefused(ShoalError):
-    """`detail["reason"]`: "cluster", "key", "protocol", "engine", "self" or "clone"."""
+    """`detail["reason"]`: "cluster", "key", "protocol", "engine", "self", "clone" or "twice"."""
 
     code = "peer-refused"
     status = 403

@@ -27,7 +27,7 @@ from shoal.errors import Disconnected, InvalidValue, Overloaded, ShoalError, Shu
 from shoal.transport.peer import BROKEN, CLOSE_S, Report, close_code, reason_of, side_of, why_closed
 from shoal.transport.peer_link import STALLED_BEATS
 
-_BEATS = 2  # Signs of life in the time after which the other end asks for one.
+_BEATS = 4  # Signs of life in the time after which the other end asks for one.
 
 
 class _Socket(web.WebSocketResponse):

@@ -169,7 +169,11 @@ STEPS: list[Callable[[bytes], object]] = [
 ]
 
 parts = st.one_of(
-    st.none(), st.integers(), st.text(max_size=8), st.binary(max_size=20), st.sampled_from([b"x" * 16, b"x" * 32, 1])
+    st.none(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.text(max_size=8),
+    st.binary(max_size=20),
+    st.sampled_from([b"x" * 16, b"x" * 32, 1]),
 )
 tags = st.sampled_from(["peer-hello", "peer-welcome", "peer-proof", "peer-accepted", "peer-refused"])
 almost = st.builds(lambda tag, rest: pack([tag, *rest]), tags, st.lists(parts, max_size=9))
