@@ -9,8 +9,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from random import SystemRandom
@@ -21,6 +19,7 @@ import typer
 from rich.console import Console
 
 from chaos import evidence as archive
+from chaos.cluster import last_words
 from chaos.evidence import Evidence, Options
 from chaos.faults import FAULTS
 from chaos.judge import judge as judged
@@ -30,6 +29,13 @@ from shoal.cli.execution import FAILED, execute, interruptible
 from shoal.testing.history import History
 
 NODES_MAX = 9
+
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.html", dir_okay=False, callback=lambda report: _reachable(report), help="Write the verdict there, too."
+    ),
+]
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
@@ -50,8 +56,13 @@ def run(
     rate: Annotated[float, typer.Option(min=1, help="What all agents do in a second, reads and writes.")] = 500.0,
     durability: Annotated[Durability, typer.Option(help="Of every write.")] = Durability.local,
     kills: Annotated[int | None, typer.Option(min=1, help="Go on until so many strikes were made, however long.")] = None,
-    report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write the verdict there, too.")] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep directories, logs and history, to be judged again.")] = False,
+    report: Report = None,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep", help="Keep directories, logs and history, to be judged again; kept anyway if a promise was broken."
+        ),
+    ] = False,
 ) -> None:
     """Start nodes, load them, strike them, and judge what is left.
 
@@ -69,20 +80,31 @@ def run(
     )
     console = Console()
     console.print(f"seed {options.seed}", highlight=False)
-    with _directory(console, keep=keep) as directory:
 
-        def say(text: str) -> None:
-            console.print(text, highlight=False, soft_wrap=True, markup=False)
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
 
+    directory, stays = Path(tempfile.mkdtemp(prefix="shoal-chaos-")), keep
+    try:
         history, found = execute(interruptible(run_trial(options, directory, say=say, now_s=time.monotonic)))
         archive.save(directory, history, found)
-        _conclude(console, history, found, report)
+        kept = _conclude(console, history, found, report)
+        stays = keep or not kept
+    finally:
+        if stays:
+            say(f"kept: {directory}; judge it again with: python -m chaos judge {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    if not kept:
+        for log in sorted(directory.glob("*.log")):
+            say(f"{log.stem} said last:\n{last_words(log)}")
+        raise typer.Exit(FAILED)
 
 
 @app.command()
 def judge(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="What a trial with --keep has left.")],
-    report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write the verdict there, too.")] = None,
+    report: Report = None,
 ) -> None:
     """Judge a trial again, from its history and what was found.
 
@@ -95,7 +117,8 @@ def judge(
             f"chaos: {directory} holds no trial ({error}). Nothing was judged; name a directory that --keep kept.", err=True
         )
         raise typer.Exit(FAILED) from None
-    _conclude(Console(), history, found, report)
+    if not _conclude(Console(), history, found, report):
+        raise typer.Exit(FAILED)
 
 
 def _known(names: str) -> list[str]:
@@ -112,26 +135,24 @@ def _known(names: str) -> list[str]:
     return chosen
 
 
-def _conclude(console: Console, history: History, found: Evidence, report: Path | None) -> None:
+def _reachable(report: Path | None) -> Path | None:
+    """
+    Raises:
+        typer.BadParameter: no file can be there. Better told before a trial than after it.
+    """
+    if report is not None and not report.parent.is_dir():
+        raise typer.BadParameter(f"there is no directory {report.parent}.", param_hint="--report")
+    return report
+
+
+def _conclude(console: Console, history: History, found: Evidence, report: Path | None) -> bool:
+    """Judge, and say so; True if every promise was kept."""
     verdict = judged(history, found)
     print_verdict(console, verdict)
     if report is not None:
         report.write_text(to_html(verdict, found))
         console.print(f"report: {report}", highlight=False, soft_wrap=True)
-    if not verdict.kept:
-        raise typer.Exit(FAILED)
-
-
-@contextmanager
-def _directory(console: Console, *, keep: bool) -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="shoal-chaos-"))
-    try:
-        yield directory
-    finally:
-        if keep:
-            console.print(f"kept: {directory}; judge it again with: python -m chaos judge {directory}", soft_wrap=True)
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
+    return verdict.kept
 
 
 if __name__ == "__main__":

@@ -95,9 +95,10 @@ class Node:
         if process is not None:
             await process.wait()
 
-    def last_words(self) -> str:
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return "\n".join(lines[-_LOG_LINES:]) or "(it said nothing)"
+
+def last_words(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join(lines[-_LOG_LINES:]) or "(nothing)"
 
 
 class Cluster:
@@ -134,7 +135,7 @@ class Cluster:
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise NodeFailed(
-                f"{node.name} was not ready within {START_S_MAX:g} s. It said last:\n{node.last_words()}"
+                f"{node.name} was not ready within {START_S_MAX:g} s. It said last:\n{last_words(node.log)}"
             ) from None
 
     async def kill(self, node: Node) -> None:
@@ -152,7 +153,9 @@ class Cluster:
             async with asyncio.timeout(STOP_S_MAX):
                 await node.gone()
         except TimeoutError:
-            raise NodeFailed(f"{node.name} did not stop within {STOP_S_MAX:g} s. It said last:\n{node.last_words()}") from None
+            raise NodeFailed(
+                f"{node.name} did not stop within {STOP_S_MAX:g} s. It said last:\n{last_words(node.log)}"
+            ) from None
 
     def check(self) -> None:
         """
@@ -161,7 +164,7 @@ class Cluster:
         """
         for node in self.nodes:
             if node.fell:
-                raise NodeFailed(f"{node.name} ended by itself. It said last:\n{node.last_words()}")
+                raise NodeFailed(f"{node.name} ended by itself. It said last:\n{last_words(node.log)}")
 
     async def views(self) -> dict[str, View]:
         """What every node says of itself, by its name; nodes that do not answer are left out."""

@@ -16,6 +16,7 @@ from chaos.__main__ import app
         (["--nodes", "0"], "should be greater than or equal to 1"),
         (["--kills", "0"], "should be greater than or equal to 1"),
         (["--durability", "memory"], "'memory' is not one of"),
+        (["--report", "/nowhere/at/all.html"], "there is no directory /nowhere/at"),
         (["--agents", "none"], "should be a valid integer"),
     ],
 )
