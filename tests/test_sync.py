@@ -17,7 +17,17 @@ import pytest
 from shoal import sync
 from shoal.api.server import Listener, create_app
 from shoal.config import Config
-from shoal.errors import HeadMoved, InvalidInput, InvalidName, KeyReused, OutcomeUnknown, RootConflict, StoreLocked, Unavailable
+from shoal.errors import (
+    HeadMoved,
+    InvalidInput,
+    InvalidName,
+    InvalidValue,
+    KeyReused,
+    OutcomeUnknown,
+    RootConflict,
+    StoreLocked,
+    Unavailable,
+)
 from shoal.node.environment import system_environment
 from shoal.node.node import open_node
 from shoal.sync import Proxy
@@ -315,3 +325,14 @@ def test_connect_offers_the_same_over_a_node(tmp_path: Path) -> None:
             document.map("m")["a"] = 1
         assert (space.thread("t").load().state, space.counter("n").value()) == ({"n": 1}, 2)
         assert list(space.documents()) == ["d"]
+
+
+def test_a_bookmark_is_handed_over_as_text_and_reads_can_be_stale(tmp_path: Path) -> None:
+    with sync._opened(lambda: served(tmp_path / "state")) as url, sync.connect(url) as one, sync.connect(url) as other:
+        one.space("s").thread("t").save({"n": 1})
+        other.observe(one.bookmark)
+        assert type(one.bookmark) is str
+        assert other.bookmark == one.bookmark
+        assert other.space("s").thread("t").load(stale=True).state == {"n": 1}
+        with pytest.raises(InvalidValue):
+            other.observe("garbage")

@@ -68,7 +68,7 @@ async def test_rest_says_so_too(http: aiohttp.ClientSession) -> None:
     for number, vector in list(Bookmark.parse(of_another_cluster()))[:100]:
         bookmark.note(number, vector)
     lost = bookmark.text()
-    statuses = {}
+    statuses: dict[int, str] = {}
     for name in (f"c{number}" for number in range(64)):
         async with http.get(f"/v1/spaces/bookmarks/counters/{name}", headers={"Shoal-Bookmark": lost}) as response:
             statuses.setdefault(response.status, name)
