@@ -42,7 +42,7 @@ def assert_nothing_is_left(tmp_path: Path) -> None:
 @contextmanager
 def running(tmp_path: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The demo, once its agents are at work."""
-    command = [*DEMO, "--limit", "300", *arguments]
+    command = [*DEMO, "--limit", "150", *arguments]
     with subprocess.Popen(
         command, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -6,7 +6,6 @@ import os
 import re
 import select
 import signal
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -22,7 +21,7 @@ from shoal.demo.agent import SPACE, thread_name
 from shoal.demo.embedded import run_embedded as run
 from shoal.demo.stage import Options
 from shoal.errors import InvalidInput
-from tests.demo.processes import PATIENCE_S, assert_nothing_is_left, environment, run_demo, running
+from tests.demo.processes import PATIENCE_S, assert_nothing_is_left, run_demo, running
 
 
 def test_nine_agents_survive_two_kills_and_agree_with_the_recount(tmp_path: Path) -> None:
@@ -109,27 +108,16 @@ async def test_a_worker_with_a_planted_fault_is_found_out(tmp_path: Path, worker
     assert where in said
 
 
-def test_a_wrong_figure_and_a_lost_add_are_exit_code_1_and_a_difference_each(tmp_path: Path) -> None:
-    planted = textwrap.dedent(f"""
-        import sys
-        from shoal.cli import demo
-        from shoal.cli.main import main
-        options = demo.Options
-        demo.Options = lambda **given: options(**given, worker=(sys.executable, "-c", {textwrap.dedent(MISCOUNTING)!r}))
-        sys.argv = ["shoal", "demo", "--embedded", "--limit", "12"]
-        main()
-    """)
-    done = subprocess.run(
-        [sys.executable, "-c", planted],
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "document library, " in done.stdout
-    assert "counter {totals}/modules" in done.stdout
+def test_a_wrong_figure_and_a_lost_add_are_exit_code_1_and_a_difference_each(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("shoal.demo.stage.tempfile.tempdir", str(tmp_path))
+    worker = (sys.executable, "-c", textwrap.dedent(MISCOUNTING))
+    monkeypatch.setattr("shoal.cli.demo.Options", lambda **given: Options(**given, worker=worker))
+    result = CliRunner().invoke(app, ["demo", "--embedded", "--limit", "12"])
+    assert result.exit_code == 1
+    assert "document library, " in result.stdout
+    assert "counter {totals}/modules" in result.stdout
     assert_nothing_is_left(tmp_path)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from shoal.demo.tethered import KEEP, RELEASE
+from shoal.demo.tethered import RELEASE
 from tests.demo.processes import PATIENCE_S, environment
 
 
@@ -44,13 +44,6 @@ def test_a_node_whose_tether_is_cut_stops_and_removes_the_directory(tmp_path: Pa
         cut(process)
         process.wait(PATIENCE_S)
     assert not root.exists()
-
-
-def test_a_directory_that_is_to_stay_stays(tmp_path: Path) -> None:
-    with tethered(tmp_path, KEEP) as process:
-        cut(process)
-        process.wait(PATIENCE_S)
-    assert (tmp_path / "node").is_dir()
 
 
 def test_a_node_that_was_released_lives_on(tmp_path: Path) -> None:
