@@ -2,7 +2,8 @@
 
 It reads a `CrewPlan` from its standard input, then news of gates that are open,
 and says on its standard output what it does. Its input's end means that the
-supervisor is gone, however it went, and it stops.
+supervisor is gone, however it went, and it ends: it holds nothing that the nodes
+do not.
 
 An agent's node may die at any moment. Its client then goes on with another
 node, by itself; the agent notices that it is another one, and resumes: it loads
@@ -13,6 +14,7 @@ gave up and a call raised: then the module in hand is recorded once more.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -45,17 +47,13 @@ async def _main() -> None:
     if not isinstance(plan, CrewPlan):
         return
     crew = Crew(plan)
-    task = asyncio.create_task(crew.run())
-    listening = asyncio.create_task(_listen(orders, crew, task))
+    listening = asyncio.create_task(_listen(orders, crew))
     try:
-        await task
+        await crew.run()
     except (ShoalError, Rewound) as error:
         _say(Failed(f"{type(error).__name__}: {error}"))
-    except BaseExceptionGroup as group:
-        _say(Failed("; ".join(f"{type(error).__name__}: {error}" for error in group.exceptions)))
-    except asyncio.CancelledError:
-        if not listening.done():
-            raise
+    except ExceptionGroup:
+        return  # Said already.
     finally:
         listening.cancel()
 
@@ -68,10 +66,11 @@ async def _orders() -> AsyncIterator[object]:
         yield read_order(line)
 
 
-async def _listen(orders: AsyncIterator[object], crew: Crew, task: asyncio.Task[None]) -> None:
+async def _listen(orders: AsyncIterator[object], crew: Crew) -> None:
     async for _ in orders:
         crew.open_gate()
-    task.cancel()
+    # At once: the nodes are going, too, and a document that closes would wait for one.
+    os._exit(1)
 
 
 def _say(message: Message) -> None:
@@ -102,9 +101,7 @@ class Crew:
             async with AsyncExitStack() as open_stores:
                 members = [await self._arrive(number, open_stores) for number in self._plan.members]
                 _say(Ready([member.agent.position for member in members]))
-                async with asyncio.TaskGroup() as tasks:
-                    for nth, member in enumerate(members):
-                        tasks.create_task(self._work(member, nth))
+                await self._work_together(members)
         _say(Finished())
 
     async def _arrive(self, number: int, open_stores: AsyncExitStack) -> Member:
@@ -115,6 +112,16 @@ class Crew:
         agent = Agent(number, space=space, document=document, modules=modules)
         await agent.resume()
         return Member(agent, store, (await store.status()).node)
+
+    async def _work_together(self, members: list[Member]) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for nth, member in enumerate(members):
+                    tasks.create_task(self._work(member, nth))
+        except ExceptionGroup as group:
+            # Said here: on the way out the documents close, and wait for a node as long as a client does.
+            _say(Failed("; ".join(f"{type(error).__name__}: {error}" for error in group.exceptions)))
+            raise
 
     async def _work(self, member: Member, nth: int) -> None:
         agent = member.agent

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.demo import crew
 from shoal.demo.crew import ATTEMPTS_MAX, Member
-from shoal.demo.messages import Message, Resumed, Saved
+from shoal.demo.messages import CrewPlan, Failed, Message, Resumed, Saved
 from shoal.demo.survey import Figures
 from shoal.errors import Disconnected, InvalidInput, NoQuorum, OutcomeUnknown, ShoalError
 
@@ -92,3 +92,12 @@ async def test_a_refusal_that_no_repetition_cures_is_raised_at_once(said: list[M
     with pytest.raises(InvalidInput, match="wrong"):
         await record(script)
     assert script.resumed == 0
+
+
+async def test_a_crew_says_why_it_failed_before_it_closes_anything(said: list[Message]) -> None:
+    plan = CrewPlan(urls="", root="/", modules=["m.py"], agents=1, members=[0], gates=[])
+    member = Member(Scripted(), Scripted(), "a")  # type: ignore[arg-type]
+    member.agent.remaining = ["no such module"]  # type: ignore[misc]
+    with pytest.raises(ExceptionGroup):
+        await crew.Crew(plan)._work_together([member])
+    assert [type(message) for message in said] == [Failed]
