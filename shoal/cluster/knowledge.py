@@ -75,6 +75,7 @@ class Knowledge:
         """
         Raises:
             BadOperation: the peer claims what this replica has not issued.
+            InvalidValue: it claims what no origin can have issued.
         """
         for partition, raw, sequence in held:
             origin = Origin(raw)
@@ -129,6 +130,11 @@ class Knowledge:
         return total
 
     def _check_claim(self, partition: int, origin: Origin, sequence: int) -> None:
+        if sequence >= 1 << 63:
+            raise InvalidValue(
+                f"a peer claims operation {sequence} of origin {origin.hex()} in partition {partition}; no origin gets that "
+                "far. Nothing was written; the link is closed."
+            )
         if sequence < 0 or (origin == self._replica.own_origin() and sequence > self._replica.durable(partition)[origin]):
             raise BadOperation(
                 f"a peer claims operation {sequence} of origin {origin.hex()} in partition {partition}, which this node has "

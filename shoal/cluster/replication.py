@@ -42,7 +42,7 @@ from shoal.cluster.messages import (
     Want,
 )
 from shoal.cluster.messages import Parts as PartsMessage
-from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue, ShoalError
 
 PARTITIONS_WANTED_MAX = 64  # In one Want.
@@ -203,6 +203,7 @@ class Replication:
             arrival = Arrival(shipment, operation.decode(shipment.packed), shipment.dot)
             # Its sender holds it, and all that it depends on.
             partition = shipment.partition
+            _check_context(arrival)
             state.known.take((partition, origin, sequence) for origin, sequence in arrival.body.context)
             state.known.take([(partition, shipment.origin, shipment.sequence)])
             waiting = self._delivery.waits(shipment.partition, arrival.dot)
@@ -313,6 +314,9 @@ class Replication:
         said: dict[bytes, dict[tuple[int, Origin], int]] = {}
         for source, partition, dot in operations:
             place = partition, dot.origin
+            quarantined = self._quarantined.get(place)
+            if quarantined is not None and quarantined.sequence == dot.sequence:
+                del self._quarantined[place]  # A sound copy of it came.
             for peer, state in self._peers.items():
                 if state.linked:
                     told = said.setdefault(peer, {}) if peer == source else state.unsaid
@@ -396,6 +400,21 @@ class Replication:
 
     def _send(self, peer: bytes, message: Message) -> None:
         self._outbox.append(Send((peer,), message))
+
+
+def _check_context(arrival: Arrival) -> None:
+    """
+    Raises:
+        BadOperation: it names what cannot come before it, and would wait for that for ever.
+    """
+    shipment, body, dot = arrival
+    for origin, sequence in body.context:
+        if len(origin) != ORIGIN_BYTES or not 0 < sequence < 1 << 63 or (origin == dot.origin and sequence >= dot.sequence):
+            raise BadOperation(
+                f"operation {dot.sequence} of origin {dot.origin.hex()} in partition {shipment.partition} says that it comes "
+                f"after operation {sequence} of {origin.hex()[:40]}, which cannot be. Nothing of it was written.",
+                reason="content",
+            )
 
 
 def taken(shipment: Shipment) -> BadOperation:

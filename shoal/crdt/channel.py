@@ -145,3 +145,14 @@ def inline_of(recipe: Recipe, of_base: Callable[[bytes], Recipe | None]) -> byte
         return recipe.inline
     older = of_base(recipe.base)
     return None if older is None else older.inline
+
+
+def is_sound(recipe: Recipe, of_base: Callable[[bytes], Recipe | None]) -> bool:
+    """Whether a recipe makes what its hash names, and has nothing in it that does not count for that."""
+    digests, inline = digests_of(recipe, of_base), inline_of(recipe, of_base)
+    if digests is None or inline is None or hash_of(recipe.header, inline, digests) != recipe.hash:
+        return False
+    older = of_base(recipe.base) if recipe.base else None
+    depth = 0 if older is None else older.depth + 1
+    unused = recipe.inline if recipe.base or digests else b""
+    return not unused and recipe.depth == depth and recipe.keep + len(recipe.chunks) == len(digests)

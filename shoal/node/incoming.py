@@ -16,11 +16,12 @@ from typing import NamedTuple
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.operation import Tip
-from shoal.crdt import document, journal, lineage
-from shoal.crdt.clock import HybridClock
+from shoal.crdt import counter, document, journal, lineage, register
+from shoal.crdt.clock import COUNTER_BITS, HybridClock
 from shoal.crdt.dot import Dot, Origin
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation, ShoalError
+from shoal.names import check_key, check_name
 from shoal.node import mutation
 from shoal.node.catalog import Catalog
 from shoal.node.documents import Documents, Place
@@ -35,6 +36,17 @@ from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
+
+# The year 6429. A clock that was led to the end of its 64 bits could not issue another time, for ever.
+_END_MS = 1 << 47
+
+_KIND_OF: dict[type, Kind] = {
+    lineage.Save: Kind.THREAD,
+    journal.Append: Kind.THREAD,
+    document.Update: Kind.DOCUMENT,
+    counter.Add: Kind.COUNTER,
+    register.Assign: Kind.REGISTER,
+}
 
 
 class Received(NamedTuple):
@@ -135,8 +147,7 @@ class Incoming:
         number, before = shipment.partition, place.tip(dot.origin)
         if operation.chain(before.chain, number, dot, shipment.packed) != shipment.chain:
             raise _bad(arrival, "its hash chain does not follow from what its origin sent before", "chain")
-        if body.hlc <= before.hlc:
-            raise _bad(arrival, "its time is not after the one before it", "content")
+        _check_body(arrival, before)
         mutations, attached = mutation.decode(body.payload), mutation.unpack_attached(shipment.attached)
         if len(mutations) != len(attached):
             raise _bad(arrival, "what it names does not come with it", "content")
@@ -153,7 +164,9 @@ class Incoming:
     def _change(
         self, own: Transaction, number: int, stamp: Stamp, change: Mutation, beside: Attached, changes: list[Staged]
     ) -> None:
-        target = Target(Kind(change.kind), change.space, change.name)
+        target = Target(Kind(change.kind), check_name("space", change.space), check_name("object", change.name))
+        if target.kind is not _KIND_OF[type(change.change)]:
+            raise BadOperation(f"a {target.kind.label} takes no change of another kind of object", reason="content")
         if target.partition != number:
             raise BadOperation("its object belongs to another partition", reason="content")
         rows = ObjectRows(own, keys.object_rows(number, *target))
@@ -176,6 +189,21 @@ class Incoming:
         if staged:
             self._feed.stage(number, staged)
         return received._replace(number=number)
+
+
+def _check_body(arrival: Arrival, before: Tip) -> None:
+    """What only its origin can answer for; the rest its mutations say.
+
+    Raises:
+        BadOperation, InvalidName: it cannot have been issued.
+    """
+    body = arrival.body
+    if not before.hlc < body.hlc < _END_MS << COUNTER_BITS:
+        raise _bad(arrival, "its time is not after the one before it, or beyond all clocks", "content")
+    if not 0 <= body.wall_ms < _END_MS:
+        raise _bad(arrival, "its wall time is beyond all clocks", "content")
+    if body.key is not None:
+        check_key("idempotency key", body.key)
 
 
 def _claim(own: Transaction, key: bytes, dot: Dot) -> None:

@@ -114,5 +114,5 @@ class Members:
             if member.node == node:
                 member.trouble = (
                     f"did not apply operation {trouble.sequence} of {trouble.origin.hex()[:16]} in partition "
-                    f"{trouble.partition} ({trouble.reason}): {trouble.message[:300]}"
+                    f"{trouble.partition} ({trouble.reason[:100]}): {trouble.message[:300]}"
                 )

@@ -19,6 +19,7 @@ from shoal.cluster import operation
 from shoal.cluster.messages import Range, Shipment, encode_shipment
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.crdt.rows import Stamp
+from shoal.errors import InvalidValue, StoreCorrupt
 from shoal.node import mutation
 from shoal.node.mutation import Attached, Mutation
 from shoal.node.partitions import Partitions
@@ -44,16 +45,22 @@ class Outgoing:
         """Encoded operations of these ranges, as far as they are durable; none after those that reach `bytes_max`.
 
         Raises:
-            StoreCorrupt: an operation or what it names cannot be read.
+            StoreCorrupt: an operation or what it names cannot be read, and so none can be given.
         """
         found: list[Raw] = []
         size = 0
+        damage: StoreCorrupt | None = None
         for number, group in groupby(ranges, key=lambda wanted: wanted[0]):
-            for logged in self._logged(number, list(group)):
-                if size >= bytes_max:
-                    return found
-                found.append(self._shipped(number, logged))
-                size += len(memoryview(found[-1]))
+            try:
+                for logged in self._logged(number, list(group)):
+                    if size >= bytes_max:
+                        return found
+                    found.append(self._shipped(number, logged))
+                    size += len(memoryview(found[-1]))
+            except StoreCorrupt as error:  # It must not keep the other partitions from the peer.
+                damage = error
+        if damage is not None and not found:
+            raise damage
         return found
 
     def oldest_wall_ms(self, places: Iterable[tuple[int, Dot]]) -> int | None:
@@ -74,7 +81,7 @@ class Outgoing:
             return
         for key, stored in self._storage.scan(keys.log(number, Dot(origin, first)), keys.log(number, Dot(origin, last + 1))):
             entry = operation.Entry.unpack(stored)
-            body = operation.decode(entry.packed)
+            body = _body(number, entry)
             yield _Logged(body.hlc, keys.split_log(key)[1], entry, body)
 
     def _shipped(self, number: int, logged: _Logged) -> Raw:
@@ -98,3 +105,10 @@ class Outgoing:
         rows = ObjectRows(transaction, keys.object_rows(number, Kind(change.kind), change.space, change.name))
         stamp = Stamp(logged.dot, logged.hlc, logged.body.wall_ms, NOTHING_SEEN, nth)
         return mutation.attached_of(rows, stamp, change.change)
+
+
+def _body(number: int, entry: operation.Entry) -> operation.Body:
+    try:
+        return operation.decode(entry.packed)
+    except InvalidValue as error:
+        raise StoreCorrupt(f"an operation in the log of partition {number}: {error.message} Run `shoal verify`.") from None

@@ -1,0 +1,55 @@
+"""What a node would send, taken off before it leaves; and operations, brought to a node as a peer would bring them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+
+from shoal.cluster import messages
+from shoal.cluster.messages import Message, Push, Shipment, Trouble
+from shoal.cluster.peering import Identity
+from shoal.protocol import requests
+from shoal.testing.fleet import Member
+
+BRINGER = Identity(b"b" * 16, "", "test")
+
+
+class Tap:
+    """An outlet that keeps all that it is offered."""
+
+    waiting_bytes = 0
+
+    def __init__(self, address: str = "") -> None:
+        self.address = address
+        self.messages: list[Message] = []
+
+    def offer(self, message: bytes, /) -> bool:
+        self.messages.append(messages.decode(message))
+        return True
+
+    def shipments(self) -> list[Shipment]:
+        pushes = [message for message in self.messages if isinstance(message, Push)]
+        return [shipment for push in pushes for shipment in push.operations if isinstance(shipment, Shipment)]
+
+    def troubles(self) -> list[Trouble]:
+        return [message for message in self.messages if isinstance(message, Trouble)]
+
+
+async def issued_by(member: Member, writes: Sequence[Awaitable[object]]) -> list[Shipment]:
+    """What the node pushes of these writes, in order."""
+    tap = Tap()
+    member.replicator.linked(BRINGER, tap)
+    for write in writes:
+        await write
+    member.replicator.unlinked(BRINGER, tap)
+    return tap.shipments()
+
+
+async def take(member: Member, operations: Sequence[Shipment], *, peer: Identity = BRINGER) -> list[Trouble]:
+    """Push operations to a node, and return what it complains of, once all is durable."""
+    tap = Tap()
+    member.replicator.admit(peer)
+    member.replicator.linked(peer, tap)
+    await member.replicator.received(peer, messages.encode(Push(operations)))
+    member.replicator.unlinked(peer, tap)
+    await member.node.session().call(requests.ListSpaces())  # Which waits for all that was written.
+    return tap.troubles()
