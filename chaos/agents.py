@@ -192,6 +192,7 @@ class Agent:
     async def _write(self, kind: WriteKind, name: str, send: Callable[[int], Awaitable[Acknowledged]]) -> None:
         number = next(self._numbers)
         self._note(Invoked(number, kind, name, self.name))
+        sent_s = self._cluster.now_s()
         try:
             told = await send(number)
         except ShoalError as error:
@@ -199,7 +200,7 @@ class Agent:
             self._note(Failed(number, "unknown" if kind == "edit" else error.written, error.code, self.timeline.node))
             raise
         self._note(Acknowledged(number, told.id, told.value, self.timeline.node))
-        self.timeline.acknowledged(self._cluster.now_s())
+        self.timeline.acknowledged(self._cluster.now_s(), sent_s=sent_s)
 
     # ── reads ─────────────────────────────────────────────────────────────────
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 from chaos.timeline import Timeline
 
 
-def test_the_first_acknowledgement_after_a_strike_counts() -> None:
+def test_the_first_write_that_was_sent_and_acknowledged_after_a_strike_counts() -> None:
     timeline = Timeline()
-    for at_s in (1.0, 2.0, 4.5):
-        timeline.acknowledged(at_s)
+    for sent_s, at_s in ((0.9, 1.0), (1.9, 2.1), (1.5, 3.0), (4.0, 4.5)):
+        timeline.acknowledged(at_s, sent_s=sent_s)
     assert timeline.idle_s(2.0) == 2.5
     assert timeline.idle_s(0.5) == 0.5
     assert timeline.idle_s(4.5) is None
