@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from shoal.testing import checkers
+from shoal.testing import checkers, replicas, sessions
 from tests.node.test_verify import DAMAGE
 
 TESTS = Path(__file__).parent
@@ -36,7 +36,8 @@ def test_a_test_that_does_not_exist_is_noticed() -> None:
 
 def test_every_checker_that_is_named_exists_and_every_one_that_exists_is_named() -> None:
     named = set(re.findall(r"`(check_\w+|DotLedger)`", TEXT))
-    there = {name for name in vars(checkers) if re.fullmatch(r"check_\w+|DotLedger", name)}
+    names = (name for module in (checkers, replicas, sessions) for name in vars(module))
+    there = {name for name in names if re.fullmatch(r"check_\w+|DotLedger", name)}
     assert named == there - {"check_found", "check_storage"}  # Which only call the others.
 
 
