@@ -1,0 +1,290 @@
+"""The protocol as a machine: whatever becomes of its messages, replicas that can talk come to hold the same."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.cluster import messages, operation
+from shoal.cluster.messages import Busy, Digest, Have, Push, Shipment, Supply, Trouble, Vectors, Want
+from shoal.cluster.operation import Body
+from shoal.cluster.replication import Replication
+from shoal.crdt.dot import Dot, VersionVector
+from shoal.errors import BadOperation, InvalidValue, ShoalError
+from tests.cluster.replicas import LIMITS, SUPPLY_OPERATIONS, ToyCluster, ToyReplica
+
+
+def run(seed: int, *, size: int = 3, steps: int = 300) -> ToyCluster:
+    """A faulty run, watched at each step; healed, but not settled."""
+    cluster = ToyCluster(size, Random(seed))
+    cluster.faulty = 0.5
+    for _ in range(steps):
+        cluster.step()
+        for replica in cluster.replicas:
+            assert waiting_bytes(replica.machine) <= LIMITS.early_bytes_max
+            assert_wants_are_single(replica.machine)
+    cluster.heal()
+    return cluster
+
+
+def waiting_bytes(machine: Replication) -> int:
+    return machine._delivery.waiting_bytes
+
+
+def assert_wants_are_single(machine: Replication) -> None:
+    wanted = [partition for state in machine._peers.values() if state.wanting for partition in state.wanting.partitions]
+    assert len(wanted) == len(set(wanted)), "a partition is wanted from one peer at a time"
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), size=st.integers(3, 4))
+def test_after_any_faults_all_replicas_hold_the_same(seed: int, size: int) -> None:
+    cluster = run(seed, size=size)
+    cluster.settle()
+    first, *others = [replica.logs for replica in cluster.replicas]
+    assert all(logs == first for logs in others)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_without_any_push_replicas_come_to_hold_the_same(seed: int) -> None:
+    cluster = ToyCluster(3, Random(seed))
+    for replica in cluster.replicas:
+        for _ in range(10):
+            replica.write(0)
+        replica.sync()
+        replica.machine.take_outbox()  # Lost, all of it.
+    cluster.settle()
+
+
+def missed(count: int) -> ToyCluster:
+    """Two replicas, of which the second missed what the first has written, until they are equal."""
+    cluster = ToyCluster(2, Random(1))
+    writer = cluster.replicas[0]
+    for _ in range(count):
+        writer.write(0)
+    writer.sync()
+    writer.machine.take_outbox()
+    cluster.settle(rounds=10 * count)
+    return cluster
+
+
+@pytest.mark.parametrize("count", [SUPPLY_OPERATIONS * 4, SUPPLY_OPERATIONS * 16, SUPPLY_OPERATIONS * 64])
+def test_catching_up_takes_messages_in_proportion_to_what_was_missed(count: int) -> None:
+    # A Want, a Supply and an acknowledgement per answer; a few to find out, and to compare while it lasts.
+    assert missed(count).carried <= 4 * count / SUPPLY_OPERATIONS + 20
+
+
+def pair() -> tuple[ToyReplica, ToyReplica]:
+    random = Random(1)
+    ours, theirs = ToyReplica(1, random), ToyReplica(2, random)
+    ours.machine.linked(theirs.name)
+    ours.machine.take_outbox()
+    return ours, theirs
+
+
+def test_nothing_is_pushed_before_it_is_durable() -> None:
+    ours, _ = pair()
+    ours.write(0)
+    ours.carry_out(0)
+    assert ours.sent == []
+    ours.sync()
+    ours.carry_out(0)
+    assert [type(message) for _, message in ours.sent] == [Push]
+
+
+def test_nothing_is_acknowledged_before_it_is_durable() -> None:
+    ours, theirs = pair()
+    shipment = theirs.write(0)
+    ours.take(theirs.name, Push([shipment]), 0)
+    ours.carry_out(0)
+    assert ours.sent == []
+    ours.sync()
+    ours.carry_out(0)
+    assert ours.sent == [(theirs.name, Have([(0, theirs.origin, 1)]))]
+
+
+def test_a_vector_that_is_sent_names_nothing_that_is_not_durable() -> None:
+    ours, theirs = pair()
+    ours.write(0)
+    ours.take(theirs.name, Vectors([(0, b"")], True), 0)
+    ours.carry_out(0)
+    assert ours.sent == [(theirs.name, Vectors([(0, b"")], False))]
+
+
+def test_a_push_is_cut_into_messages_of_bounded_size() -> None:
+    ours, _ = pair()
+    for _ in range(100):
+        ours.write(0)
+    ours.sync()
+    ours.carry_out(0)
+    sizes = [len(messages.encode(message)) for _, message in ours.sent]
+    assert len(sizes) > 1
+    assert max(sizes) < LIMITS.push_bytes_max + 100
+
+
+def wants(replica: ToyReplica) -> list[Want]:
+    replica.carry_out(0)
+    return [message for _, message in replica.sent if isinstance(message, Want)]
+
+
+def told_of_five() -> tuple[ToyReplica, ToyReplica]:
+    """A replica that was told of five operations which it lacks."""
+    ours, theirs = pair()
+    vector = VersionVector({theirs.origin: 5})
+    ours.take(theirs.name, Vectors([(0, vector.pack())], False), 0)
+    return ours, theirs
+
+
+def test_what_is_missing_is_wanted_once_its_grace_is_over_and_once() -> None:
+    ours, theirs = told_of_five()
+    ours.machine.tick(LIMITS.grace_s / 2)
+    assert wants(ours) == []
+    for _ in range(3):
+        ours.machine.tick(LIMITS.grace_s)
+    assert [want.ranges for want in wants(ours)] == [[(0, theirs.origin, 1, 5)]]
+
+
+def test_a_want_that_is_not_answered_in_time_is_sent_again() -> None:
+    ours, _ = told_of_five()
+    ours.machine.tick(1)
+    ours.machine.tick(2.5)
+    assert len(wants(ours)) == 2
+
+
+def test_who_is_busy_is_asked_again_when_it_said() -> None:
+    ours, theirs = told_of_five()
+    ours.machine.tick(1)
+    [want] = wants(ours)
+    ours.take(theirs.name, Busy(want.id, "busy", 700), 1)
+    ours.machine.tick(1.6)
+    assert len(wants(ours)) == 1
+    ours.machine.tick(1.8)
+    assert len(wants(ours)) == 2
+
+
+def test_an_answer_to_another_want_is_not_taken_for_the_one_under_way() -> None:
+    ours, theirs = told_of_five()
+    ours.machine.tick(1)
+    [want] = wants(ours)
+    ours.take(theirs.name, Supply(want.id + 1, []), 1)
+    ours.machine.tick(1.1)
+    assert len(wants(ours)) == 1
+
+
+def test_the_next_answer_is_asked_for_before_the_last_one_is_applied() -> None:
+    ours, theirs = told_of_five()
+    shipments = [theirs.write(0) for _ in range(2)]
+    ours.machine.tick(1)
+    [want] = wants(ours)
+    ours.machine.supplied(theirs.name, Supply(want.id, shipments), 1)
+    assert [want.ranges for want in wants(ours)] == [[(0, theirs.origin, 1, 5)], [(0, theirs.origin, 3, 5)]]
+
+
+def refused(ours: ToyReplica, theirs: ToyReplica) -> Shipment:
+    """The first operation of two, refused."""
+    shipment = theirs.write(0)
+    ours.machine.refused(theirs.name, shipment, BadOperation("it is bad", reason="content"), 0)
+    ours.carry_out(0)
+    return shipment
+
+
+def test_an_operation_that_is_refused_is_told_to_its_sender_and_listed() -> None:
+    ours, theirs = pair()
+    refused(ours, theirs)
+    assert ours.sent == [(theirs.name, Trouble(0, theirs.origin, 1, "content", "it is bad"))]
+    assert ours.machine.quarantined() == [f"operation 1 of {theirs.origin.hex()} in partition 0: it is bad"]
+
+
+def test_what_is_quarantined_is_neither_taken_nor_wanted_until_its_time_is_over() -> None:
+    ours, theirs = pair()
+    shipment = refused(ours, theirs)
+    ours.take(theirs.name, Push([shipment, theirs.write(0)]), 1)
+    ours.take(theirs.name, Vectors([(0, VersionVector({theirs.origin: 2}).pack())], False), 1)
+    ours.machine.tick(2)
+    assert (ours.applied(0), wants(ours)) == (VersionVector(), [])
+    ours.take(theirs.name, Vectors([(0, VersionVector({theirs.origin: 2}).pack())], False), LIMITS.quarantine_s)
+    ours.machine.tick(LIMITS.quarantine_s + 1)
+    assert [want.ranges for want in wants(ours)] == [[(0, theirs.origin, 1, 2)]]
+
+
+def test_a_sound_copy_ends_what_is_reported_of_a_quarantine() -> None:
+    ours, theirs = pair()
+    shipment = refused(ours, theirs)
+    ours.take(theirs.name, Push([shipment]), LIMITS.quarantine_s + 1)
+    ours.carry_out(0)
+    ours.sync()
+    assert ours.machine.quarantined() == []
+
+
+def test_what_is_quarantined_is_bounded_and_the_newest_stays() -> None:
+    ours, theirs = pair()
+    for partition in range(LIMITS.quarantine_max + 2):
+        ours.machine.refused(theirs.name, Shipment(partition, theirs.origin, 1, b"", b"", b""), BadOperation("bad"), 0)
+    listed = ours.machine.quarantined()
+    assert len(listed) == LIMITS.quarantine_max
+    assert "partition 5" in listed[-1]
+
+
+def test_a_link_that_begins_anew_begins_with_nothing_known() -> None:
+    ours, theirs = told_of_five()
+    ours.machine.admitted(theirs.name)
+    assert not ours.machine.known(theirs.name).holds(0, VersionVector({theirs.origin: 1}))
+
+
+def test_equal_digests_end_the_comparison_and_count_as_all_being_held() -> None:
+    ours, theirs = pair()
+    ours.write(0)
+    ours.sync()
+    ours.machine.take_outbox()
+    ours.take(theirs.name, Digest(ours.machine.digest()), 0)
+    assert ours.machine.take_outbox() == []
+    assert ours.machine.known(theirs.name).holds(0, VersionVector({ours.origin: 1}))
+
+
+def test_who_hurries_asks_every_peer_for_its_vector_and_wants_at_the_next_tick() -> None:
+    ours, theirs = told_of_five()
+    ours.machine.hurry(0, 10)
+    ours.carry_out(0)
+    assert ours.sent == [(theirs.name, Vectors([(0, b"")], True))]
+    ours.machine.tick(10.001)
+    assert len(wants(ours)) == 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(packed=st.binary(max_size=200), flips=st.lists(st.integers(0, 2**16), max_size=5), nth=st.integers(0, 6))
+def test_no_message_makes_a_machine_raise_anything_but_a_shoal_error(packed: bytes, flips: list[int], nth: int) -> None:
+    ours, theirs = pair()
+    dot = Dot(theirs.origin, 1)
+    body = operation.encode(Body(1, 1, [(b"o" * 16, 2)], None, b"payload"))
+    shipment = Shipment(3, *dot, operation.chain(b"", 3, dot, body), body, b"")
+    sound: list[messages.Message] = [
+        Push([shipment]),
+        Supply(1, [shipment]),
+        Have([(3, b"o" * 16, 5)]),
+        Vectors([(3, Dot(theirs.origin, 4).pack())], True),
+        Want(1, [(3, theirs.origin, 1, 9)]),
+        messages.Parts([(3, b"p" * 8)]),
+        Busy(1, "busy", 5),
+    ]
+    altered = bytearray(messages.encode(sound[nth]))
+    for flip in flips:
+        altered[flip // 8 % len(altered)] ^= 1 << flip % 8
+    for received in (packed, bytes(altered)):
+        with suppress(ShoalError):
+            ours.take(theirs.name, messages.decode(received), 0)
+    ours.carry_out(0)
+    ours.machine.tick(100)
+    ours.carry_out(0)
+    for _, message in ours.sent:
+        messages.decode(messages.encode(message))
+
+
+def test_a_vector_that_is_none_is_refused() -> None:
+    ours, theirs = pair()
+    with pytest.raises(InvalidValue):
+        ours.take(theirs.name, Vectors([(0, b"no vector")], False), 0)
