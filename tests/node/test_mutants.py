@@ -1,0 +1,286 @@
+"""Planted bugs: each law of replication has a check that holds, and that finds the bug which breaks the law."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from shoal.cluster import delivery, messages, operation
+from shoal.cluster.delivery import Arrival
+from shoal.cluster.knowledge import Knowledge
+from shoal.cluster.messages import Vectors, encode_shipment
+from shoal.cluster.operation import Readiness, readiness
+from shoal.cluster.partition import partition_of
+from shoal.cluster.replication import Replication
+from shoal.config import Config
+from shoal.crdt.dot import Dot, VersionVector
+from shoal.errors import PeerRefused, ShoalError
+from shoal.node import incoming, mutation
+from shoal.node.database import Logged
+from shoal.node.incoming import _Ahead
+from shoal.node.members import Members
+from shoal.node.quorum import Quorum
+from shoal.node.replicator import Replicator, _Replica
+from shoal.node.transaction import Transaction
+from shoal.node.verify import verify
+from shoal.protocol import requests
+from shoal.testing.fleet import Fleet
+from tests.cluster.test_replication import run
+from tests.node import test_bad_peers, test_incoming, test_random_faults
+from tests.node.wiretap import BRINGER, Tap, issued_by, take
+
+Check = Callable[[], Awaitable[None]]
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+# ── the checks ────────────────────────────────────────────────────────────────
+
+
+async def nothing_leaves_before_it_is_durable() -> None:
+    async with Fleet("ab") as fleet:
+        tap = Tap()
+        fleet["a"].replicator.linked(BRINGER, tap)
+        fleet["a"].simulated.hold_syncs()
+        writing = asyncio.create_task(fleet["a"].store().space("crew").counter("n").add(1))
+        await asyncio.sleep(0.01)
+        fleet["a"].simulated.release_syncs()
+        early = tap.shipments()
+        await writing
+        assert early == []
+
+
+async def a_copy_counts_once_it_is_durable() -> None:
+    async with Fleet(quorum_timeout_s=0.03) as fleet:
+        for name in "bc":
+            fleet[name].simulated.hold_syncs()
+        answer = asyncio.create_task(fleet["a"].store().space("crew").counter("n").add(1, durability="quorum"))
+        [ended] = await asyncio.gather(answer, return_exceptions=True)
+        for name in "bc":
+            fleet[name].simulated.release_syncs()
+        assert isinstance(ended, ShoalError), "no other node holds it durably"
+
+
+async def a_copied_directory_is_refused() -> None:
+    async with Fleet() as fleet:
+        copy = fleet["b"].identity()._replace(name="c:1")
+        with pytest.raises(PeerRefused):
+            fleet["a"].replicator.admit(copy)
+
+
+async def a_retry_elsewhere_is_one() -> None:
+    async with Fleet() as fleet:
+        await fleet.isolate("a")
+        append = requests.Append("crew", "t", b"\x01")
+        for name in "ab":
+            await fleet[name].node.session().call(append, key="key")
+        fleet.link_all("a")
+        await fleet.converged()
+        assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+        [event] = [event async for event in fleet["a"].store().space("crew").thread("t").journal.read()]
+        again = await fleet["c"].node.session().call(append, key="key")
+        assert isinstance(again, requests.Appended)
+        assert again.id == event.id, "what is answered is what counts"
+
+
+async def a_snapshot_covers_all_below_it() -> None:
+    async with Fleet("ab", document_snapshot_updates=1) as fleet:
+        await fleet.isolate("a")
+        for name in "ab":
+            document = await fleet[name].store().space("crew").document("d")
+            document.map("m")[name] = 1
+            await document.close()
+        fleet.link_all("a")
+        await fleet.converged()
+        for name in "ab":
+            assert verify(fleet[name].storage, config=Config()).problems == []
+
+
+async def what_is_early_waits() -> None:
+    async with Fleet("ab") as fleet:
+        await fleet.isolate("b")
+        session = fleet["a"].node.session()
+        shipments = await issued_by(fleet["a"], [session.call(requests.Add("crew", "n", 1)) for _ in range(3)])
+        await take(fleet["b"], shipments[::-1])
+        assert verify(fleet["b"].storage, config=Config()).problems == []
+        assert await fleet["b"].store().space("crew").counter("n").value() == 3
+
+
+async def what_is_refused_leaves_no_trace() -> None:
+    async with Fleet("ab") as fleet:
+        await fleet.isolate("b")
+        writes: list[requests.AnyRequest] = [
+            requests.Batch([requests.Add("crew", "{x}n", 1), requests.Append("crew", "{x}t", b"\x01")]),
+            requests.Add("crew", "other", 1),
+        ]
+        whole, other = await issued_by(fleet["a"], [fleet["a"].node.session().call(write) for write in writes])
+        beside = mutation.pack_attached([mutation.NOTHING, mutation.Attached(b"\x02")])
+        assert await take(fleet["b"], [msgspec.structs.replace(whole, attached=beside), other])
+        assert await fleet["b"].store().space("crew").counter("{x}n").value() == 0
+
+
+async def a_vector_names_nothing_that_is_not_durable() -> None:
+    async with Fleet("ab") as fleet:
+        tap = Tap()
+        fleet["a"].replicator.linked(BRINGER, tap)
+        fleet["a"].simulated.hold_syncs()
+        writing = asyncio.create_task(fleet["a"].store().space("crew").counter("n").add(1))
+        await asyncio.sleep(0)
+        await fleet["a"].replicator.received(BRINGER, messages.encode(Vectors([(partition_of("crew", "n"), b"")], True)))
+        fleet["a"].simulated.release_syncs()
+        await writing
+        [told] = [message for message in tap.messages if isinstance(message, Vectors)]
+        assert told.vectors[0][1] == b""
+
+
+async def a_broken_chain_is_refused() -> None:
+    async with Fleet("ab") as fleet:
+        await fleet.isolate("b")
+        session = fleet["a"].node.session()
+        [shipment] = await issued_by(fleet["a"], [session.call(requests.Add("crew", "n", 1))])
+        assert await take(fleet["b"], [msgspec.structs.replace(shipment, chain=bytes(32))])
+
+
+async def lost_pushes_are_fetched() -> None:
+    run(1).settle(rounds=60)
+
+
+async def a_time_at_the_end_of_time_is_refused() -> None:
+    await test_incoming.test_what_cannot_be_is_refused_with_a_reason_and_nothing_is_written("a time at the end of time")
+
+
+async def who_claims_too_much_is_refused() -> None:
+    await test_bad_peers.test_who_claims_what_was_never_issued_is_refused("have")
+
+
+# ── the bugs ──────────────────────────────────────────────────────────────────
+
+
+def push_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
+    sound = Replicator._logged
+
+    def eager(self: Replicator, logged: Logged) -> None:
+        sound(self, logged)
+        self._protocol.issued([encode_shipment(logged.shipment)])
+        self._carry_out()
+
+    patch.setattr(Replicator, "_logged", eager)
+
+
+def acknowledge_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
+    sound = Replicator._apply
+
+    def eager(self: Replicator, peer: bytes, ready: list[Arrival], again: list[Arrival]) -> None:
+        sound(self, peer, ready, again)
+        self._protocol.stored([(peer, arrival.shipment.partition, arrival.dot) for arrival in ready])
+
+    patch.setattr(Replicator, "_apply", eager)
+
+
+def tell_vectors_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Replica, "durable", _Replica.applied)
+
+
+def apply_what_is_early(patch: pytest.MonkeyPatch) -> None:
+    def hasty(vector: VersionVector, dot: Dot, delta: VersionVector) -> Readiness:
+        state = readiness(vector, dot, delta)
+        return Readiness.READY if state is Readiness.EARLY else state
+
+    patch.setattr(delivery, "readiness", hasty)
+    patch.setattr(VersionVector, "advance", lambda self, dot: self.join(VersionVector([dot])))
+    patch.setattr(_Ahead, "follows", lambda self, arrival: True)
+
+
+def apply_what_was_seen(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(vector: VersionVector, dot: Dot, delta: VersionVector) -> Readiness:
+        state = readiness(vector, dot, delta)
+        return Readiness.READY if state is Readiness.SEEN else state
+
+    patch.setattr(delivery, "readiness", forgetful)
+    patch.setattr(VersionVector, "advance", lambda self, dot: self.join(VersionVector([dot])))
+    patch.setattr(_Ahead, "follows", lambda self, arrival: True)
+
+
+def keep_the_greatest_dot_of_a_key(patch: pytest.MonkeyPatch) -> None:
+    def greatest(own: Transaction, key: bytes, dot: Dot) -> None:
+        own.put(key, max(dot.pack(), own.get(key) or b""))
+
+    patch.setattr(incoming, "_claim", greatest)
+
+
+def keep_the_first_dot_of_a_key(patch: pytest.MonkeyPatch) -> None:
+    def first(own: Transaction, key: bytes, dot: Dot) -> None:
+        own.put(key, own.get(key) or dot.pack())
+
+    patch.setattr(incoming, "_claim", first)
+
+
+def keep_a_snapshot_that_misses_an_update(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Transaction, "delete", lambda self, key: None)
+
+
+def leave_what_was_refused_in_the_batch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(incoming, "Transaction", lambda over: over if isinstance(over, Transaction) else Transaction(over))
+
+
+def take_any_chain(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(operation, "chain", lambda *_: bytes(32))
+
+
+def take_any_time(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(incoming, "_check_body", lambda arrival, before: None)
+
+
+def take_any_claim(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Knowledge, "_check_claim", lambda self, *claim: None)
+
+
+def take_a_copy_for_its_original(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Members, "check_clone", lambda self, peer: None)
+
+
+def keep_whatever_is_early(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Arrival, "bytes", property(lambda self: 0))
+
+
+def forget_what_vectors_say(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Replication, "_take_vectors", lambda self, *args, **options: None)
+
+
+def take_silence_for_loss(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Quorum, "_is_lost", lambda self, partition, wanted: True)
+
+
+PLANTED: dict[Plant, Check] = {
+    push_before_the_fsync: nothing_leaves_before_it_is_durable,
+    acknowledge_before_the_fsync: a_copy_counts_once_it_is_durable,
+    tell_vectors_before_the_fsync: a_vector_names_nothing_that_is_not_durable,
+    apply_what_is_early: what_is_early_waits,
+    apply_what_was_seen: test_incoming.test_redelivered_operations_change_nothing,
+    keep_the_greatest_dot_of_a_key: a_retry_elsewhere_is_one,
+    keep_the_first_dot_of_a_key: a_retry_elsewhere_is_one,
+    keep_a_snapshot_that_misses_an_update: a_snapshot_covers_all_below_it,
+    leave_what_was_refused_in_the_batch: what_is_refused_leaves_no_trace,
+    take_any_chain: a_broken_chain_is_refused,
+    take_any_time: a_time_at_the_end_of_time_is_refused,
+    take_any_claim: who_claims_too_much_is_refused,
+    take_a_copy_for_its_original: a_copied_directory_is_refused,
+    keep_whatever_is_early: test_bad_peers.test_operations_that_wait_for_a_lost_one_are_bounded_and_fetched_once_it_is_there,
+    forget_what_vectors_say: lost_pushes_are_fetched,
+    take_silence_for_loss: test_random_faults.test_who_was_not_heard_is_not_taken_to_have_lost_what_it_acknowledged,
+}
+
+
+@pytest.mark.parametrize("check", dict.fromkeys(PLANTED.values()), ids=lambda check: check.__name__)
+async def test_the_law_holds(check: Check) -> None:
+    await check()
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+async def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    # An assertion of the check or of the code, or what `pytest.raises` says where nothing was raised.
+    with pytest.raises((AssertionError, ShoalError, ValueError, pytest.fail.Exception)):
+        await PLANTED[plant]()
