@@ -65,11 +65,14 @@ class Knowledge:
         self._replica = replica
         self._vectors: dict[int, dict[Origin, int]] = {}
         self.advanced: set[int] = set()
-        self.told: set[int] = set()  # Partitions whose whole vector came since `asked`.
+        self._answered: dict[int, int] = {}  # By partition: the last question that was answered with a whole vector.
 
-    def asked(self, partition: int) -> None:
-        """From now on only a vector that comes counts as what the peer says of a partition."""
-        self.told.discard(partition)
+    def answer(self, partition: int, question: int) -> None:
+        self._answered[partition] = max(question, self._answered.get(partition, 0))
+
+    def answered(self, partition: int, question: int) -> bool:
+        """Whether the peer's whole vector is known as it was when it heard this question, or a later one."""
+        return self._answered.get(partition, 0) >= question
 
     def take(self, held: Iterable[Held]) -> None:
         """
@@ -97,7 +100,6 @@ class Knowledge:
         except ValueError:
             raise InvalidValue("a peer sent bytes that are no version vector. Nothing was written.") from None
         self.take((partition, origin, sequence) for origin, sequence in vector.items())
-        self.told.add(partition)
         return vector
 
     def take_all(self) -> None:

@@ -73,6 +73,7 @@ class Vectors(Struct, array_like=True, frozen=True, tag=5):
 
     vectors: list[tuple[int, bytes]]
     answer: bool
+    question: int = 0  # Of the one that asks; its answer repeats it.
 
 
 class Want(Struct, array_like=True, frozen=True, tag=6):

@@ -159,8 +159,8 @@ class Replication:
                 self._compare(peer, state, digest)
             case PartsMessage(parts):
                 self._compare_parts(peer, dict(parts))
-            case Vectors(vectors, answer):
-                self._take_vectors(peer, state, vectors, answer=answer, now=now)
+            case Vectors():
+                self._take_vectors(peer, state, message, now)
             case Want():
                 self._outbox.append(Read(peer, message))
             case Busy(id, _, retry_after_ms):
@@ -230,26 +230,31 @@ class Replication:
         if differing:
             self._send(peer, self._vectors(differing, answer=True))
 
-    def _take_vectors(
-        self, peer: bytes, state: _PeerState, vectors: list[tuple[int, bytes]], *, answer: bool, now: float
-    ) -> None:
-        for partition, packed in vectors:
+    def _take_vectors(self, peer: bytes, state: _PeerState, message: Vectors, now: float) -> None:
+        for partition, packed in message.vectors:
             theirs = state.known.take_vector(partition, packed)
             if not self._replica.applied(partition).dominates(theirs):
                 state.doubtful.setdefault(partition, now)
-        if answer:
-            self._send(peer, self._vectors([partition for partition, _ in vectors], answer=False))
+            if not message.answer:
+                state.known.answer(partition, message.question)
+        if message.answer:
+            asked = [partition for partition, _ in message.vectors]
+            self._send(peer, self._vectors(asked, answer=False, question=message.question))
 
-    def _vectors(self, partitions: Iterable[int], *, answer: bool) -> Vectors:
-        return Vectors([(partition, self._replica.durable(partition).pack()) for partition in partitions], answer)
+    def _vectors(self, partitions: Iterable[int], *, answer: bool, question: int = 0) -> Vectors:
+        return Vectors([(partition, self._replica.durable(partition).pack()) for partition in partitions], answer, question)
 
-    def hurry(self, partition: int, now: float) -> None:
-        """Somebody waits for what a partition lacks: ask everyone for their vector, and what is missing at once."""
+    def hurry(self, partition: int, now: float) -> int:
+        """Somebody waits for what a partition lacks: ask everyone for their vector, and what is missing at once.
+
+        Returns the question's number, for `Knowledge.answered`.
+        """
+        self._last_id += 1
         for peer, state in self._peers.items():
-            state.known.asked(partition)
             if state.linked:
-                self._send(peer, self._vectors([partition], answer=True))
+                self._send(peer, self._vectors([partition], answer=True, question=self._last_id))
                 state.doubtful[partition] = now - self._limits.grace_s
+        return self._last_id
 
     # ── wanting ───────────────────────────────────────────────────────────────
 

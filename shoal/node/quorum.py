@@ -30,7 +30,7 @@ _Waiter = tuple[Callable[[], bool], asyncio.Future[None]]
 
 
 class Quorum:
-    """An `Owners`. `hurry` asks all peers for what a partition lacks."""
+    """An `Owners`. `hurry` asks all peers for what a partition lacks, and gives the question's number."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Quorum:
         opening: Opening,
         config: Config,
         environment: Environment,
-        hurry: Callable[[int], None],
+        hurry: Callable[[int], int],
     ) -> None:
         self.members = members
         self._protocol = protocol
@@ -58,12 +58,12 @@ class Quorum:
 
     async def reached(self, partition: int, wanted: VersionVector, /) -> None:
         """See `Owners.reached`."""
-        self._hurry(partition)
+        question = self._hurry(partition)
         if await self._true(
             self._reaching[partition], lambda: self._database.holds(partition, wanted), self._config.session_wait_s
         ):
             return
-        if self._is_lost(partition, wanted):
+        if self._is_lost(partition, wanted, question):
             raise BookmarkLost(
                 "no node of the cluster holds what your bookmark names, and all can be reached: what acknowledged it has lost "
                 "it. Nothing was written. Read with stale=True to go on from what there is."
@@ -158,11 +158,11 @@ class Quorum:
                 held[member.node] = member.address
         return list(held.values())
 
-    def _is_lost(self, partition: int, wanted: VersionVector) -> bool:
+    def _is_lost(self, partition: int, wanted: VersionVector, question: int) -> bool:
         everything = self._database.vector_of(partition)
         for member in self.members.all:
             known = self._protocol.known(member.node)
-            if member.outlet is None or partition not in known.told:
+            if member.outlet is None or not known.answered(partition, question):
                 return False  # It may hold more than it is known to.
             everything = everything.join(known.vector(partition))
         return not everything.dominates(wanted)

@@ -232,9 +232,10 @@ class Replicator:
             self._protocol.stored(stored)
         self._carry_out()
 
-    def _hurry(self, partition: int) -> None:
-        self._protocol.hurry(partition, self._environment.monotonic())
+    def _hurry(self, partition: int) -> int:
+        question = self._protocol.hurry(partition, self._environment.monotonic())
         self._carry_out()
+        return question
 
     async def _tick(self) -> None:
         while True:

@@ -250,9 +250,24 @@ def test_who_hurries_asks_every_peer_for_its_vector_and_wants_at_the_next_tick()
     ours, theirs = told_of_five()
     ours.machine.hurry(0, 10)
     ours.carry_out(0)
-    assert ours.sent == [(theirs.name, Vectors([(0, b"")], True))]
+    assert ours.sent == [(theirs.name, Vectors([(0, b"")], True, 1))]
     ours.machine.tick(10.001)
     assert len(wants(ours)) == 1
+
+
+def test_an_answer_to_an_earlier_question_is_none_to_a_later_one() -> None:
+    """Found by seed 1179: a vector that was under way when it was asked for told less than the next one."""
+    ours, theirs = pair()
+    first = ours.machine.hurry(0, 0)
+    second = ours.machine.hurry(0, 0)
+    known = ours.machine.known(theirs.name)
+    ours.take(theirs.name, Vectors([(0, b"")], False, first), 0)
+    assert known.answered(0, first)
+    assert not known.answered(0, second)
+    ours.take(theirs.name, Vectors([(0, b"")], True, second), 0)
+    assert not known.answered(0, second), "a question is no answer"
+    ours.take(theirs.name, Vectors([(0, b"")], False, second), 0)
+    assert known.answered(0, second)
 
 
 @settings(max_examples=200, deadline=None)

@@ -250,7 +250,7 @@ def forget_what_vectors_say(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_silence_for_loss(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Quorum, "_is_lost", lambda self, partition, wanted: True)
+    patch.setattr(Quorum, "_is_lost", lambda self, *_: True)
 
 
 PLANTED: dict[Plant, Check] = {
