@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.cluster import operation
+from shoal.cluster.delivery import Arrival, Delivery, Sorted
+from shoal.cluster.messages import Shipment
+from shoal.cluster.operation import Body, Readiness, readiness
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from tests.cluster.replicas import ToyCluster
+
+A, B = Origin(b"a" * 16), Origin(b"b" * 16)
+PLENTY = 1 << 20
+
+
+def arrival(dot: Dot, hlc: int, *after: Dot, partition: int = 0) -> Arrival:
+    body = Body(hlc, 0, [(each.origin, each.sequence) for each in after], None, b"")
+    packed = operation.encode(body)
+    return Arrival(Shipment(partition, *dot, bytes(32), packed, b""), body, dot)
+
+
+class Sink:
+    """A replica that applies whatever is handed out, and checks that it may."""
+
+    def __init__(self, bytes_max: int = PLENTY) -> None:
+        self.vectors: dict[int, VersionVector] = {}
+        self.applied: list[Dot] = []
+        self.delivery = Delivery(lambda partition: self.vectors.get(partition, VersionVector()), bytes_max=bytes_max)
+
+    def take(self, *arrivals: Arrival) -> Sorted:
+        found = self.delivery.take(arrivals)
+        for each in found.ready:
+            vector = self.vectors.get(each.shipment.partition, VersionVector())
+            assert readiness(vector, each.dot, each.body.delta()) is Readiness.READY
+            self.vectors[each.shipment.partition] = vector.advance(each.dot)
+            self.applied.append(each.dot)
+        assert all(self.vectors[partition] == vector for partition, vector in found.vectors.items())
+        return found
+
+
+def test_what_follows_is_handed_out_at_once() -> None:
+    sink = Sink()
+    sink.take(arrival(Dot(A, 1), 1), arrival(Dot(A, 2), 2))
+    assert sink.applied == [(A, 1), (A, 2)]
+
+
+def test_what_is_early_waits_and_comes_with_what_it_waited_for() -> None:
+    sink = Sink()
+    late, early, last = arrival(Dot(A, 1), 1), arrival(Dot(B, 1), 2, Dot(A, 1)), arrival(Dot(B, 2), 3)
+    assert sink.take(last, early).early == [last, early]
+    assert (sink.applied, len(sink.delivery)) == ([], 2)
+    sink.take(late)
+    assert sink.applied == [(A, 1), (B, 1), (B, 2)]
+    assert (len(sink.delivery), sink.delivery.waiting_bytes) == (0, 0)
+
+
+def test_what_was_applied_is_handed_out_as_seen_and_not_again() -> None:
+    sink = Sink()
+    first = arrival(Dot(A, 1), 1)
+    sink.take(first)
+    assert sink.take(first).again == [first]
+    assert sink.applied == [(A, 1)]
+
+
+def test_what_waits_already_is_kept_once() -> None:
+    sink = Sink()
+    second = arrival(Dot(A, 2), 2)
+    sink.take(second)
+    assert sink.take(second).again == [second]
+    assert sink.delivery.waiting_bytes == second.bytes
+
+
+def test_partitions_do_not_wait_for_each_other() -> None:
+    sink = Sink()
+    sink.take(arrival(Dot(A, 2), 2, partition=1), arrival(Dot(A, 1), 1, partition=2))
+    assert sink.applied == [(A, 1)]
+
+
+def test_past_its_bound_the_newcomer_is_dropped_and_can_come_again() -> None:
+    second, third = arrival(Dot(A, 2), 2), arrival(Dot(A, 3), 3)
+    sink = Sink(bytes_max=second.bytes)
+    assert sink.take(second, third).early == [second, third]
+    assert sink.delivery.waits(0, third.dot) is None
+    sink.take(arrival(Dot(A, 1), 1))
+    sink.take(third)
+    assert sink.applied == [(A, 1), (A, 2), (A, 3)]
+
+
+def test_what_waits_is_dropped_once_it_came_another_way() -> None:
+    sink = Sink()
+    sink.take(arrival(Dot(A, 2), 2))
+    sink.take(arrival(Dot(A, 1), 1), arrival(Dot(A, 2), 2))
+    assert sink.applied == [(A, 1), (A, 2)]
+    assert len(sink.delivery) == 0
+
+
+def test_a_partition_can_be_forgotten_whole() -> None:
+    sink = Sink()
+    sink.take(arrival(Dot(A, 2), 2), arrival(Dot(A, 2), 2, partition=1))
+    sink.delivery.drop(0)
+    assert sink.delivery.waits(0, Dot(A, 2)) is None
+    assert sink.delivery.waits(1, Dot(A, 2)) is not None
+    assert len(sink.delivery) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), bytes_max=st.sampled_from([0, 1500, PLENTY]))
+def test_any_history_in_any_order_is_handed_out_causally_and_within_the_bound(seed: int, bytes_max: int) -> None:
+    random = Random(seed)
+    cluster = ToyCluster(3, random)
+    for _ in range(80):
+        cluster.step()
+    cluster.settle()
+    shipments = [shipment for log in cluster.replicas[0].logs.values() for shipment in log.values()]
+    arrivals = [Arrival(shipment, operation.decode(shipment.packed), shipment.dot) for shipment in shipments]
+    sink = Sink(bytes_max)
+    while len(sink.applied) < len(arrivals):  # What was dropped comes again.
+        random.shuffle(arrivals)
+        at = 0
+        while at < len(arrivals):
+            size = random.randrange(1, 6)
+            sink.take(*arrivals[at : at + size])
+            assert sink.delivery.waiting_bytes <= bytes_max
+            at += size
+    assert len(sink.delivery) == sink.delivery.waiting_bytes == 0
+    assert all(vector == cluster.replicas[0].applied(partition) for partition, vector in sink.vectors.items())

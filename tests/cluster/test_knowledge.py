@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from shoal.cluster.knowledge import PART_BYTES, Knowledge, Parts
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.errors import BadOperation, InvalidValue
+from tests.cluster.replicas import ToyReplica
+
+THEIRS = Origin(b"t" * 16)
+
+
+@pytest.fixture
+def replica() -> ToyReplica:
+    return ToyReplica(1, Random(1))
+
+
+def test_equal_durable_vectors_have_equal_digests_and_others_have_not() -> None:
+    one, other = ToyReplica(1, Random(1)), ToyReplica(1, Random(2))
+    assert Parts(one).digest() == Parts(other).digest()
+    for replica in (one, other):
+        replica.write(3)
+        replica.sync()
+    assert Parts(one).digest() == Parts(other).digest()
+    other.write(3)
+    other.sync()
+    assert Parts(one).digest() != Parts(other).digest()
+
+
+def test_the_same_vector_in_another_partition_has_another_digest() -> None:
+    one, other = ToyReplica(1, Random(1)), ToyReplica(1, Random(1))
+    one.write(3)
+    other.write(4)
+    for replica in (one, other):
+        replica.sync()
+    assert Parts(one).digest() != Parts(other).digest()
+
+
+def test_what_is_not_durable_is_in_no_digest(replica: ToyReplica) -> None:
+    empty = Parts(replica).digest()
+    replica.write(3)
+    assert Parts(replica).digest() == empty
+
+
+def test_a_hash_is_made_anew_when_its_vector_changed(replica: ToyReplica) -> None:
+    parts = Parts(replica)
+    replica.write(3)
+    replica.sync()
+    before = parts.all()
+    replica.write(3)
+    replica.sync()
+    assert parts.all() == Parts(replica).all() != before
+    assert len(before[3]) == PART_BYTES
+
+
+def test_what_a_peer_holds_only_grows(replica: ToyReplica) -> None:
+    known = Knowledge(replica)
+    known.take([(1, THEIRS, 5)])
+    known.take([(1, THEIRS, 3)])
+    assert known.vector(1) == VersionVector({THEIRS: 5})
+    assert known.holds(1, VersionVector({THEIRS: 5}))
+    assert not known.holds(1, VersionVector({THEIRS: 6}))
+    assert not known.holds(2, VersionVector({THEIRS: 1}))
+
+
+def test_only_what_grew_is_told_to_have_advanced(replica: ToyReplica) -> None:
+    known = Knowledge(replica)
+    known.take([(1, THEIRS, 5), (2, THEIRS, 0)])
+    assert known.advanced == {1}
+    known.advanced.clear()
+    known.take([(1, THEIRS, 5)])
+    assert known.advanced == set()
+
+
+def test_what_a_peer_is_ahead_by_begins_after_what_is_held_here(replica: ToyReplica) -> None:
+    known = Knowledge(replica)
+    known.take([(1, THEIRS, 5), (1, b"o" * 16, 2)])
+    assert dict(known.ahead_of(1, VersionVector({THEIRS: 3}))) == {THEIRS: range(4, 6), Origin(b"o" * 16): range(1, 3)}
+    assert known.origins() == {THEIRS: 5, Origin(b"o" * 16): 2}
+
+
+def test_who_is_equal_holds_all_that_is_durable_here(replica: ToyReplica) -> None:
+    known = Knowledge(replica)
+    replica.write(3)
+    replica.sync()
+    replica.write(3)
+    known.take_all()
+    assert known.vector(3) == VersionVector({replica.origin: 1})
+
+
+def test_nobody_holds_what_was_not_issued_or_is_not_durable(replica: ToyReplica) -> None:
+    known = Knowledge(replica)
+    replica.write(3)
+    with pytest.raises(BadOperation, match="not issued"):
+        known.take([(3, replica.origin, 1)])
+    replica.sync()
+    known.take([(3, replica.origin, 1)])
+    with pytest.raises(BadOperation, match="not issued"):
+        known.take_vector(3, Dot(replica.origin, 2).pack())
+
+
+@pytest.mark.parametrize("sequence", [-1, 1 << 63])
+def test_a_sequence_that_cannot_be_is_refused(replica: ToyReplica, sequence: int) -> None:
+    known = Knowledge(replica)
+    with pytest.raises((BadOperation, InvalidValue)):
+        known.take([(1, THEIRS, sequence)])
+    assert known.vector(1) == VersionVector()
+
+
+@pytest.mark.parametrize("packed", [b"x", Dot(THEIRS, 0).pack(), Dot(THEIRS, 1).pack() * 2])
+def test_a_vector_has_one_form_and_no_other(replica: ToyReplica, packed: bytes) -> None:
+    with pytest.raises(InvalidValue):
+        Knowledge(replica).take_vector(1, packed)

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.cluster.messages import (
+    RANGES_MAX,
+    Busy,
+    Digest,
+    Have,
+    Message,
+    Parts,
+    Push,
+    Shipment,
+    Supply,
+    Trouble,
+    Vectors,
+    Want,
+    decode,
+    encode,
+    encode_shipment,
+    slices,
+)
+from shoal.errors import InvalidValue
+
+partitions, origins = st.integers(0, 1023), st.binary(min_size=16, max_size=16)
+sequences, ids = st.integers(1, 2**63 - 1), st.integers(0, 2**63)
+digests = st.binary(min_size=32, max_size=32)
+shipments = st.lists(st.builds(Shipment, partitions, origins, sequences, digests, st.binary(), st.binary()), max_size=3)
+ranges = st.tuples(partitions, origins, st.integers(1, 100), st.integers(100, 2**63 - 1))
+known: st.SearchStrategy[Message] = st.one_of(
+    st.builds(Push, shipments),
+    st.builds(Have, st.lists(st.tuples(partitions, origins, sequences), max_size=3)),
+    st.builds(Digest, digests),
+    st.builds(Parts, st.lists(st.tuples(partitions, st.binary(max_size=8)), max_size=3)),
+    st.builds(Vectors, st.lists(st.tuples(partitions, st.binary(max_size=48)), max_size=3), st.booleans(), ids),
+    st.builds(Want, ids, st.lists(ranges, max_size=3)),
+    st.builds(Supply, ids, shipments),
+    st.builds(Busy, ids, st.text(), ids),
+    st.builds(Trouble, partitions, origins, sequences, st.text(), st.text()),
+)
+
+
+@given(known)
+def test_a_message_survives_its_encoding(message: Message) -> None:
+    assert decode(encode(message)) == message
+
+
+@given(shipments)
+def test_an_operation_that_was_encoded_ahead_is_the_same_on_the_wire(operations: list[Shipment]) -> None:
+    assert encode(Push([encode_shipment(shipment) for shipment in operations])) == encode(Push(operations))
+
+
+@given(known, st.lists(st.integers(0, 2**16), max_size=4), st.integers(0, 300))
+def test_an_altered_message_is_decoded_or_refused_and_nothing_else(message: Message, flips: list[int], cut: int) -> None:
+    altered = bytearray(encode(message))
+    for flip in flips:
+        altered[flip // 8 % len(altered)] ^= 1 << flip % 8
+    with suppress(InvalidValue):
+        decode(bytes(altered[: cut or None]))
+
+
+@given(st.binary())
+def test_any_bytes_are_decoded_or_refused_and_nothing_else(packed: bytes) -> None:
+    with suppress(InvalidValue):
+        decode(packed)
+
+
+@given(known)
+def test_a_field_that_a_newer_version_added_is_ignored(message: Message) -> None:
+    longer = [*msgspec.msgpack.decode(encode(message)), "new"]
+    assert decode(msgspec.msgpack.encode(longer)) == message
+
+
+def test_a_vector_of_an_older_version_answers_no_question() -> None:
+    assert decode(msgspec.msgpack.encode([5, [(1, b"")], True])) == Vectors([(1, b"")], True, 0)
+
+
+SOUND = Shipment(1, b"o" * 16, 1, bytes(32), b"", b"")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Push([msgspec.structs.replace(SOUND, partition=1024)]),
+        Push([msgspec.structs.replace(SOUND, partition=-1)]),
+        Push([msgspec.structs.replace(SOUND, origin=b"o" * 15)]),
+        Supply(1, [msgspec.structs.replace(SOUND, sequence=0)]),
+        Supply(1, [msgspec.structs.replace(SOUND, sequence=1 << 63)]),
+        Supply(1, [msgspec.structs.replace(SOUND, chain=b"")]),
+        Have([(1024, b"o" * 16, 1)]),
+        Have([(1, b"", 1)]),
+        Parts([(1024, b"")]),
+        Vectors([(-1, b"")], False),
+        Want(1, [(1, b"o" * 16, 2, 1)]),
+        Want(1, [(1, b"o" * 16, 0, 1)]),
+        Want(1, [(1, b"o" * 16, 1, 1 << 63)]),
+        Want(1, [(1, b"o" * 16, 1, 1)] * (RANGES_MAX + 1)),
+    ],
+)
+def test_what_cannot_be_is_refused_and_says_that_nothing_was_written(message: Message) -> None:
+    with pytest.raises(InvalidValue, match="Nothing"):
+        decode(encode(message))
+
+
+@given(st.lists(st.integers()), st.integers(1, 5))
+def test_slices_are_all_there_is_in_order_and_of_bounded_size(items: list[int], size: int) -> None:
+    parts = list(slices(items, size))
+    assert [item for part in parts for item in part] == items
+    assert all(0 < len(part) <= size for part in parts)
