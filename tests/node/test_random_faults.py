@@ -37,7 +37,18 @@ from shoal.testing.sessions import check_sessions
 NAMES = "abc"
 ATTEMPTS = 4
 STEPS = 30
-SETTINGS = {"tick_s": 0.002, "sync_interval_s": 0.01, "session_wait_s": 0.05, "quorum_timeout_s": 0.05}
+SETTINGS = {
+    "tick_s": 0.002,
+    "sync_interval_s": 0.01,
+    "session_wait_s": 0.05,
+    "quorum_timeout_s": 0.05,
+    # So small that each of them is met.
+    "document_snapshot_updates": 2,
+    "push_bytes_max": 2000,
+    "supply_bytes_max": 4000,
+    "early_bytes_max": 20_000,
+    "peer_send_bytes_max": 50_000,
+}
 
 
 class Roamer:
