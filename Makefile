@@ -14,7 +14,7 @@ WORKERS ?= auto
 help:  ## Show this list.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-demo: $(RUN)  ## Survey the standard library with nine agents, and kill them twice.
+demo: $(RUN)  ## Survey the standard library with nine agents on three nodes, and kill one.
 	$(BIN)/shoal demo
 
 test: $(DEV)  ## Run all tests.

@@ -1,0 +1,229 @@
+"""A plan: everything that decides a run, as data.
+
+Laws:
+- A plan and a program give one run. What is random in a run is drawn from the
+  plan's seed by name (`random_for`), so that removing an event changes nothing
+  about how the others are drawn.
+- Any plan can be carried out: a fault for a node that is down, or an act of an agent
+  that is busy, is skipped. So removing events always gives a plan.
+- JSON in and out; fields are only ever added with a default, so that a saved plan stays a plan.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from random import Random
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from shoal.errors import InvalidValue
+
+
+class Event(Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True):
+    """`at` is in virtual seconds from the beginning."""
+
+    at: float
+
+
+# ── faults ────────────────────────────────────────────────────────────────────
+
+
+class Crash(Event, frozen=True, kw_only=True, tag="crash"):
+    """A node is gone at once, and comes back.
+
+    `keep` is how many of its unsynced writes survive: 0 is a power cut at its worst, None (kill -9) keeps all.
+    """
+
+    node: str
+    down_s: float = 1.0
+    keep: int | None = 0
+
+
+CrashPoint = Literal["answered", "appended", "synced", "snapshot"]
+
+
+class CrashAt(Event, frozen=True, kw_only=True, tag="crash-at"):
+    """From `at` on, the `nth` time that the node passes a point, it crashes there.
+
+    The points: after a handler `answered`, between append and fsync (`appended`), between
+    fsync and send (`synced`), within the write that switches a document's `snapshot`.
+    """
+
+    node: str
+    point: CrashPoint
+    nth: int = 1
+    down_s: float = 1.0
+    keep: int | None = 0
+
+
+class Stop(Event, frozen=True, kw_only=True, tag="stop"):
+    """A clean stop, and a start."""
+
+    node: str
+    down_s: float = 1.0
+
+
+class Pause(Event, frozen=True, kw_only=True, tag="pause"):
+    """A node neither sends, hears nor syncs for a while; then it goes on as if nothing had been."""
+
+    node: str
+    for_s: float = 1.0
+
+
+class Cut(Event, frozen=True, kw_only=True, tag="cut"):
+    """Nothing passes from `sources` to `targets` for a while; with `both`, nor back. Clients are "client"."""
+
+    sources: list[str]
+    targets: list[str]
+    for_s: float = 1.0
+    both: bool = True
+
+
+class Weather(Event, frozen=True, kw_only=True, tag="weather"):
+    """What happens to messages between peers for a while; shares are of 1. Clients' sockets only get the delay."""
+
+    for_s: float = 1.0
+    loss: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    delay_s: float = 0.0  # At most, on top of what is usual.
+
+
+class ClockJump(Event, frozen=True, kw_only=True, tag="clock-jump"):
+    node: str
+    by_ms: int
+
+
+class ClockDrift(Event, frozen=True, kw_only=True, tag="clock-drift"):
+    """From now on the node's wall clock runs this much faster (0.01: 1 %) or slower."""
+
+    node: str
+    rate: float
+
+
+class SlowDisk(Event, frozen=True, kw_only=True, tag="slow-disk"):
+    node: str
+    sync_s: float
+    for_s: float = 1.0
+
+
+class FullDisk(Event, frozen=True, kw_only=True, tag="full-disk"):
+    """The next write or sync finds the disk full; the node reads only, until it is restarted `down_s` later."""
+
+    node: str
+    operation: Literal["write", "sync"] = "write"
+    down_s: float = 1.0
+
+
+class CorruptBlock(Event, frozen=True, kw_only=True, tag="corrupt-block"):
+    """Some rows of a node cannot be read any more; later its disk is replaced: it starts again on an empty one."""
+
+    node: str
+    table: str = "O"  # The first byte of the rows' keys.
+    down_s: float = 1.0
+
+
+class Wipe(Event, frozen=True, kw_only=True, tag="wipe"):
+    """A node loses its disk, and starts again on an empty one. Drawn only where copies elsewhere are owed."""
+
+    node: str
+    down_s: float = 1.0
+
+
+class Restore(Event, frozen=True, kw_only=True, tag="restore"):
+    """A node starts again from an older copy of its disk, made `copied_at`."""
+
+    node: str
+    copied_at: float = 0.0
+    down_s: float = 1.0
+
+
+Fault = (
+    Crash
+    | CrashAt
+    | Stop
+    | Pause
+    | Cut
+    | Weather
+    | ClockJump
+    | ClockDrift
+    | SlowDisk
+    | FullDisk
+    | CorruptBlock
+    | Wipe
+    | Restore
+)
+
+# ── acts ──────────────────────────────────────────────────────────────────────
+
+ActKind = Literal[
+    "save",
+    "load",
+    "append",
+    "read-journal",
+    "add",
+    "add-keyed",
+    "count",
+    "assign",
+    "read-register",
+    "edit",
+    "read-document",
+    "batch",
+]
+
+
+class Act(Event, frozen=True, kw_only=True, tag="act"):
+    """An agent's client does something with the object `name`.
+
+    `durability` is that of a write. With `repeat` the request is sent again, with its key,
+    through another session, as by a client that never saw the answer.
+    """
+
+    agent: int
+    kind: ActKind
+    name: str = "a"
+    durability: Literal["memory", "local", "quorum", "all"] = "local"
+    repeat: bool = False
+
+
+class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`faults` and `acts` are in the order of their times. After `duration_s` everything is healed, and must converge."""
+
+    seed: int
+    nodes: int = 3
+    agents: int = 3
+    duration_s: float = 20.0
+    settings: dict[str, int | float | str] = {}  # Of the nodes' configuration.
+    faults: list[Fault] = []
+    acts: list[Act] = []
+
+    @property
+    def names(self) -> list[str]:
+        return [f"n{number + 1}" for number in range(self.nodes)]
+
+    def random_for(self, name: str) -> Random:
+        """A source of randomness of its own for each purpose."""
+        return Random(int.from_bytes(sha256(f"{self.seed}/{name}".encode()).digest()[:8], "big"))
+
+
+_decoder = msgspec.json.Decoder(Plan)
+
+
+def to_json(plan: Plan) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(plan), indent=1)
+
+
+def from_json(text: bytes) -> Plan:
+    """
+    Raises:
+        InvalidValue: it is no plan; the message names the field.
+    """
+    try:
+        plan = _decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidValue(f"this is no plan: {error}. Nothing was run.") from None
+    if not 1 <= plan.nodes <= 9 or not 0 <= plan.agents <= 64:
+        raise InvalidValue("a plan has 1 to 9 nodes and at most 64 agents. Nothing was run.")
+    return plan
