@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, aclosing, contextmanager
 from pathlib import Path
 from time import perf_counter, sleep
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import uvloop
 
@@ -166,8 +166,18 @@ async def _save_many(space: Space, writer: int, count: int) -> None:
 
 
 def _held(url: str) -> int:
+    return int(_members(url)[0]["operations"])
+
+
+def _linked(url: str) -> bool:
+    """Whether the node can send to all others."""
+    return all(member["state"] != "unreachable" for member in _members(url))
+
+
+def _members(url: str) -> list[dict[str, Any]]:
     with urllib.request.urlopen(url + "/v1/cluster") as answer:
-        return int(json.load(answer)["members"][0]["operations"])
+        members: list[dict[str, Any]] = json.load(answer)["members"]
+        return members
 
 
 # ── the nodes ─────────────────────────────────────────────────────────────────
@@ -185,6 +195,8 @@ class Nodes:
     def __enter__(self) -> Nodes:
         for number in range(len(self.urls)):
             self.start(number)
+        while not all(_linked(url) for url in self.urls):
+            sleep(_POLL_S)
         return self
 
     def __exit__(self, *_: object) -> None:
