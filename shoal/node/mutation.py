@@ -171,14 +171,18 @@ def _checked_record(rows: Rows, change: lineage.Save, attached: Attached) -> lin
             raise BadOperation(f"chunk {digest.hex()} of its checkpoint is missing", reason="content")
     if sha256(attached.content).digest() != change.record:
         # Of two operations that saved one id a node keeps the least dot's record, and sends that with both.
-        if lineage.encode_record(record) != attached.content:
-            raise BadOperation("its checkpoint is not encoded as any node does", reason="content")
-        _check_recipes(rows, record)
+        _check_record(rows, change, attached.content)
     return record
 
 
-def _check_recipes(rows: Rows, record: lineage.Record) -> None:
-    """A checkpoint's id covers what its recipes make, and not how: they have to make it."""
+def _check_record(rows: Rows, change: lineage.Save, packed: bytes) -> None:
+    """A record that is not the one which a change names must be one of the same checkpoint all the same.
+
+    Its id covers what its recipes make, and not how: they have to make it.
+    """
+    record = lineage.decode_record(packed)
+    if lineage.identify(record) != change.id or lineage.encode_record(record) != packed:
+        raise BadOperation("its checkpoint does not match its id, or is not encoded as any node does", reason="content")
     for name, recipe in record.channels.items():
 
         def of_base(base: bytes, name: str = name) -> channel.Recipe | None:
@@ -200,9 +204,13 @@ def _record_of(rows: Rows, stamp: Stamp, change: lineage.Save) -> Attached:
     found, packed = lineage.checkpoint(rows, change.id), lineage.packed_record(rows, change.id)
     if found is None or packed is None:
         raise StoreCorrupt(f"checkpoint {change.id.hex()} is in the log and not in its thread. Run `shoal verify`.")
-    # Where two operations saved one id, the record that is kept is the least dot's, and may describe it otherwise.
+    # Where two operations saved one id, the record that is kept is the least dot's, and may describe it otherwise;
+    # a peer that held both has sent it with either, and the one that it belongs to may still be on its way.
     if found.dot == stamp.dot and sha256(packed).digest() != change.record:
-        raise StoreCorrupt(f"checkpoint {change.id.hex()} is damaged. Run `shoal verify`.")
+        try:
+            _check_record(rows, change, packed)
+        except ShoalError:
+            raise StoreCorrupt(f"checkpoint {change.id.hex()} is damaged. Run `shoal verify`.") from None
     chunks: dict[bytes, bytes] = {}
     for recipe in found.record.channels.values():
         for digest in recipe.chunks:

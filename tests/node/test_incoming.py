@@ -11,19 +11,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shoal.cluster import operation
-from shoal.cluster.messages import Shipment
+from shoal.cluster.messages import Shipment, Want
 from shoal.cluster.operation import CHAIN_START, Body
+from shoal.cluster.partition import partition_of
+from shoal.config import Config
 from shoal.crdt import counter, document
 from shoal.crdt.clock import COUNTER_BITS
 from shoal.crdt.dot import Dot, Origin
 from shoal.node import mutation
 from shoal.node.mutation import Mutation
 from shoal.node.target import Target
+from shoal.node.verify import verify
 from shoal.protocol import requests
 from shoal.storage.keys import Kind
 from shoal.testing.environment import START_MS
 from shoal.testing.fleet import Fleet
-from tests.node.wiretap import issued_by, take
+from tests.node.wiretap import asked_of, issued_by, take
 
 STRANGER = Origin(b"s" * 16)
 HLC = START_MS << COUNTER_BITS
@@ -179,6 +182,35 @@ async def test_a_record_that_describes_its_values_wrongly_is_refused() -> None:
         bad = mutation.pack_attached([mutation.Attached(msgspec.msgpack.encode(record), beside.chunks)])
         [trouble] = await take(fleet["b"], [msgspec.structs.replace(second, attached=bad)])
         assert "does not match its hash" in trouble.message
+
+
+async def test_the_record_of_the_other_operation_that_saved_an_id_is_as_good() -> None:
+    """A retry on another node, whose caches are cold: it describes the same values otherwise."""
+    log = [b"\xa4%04d" % n for n in range(9000)]
+    async with Fleet() as fleet:
+        first = requests.Save("crew", "t", {"log": b"\xdd\x00\x00#(" + b"".join(log)}, parent=requests.NO_HEAD)
+        saved = await fleet["a"].node.session().call(first)
+        assert isinstance(saved, requests.Saved)
+        await fleet.converged()
+        for name in "ab":
+            await fleet.isolate(name)
+        grown = requests.Save("crew", "t", {"log": b"\xdd\x00\x00#)" + b"".join([*log, b"\xa4last"])}, parent=saved.id)
+        partition = partition_of("crew", "t")
+        twice = []
+        for name in "ab":
+            twice += await issued_by(fleet[name], [fleet[name].node.session().call(grown, key="key")])
+        assert twice[0].attached != twice[1].attached
+        least, other = sorted(twice, key=lambda shipment: shipment.dot)
+        holder = "a" if twice[0] is other else "b"
+        assert await take(fleet[holder], [least]) == []
+        want = Want(1, [(partition, other.origin, other.sequence, other.sequence)])
+        [sent] = await asked_of(fleet[holder], want)
+        assert mutation.unpack_attached(sent.attached)[0].content == mutation.unpack_attached(least.attached)[0].content
+        assert await take(fleet["c"], [sent]) == []
+        assert verify(fleet["c"].storage, config=Config()).problems == []
+        assert await asked_of(fleet["c"], want) == [sent], "it can be given on"
+        assert await take(fleet["c"], [least]) == []
+        assert fleet.rows("c") == fleet.rows(holder)
 
 
 async def test_of_a_slice_all_but_the_bad_ones_and_what_follows_them_is_applied() -> None:

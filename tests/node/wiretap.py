@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 
 from shoal.cluster import messages
-from shoal.cluster.messages import Message, Push, Shipment, Trouble
+from shoal.cluster.messages import Message, Push, Shipment, Supply, Trouble, Want
 from shoal.cluster.peering import Identity
 from shoal.protocol import requests
 from shoal.testing.fleet import Member
@@ -53,3 +53,14 @@ async def take(member: Member, operations: Sequence[Shipment], *, peer: Identity
     member.replicator.unlinked(peer, tap)
     await member.node.session().call(requests.ListSpaces())  # Which waits for all that was written.
     return tap.troubles()
+
+
+async def asked_of(member: Member, want: Want) -> list[Shipment]:
+    """What a node supplies."""
+    tap = Tap()
+    member.replicator.admit(BRINGER)
+    member.replicator.linked(BRINGER, tap)
+    await member.replicator.received(BRINGER, messages.encode(want))
+    member.replicator.unlinked(BRINGER, tap)
+    [supply] = [message for message in tap.messages if isinstance(message, Supply)]
+    return [shipment for shipment in supply.operations if isinstance(shipment, Shipment)]
