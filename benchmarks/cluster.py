@@ -40,13 +40,17 @@ def run(effort: Effort) -> Section:
         quorum.append(spread("quorum", effort.seconds * 2))
     caught_up = [catching_up(MISSED if effort.repeats > 2 else MISSED // 10) for _ in range(min(3, effort.repeats))]
     figures = [
-        Figure("`local`: acknowledged → shown by both others, p50", "ms", _of(local, "shown_p50"), Target("≤", 10)),
-        Figure("`local`: acknowledged → shown by both others, p99", "ms", _of(local, "shown_p99"), Target("≤", 60)),
-        Figure("`local`: sent → acknowledged, p50", "ms", _of(local, "saved_p50")),
-        Figure("`local`: sent → acknowledged, p99", "ms", _of(local, "saved_p99")),
-        Figure("`quorum`: sent → acknowledged, p50", "ms", _of(quorum, "saved_p50"), Target("≤", 10)),
-        Figure("`quorum`: sent → acknowledged, p99", "ms", _of(quorum, "saved_p99"), Target("≤", 60)),
-        Figure("saves that were made", "1/s", _of([*local, *quorum], "per_s")),
+        Figure(
+            "`local`: acknowledged → shown by both others, p50", "ms", tuple(each.shown_p50 for each in local), Target("≤", 10)
+        ),
+        Figure(
+            "`local`: acknowledged → shown by both others, p99", "ms", tuple(each.shown_p99 for each in local), Target("≤", 60)
+        ),
+        Figure("`local`: sent → acknowledged, p50", "ms", tuple(each.saved_p50 for each in local)),
+        Figure("`local`: sent → acknowledged, p99", "ms", tuple(each.saved_p99 for each in local)),
+        Figure("`quorum`: sent → acknowledged, p50", "ms", tuple(each.saved_p50 for each in quorum), Target("≤", 10)),
+        Figure("`quorum`: sent → acknowledged, p99", "ms", tuple(each.saved_p99 for each in quorum), Target("≤", 60)),
+        Figure("saves that were made", "1/s", tuple(each.per_s for each in (*local, *quorum))),
         Figure(f"a node that missed {MISSED:,} operations: ready → holds them all", "s", tuple(caught_up), Target("≤", 5)),
     ]
     return Section("Three nodes", _METHOD, figures)
@@ -69,10 +73,6 @@ class Spread(NamedTuple):
     shown_p50: float
     shown_p99: float
     per_s: float
-
-
-def _of(spreads: list[Spread], name: str) -> tuple[float, ...]:
-    return tuple(getattr(each, name) for each in spreads)
 
 
 # ── how soon ──────────────────────────────────────────────────────────────────

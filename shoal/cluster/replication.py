@@ -399,10 +399,6 @@ class Replication:
             state = self._peers[peer] = _PeerState(Knowledge(self._replica))
         return state
 
-    def forget(self, peer: bytes) -> None:
-        """A peer that is no member any more."""
-        self._peers.pop(peer, None)
-
     def _send(self, peer: bytes, message: Message) -> None:
         self._outbox.append(Send((peer,), message))
 

@@ -58,6 +58,13 @@ class Opening:
         transaction.when_written(lambda: self._take(origin))
         return origin
 
+    def introduction(self) -> dict[bytes, bytes | None]:
+        """The rows that make the id of a new directory last, before anything else is written; none if it does already.
+
+        Peers count a node by its id: it must not be another one after a crash.
+        """
+        return {_NODE: self.node, _CLEAN: b"\x01"} if self.created else {}
+
     def settle(self, transaction: Transaction) -> None:
         """Record who this is with the first write that another node's operations make: it needs no origin."""
         if not self._settled:

@@ -86,7 +86,13 @@ class Replicator:
         )
 
     def start(self) -> None:
-        """Begin to tick, on the running loop."""
+        """Begin to tick, on the running loop.
+
+        Raises:
+            StorageFull: storage refuses the first write.
+        """
+        if introduction := self._opening.introduction():
+            self._commit.write(introduction)
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
     async def stop(self) -> None:

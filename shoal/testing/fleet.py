@@ -116,7 +116,7 @@ class Member:
         assert self.node.replicator is not None
         return self.node.replicator
 
-    def store(self, bookmark: Bookmark | None = None, *, keyed: bool = False) -> Store:
+    def store(self, bookmark: Bookmark | None = None) -> Store:
         """A client of this node."""
         session = self.node.session(bookmark)
         environment = self._environment

@@ -200,3 +200,10 @@ async def test_the_view_says_who_is_behind_and_by_how_much(fleet: Fleet) -> None
         "b:1": ("linked", 0),
         "c:1": ("unreachable", 6),
     }
+
+
+async def test_a_node_that_never_wrote_is_the_same_one_after_a_crash(fleet: Fleet) -> None:
+    await asyncio.sleep(0.02)
+    before = fleet["c"].identity()
+    fleet.start("c", await fleet.crash("c"))
+    assert fleet["c"].identity() == before
