@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -217,7 +217,13 @@ class Document:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        if kind is None or issubclass(kind, Exception):
+            await self.close()
+            return
+        # Cancelled: who is leaving does not wait long for a node that may be gone.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.failover_timeout_s):
+                await self.close()
 
     # ── editing ───────────────────────────────────────────────────────────────
 

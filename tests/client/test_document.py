@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pycrdt
 import pytest
 
@@ -547,3 +548,22 @@ async def test_an_opening_that_is_cancelled_leaves_no_task(session: FakeSession)
     with pytest.raises(asyncio.CancelledError):
         await opening
     assert asyncio.all_tasks() == before
+
+
+async def test_who_is_cancelled_does_not_wait_for_a_node_that_is_gone(session: FakeSession) -> None:
+    config = msgspec.structs.replace(CONFIG, failover_timeout_s=0.01)
+    editing = asyncio.Event()
+
+    async def edit() -> None:
+        async with await Document.open(session, "s", "d", client_id=1, config=config) as document:
+            session.gate.clear()
+            document.map("m")["a"] = 1
+            editing.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(edit())
+    await editing.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task  # It would never end.
+    session.gate.set()
