@@ -1,0 +1,10 @@
+"""All mutants, by name."""
+
+from __future__ import annotations
+
+from tests.mutants import copies, delivery, durability, objects, retries, sessions
+from tests.mutants.mutant import Mutant
+
+_MODULES = (durability, delivery, copies, retries, sessions, objects)
+
+ALL: dict[str, Mutant] = {mutant.name: mutant for module in _MODULES for mutant in module.MUTANTS}

@@ -1,0 +1,89 @@
+"""Bugs on the way between replicas: order, gaps, repetition, and what is never asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from shoal.cluster import delivery, operation
+from shoal.cluster.delivery import Arrival
+from shoal.cluster.knowledge import Parts
+from shoal.cluster.operation import Readiness, readiness
+from shoal.cluster.replication import Replication
+from shoal.crdt.clock import HybridClock
+from shoal.crdt.dot import NOTHING_SEEN, Dot, VersionVector
+from shoal.node.incoming import _Ahead
+from tests.mutants.mutant import Mutant
+
+
+def _readiness(patch: pytest.MonkeyPatch, judged: Callable[[VersionVector, Dot, VersionVector], Readiness]) -> None:
+    """Let replicas take for ready what is not."""
+    patch.setattr(delivery, "readiness", judged)
+    patch.setattr(VersionVector, "advance", lambda self, dot: self.join(VersionVector([dot])))
+    patch.setattr(_Ahead, "follows", lambda self, arrival: True)
+
+
+def a_hole_under_the_vector(patch: pytest.MonkeyPatch) -> None:
+    def hasty(vector: VersionVector, dot: Dot, delta: VersionVector) -> Readiness:
+        state = readiness(vector, dot, delta)
+        return Readiness.READY if state is Readiness.EARLY else state
+
+    _readiness(patch, hasty)
+    patch.setattr(operation, "chain", lambda *_: bytes(32))
+
+
+def applied_again(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(vector: VersionVector, dot: Dot, delta: VersionVector) -> Readiness:
+        state = readiness(vector, dot, delta)
+        return Readiness.READY if state is Readiness.SEEN else state
+
+    _readiness(patch, forgetful)
+    patch.setattr(operation, "chain", lambda *_: bytes(32))
+    patch.setattr("shoal.node.incoming._check_body", lambda *_: None)
+
+
+def dependencies_of_others_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    def alone(vector: VersionVector, dot: Dot, delta: VersionVector) -> Readiness:
+        return readiness(vector, dot, NOTHING_SEEN)
+
+    def follows(self: _Ahead, arrival: Arrival) -> bool:
+        return self.vector[arrival.dot.origin] + 1 == arrival.dot.sequence
+
+    patch.setattr(delivery, "readiness", alone)
+    patch.setattr(_Ahead, "follows", follows)
+
+
+def vectors_are_not_asked_about(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Replication, "_take_vectors", lambda self, *args, **options: None)
+
+
+def digests_of_the_past(patch: pytest.MonkeyPatch) -> None:
+    sound = Parts._part
+
+    def part(self: Parts, partition: int) -> bytes:
+        made = self._made.get(partition)
+        return sound(self, partition) if made is None else made[1]
+
+    patch.setattr(Parts, "_part", part)
+
+
+def early_operations_without_a_bound(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Arrival, "bytes", property(lambda self: 0))
+
+
+def the_clock_is_not_led(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HybridClock, "observe", lambda self, hlc: None)
+
+
+MUTANTS = (
+    Mutant(a_hole_under_the_vector, "operations that come early are applied", ("2", "4")),
+    Mutant(applied_again, "operations that come twice are applied twice", ("2", "4", "5", "6")),
+    Mutant(
+        dependencies_of_others_are_forgotten, "an operation is applied before those of others that it builds on", ("2", "4")
+    ),
+    Mutant(vectors_are_not_asked_about, "what pushes lost is never asked for", ("4",)),
+    Mutant(digests_of_the_past, "a partition's hash is not made anew when its vector grows", ("3", "4")),
+    Mutant(early_operations_without_a_bound, "what comes early waits without a bound", ("11",)),
+    Mutant(the_clock_is_not_led, "a node's clock is not led by the operations that it applies", ("4", "6", "10")),
+)

@@ -1,0 +1,28 @@
+"""What a planted bug is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import pytest
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+class Mutant(NamedTuple):
+    plant: Plant
+    breaks: str  # What a reader of the table is told.
+    invariants: tuple[str, ...]  # As docs/VERIFICATION.md numbers them: a violation of any of these has found it.
+
+    @property
+    def name(self) -> str:
+        return self.plant.__name__.replace("_", "-")
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """The bug is in the program while this context is open."""
+        with pytest.MonkeyPatch.context() as patch:
+            self.plant(patch)
+            yield

@@ -1,0 +1,120 @@
+"""Bugs in the data types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shoal.client.document import Document
+from shoal.crdt import counter, journal, lineage, register
+from shoal.crdt.journal import Cursor
+from shoal.crdt.lineage import Head, Record
+from shoal.crdt.register import Assign
+from shoal.crdt.rows import Rows, Stamp
+from shoal.node import documents, threads
+from shoal.node.documents import Documents
+from shoal.node.threads import Threads
+from shoal.node.transaction import Transaction
+from shoal.protocol import requests
+from shoal.storage import keys
+from tests.mutants.mutant import Mutant
+
+
+def a_counter_keeps_the_claim_that_lost(patch: pytest.MonkeyPatch) -> None:
+    sound = counter._claim
+
+    def claim(rows: Rows, key: bytes, claim: bytes, amount: int) -> None:
+        winner = rows.get(counter.KEY + key)
+        sound(rows, key, claim, amount)
+        if winner is not None and claim < winner[: counter._CLAIM_BYTES]:
+            counter._count(rows, winner, counter._unpack(winner[counter._CLAIM_BYTES :]))
+
+    patch.setattr(counter, "_claim", claim)
+
+
+def a_register_keeps_the_last_that_came(patch: pytest.MonkeyPatch) -> None:
+    sound = register.apply
+
+    def apply(rows: Rows, stamp: Stamp, assign: Assign) -> None:
+        for row, _ in list(rows.scan(register.SIBLING)):
+            rows.delete(row)
+        sound(rows, stamp, assign)
+
+    patch.setattr(register, "apply", apply)
+
+
+def a_journal_skips_what_is_late(patch: pytest.MonkeyPatch) -> None:
+    def start(cursor: Cursor, floor_hlc: int | None) -> bytes | None:
+        return journal.EVENT + cursor.greatest if cursor.greatest else None
+
+    patch.setattr(journal, "_start", start)
+
+
+def a_journal_cursor_adopts_what_was_cut(patch: pytest.MonkeyPatch) -> None:
+    sound = journal.read
+
+    def read(rows: Rows, cursor: Cursor, *args: Any, **options: Any) -> journal.Page:
+        page = sound(rows, cursor, *args, **options)
+        adopted = Cursor(cursor.vector.join(page.target), page.cursor.greatest)
+        return page._replace(cursor=adopted, more=False)
+
+    patch.setattr(journal, "read", read)
+
+
+def a_save_drops_the_other_heads(patch: pytest.MonkeyPatch) -> None:
+    def move_heads(rows: Rows, record: Record, head: Head, *, first: bool) -> list[Head]:
+        rows.put(lineage.BRANCH + record.branch.encode(), head.hlc.to_bytes(8, "big") + head.id)
+        return [head]
+
+    patch.setattr(lineage, "_move_heads", move_heads)
+
+
+def a_save_takes_the_winner_for_its_parent(patch: pytest.MonkeyPatch) -> None:
+    def parent(self: Threads, rows: Rows, request: requests.Save) -> bytes | None:
+        heads = lineage.heads(rows, request.branch)
+        return heads[0].id if heads else None
+
+    patch.setattr(threads.Threads, "_parent", parent)
+
+
+def a_snapshot_stands_though_an_update_came_late(patch: pytest.MonkeyPatch) -> None:
+    sound = Transaction.delete
+
+    def delete(self: Transaction, key: bytes) -> None:
+        if not key.startswith(keys.SNAPSHOT):
+            sound(self, key)
+
+    patch.setattr(Transaction, "delete", delete)
+
+
+def a_live_document_misses_what_peers_bring(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Documents, "_merged", lambda self, opened, update: True)
+
+
+def an_update_that_was_not_written_stays(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(documents.Documents, "_drop", lambda self, snapshot_key: None)
+
+
+def two_mirrors_share_a_client_id(patch: pytest.MonkeyPatch) -> None:
+    sound = Document.__init__
+
+    def init(self: Document, *args: Any, client_id: int, **options: Any) -> None:
+        sound(self, *args, client_id=7, **options)
+
+    patch.setattr(Document, "__init__", init)
+
+
+MUTANTS = (
+    Mutant(
+        a_counter_keeps_the_claim_that_lost, "a counter keeps the amount of a claim that a lesser dot took over", ("4", "5")
+    ),
+    Mutant(a_register_keeps_the_last_that_came, "a register keeps what came last, and no sibling", ("3", "3a", "4")),
+    Mutant(a_journal_skips_what_is_late, "a journal's reader is not given what sorts before what it got", ("3", "7")),
+    Mutant(a_journal_cursor_adopts_what_was_cut, "a journal's cursor covers what its page had no room for", ("3", "7")),
+    Mutant(a_save_drops_the_other_heads, "a save drops the heads beside its own", ("3", "4", "7")),
+    Mutant(a_save_takes_the_winner_for_its_parent, "a save builds on the winner, not on what its handle had seen", ("6",)),
+    Mutant(a_snapshot_stands_though_an_update_came_late, "a document's snapshot is not voided by an update below it", ("4",)),
+    Mutant(a_live_document_misses_what_peers_bring, "a document in memory misses what peers bring", ("3", "3a", "4", "7")),
+    Mutant(two_mirrors_share_a_client_id, "two mirrors of a document share a client id", ("3", "3a", "4", "7")),
+)

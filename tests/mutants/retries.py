@@ -1,0 +1,53 @@
+"""Bugs in what makes a request that is sent twice count once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shoal.crdt.dot import Dot
+from shoal.node import incoming, scalars, threads
+from shoal.node.database import Database
+from shoal.node.transaction import Transaction
+from shoal.protocol.requests import AnyReply, AnyRequest
+from shoal.transport.link import Link
+from tests.mutants.mutant import Mutant
+
+
+def the_greatest_dot_of_a_key_is_kept(patch: pytest.MonkeyPatch) -> None:
+    def greatest(own: Transaction, key: bytes, dot: Dot) -> None:
+        own.put(key, max(dot.pack(), own.get(key) or b""))
+
+    patch.setattr(incoming, "_claim", greatest)
+
+
+def replicas_forget_keys(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(incoming, "_claim", lambda own, key, dot: None)
+
+
+def a_key_is_not_looked_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Database, "_known", lambda self, *_: None)
+
+
+def data_types_forget_the_key_of_a_request(patch: pytest.MonkeyPatch) -> None:
+    for module in (scalars, threads):
+        patch.setattr(module, "implied_key", lambda request_key, nth: None)
+
+
+def a_retry_goes_without_its_key(patch: pytest.MonkeyPatch) -> None:
+    sound = Link.call
+
+    async def call(self: Link, request: AnyRequest, /, *, key: str | None = None, **options: Any) -> AnyReply:
+        return await sound(self, request, key=None, **options)
+
+    patch.setattr(Link, "call", call)
+
+
+MUTANTS = (
+    Mutant(the_greatest_dot_of_a_key_is_kept, "of two operations with one key the greatest dot answers", ("4",)),
+    Mutant(replicas_forget_keys, "replicas drop the idempotency keys of what they receive", ("4", "5", "6")),
+    Mutant(a_key_is_not_looked_up, "an idempotency key is not looked up before it is used", ("4", "5", "6")),
+    Mutant(data_types_forget_the_key_of_a_request, "of one request at two nodes both operations count", ("5", "6")),
+    Mutant(a_retry_goes_without_its_key, "a client fails over without its idempotency key", ("5", "6")),
+)
