@@ -1,0 +1,91 @@
+"""What is drawn: the same for one seed, as wide as the table of faults, and nothing that is not promised."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import get_args
+
+import msgspec
+import pytest
+
+from shoal.config import Config, checked
+from shoal.errors import InvalidValue
+from shoal.testing.simulation.drawing import PROFILES, draw
+from shoal.testing.simulation.plan import ActKind, CorruptBlock, CrashAt, CrashPoint, Cut, Fault, Plan, Restore, Weather, Wipe
+
+SEEDS = range(400)
+
+
+@pytest.fixture(scope="module")
+def plans() -> list[Plan]:
+    return [draw(seed) for seed in SEEDS]
+
+
+def test_a_seed_gives_one_plan() -> None:
+    assert [draw(seed) for seed in range(20)] == [draw(seed) for seed in range(20)]
+    assert draw(1) != draw(2)
+    assert draw(1) != draw(1, profile="storm")
+
+
+def test_every_class_of_fault_and_every_kind_of_act_is_drawn(plans: list[Plan]) -> None:
+    classes = Counter(type(fault) for plan in plans for fault in plan.faults)
+    assert set(classes) == set(get_args(Fault))
+    assert min(classes.values()) >= 30
+    assert {act.kind for plan in plans for act in plan.acts} == set(get_args(ActKind))
+
+
+def test_every_crash_point_is_drawn(plans: list[Plan]) -> None:
+    points = Counter(fault.point for plan in plans for fault in plan.faults if isinstance(fault, CrashAt))
+    assert set(points) == set(get_args(CrashPoint))
+
+
+def test_each_seed_leaves_something_out(plans: list[Plan]) -> None:
+    assert all(len({type(fault) for fault in plan.faults}) < len(get_args(Fault)) for plan in plans)
+    assert any(not plan.faults for plan in plans)
+
+
+def test_disks_are_lost_on_a_minority_only() -> None:
+    for plan in (draw(seed, profile="storm") for seed in SEEDS):
+        lost = {fault.node for fault in plan.faults if isinstance(fault, Wipe | Restore | CorruptBlock)}
+        assert len(lost) * 2 < plan.nodes
+
+
+def test_a_plan_names_only_nodes_and_agents_that_it_has_at_times_within_it(plans: list[Plan]) -> None:
+    for plan in plans:
+        for fault in plan.faults:
+            assert _named(fault) <= {*plan.names, "client"}
+        assert all(act.agent < plan.agents for act in plan.acts)
+        assert all(0 <= event.at <= plan.duration_s for event in (*plan.faults, *plan.acts))
+
+
+def test_events_are_in_the_order_of_their_times(plans: list[Plan]) -> None:
+    for plan in plans:
+        for events in (plan.faults, plan.acts):
+            times = [event.at for event in events]
+            assert times == sorted(times)
+
+
+def test_settings_are_such_as_a_node_takes(plans: list[Plan]) -> None:
+    for plan in plans:
+        checked(msgspec.convert(plan.settings, Config))
+    assert len({name for plan in plans for name in plan.settings}) >= 10
+
+
+def test_calm_seeds_have_no_faults_and_storms_more_than_usual() -> None:
+    def faults(profile: str) -> int:
+        return sum(len(draw(seed, profile=profile).faults) for seed in range(100))
+
+    assert faults("calm") == 0
+    assert faults("storm") > 2 * faults("default")
+    assert set(PROFILES) == {"default", "calm", "storm"}
+
+
+def test_a_profile_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="no profile 'mild'"):
+        draw(1, profile="mild")
+
+
+def _named(fault: Fault) -> set[str]:
+    if isinstance(fault, Cut):
+        return {*fault.sources, *fault.targets}
+    return set() if isinstance(fault, Weather) else {fault.node}
