@@ -142,6 +142,10 @@ class Replication:
         state.linked, state.wanting = False, None
         state.unsaid.clear()
 
+    def forget(self, peer: bytes) -> None:
+        """A node that is gone for good: another one is at its address."""
+        self._peers.pop(peer, None)
+
     # ── messages ──────────────────────────────────────────────────────────────
 
     def receive(self, peer: bytes, message: Message, now: float) -> None:

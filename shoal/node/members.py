@@ -90,10 +90,14 @@ class Members:
                         reason="clone",
                     )
 
-    def linked(self, peer: Identity, outlet: Outlet, *, now_ms: int) -> None:
+    def linked(self, peer: Identity, outlet: Outlet, *, now_ms: int) -> bytes:
+        """Returns the node that was at this address before, and is at none any more; else no bytes."""
         member = self._members.get(outlet.address)
-        if member is not None:
-            member.node, member.outlet, member.linked_ms = peer.node, outlet, now_ms
+        if member is None:
+            return b""
+        before = member.node
+        member.node, member.outlet, member.linked_ms = peer.node, outlet, now_ms
+        return b"" if before in self.nodes else before
 
     def unlinked(self, outlet: Outlet) -> None:
         for member in self._members.values():

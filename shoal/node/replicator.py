@@ -124,7 +124,9 @@ class Replicator:
 
     def linked(self, peer: Identity, outlet: Outlet, /) -> None:
         self._outlets[peer.node] = outlet
-        self.quorum.members.linked(peer, outlet, now_ms=self._environment.now_ms())
+        replaced = self.quorum.members.linked(peer, outlet, now_ms=self._environment.now_ms())
+        if replaced:
+            self._protocol.forget(replaced)
         self._protocol.linked(peer.node)
         self._carry_out()
         self.quorum.stir()

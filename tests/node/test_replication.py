@@ -79,6 +79,17 @@ async def test_a_wiped_node_fetches_everything(fleet: Fleet) -> None:
     assert fleet.rows("a") == fleet.rows("b")
 
 
+async def test_what_a_wiped_node_held_before_counts_no_more(fleet: Fleet) -> None:
+    await fleet.isolate("b")
+    await fleet["a"].store().space("crew").counter("n").add(1, durability="quorum")  # On a and c.
+    await fleet.crash("c")
+    await fleet.crash("b")
+    fleet.start("c", MemoryStorage())
+    fleet.spoil = lambda source, target, message: None  # It is linked, and learns nothing.
+    view = fleet["a"].replicator.quorum.view()
+    assert [(member.name, member.operations) for member in view.members if member.name == "c:1"] == [("c:1", 0)]
+
+
 async def test_a_quorum_write_is_on_two_nodes_when_it_is_acknowledged(fleet: Fleet) -> None:
     await fleet.isolate("c")
     saved = await fleet["a"].store().space("crew").thread("t").save({"n": 1}, durability="quorum")
