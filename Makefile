@@ -7,9 +7,11 @@ RUN := .venv/.ready
 DEV := .venv/.ready-dev
 DATA ?= ./state
 WORKERS ?= auto
+SEEDS ?= 200
+JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench serve clean
+.PHONY: help demo test check sim mutants bench serve clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -25,6 +27,12 @@ check: $(DEV)  ## Formatting, lint, types, dead code.
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/vulture
+
+sim: $(DEV)  ## Run whole clusters through bad luck: all saved plans, then 200 seeds (or SEEDS=…, JOBS=…).
+	$(BIN)/shoal-sim run --seeds $(SEEDS) --jobs $(JOBS)
+
+mutants: $(DEV)  ## Plant bugs in the program, and see that the simulator finds each.
+	$(BIN)/python -m tests.mutants --jobs $(JOBS)
 
 bench: $(DEV)  ## Measure; writes benchmarks/RESULTS.md.
 	$(BIN)/python -m benchmarks
