@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import aiohttp
 from yarl import URL
 
@@ -9,6 +11,14 @@ from shoal.config import Config
 from shoal.errors import Disconnected, InvalidConfig, Overloaded, Unavailable, Unsupported
 
 SESSION_PATH = "/v1/session"
+
+
+class Connect(Protocol):
+    """`open_socket`, or what stands in for it where there is no network."""
+
+    async def __call__(
+        self, url: str, /, *, config: Config, token: str | None, heartbeat_s: float
+    ) -> tuple[aiohttp.ClientSession, aiohttp.ClientWebSocketResponse]: ...
 
 
 def split_urls(urls: str) -> list[str]:

@@ -50,7 +50,7 @@ from shoal.protocol.frames import (
 )
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Subscription, Write
 from shoal.protocol.sharing import Sight, take_news
-from shoal.transport.dialling import open_socket
+from shoal.transport.dialling import Connect, open_socket
 from shoal.transport.inbox import Inbox
 
 
@@ -106,6 +106,7 @@ class Link:
         token: str | None = None,
         bookmark: Bookmark | None = None,
         others: bool = False,
+        connect: Connect = open_socket,
     ) -> Link:
         """Connect to the node at `url` ("http://host:7400") and shake hands, within `connect_timeout_s`.
 
@@ -122,7 +123,7 @@ class Link:
         heartbeat_s = min(config.failover_timeout_s, config.heartbeat_s) if others else config.heartbeat_s
         try:
             async with asyncio.timeout(min(patience_s, config.connect_timeout_s)):
-                http, socket = await open_socket(url, config=config, token=token, heartbeat_s=heartbeat_s)
+                http, socket = await connect(url, config=config, token=token, heartbeat_s=heartbeat_s)
                 try:
                     await socket.send_bytes(encode_hello(Hello(PROTOCOL, software)))
                     welcome = decode_welcome(await socket.receive_bytes())

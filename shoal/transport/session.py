@@ -25,7 +25,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from shoal.config import Config
 from shoal.errors import BookmarkLost, Disconnected, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, Unavailable
@@ -36,6 +36,15 @@ from shoal.transport.dialling import split_urls
 from shoal.transport.link import Link
 
 _Answer = TypeVar("_Answer")
+
+
+class Dial(Protocol):
+    """`Link.dial`, or what stands in for it where there is no network."""
+
+    async def __call__(
+        self, url: str, /, *, config: Config, software: str, token: str | None, bookmark: Bookmark, others: bool
+    ) -> Link: ...
+
 
 DELAY_S_FIRST = 0.05  # Before the second attempt, at most; it doubles from there.
 
@@ -58,6 +67,7 @@ class RemoteSession:
         token: str | None = None,
         software: str = "shoal",
         bookmark: Bookmark | None = None,
+        dial: Dial = Link.dial,
     ) -> None:
         self.bookmark = Bookmark() if bookmark is None else bookmark
         self._urls = split_urls(urls)
@@ -67,6 +77,7 @@ class RemoteSession:
         self._sleep = sleep
         self._token = token
         self._software = software
+        self._dial_link = dial
         self._link: Link | None = None
         self._dialling = asyncio.Lock()
         self._refusal: ShoalError | None = None  # Why the last attempt to connect failed.
@@ -196,7 +207,7 @@ class RemoteSession:
     async def _dial(self, url: str) -> Link | None:
         self._refuse_if_closed()
         try:
-            link = await Link.dial(
+            link = await self._dial_link(
                 url,
                 config=self._config,
                 software=self._software,
