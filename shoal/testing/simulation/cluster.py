@@ -1,0 +1,305 @@
+"""A cluster of simulated machines, from a plan; and the misfortunes that befall it.
+
+Laws:
+- What is carried out is data of the plan; what cannot be carried out, because a node
+  is down or there is none of that name, is skipped, and not counted in `fired`.
+- A fault lasts as long as it says or until `heal`, whichever is first. After `heal`
+  every node is up, hears all others, and has a disk that works.
+- Bugs that nobody would hear of are in `problems`: what a task or a callback of a
+  living node raised, and nobody took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections import Counter
+from functools import partial
+from types import TracebackType
+from typing import Any, cast
+
+import aiohttp
+import msgspec
+
+from shoal.config import Config
+from shoal.errors import ShoalError
+from shoal.storage.memory import MemoryStorage
+from shoal.testing.simulation.host import SimulatedNode
+from shoal.testing.simulation.incarnation import Fenced, life_of, own_tasks
+from shoal.testing.simulation.network import CLIENT, Network
+from shoal.testing.simulation.plan import (
+    ClockDrift,
+    ClockJump,
+    CorruptBlock,
+    Crash,
+    CrashAt,
+    Cut,
+    Fault,
+    FullDisk,
+    Pause,
+    Plan,
+    Restore,
+    SlowDisk,
+    Stop,
+    Weather,
+    Wipe,
+)
+from shoal.testing.simulation.sockets import SimulatedHttp
+from shoal.testing.simulation.trace import Trace
+from shoal.testing.simulation.wires import Refusal, Wiring
+from shoal.transport.link import Link
+
+PORT = 7400
+
+SETTINGS: dict[str, int | float | str] = {
+    "peer_heartbeat_s": 1.0,
+    "peer_connect_timeout_s": 1.0,
+    "heartbeat_s": 2.0,
+    "connect_timeout_s": 2.0,
+    "failover_timeout_s": 1.0,
+    "request_timeout_s": 8.0,
+    "reconnect_delay_s_max": 1.0,
+    "quorum_timeout_s": 2.0,
+    "session_wait_s": 1.0,
+    "quarantine_s": 5.0,
+    "stop_timeout_s": 3.0,
+    "witness_interval_s": 5.0,
+}
+"""Of every node, unless the plan has others: patience that fits runs of seconds."""
+
+_OfARunningNode = Crash | Stop | Pause | FullDisk | CorruptBlock | Wipe | Restore
+_OfOneNode = _OfARunningNode | CrashAt | ClockJump | ClockDrift | SlowDisk
+
+_LOOK_S = 0.05  # Between two looks at whether all agree.
+
+
+class SimulatedCluster:
+    """Use as an asynchronous context; then all nodes are up. `urls` are by name, in the nodes' order."""
+
+    def __init__(self, plan: Plan, *, trace: Trace) -> None:
+        self.fired: Counter[str] = Counter()  # By the fault's tag, and for crash points by "crash-at POINT" as well.
+        self.problems: list[str] = []
+        self.config = msgspec.convert(SETTINGS | plan.settings, Config)
+        self._plan = plan
+        self._trace = trace
+        self._loop = asyncio.get_running_loop()
+        self.network = Network(self._loop.time)
+        wiring = Wiring(self.network, trace, random_for=plan.random_for, problems=self.problems)
+        self.refusals: list[Refusal] = wiring.refusals
+        join = ",".join(f"{name}:{PORT}" for name in plan.names)
+        self.hosts = {
+            name: SimulatedNode(msgspec.structs.replace(self.config, join=join, advertise=f"{name}:{PORT}"), wiring=wiring)
+            for name in plan.names
+        }
+        for host in self.hosts.values():
+            host.others = [other for other in self.hosts.values() if other is not host]
+        self.urls = {host.name: host.url for host in self.hosts.values()}
+        self.dial = partial(Link.dial, connect=self._connect)
+        self._dialled = plan.random_for("dialled")
+        self._copies: dict[tuple[str, float], MemoryStorage] = {}
+        self._healed: asyncio.Future[None] = self._loop.create_future()
+        self._under_way = 0  # Faults.
+        self._idle = asyncio.Event()
+
+    async def __aenter__(self) -> SimulatedCluster:
+        own_tasks(self._loop)
+        self._loop.set_exception_handler(self._unhandled)
+        for host in self.hosts.values():
+            host.start()
+        for fault in self._plan.faults:
+            if isinstance(fault, Restore):
+                self._loop.call_at(fault.copied_at, self._copy, fault)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End every life, without waiting for a clean stop."""
+        if not self._healed.done():
+            self._healed.cancel()
+        for host in self.hosts.values():
+            host.points.disarm()
+            if host.up:
+                host.kill(None)
+        for host in self.hosts.values():
+            await host.gone()
+
+    # ── clients ───────────────────────────────────────────────────────────────
+
+    async def _connect(
+        self, url: str, *, config: Config, token: str | None, heartbeat_s: float
+    ) -> tuple[aiohttp.ClientSession, aiohttp.ClientWebSocketResponse]:
+        """A socket to the node at `url`; see `shoal.transport.dialling.open_socket`."""
+        host = next(host for host in self.hosts.values() if host.url == url)
+        while not await self.network.travel(CLIENT, host.name, self._dialled):  # noqa: ASYNC110
+            await asyncio.sleep(config.connect_timeout_s)  # As a connection that is tried again and again.
+        socket = host.accept(config=config, heartbeat_s=heartbeat_s)
+        return cast(aiohttp.ClientSession, SimulatedHttp(socket)), cast(aiohttp.ClientWebSocketResponse, socket)
+
+    # ── faults ────────────────────────────────────────────────────────────────
+
+    async def carry_out(self, fault: Fault) -> None:
+        """Let `fault` begin now; returns once it is over, and what it took down is up again."""
+        if self._healed.done():
+            return
+        self._under_way += 1
+        try:
+            match fault:
+                case Cut():
+                    with self.network.cut(fault.sources, fault.targets, both=fault.both):
+                        await self._last(fault, fault.for_s)
+                case Weather():
+                    with self.network.weather(fault):
+                        await self._last(fault, fault.for_s)
+                case _:
+                    host = self.hosts.get(fault.node)
+                    if host is not None:
+                        await self._befall(host, fault)
+        finally:
+            self._under_way -= 1
+            self._idle.set()
+
+    async def _befall(self, host: SimulatedNode, fault: _OfOneNode) -> None:
+        match fault:
+            case ClockJump():
+                self._fire(fault)
+                host.clock.jump(fault.by_ms)
+            case ClockDrift():
+                self._fire(fault)
+                host.clock.drift(fault.rate)
+            case SlowDisk():
+                with host.disk.slowed(fault.sync_s):
+                    await self._last(fault, fault.for_s)
+            case CrashAt():
+                await self._crash_at(host, fault)
+            case _ if host.up and not host.stopping and not self.network.is_paused(host.name):
+                await self._strike(host, fault)
+
+    async def _strike(self, host: SimulatedNode, fault: _OfARunningNode) -> None:
+        match fault:
+            case Pause():
+                with host.paused():
+                    await self._last(fault, fault.for_s)
+                return
+            case Restore() if (fault.node, fault.copied_at) not in self._copies:
+                return
+        self._fire(fault)
+        match fault:
+            case Crash():
+                host.kill(fault.keep)
+            case Stop():
+                await host.stop()
+            case Wipe():
+                host.kill()
+                host.disk.wipe()
+            case Restore():
+                host.kill()
+                host.disk.put_back(self._copies[fault.node, fault.copied_at])
+            case FullDisk() | CorruptBlock():
+                await self._spoil(host, fault)
+                return
+        await self._pass(fault.down_s)
+        await self._bring_up(host)
+
+    async def _spoil(self, host: SimulatedNode, fault: FullDisk | CorruptBlock) -> None:
+        """Let a node run for a while on a disk that fails, and then see to it."""
+        life = host.life
+        if isinstance(fault, FullDisk):
+            host.disk.fail_next(fault.operation)
+            await self._pass(fault.down_s)
+            if not life.over and not host.stopping:
+                await host.stop()
+        else:
+            host.disk.corrupt_rows(fault.table.encode())
+            await self._pass(fault.down_s)
+            if host.up:
+                host.kill()
+            host.disk.wipe()
+        await self._bring_up(host)
+
+    async def _crash_at(self, host: SimulatedNode, fault: CrashAt) -> None:
+        struck = self._loop.create_future()
+
+        def crash() -> None:
+            self._fire(fault)
+            self.fired[f"{_tag(fault)} {fault.point}"] += 1
+            host.kill(fault.keep)
+            struck.set_result(None)
+
+        host.points.arm(fault.point, fault.nth, crash)
+        await asyncio.wait([struck, self._healed], return_when=asyncio.FIRST_COMPLETED)
+        if struck.done():
+            await self._pass(fault.down_s)
+            await self._bring_up(host)
+
+    async def _last(self, fault: Fault, seconds: float) -> None:
+        self._fire(fault)
+        await self._pass(seconds)
+        self._trace.mark("-", "over:", _shown(fault))
+
+    async def _pass(self, seconds: float) -> None:
+        """Let so much time pass, or as much as there is until all is healed."""
+        await asyncio.wait([self._healed], timeout=seconds)
+
+    def _fire(self, fault: Fault) -> None:
+        self.fired[_tag(fault)] += 1
+        self._trace.mark("-", "fault:", _shown(fault))
+
+    async def _bring_up(self, host: SimulatedNode) -> None:
+        """Start what is down, on a disk that can be read."""
+        await host.gone()
+        if host.up:
+            return
+        try:
+            host.start()
+        except ShoalError as error:
+            if not host.disk.corrupt:
+                self.problems.append(f"{host.name} does not start on a sound disk: {error.code}: {error.message}")
+
+    def _copy(self, fault: Restore) -> None:
+        self._copies[fault.node, fault.copied_at] = self.hosts[fault.node].disk.copy()
+
+    # ── the end of the faults ─────────────────────────────────────────────────
+
+    async def heal(self) -> None:
+        """End every fault, and return once every node is up. No fault can be carried out any more."""
+        if not self._healed.done():
+            self._healed.set_result(None)
+        for host in self.hosts.values():
+            host.points.disarm()
+        while self._under_way:
+            self._idle.clear()
+            await self._idle.wait()
+        for host in self.hosts.values():
+            await self._bring_up(host)
+
+    async def converged(self, seconds: float = 20.0) -> None:
+        """Return once all nodes are up and hold the same operations.
+
+        Raises:
+            TimeoutError: they do not, after so long.
+        """
+        async with asyncio.timeout(seconds):
+            while not self._agree():  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK_S)
+
+    def _agree(self) -> bool:
+        hosts = self.hosts.values()
+        return all(host.up for host in hosts) and len({host.digest() for host in hosts}) == 1
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What no task took: bugs, but for those that a kill leaves behind."""
+        error = context.get("exception")
+        life = life_of(context.get("future") or context.get("task"))
+        if isinstance(error, Fenced) or (life is not None and life.over):
+            return
+        told = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else str(context)
+        self.problems.append(f"{context['message']}: {told}")
+
+
+def _tag(fault: Fault) -> str:
+    return str(fault.__struct_config__.tag)
+
+
+def _shown(fault: Fault) -> str:
+    return msgspec.json.encode(fault).decode()
