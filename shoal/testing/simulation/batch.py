@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -52,18 +52,17 @@ def cases_of(seeds: Iterable[int], *, profile: str) -> Iterator[Case]:
         yield Case(str(seed), draw(seed, profile=profile), twice=nth % TWICE_EVERY == 0)
 
 
-def run_all(cases: Iterable[Case], *, jobs: int, run: Callable[[Case], Result] | None = None) -> Iterator[Result]:
+def run_all(cases: Iterable[Case], *, jobs: int) -> Iterator[Result]:
     """Run each case, `jobs` at a time; to leave the iterator is to run no more."""
-    run = run or run_case
     if jobs == 1:
-        yield from map(run, cases)
+        yield from map(run_case, cases)
         return
     # A fork would take over whatever this process has under way; a process that is spawned has nothing but its imports.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         under_way: deque[Future[Result]] = deque()
         try:
             for case in cases:
-                under_way.append(pool.submit(run, case))
+                under_way.append(pool.submit(run_case, case))
                 if len(under_way) >= jobs * AHEAD:
                     yield under_way.popleft().result()
             while under_way:

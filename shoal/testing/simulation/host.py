@@ -23,7 +23,7 @@ from aiohttp import ClientConnectionError, web
 from shoal.api.metrics import Metrics
 from shoal.api.session import SessionSocket
 from shoal.config import Config
-from shoal.errors import Overloaded, ShoalError, Unavailable
+from shoal.errors import Overloaded, ShoalError, StorageFull, Unavailable
 from shoal.node.environment import Environment
 from shoal.node.node import Node
 from shoal.node.replicator import Replicator
@@ -174,7 +174,10 @@ class SimulatedNode:
         await asyncio.wait([stopping])
         if not life.over:
             self._end()
-            if not stopping.cancelled() and (error := stopping.exception()) is not None:
+            error = None if stopping.cancelled() else stopping.exception()
+            if isinstance(error, StorageFull):
+                self._trace.mark(self.name, "could not stop cleanly:", error.message)
+            elif error is not None:
                 self._wiring.problems.append(f"{life} did not stop cleanly: {''.join(traceback.format_exception(error))}")
 
     async def _stop_cleanly(self) -> None:
