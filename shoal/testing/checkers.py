@@ -19,7 +19,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import reduce
 from hashlib import sha256
+from operator import or_
 
 from shoal.cluster.operation import Tip
 from shoal.cluster.partition import partition_of
@@ -32,7 +34,7 @@ from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.testing.agents import SPACE
 from shoal.testing.found import DAMAGED, Found
-from shoal.testing.history import History, Invoked, Place, amount
+from shoal.testing.history import History, Invoked, Place
 
 _LISTED_MAX = 5
 _DOT_HEX = 16  # Where the dot begins in an event's id: behind the hybrid logical time.
@@ -87,24 +89,29 @@ def check_acknowledged(history: History, found: Found) -> None:
     lost = []
     for number, acknowledged in history.acknowledged.items():
         write = history.writes[number]
-        if not _holds(found, write, acknowledged.id):
+        if not _holds(history, found, write, acknowledged.id):
             lost.append(f"{_text(write)} {acknowledged.id[:16]}")
     _demand("3", "acknowledged, then lost", lost)
 
 
-def _holds(found: Found, write: Invoked, id: str) -> bool:
-    """An append that was sent again to another node has two operations: the lesser dot's is the event, on every replica."""
+def _holds(history: History, found: Found, write: Invoked, id: str) -> bool:
+    """An append that was sent again to another node has two operations: the lesser dot's is the event, on every replica.
+
+    Of those under one key of a user's, one is the event.
+    """
     match write.kind:
         case "save":
             return found.entries(write.place).get(id) == write.number
+        case "append" if write.key:
+            there = set(found.numbers(write.place))
+            return any(other.number in there for other in history.writes.values() if _same_key(write, other))
         case "append":
             entries = found.entries(write.place)
             return entries.get(id) == write.number or any(
                 number == write.number and there[_DOT_HEX:] < id[_DOT_HEX:] for there, number in entries.items()
             )
         case "assign":
-            # One writer whose values grow: what took its place is greater.
-            return max(found.registers.get(write.name, []), default=0) >= write.number
+            return history.is_held(write.place, write.number, found.registers.get(write.name, []))
         case "edit":
             return write.number in found.documents.get(write.name, [])
         case "add":
@@ -116,7 +123,10 @@ def check_seen(history: History, found: Found) -> None:
     for place, ids in history.seen_ids.items():
         lost += [f"{place.kind} {place.name} {id[:16]}" for id in ids - found.entries(place).keys()]
     for place, numbers in history.seen_numbers.items():
-        lost += [f"{place.kind} {number} of {place.name}" for number in sorted(numbers.difference(found.numbers(place)))]
+        missing = sorted(numbers.difference(found.numbers(place)))
+        if place.kind == "assign":
+            missing = [number for number in missing if not history.is_held(place, number, found.numbers(place))]
+        lost += [f"{place.kind} {number} of {place.name}" for number in missing]
     for place, value in history.seen_values.items():
         if found.greatest(place) < value:
             lost.append(f"{place.kind} {place.name} showed {value}, and holds {found.greatest(place)}")
@@ -124,29 +134,48 @@ def check_seen(history: History, found: Found) -> None:
 
 
 def check_refused(history: History, found: Found) -> None:
-    refused = (history.writes[number] for number, failure in history.failed.items() if failure.written == "no")
-    there = [_text(write) for write in refused if write.number in found.numbers(write.place)]
+    there = [_text(write) for write in history.refused if write.number in found.numbers(write.place)]
     _demand("13", "refused with nothing written, yet there", there)
 
 
 def check_counters(history: History, found: Found) -> None:
-    """A counter equals the acknowledged adds, plus some of those whose outcome is unknown."""
+    """A counter equals the acknowledged adds, plus some of those whose outcome is unknown; of those with one key, one."""
     wrong = []
+    refused = {write.number for write in history.refused}
     for name in {write.name for write in history.writes.values() if write.kind == "add"} | found.counters.keys():
-        adds = [number for number, write in history.writes.items() if write.place == Place("add", name)]
-        certain = sum(amount(number) for number in adds if number in history.acknowledged)
-        unknown = [amount(write.number) for write in history.unknown if write.place == Place("add", name)]
+        adds = [
+            write for number, write in history.writes.items() if write.place == Place("add", name) and number not in refused
+        ]
         value = found.counters.get(name, 0)
-        if not _is_subset_sum(value - certain, unknown):
+        if not _is_sum(value, _choices(history, adds)):
+            certain = sum(history.amount(write.number) for write in adds if write.number in history.acknowledged)
+            unknown = [history.amount(write.number) for write in adds if write.number not in history.acknowledged]
             wrong.append(f"{name} holds {value}: {certain} acknowledged, {len(unknown)} adds unknown, {sum(unknown)} in all")
     _demand("5", "a counter does not add up", wrong)
 
 
-def _is_subset_sum(rest: int, amounts: list[int]) -> bool:
-    reachable = 1  # Bit n is set if some of the amounts add up to n.
-    for each in amounts:
-        reachable |= reachable << each
-    return rest >= 0 and bool(reachable >> rest & 1)
+def _choices(history: History, adds: list[Invoked]) -> list[set[int]]:
+    """What each add may have added, or all adds of one key together."""
+    keyed: dict[tuple[str, int], list[Invoked]] = {}
+    for add in adds:
+        keyed.setdefault((add.key, 0) if add.key else ("", add.number), []).append(add)
+    return [
+        {history.amount(add.number) for add in those}
+        | (set() if any(add.number in history.acknowledged for add in those) else {0})
+        for those in keyed.values()
+    ]
+
+
+def _is_sum(value: int, choices: list[set[int]]) -> bool:
+    """Whether one of each can add up to `value`."""
+    reachable = 1  # Bit n is set if some of them add up to n.
+    for choice in choices:
+        reachable = reduce(or_, (reachable << amount for amount in choice))
+    return value >= 0 and bool(reachable >> value & 1)
+
+
+def _same_key(write: Invoked, other: Invoked) -> bool:
+    return (write.place, write.key) == (other.place, other.key)
 
 
 def check_nothing_invented(history: History, found: Found) -> None:

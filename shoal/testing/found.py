@@ -78,10 +78,14 @@ async def find(session: Session) -> Found:
 
 
 async def _names(session: Session, kind: ObjectKind) -> list[str]:
-    page = await session.call(requests.ListObjects(SPACE, kind))
-    assert isinstance(page, requests.Names)
-    assert not page.more, "a trial has few objects"
-    return page.names
+    names: list[str] = []
+    more = True
+    while more:
+        page = await session.call(requests.ListObjects(SPACE, kind, after=names[-1] if names else None))
+        assert isinstance(page, requests.Names)
+        names += page.names
+        more = page.more
+    return names
 
 
 async def _find_thread(session: Session, name: str, found: Found) -> None:

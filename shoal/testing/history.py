@@ -7,6 +7,9 @@ Laws:
 - A write's number is unique within a history and is the value that it writes,
   so that whatever is found in a store names the write that put it there.
 - Values of one counter or register that were written by one writer only grow.
+- A write that was sent again, with its key, by another session is one write with
+  several attempts: one acknowledgement will do, and it takes as many refusals
+  as attempts to say that nothing was written.
 - Events are noted in the order in which the client learnt of them; a prefix of
   a history is the history as it was at that moment.
 - A session that is named asks one thing at a time, but for its edits, whose
@@ -17,14 +20,15 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.journal import Cursor
+from shoal.protocol.requests import Durability
 
 WriteKind = Literal["save", "append", "add", "assign", "edit"]
 
@@ -47,14 +51,31 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
 
 
 class Invoked(msgspec.Struct, frozen=True, tag="invoked"):
+    """`over`, of an assignment, are the values that its writer had seen; None: it is the register's only writer.
+
+    Of the adds or appends to one object with one `key`, one counts. `by` is what a keyed add adds.
+    `batch` is the same for writes that were one request; 0: it was one by itself.
+    """
+
     number: int
     kind: WriteKind
     name: str
     session: str = ""
+    durability: Durability = "local"
+    key: str = ""
+    by: int = 0
+    over: list[int] | None = None
+    batch: int = 0
 
     @property
     def place(self) -> Place:
         return Place(self.kind, self.name)
+
+
+class Resent(msgspec.Struct, frozen=True, tag="resent"):
+    """The same request is sent again, with its key, by a session that does not know what came of it."""
+
+    number: int
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag="acknowledged"):
@@ -62,6 +83,8 @@ class Acknowledged(msgspec.Struct, frozen=True, tag="acknowledged"):
     id: str = ""  # Of the checkpoint or event.
     value: int = 0  # Of the counter, after an add.
     node: str = ""  # Who answered, as far as it is known.
+    at_s: float = 0.0
+    again: bool = False  # To whom it was resent by; not to the session that wrote it.
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -98,6 +121,7 @@ class Shown(msgspec.Struct, frozen=True, tag="shown"):
     value: int = 0
     whole: bool = True
     node: str = ""
+    at_s: float = 0.0
 
     @property
     def place(self) -> Place:
@@ -135,7 +159,7 @@ class SeenCursor(msgspec.Struct, frozen=True, tag="seen-cursor"):
     cursor: bytes
 
 
-Event = Opening | Opened | Invoked | Acknowledged | Failed | Refused | Shown | LetGo | SeenId | SeenValue | SeenCursor
+Event = Opening | Opened | Invoked | Resent | Acknowledged | Failed | Refused | Shown | LetGo | SeenId | SeenValue | SeenCursor
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Event)
@@ -167,11 +191,14 @@ class History:
         self.writes: dict[int, Invoked] = {}
         self.acknowledged: dict[int, Acknowledged] = {}
         self.failed: dict[int, Failed] = {}
+        self.answers: defaultdict[int, list[Acknowledged]] = defaultdict(list)  # Of each write, one by attempt.
         self.seen_ids: defaultdict[Place, set[str]] = defaultdict(set)
         self.seen_values: defaultdict[Place, int] = defaultdict(int)
         self.seen_numbers: defaultdict[Place, set[int]] = defaultdict(set)
         self.seen_vectors: defaultdict[str, VersionVector] = defaultdict(VersionVector)  # By the journal's name.
         self.origins: list[str] = []
+        self._attempts: Counter[int] = Counter()  # Those that were not refused with nothing written.
+        self._shared: set[Place] = set()  # Registers with several writers.
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         for event in events:
             self.note(event)
@@ -185,8 +212,14 @@ class History:
     @property
     def unknown(self) -> list[Invoked]:
         """Writes that may or may not have happened."""
-        failed = {number for number, failure in self.failed.items() if failure.written == "no"}
-        return [write for number, write in self.writes.items() if number not in self.acknowledged and number not in failed]
+        return [write for number, write in self.writes.items() if number not in self.acknowledged and self._attempts[number]]
+
+    @property
+    def refused(self) -> list[Invoked]:
+        """Writes of which every attempt ended with an error that says that nothing was written."""
+        return [
+            write for number, write in self.writes.items() if number not in self.acknowledged and not self._attempts[number]
+        ]
 
     @property
     def next_number(self) -> int:
@@ -197,11 +230,18 @@ class History:
         match event:
             case Invoked():
                 self.writes[event.number] = event
+                self._attempts[event.number] += 1
+                if event.over is not None:
+                    self._shared.add(event.place)
+            case Resent():
+                self._attempts[event.number] += 1
             case Acknowledged():
-                self.acknowledged[event.number] = event
+                self.acknowledged.setdefault(event.number, event)
+                self.answers[event.number].append(event)
                 self._wake()
             case Failed():
                 self.failed[event.number] = event
+                self._attempts[event.number] -= event.written == "no"
             case SeenId():
                 self.seen_ids[Place(event.kind, event.name)].add(event.id)
             case SeenValue():
@@ -220,6 +260,8 @@ class History:
                 self.seen_ids[shown.place].update(shown.ids)
             case "append" | "edit":
                 self.seen_numbers[shown.place].update(shown.numbers)
+            case "assign" if shown.place in self._shared:
+                self.seen_numbers[shown.place].update(shown.numbers)
             case "assign":
                 self._see_value(shown.place, max(shown.numbers, default=0))
             case "add":
@@ -227,6 +269,26 @@ class History:
 
     def _see_value(self, place: Place, value: int) -> None:
         self.seen_values[place] = max(self.seen_values[place], value)
+
+    def amount(self, number: int) -> int:
+        """What an add adds."""
+        return self.writes[number].by or amount(number)
+
+    def is_held(self, place: Place, number: int, held: Collection[int]) -> bool:
+        """Whether a register that holds these values holds this one, or what replaced it.
+
+        Values of a sole writer only grow. One that shares its register replaces what it had seen, and nothing else.
+        """
+        if number in held:
+            return True
+        if place not in self._shared:
+            return max(held, default=0) > number
+        refused = {write.number for write in self.refused}
+        return any(
+            number in write.over
+            for write in self.writes.values()
+            if write.place == place and write.over and write.number not in refused
+        )
 
     async def grown(self, acknowledgements: int) -> None:
         """Return once that many more writes were acknowledged."""

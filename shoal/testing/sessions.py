@@ -31,10 +31,10 @@ def check_sessions(history: History, found: Found) -> None:
     Raises:
         InvariantViolated: a session was shown less than it had seen or written; each loss is told once.
     """
-    audit = _Audit(found.parents)
+    audit = _Audit(history, found.parents)
     for event in history.events:
         match event:
-            case Acknowledged():
+            case Acknowledged(again=False):
                 audit.acknowledged(history.writes[event.number], event)
             case Shown():
                 audit.shown(event)
@@ -55,8 +55,9 @@ class _Owed:
 
 
 class _Audit:
-    def __init__(self, parents: Parents) -> None:
+    def __init__(self, history: History, parents: Parents) -> None:
         self.broken: list[str] = []
+        self._history = history
         self._parents = parents
         self._owed: dict[tuple[str, Place], _Owed] = {}
 
@@ -88,10 +89,8 @@ class _Audit:
                 missing = [owed.value] if shown.value < owed.value else []
                 owed.value = shown.value
             case "assign":
-                # One writer whose values grow: what took a value's place is greater.
-                greatest = max(shown.numbers, default=0)
-                missing = [number for number in owed.numbers if number > greatest]
-                owed.numbers = {greatest}
+                missing = [each for each in sorted(owed.numbers) if not self._history.is_held(shown.place, each, shown.numbers)]
+                owed.numbers = set(shown.numbers)
             case "append" | "edit":
                 visible = set(shown.numbers) if shown.whole else owed.shown | set(shown.numbers)
                 missing = sorted(owed.numbers - visible)
