@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, Protocol
 from zlib import crc32
 
 from shoal.errors import StoreCorrupt
@@ -25,17 +25,34 @@ from shoal.testing.simulation.trace import Trace
 _CORRUPT_OF = 3  # One row of so many.
 
 
+class Watcher(Protocol):
+    """Who is told at once what becomes of a disk; must not raise."""
+
+    def mounted(self, storage: MemoryStorage, /) -> None:
+        """A life begins on what is there."""
+        ...
+
+    def wrote(self, rows: Mapping[bytes, bytes | None], /) -> None: ...
+
+    def synced(self) -> None:
+        """All that was written is durable now."""
+        ...
+
+
 class Disk:
     """What is in the machine, whoever runs on it. `slow_s` is what a sync takes on top of what is usual."""
 
     def __init__(self) -> None:
         self.slow_s = 0.0
+        self.watchers: list[Watcher] = []
         self.corrupt: set[bytes] = set()  # Keys; looked up only.
         self._storage = MemoryStorage()
 
     def mount(self, life: Incarnation, *, points: CrashPoints, trace: Trace) -> SimulatedDisk:
         """A storage for one incarnation. Nobody else may be running on it."""
         self._storage = self._storage.left_by_crash(None)
+        for watcher in self.watchers:
+            watcher.mounted(self._storage)
         return SimulatedDisk(self, self._storage, life=life, points=points, trace=trace)
 
     def crash(self, keep: int | None) -> None:
@@ -110,6 +127,8 @@ class SimulatedDisk:
             self._points.passed("snapshot")
         number = self._storage.write(rows, ranges)
         self._disk.corrupt.difference_update(rows)
+        for watcher in self._disk.watchers:
+            watcher.wrote(rows)
         self._trace.note(self._life.name, "writes", f"{number}: {len(rows)} rows {_checksum(rows):08x}")
         if holds_snapshot:
             self._points.passed("snapshot")
@@ -119,6 +138,8 @@ class SimulatedDisk:
         self._life.check()
         self._points.passed("appended")
         number = self._storage.sync()
+        for watcher in self._disk.watchers:
+            watcher.synced()
         self._trace.note(self._life.name, "syncs", number)
         self._points.passed("synced")
         return number
