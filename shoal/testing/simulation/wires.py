@@ -25,7 +25,7 @@ from zlib import crc32
 
 from shoal.cluster import messages
 from shoal.cluster.peering import Identity
-from shoal.errors import Disconnected, ShoalError, Unavailable
+from shoal.errors import Disconnected, ShoalError
 from shoal.testing.simulation.incarnation import Fenced
 from shoal.testing.simulation.network import REORDERED_S, Network
 from shoal.testing.simulation.sockets import PATIENCE
@@ -150,25 +150,29 @@ class Wire:
 
     def sever(self) -> None:
         """It is lost, and what is under way as well; what the target is taking it still takes. Twice is allowed."""
-        self._inbox.clear()
+        self._part()
         self._held.clear()
-        self._end()
+        self._inbox.clear()
+        self._put(None)
 
     def drain(self) -> None:
         """Its sender is gone: what is under way arrives, and then it ends."""
         due = max(self._last_due, self._network.now() + REORDERED_S)
-        asyncio.get_running_loop().call_at(due, self._end)
+        asyncio.get_running_loop().call_at(due, self._drained)
 
     def lose_soon(self) -> None:
         """Its target is gone, which the sender's machine hears a moment later."""
         asyncio.get_running_loop().call_later(self._network.delay_s(self._random), self.sever)
 
-    def _end(self) -> None:
+    def _drained(self) -> None:
+        self._part()
+        self._put(None)
+
+    def _part(self) -> None:
         if not self.broken.is_set():
             self._wiring.trace.note(self.ends[0], "loses its link to", self.ends[1])
             self.broken.set()
             self._network.remove(self._line)
-            self._put(None)
 
     # ── at the target ─────────────────────────────────────────────────────────
 
@@ -229,7 +233,7 @@ class Dialler:
     async def _dial(self) -> tuple[Identity, Wire]:
         """
         Raises:
-            Disconnected: it cannot be reached. Unavailable: it stops.
+            Disconnected: it cannot be reached, or is about to stop.
             ShoalError: it does not take this node.
         """
         source, target = self._source, self._target
@@ -239,7 +243,7 @@ class Dialler:
         if not target.up:
             raise Disconnected("nobody listens there")
         if target.stopping:
-            raise Unavailable("it is stopping")
+            raise Disconnected("it takes no links any more")
         life, identity = target.life, target.peer.identity()
         self._admit()
         reached = await self._network.travel(target.name, source.name, self._random)
