@@ -168,8 +168,10 @@ def _collecting_only_afterwards() -> Iterator[None]:
     """When the collector runs hangs on what ran before, and what it closes could be seen in the run."""
     was_enabled = gc.isenabled()
     gc.disable()
+    gc.freeze()  # Then it looks at what the run left, and not at all modules.
     try:
         yield
     finally:
+        gc.unfreeze()
         if was_enabled:
             gc.enable()
