@@ -14,14 +14,14 @@ import os
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
 from shoal.testing.simulation.drawing import draw
 from shoal.testing.simulation.execution import Outcome, execute
-from shoal.testing.simulation.judge import Violation
 from shoal.testing.simulation.plan import Plan, to_json
+from shoal.testing.simulation.violation import Violation
 
 TWICE_EVERY = 100
 AHEAD = 8
@@ -52,8 +52,8 @@ def cases_of(seeds: Iterable[int], *, profile: str) -> Iterator[Case]:
         yield Case(str(seed), draw(seed, profile=profile), twice=nth % TWICE_EVERY == 0)
 
 
-def run_all(cases: Iterable[Case], *, jobs: int) -> Iterator[Result]:
-    """Run each case, `jobs` at a time; to leave the iterator is to run no more."""
+def run_all(cases: Iterable[Case], *, jobs: int) -> Generator[Result, None, None]:
+    """Run each case, `jobs` at a time; to close the generator is to run no more."""
     if jobs == 1:
         yield from map(run_case, cases)
         return

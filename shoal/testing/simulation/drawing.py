@@ -15,6 +15,7 @@ from random import Random
 from typing import NamedTuple, get_args
 
 from shoal.errors import InvalidValue
+from shoal.protocol.requests import Durability
 from shoal.testing.simulation.plan import (
     Act,
     ActKind,
@@ -218,6 +219,15 @@ def _faults(random: Random, nodes: int, duration_s: float, wanted: Profile) -> l
 
 
 # ── acts ──────────────────────────────────────────────────────────────────────
+
+
+_DURABILITIES: list[list[Durability]] = [
+    ["local"],
+    ["local", "quorum"],
+    ["quorum"],
+    ["memory", "local"],
+    ["memory", "quorum", "all"],
+]
 
 
 def _acts(random: Random, agents: int, duration_s: float, wanted: Profile) -> list[Act]:

@@ -23,10 +23,11 @@ from structlog.testing import capture_logs
 
 from shoal.testing.simulation.agents import Agents
 from shoal.testing.simulation.cluster import SimulatedCluster
-from shoal.testing.simulation.judge import Violation, judge
+from shoal.testing.simulation.judge import judge
 from shoal.testing.simulation.loop import Stalled, TooLong, run
 from shoal.testing.simulation.plan import Act, Fault, Plan
 from shoal.testing.simulation.trace import Trace
+from shoal.testing.simulation.violation import Violation
 
 Patch = Callable[[], AbstractContextManager[Any]]
 """Plants a bug in the program while its context is open."""
@@ -156,7 +157,7 @@ class _Run:
 
     def _violated(self, invariant: str, text: str) -> None:
         self.violations.append(Violation(invariant, text))
-        self.trace.mark("-", f"VIOLATED {invariant}:", text.splitlines()[-1])
+        self.trace.mark("-", f"violated {invariant}:", text.splitlines()[-1])
 
 
 def _told(error: BaseException) -> str:
