@@ -107,7 +107,7 @@ class SimulatedCluster:
         for host in self.hosts.values():
             host.start()
         for fault in self._plan.faults:
-            if isinstance(fault, Restore):
+            if isinstance(fault, Restore) and fault.node in self.hosts:
                 self._loop.call_at(fault.copied_at, self._copy, fault)
         return self
 

@@ -28,6 +28,9 @@ DELAY_S = 0.0003, 0.003
 REORDERED_S = 0.05
 """How much a message is delayed at most that others overtake."""
 
+APART_S = 1e-6
+"""Between two messages of one line that keep their order: timers of one moment run in any."""
+
 Passage = Literal["open", "held", "lost"]
 
 

@@ -19,7 +19,7 @@ from random import Random
 from aiohttp import ClientConnectionResetError, WSCloseCode, WSMessage, WSMessageTypeError, WSMsgType
 
 from shoal.testing.simulation.incarnation import Incarnation
-from shoal.testing.simulation.network import Network
+from shoal.testing.simulation.network import APART_S, Network
 
 WINDOW_BYTES = 1 << 20
 """Under way and not taken by the other end; past it a sender waits, as it would for a socket buffer."""
@@ -168,7 +168,7 @@ class SimulatedSocket:
 
     def _pass(self, message: WSMessage) -> None:
         now = self._network.now()
-        self._last_due = max(self._last_due, now + self._network.delay_s(self._random))
+        self._last_due = max(self._last_due + APART_S, now + self._network.delay_s(self._random))
         asyncio.get_running_loop().call_at(self._last_due, self.other._arrive, message)
 
     def _arrive(self, message: WSMessage) -> None:

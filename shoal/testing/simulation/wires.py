@@ -27,7 +27,7 @@ from shoal.cluster import messages
 from shoal.cluster.peering import Identity
 from shoal.errors import Disconnected, ShoalError
 from shoal.testing.simulation.incarnation import Fenced
-from shoal.testing.simulation.network import REORDERED_S, Network
+from shoal.testing.simulation.network import APART_S, REORDERED_S, Network
 from shoal.testing.simulation.sockets import PATIENCE
 from shoal.testing.simulation.trace import Trace
 
@@ -111,7 +111,7 @@ class Wire:
         if self._network.is_overtaken(self._random):
             due += self._random.uniform(0.0, REORDERED_S)
         else:
-            due = self._last_due = max(due, self._last_due)
+            due = self._last_due = max(due, self._last_due + APART_S)
         asyncio.get_running_loop().call_at(due, self._arrive, message)
 
     # ── under way ─────────────────────────────────────────────────────────────
