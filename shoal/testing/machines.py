@@ -1,0 +1,190 @@
+"""The nodes that an agent under test works on: real ones, over memory, in virtual time.
+
+Laws:
+- A power cut takes effect at once: from that moment nothing more becomes durable, is
+  answered or leaves the machine. What was not synced is gone.
+- The network delays and loses nothing, but with the machine that is at its end.
+  An agent's restart takes long enough for it to be quiet again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+from typing import TypeVar
+
+from shoal.client.connection import Connection
+from shoal.client.store import Store
+from shoal.cluster.peering import Peer
+from shoal.config import Config
+from shoal.errors import ShoalError
+from shoal.node.environment import Environment
+from shoal.node.node import Node
+from shoal.protocol.requests import Durability
+from shoal.protocol.session import Session
+from shoal.storage.memory import MemoryStorage
+from shoal.testing.lives import Errands
+
+T = TypeVar("T")
+
+START_MS = 1_700_000_000_000
+TRIP_S = 0.000_5  # From a client or node to a node.
+SYNC_S = 0.002
+RESTART_S = 1.0
+CONVERGED_S = 60.0  # At most, until all nodes hold the same.
+
+
+class Machine:
+    """`errands` are the requests under way here. It is up, unless `node` is None."""
+
+    def __init__(self, name: str, *, config: Config, seed: int) -> None:
+        self.name = name
+        self.config = config
+        self.errands = Errands()
+        self.node: Node | None = None
+        self._seed = seed
+        self._openings = 0
+        self._storage = MemoryStorage()
+        self._dead: list[Node] = []
+        self._environment = self._surroundings()
+
+    def start(self) -> Node:
+        self._openings += 1
+        self._environment = self._surroundings()
+        self.node = Node(self._storage, config=self.config, environment=self._environment)
+        return self.node
+
+    def cut_power(self) -> None:
+        """At once; `bury` what is left, later."""
+        self._storage = self._storage.crash(0)
+        self.errands.drop()
+        if self.node is not None:
+            self._dead.append(self.node)
+        self.node = None
+
+    async def bury(self) -> None:
+        for node in self._dead:
+            with suppress(ShoalError):  # Its storage is dead.
+                await node.stop()
+        self._dead.clear()
+
+    async def stop(self) -> None:
+        await self.bury()
+        if self.node is not None:
+            await self.node.stop()
+
+    def store(self, session: Session, durability: Durability) -> Store:
+        environment = self._environment
+        connection = Connection(session, self.config, durability, environment.now_ms, environment.entropy)
+        return Store(connection, close=session.close)
+
+    def _surroundings(self) -> Environment:
+        # A text seeds alike in every process.
+        random = Random(f"{self._seed}/{self.name}/{self._openings}")
+        time = asyncio.get_running_loop().time
+        return Environment(
+            now_ms=lambda: START_MS + int(time() * 1000),
+            monotonic=time,
+            entropy=random.randbytes,
+            run_blocking=_after_a_sync,
+            close=lambda: None,
+        )
+
+
+async def _after_a_sync(function: Callable[[], T], /) -> T:
+    await asyncio.sleep(SYNC_S)
+    return function()
+
+
+class Machines:
+    """`count` of them, all linked. Use as an asynchronous context."""
+
+    def __init__(self, count: int, *, seed: int) -> None:
+        names = [f"n{number + 1}:1" for number in range(count)]
+        join = ",".join(names) if count > 1 else ""
+        self._all = [Machine(name, config=Config(advertise=name, join=join), seed=seed) for name in names]
+        self._wires: dict[tuple[str, str], _Wire] = {}
+
+    async def __aenter__(self) -> Machines:
+        self.start_all()
+        await self.converged()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for wire in list(self._wires.values()):
+            wire.cut()
+        for machine in self._all:
+            await machine.stop()
+
+    def for_life(self, number: int) -> Machine:
+        """An agent that is started again finds itself on the next machine that is up."""
+        up = [machine for machine in self._all if machine.node is not None]
+        return self._all[number % len(self._all)] if len(up) == len(self._all) else up[number % len(up)]
+
+    def cut_power(self, machine: Machine) -> None:
+        for pair in [pair for pair in self._wires if machine.name in pair]:
+            self._wires.pop(pair).cut()
+        machine.cut_power()
+
+    async def bury(self) -> None:
+        """See to what the power cuts left. Alone, a machine is started again; with others they stay down."""
+        for machine in self._all:
+            await machine.bury()
+        if len(self._all) == 1:
+            self.start_all()
+
+    def start_all(self) -> None:
+        for machine in self._all:
+            if machine.node is None:
+                machine.start()
+        for source in self._all:
+            for target in self._all:
+                if source is not target and (source.name, target.name) not in self._wires:
+                    self._wires[source.name, target.name] = _Wire(_peer(source), _peer(target), address=target.name)
+
+    async def converged(self) -> None:
+        """Return once all hold the same.
+
+        Raises:
+            TimeoutError: they do not within `CONVERGED_S`.
+        """
+        peers = [machine.node.replicator for machine in self._all if machine.node is not None]
+        async with asyncio.timeout(CONVERGED_S):
+            while len({peer.quorum.view().digest for peer in peers if peer is not None}) > 1:  # noqa: ASYNC110
+                await asyncio.sleep(SYNC_S)
+
+
+def _peer(machine: Machine) -> Peer:
+    assert machine.node is not None
+    assert machine.node.replicator is not None
+    return machine.node.replicator
+
+
+class _Wire:
+    """One direction of a link: an `Outlet` of its sender."""
+
+    waiting_bytes = 0  # It takes all.
+
+    def __init__(self, source: Peer, target: Peer, *, address: str) -> None:
+        self.address = address
+        self._source, self._target = source, target
+        self._messages: asyncio.Queue[bytes] = asyncio.Queue()
+        self._task = asyncio.get_running_loop().create_task(self._carry())
+        target.admit(source.identity())
+        source.linked(target.identity(), self)
+
+    def offer(self, message: bytes, /) -> bool:
+        self._messages.put_nowait(message)
+        return True
+
+    async def _carry(self) -> None:
+        while True:
+            message = await self._messages.get()
+            await asyncio.sleep(TRIP_S)
+            await self._target.received(self._source.identity(), message)
+
+    def cut(self) -> None:
+        self._task.cancel()
+        self._source.unlinked(self._target.identity(), self)

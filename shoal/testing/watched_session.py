@@ -1,0 +1,68 @@
+"""A session whose client can be killed at every request.
+
+Laws:
+- A request that has left goes on at the node when its client dies.
+- A write passes three points: before it leaves, once it is carried out and nobody
+  has been told, and once the answer is there. A read changes nothing: it passes
+  the first and the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import AnyReply, AnyRequest, Batch, Durability, Push, Request, Subscription, Write
+from shoal.protocol.session import Session
+from shoal.testing.lives import Errands, Life
+from shoal.testing.machines import TRIP_S
+
+
+class WatchedSession:
+    """A `Session` that belongs to a life; `errands` are the node's, which outlive it."""
+
+    def __init__(self, session: Session, life: Life, errands: Errands) -> None:
+        self._session = session
+        self._life = life
+        self._errands = errands
+
+    @property
+    def bookmark(self) -> Bookmark:
+        return self._session.bookmark
+
+    async def call(
+        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> AnyReply:
+        what = told_request(request)
+        await self._life.reach(f"before {what} was sent")
+        reply = await self._errands.run(self._carried_out(request, key, durability, stale=stale))
+        if isinstance(request, Write):
+            await self._life.reach(f"after {what} was carried out, before its answer came")
+        await asyncio.sleep(TRIP_S)
+        await self._life.reach(f"after the answer to {what}")
+        return reply
+
+    async def _carried_out(self, request: AnyRequest, key: str | None, durability: Durability, *, stale: bool) -> AnyReply:
+        await asyncio.sleep(TRIP_S)
+        return await self._session.call(request, key=key, durability=durability, stale=stale)
+
+    @asynccontextmanager
+    async def subscribe(self, subscription: Subscription, /) -> AsyncIterator[AsyncIterator[Push]]:
+        """Passes no point: it changes nothing, and what is read by it is read by requests too."""
+        await self._life.go_on()
+        async with self._session.subscribe(subscription) as pushes:
+            yield pushes
+
+    async def close(self) -> None:
+        await self._life.go_on()
+
+
+def told_request(request: Request) -> str:
+    """What it asks, of what: "save crew/planner"."""
+    if isinstance(request, Batch):
+        return f"batch of {', '.join(map(told_request, request.writes))}"
+    tag = type(request).__struct_config__.tag
+    fields = [str(getattr(request, field)) for field in type(request).__struct_fields__[:2]]
+    return f"{tag} {'/'.join(fields)}".rstrip()
