@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Any
+
+import pycrdt
 
 from shoal import values
 from shoal.crdt.document import LiveDocument
 from shoal.protocol import requests
 from shoal.protocol.requests import ObjectKind
 from shoal.protocol.session import Session
-from shoal.testing.agents import SPACE, channels_of, event_of, numbers_of, written_in
+from shoal.testing.agents import ROOT, SPACE, channels_of, event_of, numbers_of
 from shoal.testing.history import Place
+
+LISTED, TOLD = "listed", "told"
+"""The root array and the root text of a document in which each edit leaves its number as well."""
 
 DAMAGED = -1
 """Stands for the number of an entry whose content is not what any write would have written."""
@@ -72,7 +78,7 @@ async def find(session: Session) -> Found:
     for name in await _names(session, "document"):
         state = await session.call(requests.ReadDocument(SPACE, name))
         assert isinstance(state, requests.DocumentState)
-        found.documents[name] = written_in(state.update)
+        found.documents[name] = written_in(state)
         found.forms[name] = sha256(_rebuilt(state).canonical()).hexdigest()
     return found
 
@@ -133,6 +139,32 @@ async def _journal(session: Session, thread: str) -> dict[str, int]:
 def _number_of(channels: Mapping[str, bytes]) -> int:
     number = values.decode(channels["step"]) if "step" in channels else DAMAGED
     return number if channels == channels_of(number) else DAMAGED
+
+
+def written_in(state: requests.DocumentState) -> list[int]:
+    """The numbers that a document holds."""
+    doc: pycrdt.Doc[Any] = pycrdt.Doc()
+    doc.apply_update(state.update)
+    roots: dict[str, Any] = {
+        ROOT: doc.get(ROOT, type=pycrdt.Map),
+        LISTED: doc.get(LISTED, type=pycrdt.Array),
+        TOLD: doc.get(TOLD, type=pycrdt.Text),
+    }
+    return numbers_in({name: root.to_py() for name, root in roots.items()})
+
+
+def numbers_in(content: Mapping[str, Any]) -> list[int]:
+    """The numbers in a document's content. If the array and the text are used they must hold the same: an edit is one."""
+    numbers = _ints(content.get(ROOT) or ())
+    listed = _ints(content.get(LISTED) or ())
+    told = _ints((content.get(TOLD) or "").split(";")[:-1])
+    if (listed or told) and not sorted(numbers) == sorted(listed) == sorted(told):
+        numbers.append(DAMAGED)
+    return numbers
+
+
+def _ints(written: Iterable[Any]) -> list[int]:
+    return [int(each) if isinstance(each, float) or str(each).isdigit() else DAMAGED for each in written]
 
 
 def _rebuilt(state: requests.DocumentState) -> LiveDocument:

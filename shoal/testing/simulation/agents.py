@@ -1,0 +1,103 @@
+"""The agents of a plan: real clients that carry out its acts, and note all they do and are shown.
+
+Laws:
+- Agent i is one session that prefers node i, and goes to the others when that fails it.
+- It does one thing at a time with the objects of one name, and many things otherwise:
+  an act on a name that it is busy with is skipped.
+- What all agents see is one history; it is the same in every run of the plan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from shoal.protocol.requests import Durability
+from shoal.testing.history import History
+from shoal.testing.simulation.client import Client
+from shoal.testing.simulation.desk import Desk
+from shoal.testing.simulation.ledger import Ledger
+from shoal.testing.simulation.plan import Act, Plan
+from shoal.testing.simulation.probing import probes
+from shoal.testing.simulation.record import Record
+from shoal.testing.simulation.trace import Trace
+from shoal.testing.simulation.violation import Violation
+from shoal.transport.session import RemoteSession
+
+if TYPE_CHECKING:
+    from shoal.testing.simulation.cluster import SimulatedCluster
+
+
+class Agents:
+    """Made once the cluster's nodes are up; `finish` comes last. `ledger` watches every disk of the cluster."""
+
+    def __init__(self, cluster: SimulatedCluster, plan: Plan, *, trace: Trace) -> None:
+        self.plan = plan
+        self.record = Record(trace, asyncio.get_running_loop().time)
+        self.ledger = Ledger(self.record.violated)
+        self._cluster = cluster
+        self._trace = trace
+        for host in cluster.hosts.values():
+            host.disk.watchers.append(self.ledger.shelf(host.name, host.disk.copy()))
+        self._clients = [self._client(number) for number in range(plan.agents)]
+        self._desks: dict[tuple[int, str], Desk] = {}
+        self._probes = [asyncio.create_task(probe.made(self._cluster, self.record)) for probe in probes(plan)]
+
+    def _client(self, number: int) -> Client:
+        names = self.plan.names
+        first = number % len(names)
+        random = self.plan.random_for(f"client/{number}")
+        return Client(self._cluster, names[first:] + names[:first], name=f"agent-{number}", random=random)
+
+    @property
+    def history(self) -> History:
+        return self.record.history
+
+    @property
+    def sessions(self) -> dict[str, RemoteSession]:
+        """By the agent's name."""
+        return {client.name: client.session for client in self._clients}
+
+    @property
+    def violations(self) -> list[Violation]:
+        """What was seen to be broken as it happened."""
+        return self.record.violations
+
+    async def act(self, act: Act) -> None:
+        """Carry out one act, unless its agent is busy with the objects of that name, or there is no such agent."""
+        if act.agent >= len(self._clients):
+            return
+        desk = self._desk(act)
+        if desk.busy:
+            self._trace.note(f"agent-{act.agent}", "is busy with", act.name)
+            return
+        desk.busy = True
+        try:
+            await desk.act(act, self.plan.random_for(f"act/{act.agent}/{act.at}/{act.kind}/{act.name}"))
+        finally:
+            desk.busy = False
+
+    def _desk(self, act: Act) -> Desk:
+        place = act.agent, act.name
+        if place not in self._desks:
+            self._desks[place] = Desk(
+                self._clients[act.agent],
+                name=act.name,
+                durability=act.durability,
+                record=self.record,
+                ledger=self.ledger,
+                quorum=self._needed,
+            )
+        return self._desks[place]
+
+    def _needed(self, durability: Durability) -> int:
+        """How many nodes hold what was acknowledged so."""
+        return {"memory": 0, "local": 1, "quorum": self.plan.nodes // 2 + 1, "all": self.plan.nodes}[durability]
+
+    async def finish(self) -> None:
+        """Write what waits in mirrors, and close every session. No act is under way any more."""
+        await asyncio.gather(*self._probes)
+        for desk in self._desks.values():
+            await desk.close()
+        for client in self._clients:
+            await client.session.close()

@@ -1,0 +1,399 @@
+"""One agent's work on the objects of one name: every kind of act, through the public handles.
+
+Laws:
+- One thing at a time. All objects of one name share a partition, so that what their
+  session has seen of one it is owed of the others.
+- What a read shows is noted as it was shown; an error is noted with what it says of
+  the write. A node that is behind is asked again, or let go of, by chance; it is
+  never read from unasked.
+- Objects under keys of users (`{name}/keyed`) are judged by what is there in the end
+  alone: which of two payloads of one key counts may change, until all have met.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from random import Random
+
+from shoal.client.connection import Connection
+from shoal.client.document import Document
+from shoal.client.retrying import is_transient
+from shoal.client.store import Space
+from shoal.cluster.partition import partition_of
+from shoal.errors import BookmarkLost, KeyReused, NotFound, SessionBehind, ShoalError
+from shoal.protocol import requests
+from shoal.protocol.requests import NO_HEAD, Durability, Write
+from shoal.testing.agents import ROOT, SPACE, content_of, state_of
+from shoal.testing.found import LISTED, TOLD, numbers_in
+from shoal.testing.history import Invoked, Shown, WriteKind, amount
+from shoal.testing.simulation.client import Client, Sender, Sent, Watched, now_ms
+from shoal.testing.simulation.ledger import Ledger
+from shoal.testing.simulation.plan import Act, ActKind
+from shoal.testing.simulation.record import Record
+
+SCRATCH = "scratch"
+"""The root map of a document in which entries are replaced and deleted."""
+
+_KEYS = 3  # So many keys of users are in use with one object: agents meet.
+_AGAIN_S = 0.05  # Within this time a client sends again what it has no answer to, or after it has failed.
+
+
+class Desk:
+    """`durability` is that of the document's mirror; `quorum` says how many nodes each durability needs."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        name: str,
+        durability: Durability,
+        record: Record,
+        ledger: Ledger,
+        quorum: Callable[[Durability], int],
+    ) -> None:
+        self.name = name
+        self.busy = False
+        self._client = client
+        self._durability: Durability = durability
+        self._record = record
+        self._ledger = ledger
+        self._quorum = quorum
+        self._sender = Sender(client)
+        connection = Connection(self._sender, client.config, durability, now_ms, client.random.randbytes)
+        self._space = Space(connection, SPACE)
+        self._keyed, self._batched = f"{{{name}}}/keyed", f"{{{name}}}/batch"
+        self._mirror: Document | None = None
+        self._has_forgone_sync = durability == "memory"  # Then what it was told need not be durable.
+        self._acts: dict[ActKind, Callable[[Act, Random], Awaitable[None]]] = {
+            "save": self._save,
+            "load": self._load,
+            "append": self._append,
+            "read-journal": self._read_journal,
+            "add": self._add,
+            "add-keyed": self._add_keyed,
+            "count": self._count,
+            "assign": self._assign,
+            "read-register": self._read_register,
+            "edit": self._edit,
+            "read-document": self._read_document,
+            "batch": self._batch,
+        }
+        self._take_handles()
+
+    def _take_handles(self) -> None:
+        """New ones: they have no position, and no context."""
+        self._thread = self._space.thread(self.name)
+        self._register = self._space.register(self.name)
+        self._values: list[int] | None = None  # Of the register, that its handle has seen.
+        self._head: str | None = None  # Loaded or saved last.
+        self._batch_head: str | None = None
+        self._cursor: bytes | None = None
+
+    async def act(self, act: Act, random: Random) -> None:
+        """Do one thing, and note all of it."""
+        self._has_forgone_sync |= act.durability == "memory"
+        try:
+            await self._acts[act.kind](act, random)
+        except (SessionBehind, BookmarkLost) as error:
+            if isinstance(error, BookmarkLost) or random.random() < 0.5:
+                await self._let_go(error)
+        except ShoalError:
+            pass  # It is noted.
+
+    async def close(self) -> None:
+        """Let the mirror write what it can."""
+        if self._mirror is not None:
+            with suppress(ShoalError):  # What it could not write is noted as unknown already.
+                await self._mirror.close()
+
+    # ── writes ────────────────────────────────────────────────────────────────
+
+    async def _save(self, act: Act, random: Random) -> None:
+        write = self._begin("save", self.name, act)
+        expected = self._head if random.random() < 0.15 else None
+
+        async def save() -> None:
+            saved = await self._thread.save(state_of(write.number), expect_head=expected, durability=act.durability)
+            self._head = saved.id
+
+        sent = await self._write(act, random, [write], save)
+        if sent is not None and random.random() < 0.1:
+            await self._misuse(sent, act)
+
+    async def _misuse(self, sent: Sent, act: Act) -> None:
+        """Send another request under a key that has written: it must be refused."""
+        write = self._begin("save", self.name, act)
+        request = requests.Save(SPACE, self.name, {"step": b"\x00"}, parent=self._head)
+        try:
+            reply = await self._sender.call(request, key=sent.key, durability=act.durability)
+        except ShoalError as error:
+            self._record.failed([write], error, who=self._client.name, node=self._client.at)
+            if not isinstance(error, KeyReused):
+                raise
+        else:
+            self._record.acknowledged([write], reply, who=self._client.name, node=self._client.at)
+            self._record.violated("5", f"{self._client.at} took key {sent.key} for another request than it stands for")
+
+    async def _append(self, act: Act, random: Random) -> None:
+        way = random.random()
+        key = f"event-{random.randrange(_KEYS)}" if way < 0.2 else ""
+        name = self._keyed if key else self.name
+        write = self._begin("append", name, act, key=key)
+        own_key = f"own-{write.number}" if way > 0.7 else None
+
+        async def append() -> None:
+            journal = self._space.thread(name).journal
+            await journal.append(content_of(write.number), key=key or own_key, durability=act.durability)
+
+        await self._write(act, random, [write], append)
+
+    async def _add(self, act: Act, random: Random) -> None:
+        write = self._begin("add", self.name, act)
+
+        async def add() -> None:
+            await self._space.counter(self.name).add(amount(write.number), durability=act.durability)
+
+        await self._write(act, random, [write], add)
+
+    async def _add_keyed(self, act: Act, random: Random) -> None:
+        """The same amount under the same key, whoever adds it; but for a few, which use a key twice."""
+        nth = random.randrange(_KEYS)
+        by = nth + (20 if random.random() < 0.2 else 10)
+        write = self._begin("add", self._keyed, act, key=f"add-{nth}", by=by)
+
+        async def add() -> None:
+            await self._space.counter(self._keyed).add(by, key=write.key, durability=act.durability)
+
+        await self._write(act, random, [write], add)
+
+    async def _assign(self, act: Act, random: Random) -> None:
+        if self._values is None:
+            await self._read_register(act, random)
+        seen = self._values or []
+        write = self._begin("assign", self.name, act, over=seen)
+
+        async def assign() -> None:
+            await self._register.set(write.number, durability=act.durability)
+
+        def learn(reply: object) -> None:
+            if isinstance(reply, requests.Assigned) and reply.siblings == 1:
+                self._values = [write.number]
+
+        await self._write(act, random, [write], assign, learn=learn)
+
+    async def _edit(self, act: Act, random: Random) -> None:
+        write = self._begin("edit", self.name, act)
+
+        async def edit() -> None:
+            if self._mirror is None:
+                self._mirror = await self._space.document(self.name)
+            edit_in(self._mirror, write.number)
+            await self._mirror.flush()
+
+        try:
+            await self._write(act, random, [write], edit, of=requests.Update)
+        except ShoalError as error:
+            if not is_transient(error) and self._mirror is not None:
+                mirror, self._mirror = self._mirror, None
+                with suppress(ShoalError):
+                    await mirror.close()
+            raise
+
+    async def _batch(self, act: Act, random: Random) -> None:
+        if self._batch_head is None:
+            async with self._reading(self._batched):
+                heads = (await self._space.thread(self._batched).heads()).get("main", [NO_HEAD])
+            self._batch_head = heads[0]
+        parent = self._batch_head
+        save = self._begin("save", self._batched, act)
+        writes = [save, *(self._begin(kind, self._batched, act, batch=save.number) for kind in ("append", "add"))]
+
+        async def commit() -> None:
+            async with self._space.batch(durability=act.durability) as batch:
+                thread = batch.thread(self._batched)
+                saved = thread.save(state_of(save.number), parent=parent)
+                thread.append(content_of(writes[1].number))
+                batch.counter(self._batched).add(amount(writes[2].number))
+            self._batch_head = saved.reply.id
+
+        await self._write(act, random, writes, commit)
+
+    def _begin(
+        self,
+        kind: WriteKind,
+        name: str,
+        act: Act,
+        *,
+        key: str = "",
+        by: int = 0,
+        over: list[int] | None = None,
+        batch: int = 0,
+    ) -> Invoked:
+        return self._record.invoked(
+            kind,
+            name,
+            session="" if key else self._client.name,
+            durability=self._durability if kind == "edit" else act.durability,
+            key=key,
+            by=by,
+            over=over,
+            batch=batch,
+            who=self._client.name,
+        )
+
+    async def _write(
+        self,
+        act: Act,
+        random: Random,
+        writes: Sequence[Invoked],
+        send: Callable[[], Awaitable[None]],
+        *,
+        of: type[Write] = Write,
+        learn: Callable[[object], None] = lambda reply: None,
+    ) -> Sent | None:
+        """Send what is noted in `writes`, and note what came of it; once more, meanwhile or afterwards, if the act says so."""
+        who = self._client.name
+        with self._sender.watching(of) as watched:
+            twin = asyncio.create_task(self._send_again(watched, writes, random)) if act.repeat else None
+            try:
+                await send()
+            except ShoalError as error:
+                self._record.failed(writes, error, who=who, node=self._client.at)
+                raise
+            else:
+                self._record.acknowledged(writes, watched.reply, who=who, node=self._client.at)
+                self._check_answer(writes[0].durability)
+                learn(watched.reply)
+            finally:
+                watched.end()
+                if twin is not None:
+                    await twin
+        sent = watched.sent.result()
+        self._check_copies(sent, writes[0].durability, who)
+        return sent
+
+    async def _send_again(self, watched: Watched, writes: Sequence[Invoked], random: Random) -> None:
+        """Send the same request with its key through another session, as a client does that has no answer."""
+        after = random.random() < 0.5
+        sent = await watched.sent
+        if sent is None:
+            return
+        if after:
+            await watched.over.wait()
+        await asyncio.sleep(random.uniform(0, _AGAIN_S))
+        # Which of its edits a mirror's update holds is known to the mirror alone: nothing is noted of it.
+        noted = [] if isinstance(sent.request, requests.Update) else writes
+        client = self._client.another(f"{self._client.name}'")
+        self._record.resent(noted, client.name)
+        try:
+            reply = await client.session.call(sent.request, key=sent.key, durability=sent.durability)
+        except ShoalError as error:
+            self._record.failed(noted, error, who=client.name, node=client.at)
+        else:
+            self._record.acknowledged(noted, reply, who=client.name, node=client.at, again=True)
+            self._check_copies(sent, sent.durability, client.name)
+        finally:
+            await client.session.close()
+
+    # ── reads ─────────────────────────────────────────────────────────────────
+
+    async def _load(self, act: Act, random: Random) -> None:
+        async with self._reading(self.name):
+            try:
+                found = await self._thread.load()
+            except NotFound:
+                self._show("save", self.name)
+                return
+            self._head = found.id
+            self._show("save", self.name, ids=list(found.heads))
+            number = found.state.get("step", 0)
+            if found.state != state_of(number):
+                self._record.violated(
+                    "10", f"{self._client.at} shows a checkpoint of {self.name} that nobody saved: {found.id}"
+                )
+
+    async def _read_journal(self, act: Act, random: Random) -> None:
+        after = None if random.random() < 0.25 else self._cursor
+        async with self._reading(self.name):
+            events = [event async for event in self._space.thread(self.name).journal.read(after=after)]
+            for event in events:
+                if event.event != content_of(event.event["number"]):
+                    self._record.violated("10", f"{self._client.at} shows an event of {self.name} that nobody appended")
+            self._show("append", self.name, numbers=[event.event["number"] for event in events], whole=after is None)
+            if events:
+                self._cursor = events[-1].cursor
+
+    async def _count(self, act: Act, random: Random) -> None:
+        await self._read_counter()
+
+    async def _read_counter(self, *, stale: bool = False) -> None:
+        async with self._reading(self.name):
+            self._show("add", self.name, value=await self._space.counter(self.name).value(stale=stale))
+
+    async def _read_register(self, act: Act, random: Random) -> None:
+        async with self._reading(self.name):
+            self._values = await self._register.siblings()
+            self._show("assign", self.name, numbers=self._values)
+
+    async def _read_document(self, act: Act, random: Random) -> None:
+        async with self._reading(self.name), await self._space.document(self.name) as document:
+            self._show("edit", self.name, numbers=numbers_in(document.to_py()))
+
+    def _show(
+        self,
+        kind: WriteKind,
+        name: str,
+        *,
+        ids: list[str] | None = None,
+        numbers: list[int] | None = None,
+        value: int = 0,
+        whole: bool = True,
+    ) -> None:
+        at_s = asyncio.get_running_loop().time()
+        self._record.shown(Shown(self._client.name, kind, name, ids or [], numbers or [], value, whole, self._client.at, at_s))
+        self._check_answer("local")
+
+    @asynccontextmanager
+    async def _reading(self, name: str) -> AsyncIterator[None]:
+        try:
+            yield
+        except ShoalError as error:
+            self._record.refused(self._client.name, name, error, self._client.at)
+            raise
+
+    async def _let_go(self, error: ShoalError) -> None:
+        """Go on from what the node has; if even that fails, the next act meets the error again."""
+        self._record.let_go(self._client.name, self.name, error)
+        self._take_handles()
+        with suppress(ShoalError):  # It is noted.
+            await self._read_counter(stale=True)
+
+    # ── what must be so at once ───────────────────────────────────────────────
+
+    def _check_answer(self, durability: Durability) -> None:
+        if self._has_forgone_sync or durability == "memory":
+            return
+        partition = partition_of(SPACE, self.name)
+        shown = self._client.session.bookmark.vector(partition)
+        self._ledger.answered(self._client.at, partition, shown, who=self._client.name)
+
+    def _check_copies(self, sent: Sent | None, durability: Durability, who: str) -> None:
+        if sent is not None:
+            self._ledger.copied(partition_of(SPACE, self.name), sent.key, self._quorum(durability), who=who)
+
+
+def edit_in(document: Document, number: int) -> None:
+    """Leave `number` in a map, an array and a text, and change what others left, all as one edit."""
+    written, listed, told = document.map(ROOT), document.array(LISTED), document.text(TOLD)
+    scratch = document.map(SCRATCH)
+    with document.transaction():
+        written[str(number)] = number
+        listed.append(number)
+        told.insert(len(told), f"{number};")
+        name = "xyz"[number % 3]
+        if name in scratch:
+            del scratch[name]
+        else:
+            scratch[name] = number

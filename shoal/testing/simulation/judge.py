@@ -1,0 +1,288 @@
+"""The verdict on a run: every promise that its end, or anything on the way to it, shows broken.
+
+Laws:
+- The cluster is healed by then. First every node must serve, and all must come to
+  hold the same, within bounds of virtual time; then everything is read from every
+  node through a session of its own, and from every disk, and held against all that
+  the clients were told.
+- Each check is told by the number of its invariant in docs/VERIFICATION.md. All are
+  made, whatever the others find.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from shoal.cluster.operation import Tip
+from shoal.crdt.rows import successor
+from shoal.errors import ShoalError
+from shoal.protocol.requests import Durability
+from shoal.storage import keys
+from shoal.storage.memory import MemoryStorage
+from shoal.testing import checkers
+from shoal.testing.checkers import DotLedger, InvariantViolated
+from shoal.testing.found import Found, find
+from shoal.testing.history import Failed, History, LetGo, Place, Refused
+from shoal.testing.replicas import check_replicas
+from shoal.testing.sessions import check_sessions
+from shoal.testing.simulation.client import Client
+from shoal.testing.simulation.ledger import Ledger
+from shoal.testing.simulation.owed import Losses, owed
+from shoal.testing.simulation.probing import ask
+from shoal.testing.simulation.violation import Violation
+
+if TYPE_CHECKING:
+    from shoal.testing.simulation.agents import Agents
+    from shoal.testing.simulation.cluster import SimulatedCluster
+    from shoal.testing.simulation.host import SimulatedNode
+
+__all__ = ["Violation", "judge"]
+
+CONVERGED_S_MAX = 60.0
+"""Healed, all nodes hold the same within this virtual time."""
+
+SERVES_S_MAX = 20.0
+"""Healed, every node takes a write within this virtual time."""
+
+READ_S_MAX = 60.0
+"""To read everything from one node."""
+
+_OF_THE_NODE = (keys.META, keys.SNAPSHOT)
+"""Tables that differ between nodes: who they are, and how far they have folded a document."""
+
+TO_BE_EXPECTED = frozenset(
+    (
+        "session-behind",
+        "bookmark-lost",
+        "overloaded",
+        "no-quorum",
+        "shutting-down",
+        "disconnected",
+        "outcome-unknown",
+        "unavailable",
+        "read-only",
+        "storage-full",
+        "store-corrupt",
+        "slow-consumer",
+        "not-ready",
+        "head-moved",
+        "key-reused",
+    )
+)
+"""What faults, and other agents, may let a client be told. Any other error is a promise broken."""
+
+
+async def judge(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:
+    """Everything that is broken, what was seen on the way included. No act is under way any more."""
+    await agents.finish()
+    found: list[Violation] = []
+    await _serves(cluster, agents, "local")
+    found += await _converges(cluster)
+    await _serves(cluster, agents, "quorum")
+    found += await _converges(cluster)
+    founds = {name: one for name in cluster.hosts if (one := await _read(cluster, agents, name, found)) is not None}
+    found += judged(agents.history, Losses(agents.plan), founds, agents.ledger)
+    found += _stored(cluster)
+    return [*agents.violations, *found]
+
+
+# ── once it is healed ─────────────────────────────────────────────────────────
+
+
+async def _serves(cluster: SimulatedCluster, agents: Agents, durability: Durability) -> None:
+    for name in cluster.hosts:
+        random = agents.plan.random_for(f"healed/{name}/{durability}")
+        client = Client(cluster, [name], name=f"healed-{name}", random=random)
+        await ask(client, agents.record, durability=durability, patience_s=SERVES_S_MAX)
+
+
+async def _converges(cluster: SimulatedCluster) -> list[Violation]:
+    try:
+        await cluster.converged(CONVERGED_S_MAX)
+    except TimeoutError:
+        held = "; ".join(f"{name} holds {_operations(host)}" for name, host in cluster.hosts.items())
+        return [Violation("4", f"healed, the nodes did not come to hold the same within {CONVERGED_S_MAX:g} s: {held}")]
+    return [
+        Violation("4", f"healed, and equal, {name} still has {what}")
+        for name, host in cluster.hosts.items()
+        for what in _waits(host)
+    ]
+
+
+def _operations(host: SimulatedNode) -> str:
+    if not host.up:
+        return "nothing, for it is down"
+    tips = host.disk.copy().scan(keys.VECTOR, successor(keys.VECTOR))
+    view = host.peer.quorum.view()
+    operations = sum(Tip.unpack(tip).sequence for _, tip in tips)
+    return f"{operations} operations, {view.early} early; {'; '.join(view.quarantined) or 'none quarantined'}"
+
+
+def _waits(host: SimulatedNode) -> Iterator[str]:
+    view = host.peer.quorum.view()
+    if view.early:
+        yield f"{view.early} operations that wait for others"
+    if host.node.writes_pending:
+        yield f"{host.node.writes_pending} writes that wait for the disk"
+
+
+async def _read(cluster: SimulatedCluster, agents: Agents, name: str, found: list[Violation]) -> Found | None:
+    client = Client(cluster, [name], name=f"judge-{name}", random=agents.plan.random_for(f"judge/{name}"))
+    try:
+        async with asyncio.timeout(READ_S_MAX):
+            return await find(client.session)
+    except (ShoalError, TimeoutError) as error:
+        found.append(Violation("9", f"healed, {name} cannot be read: {error!r}"))
+        return None
+    finally:
+        await client.session.close()
+
+
+# ── what clients were told ────────────────────────────────────────────────────
+
+
+def judged(history: History, losses: Losses, founds: dict[str, Found], ledger: Ledger) -> list[Violation]:
+    """What was found on each node, held against what the clients were told."""
+    due = owed(history, losses)
+    checks: list[tuple[str, Callable[[], None]]] = []
+    for name, found in founds.items():
+        for held_to, check in _ON_EACH_NODE:
+            checks.append((name, partial(check, due if held_to == "due" else history, found)))
+    checks += [
+        ("", lambda: check_replicas(founds)),
+        ("", lambda: check_sessions(history, Found(parents=dict(ledger.parents)))),
+        ("", lambda: check_repeats(history)),
+        ("", lambda: check_shown(history, ledger)),
+        ("", lambda: check_errors(history)),
+    ]
+    return [violation for name, check in checks for violation in _broken(name, check)]
+
+
+def _broken(node: str, check: Callable[[], None]) -> Iterator[Violation]:
+    try:
+        check()
+    except InvariantViolated as violated:
+        where = f" on {node}" if node else ""
+        for culprit in violated.culprits:
+            yield Violation(violated.invariant, f"{violated.what}{where}: {culprit}")
+
+
+def check_batches(history: History, found: Found) -> None:
+    """A batch is there whole or not at all.
+
+    Raises:
+        InvariantViolated: some of its writes are there, and others are not.
+    """
+    torn = []
+    for name in {write.name for write in history.writes.values() if write.batch}:
+        saved = set(found.numbers(Place("save", name)))
+        appended = set(found.numbers(Place("append", name)))
+        added = 0
+        for write in history.writes.values():
+            if write.batch and write.name == name and write.kind == "append":
+                if (write.number in appended) != (write.batch in saved):
+                    torn.append(f"of the batch of save {write.batch} of {name} only one of save and append is there")
+            elif write.batch and write.name == name and write.batch in saved:
+                added += history.amount(write.number)
+        if found.counters.get(name, 0) != added:
+            torn.append(f"counter {name} holds {found.counters.get(name, 0)}, and the batches that are there added {added}")
+    if torn:
+        raise InvariantViolated("6", "a batch is there in part", torn)
+
+
+def check_repeats(history: History) -> None:
+    """
+    Raises:
+        InvariantViolated: one save, sent again with its key, was answered with two checkpoints.
+    """
+    two = [
+        f"save {number} of {write.name} made {' and '.join(sorted(ids))}"
+        for number, write in history.writes.items()
+        if write.kind == "save" and len(ids := {answer.id for answer in history.answers[number]}) > 1
+    ]
+    if two:
+        raise InvariantViolated("6", "a request that was sent again was applied twice", two)
+
+
+def check_shown(history: History, ledger: Ledger) -> None:
+    """
+    Raises:
+        InvariantViolated: a read showed what was never written, or never stored.
+    """
+    invented = [
+        f"{place.kind} {number} of {place.name}"
+        for place, numbers in history.seen_numbers.items()
+        for number in sorted(numbers)
+        if number not in history.writes or history.writes[number].place != place
+    ]
+    invented += [
+        f"checkpoint {id[:16]} of {place.name}"
+        for place, ids in history.seen_ids.items()
+        for id in sorted(ids - ledger.parents[place.name].keys())
+    ]
+    if invented:
+        raise InvariantViolated("10", "a read showed what nobody wrote", invented)
+
+
+def check_errors(history: History) -> None:
+    """
+    Raises:
+        InvariantViolated: a client was told what neither a fault nor another agent explains.
+    """
+    unexpected = [
+        f"{_whose(history, event)}: {event.code}"
+        for event in history.events
+        if isinstance(event, Failed | Refused | LetGo) and event.code not in TO_BE_EXPECTED
+    ]
+    if unexpected:
+        raise InvariantViolated("9", "a request was refused for no reason", unexpected)
+
+
+def _whose(history: History, event: Failed | Refused | LetGo) -> str:
+    if isinstance(event, Failed):
+        write = history.writes[event.number]
+        return f"{write.kind} {write.number} of {write.name} at {event.node}"
+    return f"{event.session}, {event.name}"
+
+
+_ON_EACH_NODE: tuple[tuple[Literal["due", "all"], Callable[[History, Found], None]], ...] = (
+    ("due", checkers.check_nothing_invented),
+    ("due", checkers.check_acknowledged),
+    ("due", checkers.check_seen),
+    ("due", checkers.check_counters),
+    ("all", checkers.check_refused),
+    ("all", check_batches),
+)
+
+
+# ── what disks hold ───────────────────────────────────────────────────────────
+
+
+def _stored(cluster: SimulatedCluster) -> list[Violation]:
+    storages = {name: host.disk.copy() for name, host in cluster.hosts.items()}
+    dots, nothing = DotLedger(), History()
+    found = [
+        violation
+        for name, storage in storages.items()
+        for violation in _broken(name, partial(checkers.check_storage, nothing, storage, dots=dots, config=cluster.config))
+    ]
+    return found + _unequal({name: _rows(storage) for name, storage in storages.items()})
+
+
+def _rows(storage: MemoryStorage) -> dict[bytes, bytes]:
+    """What nodes that hold the same operations hold equally, byte for byte."""
+    return {key: value for key, value in storage.scan(b"", None) if key[:1] not in _OF_THE_NODE}
+
+
+def _unequal(rows: dict[str, dict[bytes, bytes]]) -> list[Violation]:
+    first = next(iter(rows))
+    unequal = []
+    for name, held in rows.items():
+        differing = sorted(key for key in held.keys() | rows[first].keys() if held.get(key) != rows[first].get(key))
+        if differing:
+            text = f"{len(differing)} rows of {first} and {name} differ, the first is {differing[0][:60]!r}"
+            unequal.append(Violation("4", text))
+    return unequal

@@ -1,0 +1,140 @@
+"""What every disk holds at every moment, checked as it is written and as it is shown.
+
+Laws, each with the number of its invariant:
+- A dot names one operation, on every disk and for ever (1).
+- A disk holds each origin's operations without a hole, each after all that it
+  depends on, and its vectors say just that (2).
+- What a node shows, or acknowledges, is durable there (2), but for `memory`.
+- What is acknowledged as held by a quorum, or by all, is durable on as many (3).
+
+What was durable once on a disk counts for ever: a node may be asked, lose its disk,
+and its answer arrive after that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from shoal.cluster import operation
+from shoal.cluster.operation import Entry, Tip
+from shoal.crdt import lineage
+from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
+from shoal.crdt.rows import successor
+from shoal.storage import keys
+from shoal.storage.interface import Storage
+from shoal.storage.keys import Kind
+
+_Place = tuple[int, Origin]
+_RECORD_AT = DOT_BYTES + 16  # In a checkpoint's row: behind its dot and times.
+
+Violated = Callable[[str, str], None]
+"""Takes an invariant and what broke it."""
+
+
+class Ledger:
+    """`parents` tells of every checkpoint that was ever stored what it descends from, by thread and id."""
+
+    def __init__(self, violated: Violated) -> None:
+        self.shelves: dict[str, Shelf] = {}
+        self.parents: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
+        self._violated = violated
+        self._chains: dict[tuple[int, Dot], bytes] = {}
+        self._dots: defaultdict[tuple[int, str], list[Dot]] = defaultdict(list)  # By the request's key.
+
+    def shelf(self, name: str, storage: Storage) -> Shelf:
+        """The watcher of the disk of `name`, which holds what `storage` does."""
+        shelf = self.shelves[name] = Shelf(name, self, self._violated)
+        shelf.mounted(storage)
+        return shelf
+
+    def wrote(self, name: str, partition: int, dot: Dot, entry: Entry) -> operation.Body:
+        """Take note of an operation on a disk."""
+        known = self._chains.setdefault((partition, dot), entry.chain)
+        if known != entry.chain:
+            self._violated("1", f"{name} holds another operation as {_dot(partition, dot)} than was written before")
+        body = operation.decode(entry.packed)
+        if body.key is not None and dot not in (dots := self._dots[partition, body.key]):
+            dots.append(dot)
+        return body
+
+    def answered(self, node: str, partition: int, shown: VersionVector, *, who: str) -> None:
+        """`node` has shown, or acknowledged, all that `shown` covers."""
+        shelf = self.shelves[node]
+        for origin, sequence in shown.entries():
+            if shelf.durable.get((partition, origin), 0) < sequence:
+                dot = Dot(origin, sequence)
+                self._violated("2", f"{node} answers {who} with {_dot(partition, dot)}, which is not durable there")
+
+    def copied(self, partition: int, key: str, needed: int, *, who: str) -> None:
+        """The request with `key` was acknowledged as durable on `needed` nodes."""
+        dots = self._dots[partition, key]
+        copies = max((self._copies(partition, dot) for dot in dots), default=needed)
+        if copies < needed:
+            self._violated("3", f"{who} is told of {needed} copies of the write with key {key}, and {copies} are durable")
+
+    def _copies(self, partition: int, dot: Dot) -> int:
+        return sum(shelf.durable.get((partition, dot.origin), 0) >= dot.sequence for shelf in self.shelves.values())
+
+
+class Shelf:
+    """One disk. `held` is what its vectors must say; `durable` the most that was ever durable."""
+
+    def __init__(self, name: str, ledger: Ledger, violated: Violated) -> None:
+        self.held: dict[_Place, int] = {}
+        self.durable: dict[_Place, int] = {}
+        self._name = name
+        self._ledger = ledger
+        self._violated = violated
+
+    def mounted(self, storage: Storage, /) -> None:
+        self.held = {_place(key): Tip.unpack(tip).sequence for key, tip in storage.scan(keys.VECTOR, successor(keys.VECTOR))}
+        self.synced()
+
+    def wrote(self, rows: Mapping[bytes, bytes | None], /) -> None:
+        vectors: dict[_Place, int] = {}
+        for key, value in rows.items():
+            if value is None:
+                continue
+            table = key[:1]
+            if table == keys.LOG:
+                self._take(*keys.split_log(key), Entry.unpack(value))
+            elif table == keys.VECTOR:
+                vectors[_place(key)] = Tip.unpack(value).sequence
+            elif table == keys.OBJECT and key[3] == Kind.THREAD:
+                self._take_thread(key, value)
+        for place, sequence in vectors.items():
+            if self.held.get(place, 0) != sequence:
+                self._broken(place, f"the vector says {sequence}, and the log holds {self.held.get(place, 0)}")
+
+    def synced(self) -> None:
+        for place, sequence in self.held.items():
+            if sequence > self.durable.get(place, 0):
+                self.durable[place] = sequence
+
+    def _take(self, partition: int, dot: Dot, entry: Entry) -> None:
+        place = partition, dot.origin
+        body = self._ledger.wrote(self._name, partition, dot, entry)
+        if self.held.get(place, 0) + 1 != dot.sequence:
+            self._broken(place, f"operation {dot.sequence} is written after {self.held.get(place, 0)}")
+        for origin, sequence in body.context:
+            if self.held.get((partition, Origin(origin)), 0) < sequence:
+                self._broken(place, f"operation {dot.sequence} depends on {sequence} of {origin.hex()[:8]}, which is not there")
+        self.held[place] = max(dot.sequence, self.held.get(place, 0))
+
+    def _take_thread(self, key: bytes, value: bytes) -> None:
+        _, _, _, name, row = keys.split_object(key)
+        if row.startswith(lineage.CHECKPOINT):
+            record = lineage.decode_record(value[_RECORD_AT:])
+            self._ledger.parents[name][row[1:].hex()] = [parent.hex() for parent in record.parents]
+
+    def _broken(self, place: _Place, what: str) -> None:
+        self._violated("2", f"{self._name}, partition {place[0]}, origin {place[1].hex()[:8]}: {what}")
+
+
+def _place(vector_key: bytes) -> _Place:
+    return int.from_bytes(vector_key[1:3], "big"), Origin(vector_key[3:])
+
+
+def _dot(partition: int, dot: Dot) -> str:
+    return f"operation {dot.sequence} of {dot.origin.hex()[:8]} in partition {partition}"

@@ -1,0 +1,112 @@
+"""Asks a node that nothing is wrong with, while the network is cut: it must answer, whoever it cannot reach.
+
+Law: a probe is made only where the plan leaves the node no excuse. It is up, well,
+and its clients reach it, from a while before until a while after; whatever it then
+answers to a `local` write and to a read, but the answer, breaks invariant 9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from shoal.errors import ShoalError
+from shoal.protocol import requests
+from shoal.testing.agents import SPACE
+from shoal.testing.history import amount
+from shoal.testing.simulation.client import Client
+from shoal.testing.simulation.network import CLIENT
+from shoal.testing.simulation.plan import ClockDrift, ClockJump, CrashAt, Cut, Fault, Plan, SlowDisk, Weather
+from shoal.testing.simulation.record import Record
+
+if TYPE_CHECKING:
+    from shoal.testing.simulation.cluster import SimulatedCluster
+
+PROBED = "probe"
+"""The counter that probes add to."""
+
+_BEFORE_S, _WITHIN_S = 0.5, 4.0
+_AGAIN_S = 0.5
+_BACK_S = 2.0  # A node that was down is itself again within this time of its start.
+
+
+class Probe(NamedTuple):
+    """Of one node at one moment."""
+
+    at: float
+    node: str
+    plan: Plan
+
+    async def made(self, cluster: SimulatedCluster, record: Record) -> None:
+        """Wait for its moment, ask, and note what breaks the law."""
+        await asyncio.sleep(self.at - asyncio.get_running_loop().time())
+        random = self.plan.random_for(f"probe/{self.node}/{self.at}")
+        await ask(Client(cluster, [self.node], name=f"probe-{self.node}", random=random), record)
+
+
+def probes(plan: Plan) -> Iterator[Probe]:
+    """One in the middle of each cut, for each node that it cuts off from others and that is well."""
+    for cut in plan.faults:
+        if isinstance(cut, Cut):
+            at = cut.at + min(cut.for_s, plan.duration_s - cut.at) / 2
+            for node in plan.names:
+                if node in cut.sources + cut.targets and _is_well(plan, node, at):
+                    yield Probe(at, node, plan)
+
+
+async def ask(client: Client, record: Record, *, durability: requests.Durability = "local", patience_s: float = 0.0) -> None:
+    """Let the client write and read; that it cannot, for so long, breaks invariant 9. Closes its session."""
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + patience_s
+    try:
+        while (error := await _asked(client, record, durability)) is not None and loop.time() < ends_at:  # noqa: ASYNC110
+            await asyncio.sleep(_AGAIN_S)
+    finally:
+        await client.session.close()
+    if error is not None:
+        record.violated("9", f"{client.name} is well, and answers with {error.code}: {error.message}")
+
+
+async def _asked(client: Client, record: Record, durability: requests.Durability) -> ShoalError | None:
+    write = record.invoked("add", PROBED, durability=durability, who=client.name)
+    try:
+        added = await client.session.call(requests.Add(SPACE, PROBED, amount(write.number)), durability=durability)
+    except ShoalError as error:
+        record.failed([write], error, who=client.name, node=client.at)
+        return error
+    record.acknowledged([write], added, who=client.name, node=client.at)
+    try:
+        await client.session.call(requests.ReadCounter(SPACE, PROBED))
+    except ShoalError as error:
+        return error
+    return None
+
+
+def _is_well(plan: Plan, node: str, at: float) -> bool:
+    return not any(_troubles(fault, node) and _lasts(fault, at) for fault in plan.faults)
+
+
+def _troubles(fault: Fault, node: str) -> bool:
+    match fault:
+        case Cut():
+            return CLIENT in fault.sources + fault.targets
+        case Weather():
+            return fault.delay_s > 0
+        case ClockJump() | ClockDrift():
+            return False
+        case _:
+            return fault.node == node
+
+
+def _lasts(fault: Fault, at: float) -> bool:
+    """Whether it is felt at some time of a probe that is made `at`."""
+    if isinstance(fault, CrashAt):
+        return fault.at < at + _WITHIN_S  # Whenever it comes to it.
+    lasts_s = fault.for_s if isinstance(fault, SlowDisk | Weather | Cut) else _ended_s(fault)
+    return fault.at - _WITHIN_S < at < fault.at + lasts_s + _BEFORE_S + _BACK_S
+
+
+def _ended_s(fault: Fault) -> float:
+    for_s: float = getattr(fault, "for_s", 0.0) or getattr(fault, "down_s", 0.0)
+    return for_s
