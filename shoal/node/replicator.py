@@ -102,6 +102,11 @@ class Replicator:
             await asyncio.gather(self._ticking, return_exceptions=True)
             self._ticking = None
 
+    @property
+    def early_bytes(self) -> int:
+        """Of operations that wait for others; at most `early_bytes_max`."""
+        return self._protocol.early_bytes
+
     # ── links ─────────────────────────────────────────────────────────────────
 
     def identity(self) -> Identity:
