@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from shoal.protocol.requests import Durability
 from shoal.testing.history import History
+from shoal.testing.simulation.bounds import keep_watch
 from shoal.testing.simulation.client import Client
 from shoal.testing.simulation.desk import Desk
 from shoal.testing.simulation.ledger import Ledger
@@ -41,6 +42,7 @@ class Agents:
             host.disk.watchers.append(self.ledger.shelf(host.name, host.disk.copy()))
         self._clients = [self._client(number) for number in range(plan.agents)]
         self._desks: dict[tuple[int, str], Desk] = {}
+        self._bounding = asyncio.create_task(keep_watch(cluster, self.record.violated))
         self._probes = [asyncio.create_task(probe.made(self._cluster, self.record)) for probe in probes(plan)]
 
     def _client(self, number: int) -> Client:
@@ -97,6 +99,7 @@ class Agents:
     async def finish(self) -> None:
         """Write what waits in mirrors, and close every session. No act is under way any more."""
         await asyncio.gather(*self._probes)
+        self._bounding.cancel()
         for desk in self._desks.values():
             await desk.close()
         for client in self._clients:

@@ -1,0 +1,33 @@
+"""Looks now and then whether every node keeps within its bounds: invariant 11."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from shoal.testing.simulation.ledger import Violated
+
+if TYPE_CHECKING:
+    from shoal.testing.simulation.cluster import SimulatedCluster
+    from shoal.testing.simulation.host import SimulatedNode
+
+LOOK_S = 0.1  # In virtual time.
+
+
+async def keep_watch(cluster: SimulatedCluster, violated: Violated) -> None:
+    """Say of every node what is past its bound, until cancelled."""
+    while True:
+        for host in cluster.hosts.values():
+            for what in exceeded(host) if host.up else ():
+                violated("11", f"{host.name} {what}")
+        await asyncio.sleep(LOOK_S)
+
+
+def exceeded(host: SimulatedNode) -> Iterator[str]:
+    """What a node that is up has more of than it may."""
+    config = host.config
+    if host.peer.early_bytes > config.early_bytes_max:
+        yield f"keeps more than {config.early_bytes_max} bytes of operations that wait for others"
+    if host.node.writes_pending > config.writes_pending_max:
+        yield f"has more than {config.writes_pending_max} writes that wait for the disk"
