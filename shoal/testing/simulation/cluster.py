@@ -98,6 +98,7 @@ class SimulatedCluster:
         self._dialled = plan.random_for("dialled")
         self._copies: dict[tuple[str, float], MemoryStorage] = {}
         self._healed: asyncio.Future[None] = self._loop.create_future()
+        self._closed = False
         self._under_way = 0  # Faults.
         self._idle = asyncio.Event()
 
@@ -115,8 +116,8 @@ class SimulatedCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End every life, without waiting for a clean stop."""
-        if not self._healed.done():
-            self._healed.cancel()
+        self._closed = True
+        self._end_faults()
         for host in self.hosts.values():
             host.points.disarm()
             if host.up:
@@ -248,7 +249,7 @@ class SimulatedCluster:
     async def _bring_up(self, host: SimulatedNode) -> None:
         """Start what is down, on a disk that can be read."""
         await host.gone()
-        if host.up:
+        if host.up or self._closed:
             return
         try:
             host.start()
@@ -263,8 +264,7 @@ class SimulatedCluster:
 
     async def heal(self) -> None:
         """End every fault, and return once every node is up. No fault can be carried out any more."""
-        if not self._healed.done():
-            self._healed.set_result(None)
+        self._end_faults()
         for host in self.hosts.values():
             host.points.disarm()
         while self._under_way:
@@ -272,6 +272,10 @@ class SimulatedCluster:
             await self._idle.wait()
         for host in self.hosts.values():
             await self._bring_up(host)
+
+    def _end_faults(self) -> None:
+        if not self._healed.done():
+            self._healed.set_result(None)
 
     async def converged(self, seconds: float = 20.0) -> None:
         """Return once all nodes are up and hold the same operations.
