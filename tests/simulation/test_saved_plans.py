@@ -1,0 +1,22 @@
+"""Plans that failed once: each still is a plan. `shoal-sim run`, which `make sim` calls, runs them before anything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shoal.testing.simulation.execution import execute
+from shoal.testing.simulation.plan import from_json, to_json
+
+PLANS = sorted((Path(__file__).parent / "plans").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_a_saved_plan_breaks_nothing_any_more(path: Path) -> None:
+    assert execute(from_json(path.read_bytes())).violations == []
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_a_saved_plan_is_written_as_the_command_writes_it(path: Path) -> None:
+    assert to_json(from_json(path.read_bytes())) == path.read_bytes()
