@@ -13,9 +13,10 @@ import asyncio
 import linecache
 import sys
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
-from types import FrameType
+from types import CoroutineType, FrameType
 from typing import Any, TypeVar
 
 from shoal.errors import InvalidInput
@@ -23,8 +24,10 @@ from shoal.testing.crash_report import Point
 
 T = TypeVar("T")
 
+CANCELS_MAX = 10
+"""How often a task may swallow its cancellation; then it is not resumed any more."""
+
 KILLS_MAX = 100
-"""How often a task may swallow its cancellation."""
 
 _KILL_S = 0.001
 _SHOAL = str(Path(__file__).parent.parent)
@@ -49,7 +52,7 @@ class Life:
         """Run `agent` until it ends or crashes, and see to it that nothing of it is left; returns what it raised.
 
         Raises:
-            InvalidInput: a task of its swallows every cancellation.
+            InvalidInput: nothing ends a task of its.
         """
         before = _living.set(self)
         try:
@@ -100,15 +103,28 @@ class Life:
             task.cancel()
 
     async def _bury(self) -> None:
-        for _ in range(KILLS_MAX):
+        """As `kill -9` does: who swallows its cancellation is not asked again.
+
+        Raises:
+            InvalidInput: a coroutine yields even while it is closed, for ever.
+        """
+        for attempt in range(KILLS_MAX):
             self._end()
             if not self._tasks:
                 return
+            if attempt >= CANCELS_MAX:
+                self._close()
             await asyncio.wait(list(self._tasks), timeout=_KILL_S)
         raise InvalidInput(
-            f"the agent cannot be killed: {next(iter(self._tasks))!r} has swallowed {KILLS_MAX} cancellations. "
-            "Let CancelledError pass, or the process could not be stopped either."
+            f"the agent cannot be killed: {next(iter(self._tasks))!r} goes on whatever is raised in it. "
+            "Let CancelledError and GeneratorExit pass, or nothing could ever stop it."
         )
+
+    def _close(self) -> None:
+        for task in self._tasks:
+            if isinstance(coroutine := task.get_coro(), CoroutineType):
+                with suppress(RuntimeError):  # "coroutine ignored GeneratorExit"
+                    coroutine.close()
 
 
 class Errands:

@@ -1,0 +1,42 @@
+"""What the examples show runs, and shows what it says."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.fixture(scope="module")
+def crash_safe_agent() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("crash_safe_agent", EXAMPLES / "crash_safe_agent.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_naive_agent_charges_and_notifies_twice(crash_safe_agent: ModuleType) -> None:
+    found = str(crash_safe_agent.check(crash_safe_agent.naive))
+    assert "twice: charge('order-1', 120): 2 times instead of 1" in found
+    assert "twice: notify('order-1', 'paid'): 2 times instead of 1" in found
+    assert "counter shop/revenue is 320 instead of 200" in found
+
+
+def test_the_mended_agent_survives_a_crash_anywhere(crash_safe_agent: ModuleType) -> None:
+    crash_safe_agent.check(crash_safe_agent.mended).raise_if_bad()
+
+
+@pytest.mark.parametrize("program", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_runs_as_it_is_and_is_in_the_list(program: Path) -> None:
+    finished = subprocess.run([sys.executable, "-W", "error", program], capture_output=True, text=True, timeout=60, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout
+    assert f"({program.name})" in (EXAMPLES / "README.md").read_text()
