@@ -4,6 +4,7 @@ Laws, each with the number of its invariant:
 - A dot names one operation, on every disk and for ever (1).
 - A disk holds each origin's operations without a hole, each after all that it
   depends on, and its vectors say just that (2).
+- What a node sends to others is durable by then (2).
 - What a node shows, or acknowledges, is durable there (2), but for `memory`.
 - What is acknowledged as held by a quorum, or by all, is durable on as many (3).
 
@@ -50,13 +51,21 @@ class Ledger:
 
     def wrote(self, name: str, partition: int, dot: Dot, entry: Entry) -> operation.Body:
         """Take note of an operation on a disk."""
-        known = self._chains.setdefault((partition, dot), entry.chain)
-        if known != entry.chain:
-            self._violated("1", f"{name} holds another operation as {_dot(partition, dot)} than was written before")
+        self._check(name, partition, dot, entry.chain)
         body = operation.decode(entry.packed)
         if body.key is not None and dot not in (dots := self._dots[partition, body.key]):
             dots.append(dot)
         return body
+
+    def _check(self, name: str, partition: int, dot: Dot, chain: bytes) -> None:
+        known = self._chains.get((partition, dot))
+        if known is None:
+            self._chains[partition, dot] = chain
+            self.shelves[name].origins.add(dot.origin)
+        elif known != chain:
+            self._violated("1", f"{name} holds another operation as {_dot(partition, dot)} than was written before")
+        elif dot.origin not in self.shelves[name].origins and not self._copies(partition, dot):
+            self._violated("2", f"{name} was sent {_dot(partition, dot)}, which is not durable anywhere")
 
     def answered(self, node: str, partition: int, shown: VersionVector, *, who: str) -> None:
         """`node` has shown, or acknowledged, all that `shown` covers."""
@@ -78,11 +87,12 @@ class Ledger:
 
 
 class Shelf:
-    """One disk. `held` is what its vectors must say; `durable` the most that was ever durable."""
+    """One disk. `held` is what its vectors must say; `durable` the most that was ever durable; `origins` wrote here first."""
 
     def __init__(self, name: str, ledger: Ledger, violated: Violated) -> None:
         self.held: dict[_Place, int] = {}
         self.durable: dict[_Place, int] = {}
+        self.origins: set[Origin] = set()
         self._name = name
         self._ledger = ledger
         self._violated = violated
