@@ -12,7 +12,6 @@ from shoal.crdt.journal import Cursor
 from shoal.crdt.lineage import Head, Record
 from shoal.crdt.register import Assign
 from shoal.crdt.rows import Rows, Stamp
-from shoal.node import documents, threads
 from shoal.node.documents import Documents
 from shoal.node.threads import Threads
 from shoal.node.transaction import Transaction
@@ -75,7 +74,7 @@ def a_save_takes_the_winner_for_its_parent(patch: pytest.MonkeyPatch) -> None:
         heads = lineage.heads(rows, request.branch)
         return heads[0].id if heads else None
 
-    patch.setattr(threads.Threads, "_parent", parent)
+    patch.setattr(Threads, "_parent", parent)
 
 
 def a_snapshot_stands_though_an_update_came_late(patch: pytest.MonkeyPatch) -> None:
@@ -90,10 +89,6 @@ def a_snapshot_stands_though_an_update_came_late(patch: pytest.MonkeyPatch) -> N
 
 def a_live_document_misses_what_peers_bring(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Documents, "_merged", lambda self, opened, update: True)
-
-
-def an_update_that_was_not_written_stays(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(documents.Documents, "_drop", lambda self, snapshot_key: None)
 
 
 def two_mirrors_share_a_client_id(patch: pytest.MonkeyPatch) -> None:
