@@ -474,6 +474,11 @@ print(crash_everywhere(agent, tools={"send": send}))
     assert "went wrong" in reports.pop()
 
 
+def test_the_package_itself_does_not_load_the_testing_kit() -> None:
+    program = "import sys, shoal; sys.exit('shoal.testing' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
 async def test_called_from_a_coroutine_it_says_what_to_do() -> None:
     with pytest.raises(InvalidInput, match="from a plain function"):
         crash_everywhere(one_step)
