@@ -49,6 +49,12 @@ class Client:
         nodes = self._nodes[first:] + self._nodes[:first]
         return Client(self._cluster, nodes, name=name, random=self.random, bookmark=bookmark)
 
+    async def leave(self) -> None:
+        """Lose the connection: the next request is another node's, if there is another."""
+        link = self.session._link
+        if link is not None:
+            await link.close()
+
     async def _dial(
         self, url: str, *, config: Config, software: str, token: str | None, bookmark: Bookmark, others: bool
     ) -> Link:

@@ -29,6 +29,7 @@ from shoal.testing.agents import ROOT, SPACE, content_of, state_of
 from shoal.testing.found import LISTED, TOLD, numbers_in
 from shoal.testing.history import Invoked, Shown, WriteKind, amount
 from shoal.testing.simulation.client import Client, Sender, Sent, Watched, now_ms
+from shoal.testing.simulation.following import Follower, numbers_of
 from shoal.testing.simulation.ledger import Ledger
 from shoal.testing.simulation.plan import Act, ActKind
 from shoal.testing.simulation.record import Record
@@ -36,6 +37,7 @@ from shoal.testing.simulation.record import Record
 SCRATCH = "scratch"
 """The root map of a document in which entries are replaced and deleted."""
 
+_READS = ("load", "read-journal", "count", "read-register", "read-document")
 _KEYS = 3  # So many keys of users are in use with one object: agents meet.
 _AGAIN_S = 0.05  # Within this time a client sends again what it has no answer to, or after it has failed.
 
@@ -89,11 +91,13 @@ class Desk:
         self._values: list[int] | None = None  # Of the register, that its handle has seen.
         self._head: str | None = None  # Loaded or saved last.
         self._batch_head: str | None = None
-        self._cursor: bytes | None = None
+        self._follower = Follower(self._space.thread(self.name).journal)
 
     async def act(self, act: Act, random: Random) -> None:
         """Do one thing, and note all of it."""
         self._has_forgone_sync |= act.durability == "memory"
+        if act.repeat and act.kind in _READS:
+            await self._client.leave()
         try:
             await self._acts[act.kind](act, random)
         except (SessionBehind, BookmarkLost) as error:
@@ -103,19 +107,27 @@ class Desk:
             pass  # It is noted.
 
     async def close(self) -> None:
-        """Let the mirror write what it can."""
+        """Let the mirror write what it can, and see that the journal's reader was given everything."""
         if self._mirror is not None:
             with suppress(ShoalError):  # What it could not write is noted as unknown already.
                 await self._mirror.close()
+        with suppress(ShoalError):  # What was lost with a disk may be what this session has seen.
+            for number in await self._follower.missed():
+                self._record.violated("10", f"{self._client.name}, who follows {self.name}, was not given event {number}")
 
     # ── writes ────────────────────────────────────────────────────────────────
 
     async def _save(self, act: Act, random: Random) -> None:
         write = self._begin("save", self.name, act)
-        expected = self._head if random.random() < 0.15 else None
+        seen = self._head
+        expected = seen if random.random() < 0.15 else None
 
         async def save() -> None:
             saved = await self._thread.save(state_of(write.number), expect_head=expected, durability=act.durability)
+            if seen is not None and saved.parents != (seen,):
+                self._record.violated(
+                    "7", f"{self._client.name} had seen {seen[:8]}, and its save {saved.id[:8]} is on another"
+                )
             self._head = saved.id
 
         sent = await self._write(act, random, [write], save)
@@ -317,15 +329,13 @@ class Desk:
                 )
 
     async def _read_journal(self, act: Act, random: Random) -> None:
-        after = None if random.random() < 0.25 else self._cursor
+        whole = random.random() < 0.25 or self._follower.is_new
         async with self._reading(self.name):
-            events = [event async for event in self._space.thread(self.name).journal.read(after=after)]
+            events = await self._follower.read(anew=whole)
             for event in events:
                 if event.event != content_of(event.event["number"]):
                     self._record.violated("10", f"{self._client.at} shows an event of {self.name} that nobody appended")
-            self._show("append", self.name, numbers=[event.event["number"] for event in events], whole=after is None)
-            if events:
-                self._cursor = events[-1].cursor
+            self._show("append", self.name, numbers=numbers_of(events), whole=whole)
 
     async def _count(self, act: Act, random: Random) -> None:
         await self._read_counter()

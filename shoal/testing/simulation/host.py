@@ -236,10 +236,16 @@ class SimulatedNode:
 
         async def run_blocking(function: Callable[[], T], /) -> T:
             life.check()
-            await asyncio.sleep(syncing.uniform(*SYNC_S) + self.disk.slow_s)
+            takes_s = syncing.uniform(*SYNC_S) + self.disk.slow_s
+            before_s = syncing.uniform(0.0, takes_s)
+            await asyncio.sleep(before_s)
             await self.running()
             life.check()
-            return function()
+            done = function()
+            # What is written from here on is not covered by it, though it has not returned.
+            await asyncio.sleep(takes_s - before_s)
+            await self.running()
+            return done
 
         return Environment(now_ms=now_ms, monotonic=monotonic, entropy=entropy, run_blocking=run_blocking, close=lambda: None)
 

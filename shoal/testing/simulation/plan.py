@@ -177,8 +177,9 @@ ActKind = Literal[
 class Act(Event, frozen=True, kw_only=True, tag="act"):
     """An agent's client does something with the object `name`.
 
-    `durability` is that of a write. With `repeat` the request is sent again, with its key,
-    through another session, as by a client that never saw the answer.
+    `durability` is that of a write. With `repeat` a write is sent again, with its key,
+    through another session, as by a client that never saw the answer; and before a read
+    the agent loses its connection, so that another node has to show what it has seen.
     """
 
     agent: int
