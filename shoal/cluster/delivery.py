@@ -18,7 +18,7 @@ from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Body, Readiness, readiness
 from shoal.crdt.dot import Dot, VersionVector
 
-_OVERHEAD_BYTES = 500  # Of an operation as Python objects.
+OVERHEAD_BYTES = 500  # Of an operation as Python objects.
 
 
 class Arrival(NamedTuple):
@@ -30,7 +30,7 @@ class Arrival(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        return len(self.shipment.packed) + len(self.shipment.attached) + _OVERHEAD_BYTES
+        return len(self.shipment.packed) + len(self.shipment.attached) + OVERHEAD_BYTES
 
 
 class Sorted(NamedTuple):

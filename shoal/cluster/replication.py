@@ -391,10 +391,6 @@ class Replication:
         """Operations that wait for others."""
         return len(self._delivery)
 
-    @property
-    def early_bytes(self) -> int:
-        return self._delivery.waiting_bytes
-
     def quarantined(self) -> list[str]:
         return [
             f"operation {found.sequence} of {origin.hex()} in partition {partition}: {found.reason}"

@@ -103,9 +103,9 @@ class Replicator:
             self._ticking = None
 
     @property
-    def early_bytes(self) -> int:
-        """Of operations that wait for others; at most `early_bytes_max`."""
-        return self._protocol.early_bytes
+    def early(self) -> int:
+        """Operations that wait for others."""
+        return self._protocol.early
 
     # ── links ─────────────────────────────────────────────────────────────────
 

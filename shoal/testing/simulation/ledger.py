@@ -4,6 +4,7 @@ Laws, each with the number of its invariant:
 - A dot names one operation, on every disk and for ever (1).
 - A disk holds each origin's operations without a hole, each after all that it
   depends on, and its vectors say just that (2).
+- An operation's time is after that of all that it depends on (4).
 - What a node sends to others is durable by then (2).
 - What a node shows, or acknowledges, is durable there (2), but for `memory`.
 - What is acknowledged as held by a quorum, or by all, is durable on as many (3).
@@ -49,13 +50,14 @@ class Ledger:
         shelf.mounted(storage)
         return shelf
 
-    def wrote(self, name: str, partition: int, dot: Dot, entry: Entry) -> operation.Body:
-        """Take note of an operation on a disk."""
+    def wrote(self, name: str, partition: int, dot: Dot, entry: Entry) -> tuple[operation.Body, bool]:
+        """Take note of an operation on a disk; its body, and whether it was issued just now."""
+        is_new = (partition, dot) not in self._chains
         self._check(name, partition, dot, entry.chain)
         body = operation.decode(entry.packed)
         if body.key is not None and dot not in (dots := self._dots[partition, body.key]):
             dots.append(dot)
-        return body
+        return body, is_new
 
     def _check(self, name: str, partition: int, dot: Dot, chain: bytes) -> None:
         known = self._chains.get((partition, dot))
@@ -93,12 +95,16 @@ class Shelf:
         self.held: dict[_Place, int] = {}
         self.durable: dict[_Place, int] = {}
         self.origins: set[Origin] = set()
+        self._times: dict[int, int] = {}  # By partition: the greatest of the operations that are there.
         self._name = name
         self._ledger = ledger
         self._violated = violated
 
     def mounted(self, storage: Storage, /) -> None:
         self.held = {_place(key): Tip.unpack(tip).sequence for key, tip in storage.scan(keys.VECTOR, successor(keys.VECTOR))}
+        self._times = {}
+        for key, stored in storage.scan(keys.LOG, successor(keys.LOG)):
+            self._time(keys.split_log(key)[0], operation.decode(Entry.unpack(stored).packed).hlc)
         self.synced()
 
     def wrote(self, rows: Mapping[bytes, bytes | None], /) -> None:
@@ -124,13 +130,19 @@ class Shelf:
 
     def _take(self, partition: int, dot: Dot, entry: Entry) -> None:
         place = partition, dot.origin
-        body = self._ledger.wrote(self._name, partition, dot, entry)
+        body, is_new = self._ledger.wrote(self._name, partition, dot, entry)
         if self.held.get(place, 0) + 1 != dot.sequence:
             self._broken(place, f"operation {dot.sequence} is written after {self.held.get(place, 0)}")
         for origin, sequence in body.context:
             if self.held.get((partition, Origin(origin)), 0) < sequence:
                 self._broken(place, f"operation {dot.sequence} depends on {sequence} of {origin.hex()[:8]}, which is not there")
+        if is_new and body.hlc <= self._times.get(partition, 0):
+            self._violated("4", f"{self._name} issues {_dot(partition, dot)} with a time that is not after what it has applied")
+        self._time(partition, body.hlc)
         self.held[place] = max(dot.sequence, self.held.get(place, 0))
+
+    def _time(self, partition: int, hlc: int) -> None:
+        self._times[partition] = max(hlc, self._times.get(partition, 0))
 
     def _take_thread(self, key: bytes, value: bytes) -> None:
         _, _, _, name, row = keys.split_object(key)
