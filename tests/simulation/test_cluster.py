@@ -97,7 +97,9 @@ def on(story: Callable[[Scene], Awaitable[None]], plan: Plan | None = None) -> s
             scene = Scene(cluster, plan)
             await story(scene)
             await scene.end()
+        await asyncio.sleep(0)
         assert cluster.problems == []
+        assert not any(host.up for host in cluster.hosts.values())
         return trace.digest()
 
     return run(main())
@@ -366,6 +368,21 @@ def test_nothing_that_was_not_synced_left_a_node_that_crashed_between() -> None:
     on(story)
 
 
+def test_what_left_a_node_before_it_crashed_arrives() -> None:
+    async def story(scene: Scene) -> None:
+        await asyncio.sleep(1.0)
+        armed = scene.begin(CrashAt(at=0, node="n1", point="answered", down_s=60.0))
+        asking = asyncio.create_task(scene.client("n1").call(ADD))
+        await asyncio.sleep(1.0)
+        assert not scene.cluster.hosts["n1"].up
+        assert await scene.count("n2") == 1
+        asking.cancel()
+        await scene.cluster.heal()
+        await armed
+
+    on(story)
+
+
 @pytest.mark.parametrize("nth", [1, 2])
 def test_a_crash_within_a_snapshot_costs_nothing_that_was_promised(nth: int) -> None:
     async def story(scene: Scene) -> None:
@@ -392,6 +409,14 @@ def test_a_fault_of_a_node_that_is_down_is_skipped() -> None:
             await scene.cluster.carry_out(fault)
         assert scene.cluster.fired == {"crash": 1}
         await begun
+
+    on(story)
+
+
+def test_a_node_that_is_down_at_the_end_stays_down() -> None:
+    async def story(scene: Scene) -> None:
+        scene.begin(Crash(at=0, node="n1", down_s=900.0))
+        await asyncio.sleep(1.0)
 
     on(story)
 

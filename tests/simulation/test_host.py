@@ -184,6 +184,7 @@ def test_nothing_becomes_durable_while_it_is_paused() -> None:
             adding = asyncio.create_task(scene.add())
             await asyncio.sleep(5.0)
             assert not adding.done()
+            assert not list(scene.host.disk.copy().scan(keys.OBJECT, keys.VECTOR))
         await adding
 
     on(story)

@@ -52,6 +52,7 @@ def test_the_end_of_a_life_cancels_what_it_does_and_nothing_else() -> None:
         assert await life.gone() == []
         assert its_own.cancelled()
         assert not other.done()
+        assert asyncio.get_running_loop().time() == 0.0
 
     on(story)
 

@@ -33,6 +33,8 @@ class Heard:
     def __init__(self, name: str) -> None:
         self.name = name
         self.numbers: list[int] = []
+        self.taking = 0
+        self.taking_max = 0
         self.error: Exception | None = None
         self.ready = asyncio.Event()
         self.ready.set()
@@ -41,7 +43,10 @@ class Heard:
         return Identity(self.name.encode().ljust(16), f"{self.name}:1", "test")
 
     async def received(self, peer: Identity, message: bytes, /) -> None:
+        self.taking += 1
+        self.taking_max = max(self.taking, self.taking_max)
         await self.ready.wait()
+        self.taking -= 1
         if self.error is not None:
             raise self.error
         self.numbers.append(cast(Busy, messages.decode(message)).id)
@@ -225,6 +230,7 @@ def test_a_newer_wire_is_heard_after_the_older_ones_last_message() -> None:
         scene.target.peer.ready.set()
         await asyncio.sleep(1.0)
         assert scene.heard == [1, 2]
+        assert scene.target.peer.taking_max == 1
 
     on(story)
 
