@@ -1,0 +1,159 @@
+"""Each law of the ledger: what keeps it is silent, and one planted break is told by its number."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.cluster import operation
+from shoal.cluster.operation import CHAIN_START, Body, Entry, Tip
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.storage import keys
+from shoal.storage.memory import MemoryStorage
+from shoal.testing.simulation.ledger import Ledger, Shelf
+
+A, B = Origin(b"a" * 16), Origin(b"b" * 16)
+PARTITION = 3
+
+
+class Scene:
+    """A ledger over the disks of three nodes, and what it found broken."""
+
+    def __init__(self) -> None:
+        self.broken: list[tuple[str, str]] = []
+        self.ledger = Ledger(lambda invariant, text: self.broken.append((invariant, text)))
+        self.n1, self.n2, self.n3 = (self.ledger.shelf(name, MemoryStorage()) for name in ("n1", "n2", "n3"))
+
+    @property
+    def invariants(self) -> list[str]:
+        return [invariant for invariant, _ in self.broken]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def operation_rows(
+    origin: Origin,
+    sequence: int,
+    *,
+    hlc: int = 0,
+    after: dict[Origin, int] | None = None,
+    key: str | None = None,
+    payload: bytes = b"",
+    vector: int | None = None,
+) -> dict[bytes, bytes | None]:
+    """The rows of one operation, as a node writes them."""
+    context = sorted((after or {}).items())
+    body = operation.encode(Body(hlc or sequence, 0, context, key, payload))
+    dot = Dot(origin, sequence)
+    chain = operation.chain(CHAIN_START, PARTITION, dot, body)
+    tip = Tip(sequence if vector is None else vector, hlc or sequence, chain)
+    return {keys.log(PARTITION, dot): Entry(chain, body).pack(), keys.vector(PARTITION, origin): tip.pack()}
+
+
+def write(shelf: Shelf, rows: dict[bytes, bytes | None], *, synced: bool = True) -> None:
+    shelf.wrote(rows)
+    if synced:
+        shelf.synced()
+
+
+def test_operations_in_order_on_every_disk_break_nothing(scene: Scene) -> None:
+    for shelf in (scene.n1, scene.n2):
+        write(shelf, operation_rows(A, 1))
+        write(shelf, operation_rows(A, 2))
+        write(shelf, operation_rows(B, 1, hlc=3, after={A: 2}))
+    assert scene.broken == []
+
+
+def test_another_operation_under_a_dot_is_found_even_if_the_first_was_lost(scene: Scene) -> None:
+    write(scene.n1, operation_rows(A, 1, payload=b"lost"), synced=False)
+    scene.n1.mounted(MemoryStorage())
+    write(scene.n1, operation_rows(A, 1, payload=b"another"))
+    assert scene.invariants == ["1"]
+
+
+def test_a_hole_before_an_operation_is_found(scene: Scene) -> None:
+    write(scene.n1, operation_rows(A, 2))
+    assert scene.invariants == ["2"]
+
+
+def test_an_operation_that_is_written_twice_is_found(scene: Scene) -> None:
+    write(scene.n1, operation_rows(A, 1))
+    write(scene.n1, operation_rows(A, 1))
+    assert scene.invariants == ["2"]
+
+
+def test_an_operation_without_what_it_depends_on_is_found(scene: Scene) -> None:
+    write(scene.n1, operation_rows(B, 1, after={A: 1}))
+    assert scene.invariants == ["2"]
+
+
+def test_a_vector_that_says_more_than_the_log_holds_is_found(scene: Scene) -> None:
+    write(scene.n1, operation_rows(A, 1, vector=2))
+    assert scene.invariants == ["2"]
+
+
+def test_what_was_sent_before_it_was_durable_is_found_where_it_arrives(scene: Scene) -> None:
+    write(scene.n1, operation_rows(A, 1), synced=False)
+    write(scene.n2, operation_rows(A, 1))
+    assert scene.invariants == ["2"]
+    assert "n2 was sent" in scene.broken[0][1]
+
+
+def test_a_time_that_is_not_after_what_its_node_had_applied_is_found(scene: Scene) -> None:
+    write(scene.n1, operation_rows(A, 1, hlc=9))
+    write(scene.n2, operation_rows(A, 1, hlc=9))
+    write(scene.n2, operation_rows(B, 1, hlc=9, after={A: 1}))
+    assert scene.invariants == ["4"]
+
+
+def test_times_of_concurrent_operations_may_cross(scene: Scene) -> None:
+    write(scene.n1, operation_rows(A, 1, hlc=9))
+    write(scene.n2, operation_rows(B, 1, hlc=5))
+    write(scene.n1, operation_rows(B, 1, hlc=5))
+    assert scene.broken == []
+
+
+def test_a_node_that_lost_its_disk_may_be_given_its_own_operations_back(scene: Scene) -> None:
+    for shelf in (scene.n1, scene.n2):
+        write(shelf, operation_rows(A, 1))
+    write(scene.n2, operation_rows(B, 1, hlc=5))
+    scene.n1.mounted(MemoryStorage())
+    write(scene.n1, operation_rows(B, 1, hlc=5))
+    write(scene.n1, operation_rows(A, 1))
+    assert scene.broken == []
+
+
+def test_an_answer_that_shows_what_is_not_durable_is_found(scene: Scene) -> None:
+    write(scene.n1, operation_rows(A, 1), synced=False)
+    scene.ledger.answered("n1", PARTITION, VersionVector({A: 1}), who="agent")
+    assert scene.invariants == ["2"]
+
+
+def test_an_answer_may_show_what_was_durable_once(scene: Scene) -> None:
+    write(scene.n1, operation_rows(A, 1))
+    scene.n1.mounted(MemoryStorage())
+    scene.ledger.answered("n1", PARTITION, VersionVector({A: 1}), who="agent")
+    assert scene.broken == []
+
+
+def test_too_few_copies_are_found(scene: Scene) -> None:
+    for shelf in (scene.n1, scene.n2):
+        write(shelf, operation_rows(A, 1, key="k"))
+    scene.ledger.copied(PARTITION, "k", 2, who="agent")
+    assert scene.broken == []
+    scene.ledger.copied(PARTITION, "k", 3, who="agent")
+    assert scene.invariants == ["3"]
+
+
+def test_a_copy_that_is_not_durable_does_not_count(scene: Scene) -> None:
+    write(scene.n1, operation_rows(A, 1, key="k"))
+    write(scene.n2, operation_rows(A, 1, key="k"), synced=False)
+    scene.ledger.copied(PARTITION, "k", 2, who="agent")
+    assert scene.invariants == ["3"]
+
+
+def test_a_request_that_wrote_nothing_needs_no_copies(scene: Scene) -> None:
+    scene.ledger.copied(PARTITION, "never written", 3, who="agent")
+    assert scene.broken == []
