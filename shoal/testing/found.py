@@ -78,7 +78,7 @@ async def find(session: Session) -> Found:
     for name in await _names(session, "document"):
         state = await session.call(requests.ReadDocument(SPACE, name))
         assert isinstance(state, requests.DocumentState)
-        found.documents[name] = written_in(state)
+        found.documents[name] = _written_in(state)
         found.forms[name] = sha256(_rebuilt(state).canonical()).hexdigest()
     return found
 
@@ -141,7 +141,7 @@ def _number_of(channels: Mapping[str, bytes]) -> int:
     return number if channels == channels_of(number) else DAMAGED
 
 
-def written_in(state: requests.DocumentState) -> list[int]:
+def _written_in(state: requests.DocumentState) -> list[int]:
     """The numbers that a document holds."""
     doc: pycrdt.Doc[Any] = pycrdt.Doc()
     doc.apply_update(state.update)

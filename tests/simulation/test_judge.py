@@ -136,7 +136,7 @@ def test_what_nobody_promised_to_keep_need_not_be_there() -> None:
 
 
 def test_a_save_that_was_sent_again_must_make_one_checkpoint() -> None:
-    again = [Resent(1), Acknowledged(1, "id-2", node="n2", at_s=1.0, again=True)]
+    again: list[Event] = [Resent(1), Acknowledged(1, "id-2", node="n2", at_s=1.0, again=True)]
     assert broken(*SAVED, *again, threads={"a": {"id-1": 1}}) == {"6"}
     assert broken(*SAVED, Resent(1), Acknowledged(1, "id-1", node="n2", again=True), threads={"a": {"id-1": 1}}) == set()
 
@@ -152,7 +152,7 @@ def test_an_event_that_was_shown_and_never_written_is_found() -> None:
 
 
 def test_a_session_that_goes_back_is_found() -> None:
-    added = [Invoked(1, "add", "a", "s"), Acknowledged(1, value=amount(1), node="n1", at_s=1.0)]
+    added: list[Event] = [Invoked(1, "add", "a", "s"), Acknowledged(1, value=amount(1), node="n1", at_s=1.0)]
     assert broken(*added, Shown("s", "add", "a", value=0, node="n2"), counters={"a": amount(1)}) == {"7"}
     assert broken(*added, Shown("s", "add", "a", value=amount(1), node="n2"), counters={"a": amount(1)}) == set()
 
@@ -176,7 +176,7 @@ def test_a_batch_may_be_there_or_not() -> None:
     ids=["no event", "no checkpoint", "nothing added", "added alone"],
 )
 def test_a_batch_that_is_there_in_part_is_found(held: dict[str, object]) -> None:
-    assert broken(*BATCH, **held) == {"6"}
+    assert broken(*BATCH, **held) == {"6"}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -193,6 +193,6 @@ def test_an_error_that_a_fault_explains_is_none() -> None:
 
 
 def test_a_write_refused_with_nothing_written_must_not_be_there_though_its_node_lost_its_disk() -> None:
-    refused = [Invoked(1, "append", "a"), Failed(1, "no", "overloaded", "n1")]
+    refused: list[Event] = [Invoked(1, "append", "a"), Failed(1, "no", "overloaded", "n1")]
     plan = Plan(seed=1, faults=[Wipe(at=2.0, node="n1")])
     assert broken(*refused, plan=plan, journals={"a": {"x": 1}}) == {"13"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.protocol.requests import Durability
-from shoal.testing.history import Acknowledged, History, Invoked, Shown
+from shoal.testing.history import Acknowledged, Event, History, Invoked, Shown
 from shoal.testing.simulation.owed import Losses, owed
 from shoal.testing.simulation.plan import CorruptBlock, Crash, CrashAt, Fault, FullDisk, Pause, Plan, Restore, Stop, Wipe
 
@@ -15,7 +15,7 @@ WIPE = Wipe(at=5.0, node="n1")
 def is_owed(durability: Durability, *faults: Fault, at_s: float = 1.0, nodes: int = 3) -> bool:
     """Whether a write that n1 acknowledged `at_s` is owed after these faults."""
     plan = Plan(seed=1, nodes=nodes, faults=list(faults))
-    events = [Invoked(1, "add", "a", durability=durability), Acknowledged(1, node="n1", at_s=at_s)]
+    events: list[Event] = [Invoked(1, "add", "a", durability=durability), Acknowledged(1, node="n1", at_s=at_s)]
     return bool(owed(History(events), Losses(plan)).acknowledged)
 
 
@@ -55,7 +55,11 @@ def test_all_is_owed_while_one_disk_is_left() -> None:
 
 
 def test_what_another_node_acknowledged_too_is_owed_all_the_same() -> None:
-    events = [Invoked(1, "add", "a"), Acknowledged(1, node="n1", at_s=1.0), Acknowledged(1, node="n2", at_s=1.0, again=True)]
+    events: list[Event] = [
+        Invoked(1, "add", "a"),
+        Acknowledged(1, node="n1", at_s=1.0),
+        Acknowledged(1, node="n2", at_s=1.0, again=True),
+    ]
     assert owed(History(events), Losses(Plan(seed=1, faults=[WIPE]))).acknowledged[1].node == "n2"
 
 

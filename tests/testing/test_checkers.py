@@ -26,6 +26,7 @@ from shoal.testing.history import (
     History,
     Invoked,
     Opened,
+    Resent,
     SeenCursor,
     SeenId,
     SeenValue,
@@ -78,6 +79,36 @@ def test_an_acknowledged_assignment_may_be_overtaken_and_not_undone() -> None:
     refuses("3", lambda: checkers.check_acknowledged(history, found(registers={"r": [3]})))
 
 
+def shared(number: int, *over: int) -> list[Event]:
+    """An assignment to a register with several writers, by one that had seen `over`."""
+    return [Invoked(number, "assign", "r", over=list(over)), Acknowledged(number)]
+
+
+def test_an_assignment_to_a_shared_register_stands_until_one_that_has_seen_it() -> None:
+    history = History([*shared(1), *shared(2), *shared(3, 1)])
+    checkers.check_acknowledged(history, found(registers={"r": [3, 2]}))
+    refuses("3", lambda: checkers.check_acknowledged(history, found(registers={"r": [3]})))
+
+
+def test_a_value_that_a_shared_register_showed_stands_until_one_that_has_seen_it() -> None:
+    history = History([Invoked(1, "assign", "r", over=[]), Shown("s", "assign", "r", numbers=[1]), *shared(2)])
+    checkers.check_seen(history, found(registers={"r": [2, 1]}))
+    refuses("3a", lambda: checkers.check_seen(history, found(registers={"r": [2]})))
+
+
+def test_an_assignment_that_was_refused_has_replaced_nothing() -> None:
+    history = History([*shared(1), Invoked(2, "assign", "r", over=[1]), Failed(2, "no", "overloaded")])
+    refuses("3", lambda: checkers.check_acknowledged(history, found()))
+
+
+def test_of_the_events_of_one_key_one_must_be_there() -> None:
+    history = History(
+        [Invoked(1, "append", "a", key="k"), Acknowledged(1), Invoked(2, "append", "a", key="k"), Acknowledged(2)]
+    )
+    checkers.check_acknowledged(history, found(journals={"a": {"x": 2}}))
+    refuses("3", lambda: checkers.check_acknowledged(history, found(journals={"a": {}})))
+
+
 def test_an_acknowledged_edit_must_be_there() -> None:
     history = History([Invoked(4, "edit", "d"), Acknowledged(4)])
     checkers.check_acknowledged(history, found(documents={"d": [4]}))
@@ -117,6 +148,25 @@ def test_a_counter_may_hold_nothing_else(value: int) -> None:
 def test_an_add_that_was_refused_does_not_count() -> None:
     history = History([Invoked(2, "add", "c"), Failed(2, "no", "overloaded")])
     refuses("5", lambda: checkers.check_counters(history, found(counters={"c": amount(2)})))
+
+
+@pytest.mark.parametrize(("value", "adds_up"), [(5, True), (7, True), (0, False), (12, False)])
+def test_of_the_adds_of_one_key_one_counts(value: int, adds_up: bool) -> None:
+    adds: list[Event] = [Invoked(1, "add", "c", key="k", by=5), Acknowledged(1), Invoked(2, "add", "c", key="k", by=7)]
+
+    def check() -> None:
+        checkers.check_counters(History(adds), found(counters={"c": value}))
+
+    check() if adds_up else refuses("5", check)
+
+
+def test_a_write_that_was_sent_again_is_refused_only_if_every_attempt_was() -> None:
+    attempts: list[Event] = [Invoked(1, "save", "a"), Resent(1), Failed(1, "no", "overloaded")]
+    there = found(threads={"a": {"id": 1}})
+    checkers.check_refused(History(attempts), there)
+    refuses("13", lambda: checkers.check_refused(History([*attempts, Failed(1, "no", "overloaded")]), there))
+    checkers.check_refused(History([*attempts, Failed(1, "unknown", "outcome-unknown")]), there)
+    checkers.check_refused(History([*attempts, Acknowledged(1, "id", again=True)]), there)
 
 
 def test_a_write_refused_with_nothing_written_must_not_be_there() -> None:

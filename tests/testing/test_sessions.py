@@ -88,6 +88,16 @@ def test_a_register_that_goes_back_is_found() -> None:
     assert culprits(numbers("assign", 5), numbers("assign", 4))
 
 
+def test_a_shared_register_shows_what_was_seen_until_one_that_has_seen_it_replaces_it() -> None:
+    first: list[Event] = [Invoked(1, "assign", "a", "a", over=[]), Acknowledged(1)]
+    assert culprits(first, Invoked(2, "assign", "a", "another", over=[1]), numbers("assign", 2)) == []
+    assert culprits(first, Invoked(2, "assign", "a", "another", over=[]), numbers("assign", 2))
+
+
+def test_what_another_session_is_told_of_a_write_is_not_told_to_the_one_that_wrote_it() -> None:
+    assert culprits(Invoked(1, "append", "a", "a"), Acknowledged(1, again=True), numbers("append")) == []
+
+
 def test_a_session_that_let_go_is_owed_nothing_older() -> None:
     let_go = LetGo("a", "a", "session-behind")
     assert culprits(total(5), let_go, total(4)) == []
