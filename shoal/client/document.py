@@ -269,7 +269,7 @@ class Document:
                 return
             except ShoalError as error:
                 self._unsent.fall_behind()
-                tried, lacking = lacking, isinstance(error, NotReady | SessionBehind | BookmarkLost)
+                tried, lacking = lacking, _is_lacking(error)
                 again = (lacking or is_transient(error)) and not isinstance(error, ReadOnly)
                 if not (lacking and not tried) and not (again and await paused(pauses, error)):
                     raise
@@ -376,3 +376,8 @@ class Document:
     def _advance(self) -> None:
         self._progress.set()
         self._progress = asyncio.Event()
+
+
+def _is_lacking(error: ShoalError) -> bool:
+    """Whether the node lacks what an edit builds on, which the mirror may have seen through another node."""
+    return isinstance(error, NotReady | SessionBehind | BookmarkLost) or "undeclared" in error.detail

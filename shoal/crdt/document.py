@@ -256,7 +256,9 @@ class LiveDocument:
     def _check_use(self, parsed: yjs.Parsed, kinds: Mapping[str, RootKind]) -> None:
         for name in sorted(parsed.keyed | parsed.listed):
             if name not in kinds:
-                raise InvalidValue(f"the update uses the root {name[:80]!r}, which nobody declared. Nothing was written.")
+                raise InvalidValue(
+                    f"the update uses the root {name[:80]!r}, which nobody declared. Nothing was written.", undeclared=name[:80]
+                )
             if name in (parsed.listed if kinds[name] == "map" else parsed.keyed):
                 raise RootConflict(f"the root {name[:80]!r} is used as another kind than {kinds[name]}. Nothing was written.")
 

@@ -21,6 +21,7 @@ from shoal.errors import (
     Disconnected,
     InvalidInput,
     InvalidName,
+    InvalidValue,
     NotReady,
     OutcomeUnknown,
     Overloaded,
@@ -548,6 +549,17 @@ async def test_an_opening_that_is_cancelled_leaves_no_task(session: FakeSession)
     with pytest.raises(asyncio.CancelledError):
         await opening
     assert asyncio.all_tasks() == before
+
+
+async def test_a_root_that_the_next_node_never_heard_of_is_declared_again(session: FakeSession, mirror: Mirror) -> None:
+    document = await mirror()
+    document.map("m")["a"] = 1
+    await document.flush()
+    session.before.append(InvalidValue("the update uses the root 'm', which nobody declared.", undeclared="m"))
+    document.map("m")["b"] = 2
+    await document.flush()
+    assert session.requests[-1].roots == {"m": "map"}
+    assert session.live.to_py() == {"m": {"a": 1, "b": 2}}
 
 
 async def test_who_is_cancelled_does_not_wait_for_a_node_that_is_gone(session: FakeSession) -> None:

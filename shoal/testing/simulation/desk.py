@@ -285,7 +285,8 @@ class Desk:
                 if twin is not None:
                     await twin
         sent = watched.sent.result()
-        self._check_copies(sent, writes[0].durability, who)
+        if watched.reply is not None:  # A mirror may have sent its edits again, under another key.
+            self._check_copies(sent, writes[0].durability, who)
         return sent
 
     async def _send_again(self, watched: Watched, writes: Sequence[Invoked], random: Random) -> None:
