@@ -70,6 +70,7 @@ TO_BE_EXPECTED = frozenset(
         "not-ready",
         "head-moved",
         "key-reused",
+        "too-many-siblings",
     )
 )
 """What faults, and other agents, may let a client be told. Any other error is a promise broken."""
