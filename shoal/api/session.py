@@ -81,7 +81,7 @@ class SessionSocket:
         self._metrics = metrics
         self._outbox: list[bytes] = []
         self._unsent_bytes = 0
-        self._calls: set[asyncio.Task[None]] = set()
+        self._calls: dict[asyncio.Task[None], None] = {}  # In order of arrival.
         self._call_bytes = 0
         self._subscriptions: dict[int, asyncio.Task[None]] = {}
         self._stirred = asyncio.Event()  # There is something to send.
@@ -185,12 +185,12 @@ class SessionSocket:
         self._call_bytes += size
 
         def finished(task: asyncio.Task[None]) -> None:
-            self._calls.discard(task)
+            self._calls.pop(task, None)
             self._call_bytes -= size
             self._answered.set()
 
         task = asyncio.get_running_loop().create_task(call)
-        self._calls.add(task)
+        self._calls[task] = None
         task.add_done_callback(finished)
 
     # ── answering ─────────────────────────────────────────────────────────────

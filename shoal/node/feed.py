@@ -111,7 +111,7 @@ class Feed:
     def __init__(self, *, subscribers_max: int, bytes_max: int) -> None:
         self._subscribers_max = subscribers_max
         self._bytes_max = bytes_max
-        self._subscribers: dict[str, set[Subscriber]] = {}  # By space.
+        self._subscribers: dict[str, dict[Subscriber, None]] = {}  # By space, first come first served.
         self._staged: deque[tuple[int, list[Staged]]] = deque()  # Bounded by writes_pending_max.
         self._count = 0
 
@@ -143,14 +143,14 @@ class Feed:
                 f"this node has {self._count} subscribers, which is its bound. Try again later.", retry_after_s=1.0
             )
         subscriber = Subscriber(subscription, self._bytes_max)
-        members = self._subscribers.setdefault(subscription.space, set())
-        members.add(subscriber)
+        members = self._subscribers.setdefault(subscription.space, {})
+        members[subscriber] = None
         self._count += 1
         try:
             yield subscriber
         finally:
             self._count -= 1
-            members.discard(subscriber)
+            members.pop(subscriber, None)
             if not members:
                 self._subscribers.pop(subscription.space, None)
 
