@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ import structlog
 
 from shoal.node.database import Database
 from shoal.storage.commit import GroupCommit
+from shoal.testing.simulation import execution
 from shoal.testing.simulation.batch import digest_elsewhere
 from shoal.testing.simulation.cluster import SimulatedCluster
 from shoal.testing.simulation.drawing import draw
-from shoal.testing.simulation.execution import BUG, STALLED, Patch, execute, in_order
+from shoal.testing.simulation.execution import BUG, STALLED, TOO_LONG, Patch, execute, in_order
 from shoal.testing.simulation.plan import Act, Crash, Pause, Plan
 
 SMALL = Plan(
@@ -115,15 +117,25 @@ def test_what_a_node_logs_as_an_error_is_a_bug() -> None:
 
 def test_a_run_that_waits_for_what_cannot_come_is_told_of() -> None:
     def waits(original: Any) -> Any:
-        async def heal(self: SimulatedCluster) -> None:
-            for host in self.hosts.values():
-                host.kill()
+        async def enter(self: SimulatedCluster) -> SimulatedCluster:
             await asyncio.Event().wait()
+            return self
+
+        return enter
+
+    assert execute(SMALL, patches=[replaced(SimulatedCluster, "__aenter__", waits)]).broken == {STALLED}
+
+
+def test_a_run_that_does_not_end_is_told_of() -> None:
+    def turns(original: Any) -> Any:
+        async def heal(self: SimulatedCluster) -> None:
+            while True:
+                await asyncio.sleep(0)
 
         return heal
 
-    outcome = execute(Plan(seed=1, duration_s=1.0), patches=[replaced(SimulatedCluster, "heal", waits)])
-    assert outcome.broken == {STALLED}
+    bounded = replaced(execution, "run", lambda original: partial(original, steps_max=50_000))
+    assert execute(SMALL, patches=[replaced(SimulatedCluster, "heal", turns), bounded]).broken == {TOO_LONG}
 
 
 def test_a_patch_is_there_during_the_run_and_gone_afterwards() -> None:

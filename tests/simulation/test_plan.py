@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from shoal.errors import InvalidValue
@@ -13,6 +15,13 @@ from shoal.testing.simulation.plan import Act, Crash, Plan, from_json, to_json
 def test_a_plan_comes_back_from_json_as_it_was(seed: int) -> None:
     plan = draw(seed, profile="storm")
     assert from_json(to_json(plan)) == plan
+
+
+def test_equal_plans_give_equal_text_wherever_they_come_from() -> None:
+    plan = draw(1230)
+    travelled = pickle.loads(pickle.dumps(plan))
+    assert travelled == plan
+    assert to_json(travelled) == to_json(plan) == to_json(from_json(to_json(plan)))
 
 
 def test_a_field_that_a_saved_plan_does_not_have_takes_its_default() -> None:

@@ -43,6 +43,7 @@ from shoal.testing.simulation.plan import (
     Stop,
     Weather,
     Wipe,
+    shown,
 )
 from shoal.testing.simulation.sockets import SimulatedHttp
 from shoal.testing.simulation.trace import Trace
@@ -236,7 +237,7 @@ class SimulatedCluster:
     async def _last(self, fault: Fault, seconds: float) -> None:
         self._fire(fault)
         await self._pass(seconds)
-        self._trace.mark("-", "over:", _shown(fault))
+        self._trace.mark("-", "over:", shown(fault))
 
     async def _pass(self, seconds: float) -> None:
         """Let so much time pass, or as much as there is until all is healed."""
@@ -244,7 +245,7 @@ class SimulatedCluster:
 
     def _fire(self, fault: Fault) -> None:
         self.fired[_tag(fault)] += 1
-        self._trace.mark("-", "fault:", _shown(fault))
+        self._trace.mark("-", "fault:", shown(fault))
 
     async def _bring_up(self, host: SimulatedNode) -> None:
         """Start what is down, on a disk that can be read."""
@@ -303,7 +304,3 @@ class SimulatedCluster:
 
 def _tag(fault: Fault) -> str:
     return str(fault.__struct_config__.tag)
-
-
-def _shown(fault: Fault) -> str:
-    return msgspec.json.encode(fault).decode()

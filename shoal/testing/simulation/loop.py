@@ -96,7 +96,8 @@ def run(main: Coroutine[Any, Any, T], *, steps_max: int = STEPS_MAX) -> T:
 
 def _finish(loop: VirtualLoop) -> None:
     """Cancel what is left, so that no task outlives its run."""
-    left = asyncio.all_tasks(loop)
+    # In the order of their beginnings, which their names count: a set of tasks has another order each time.
+    left = sorted(asyncio.all_tasks(loop), key=lambda task: (len(task.get_name()), task.get_name()))
     for task in left:
         task.cancel()
     if left:

@@ -21,7 +21,7 @@ from msgspec import Struct
 from shoal.errors import InvalidValue
 
 
-class Event(Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True):
+class Event(Struct, frozen=True, kw_only=True, tag_field="event"):
     """`at` is in virtual seconds from the beginning."""
 
     at: float
@@ -189,7 +189,7 @@ class Act(Event, frozen=True, kw_only=True, tag="act"):
     repeat: bool = False
 
 
-class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Plan(Struct, frozen=True, kw_only=True):
     """`faults` and `acts` are in the order of their times. After `duration_s` everything is healed, and must converge."""
 
     seed: int
@@ -210,6 +210,7 @@ class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _decoder = msgspec.json.Decoder(Plan)
+_encode = msgspec.json.encode
 
 
 def to_json(plan: Plan) -> bytes:
@@ -219,10 +220,17 @@ def to_json(plan: Plan) -> bytes:
 
 
 def _field(name: str, value: object) -> bytes:
-    encode = msgspec.json.encode
     if not isinstance(value, list):
-        return b" %b: %b" % (encode(name), encode(value))
-    return b" %b: [\n  %b\n ]" % (encode(name), b",\n  ".join(map(encode, value)))
+        return b" %b: %b" % (_encode(name), _encode(value))
+    return b" %b: [\n  %b\n ]" % (_encode(name), b",\n  ".join(shown(event).encode() for event in value))
+
+
+def shown(event: Event) -> str:
+    """As JSON, less what is as usual; equal events give equal text."""
+    # Not msgspec's omit_defaults: that compares strings by identity.
+    fields = {field.name: field.default for field in msgspec.structs.fields(event)}
+    told = {name: getattr(event, name) for name, default in fields.items() if getattr(event, name) != default}
+    return _encode({"event": event.__struct_config__.tag} | told).decode()
 
 
 def from_json(text: bytes) -> Plan:
