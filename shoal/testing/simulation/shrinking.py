@@ -159,7 +159,8 @@ _PLAIN: dict[str, tuple[object, ...]] = {
 def _plainer(plan: Plan, index: int, field: str) -> Iterator[Plan]:
     """The plan with one field of one event plainer, the plainest first; nothing if it is plain enough."""
     events = in_order(plan)
-    if index >= len(events):
+    # Another time can have moved another event to this place.
+    if index >= len(events) or field not in events[index].__struct_fields__:
         return
     value = getattr(events[index], field)
     plain = _PLAIN.get(field, ())
