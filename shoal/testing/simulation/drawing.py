@@ -232,12 +232,11 @@ _DURABILITIES: list[list[Durability]] = [
 
 def _acts(random: Random, agents: int, duration_s: float, wanted: Profile) -> list[Act]:
     count = ACTS_MIN + int((wanted.acts_max - ACTS_MIN) * random.random() ** 2)
-    kinds: list[ActKind] = [kind for kind in get_args(ActKind) if random.random() < 0.6] or ["save", "load"]
+    share = random.choice((0.2, 0.6))  # Some do much of a little: what many do with one object is met there.
+    kinds: list[ActKind] = [kind for kind in get_args(ActKind) if random.random() < share] or ["save", "load"]
     weights = [random.choice((1, 1, 3, 10)) for _ in kinds]
-    names = "abcd"[: random.randint(1, 4)]
-    durabilities = random.choice(
-        (("local",), ("local", "quorum"), ("quorum",), ("memory", "local"), ("memory", "quorum", "all"))
-    )
+    names = "abcd"[: random.choice((1, 1, 2, 4))]
+    durabilities = random.choice(_DURABILITIES)
     repeats = random.choice((0.0, 0.0, 0.1, 0.4))
     bursts = [random.uniform(SPARED_S, duration_s) for _ in range(random.choice((0, 0, 3)))]
 
