@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(_row(hunted))
         hunts.append(hunted)
         if options.save and hunted.found is not None:
+            PLANS.mkdir(exist_ok=True)
             (PLANS / f"{hunted.mutant.name}.json").write_bytes(to_json(hunted.found.plan) + b"\n")
     _say(f"\n{_summary(hunts)}")
     return 0 if all(hunted.found for hunted in hunts) else 1

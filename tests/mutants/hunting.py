@@ -16,7 +16,7 @@ from shoal.testing.simulation.plan import Plan
 from shoal.testing.simulation.shrinking import shrink
 from tests.mutants.mutant import Mutant
 
-SHRINKING_RUNS_MAX = 400
+SHRINKING_RUNS_MAX = 250
 
 
 class Found(NamedTuple):

@@ -78,10 +78,10 @@ def a_bookmark_is_left_behind_at_fail_over(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = (
-    Mutant(reads_ignore_the_bookmark, "a read does not wait for what its session has seen", ("7",)),
+    Mutant(reads_ignore_the_bookmark, "a read does not wait for what its session has seen", ("2", "7")),
     Mutant(writes_ignore_the_bookmark, "a write does not wait for what its session has seen", ("7", "9")),
     Mutant(who_waited_too_long_is_shown_less, "a session that waited too long is shown less, and not told", ("7",)),
-    Mutant(reads_are_not_in_the_bookmark, "what a read showed is not in the bookmark", ("7",)),
+    Mutant(reads_are_not_in_the_bookmark, "what a read showed is not in the bookmark", ("2", "7")),
     Mutant(what_was_seen_is_not_told_to_the_client, "a reply comes without what the bookmark grew by", ("7",)),
     Mutant(a_bookmark_is_left_behind_at_fail_over, "a client fails over without its bookmark", ("7",)),
 )
