@@ -36,6 +36,7 @@ def scene(work: Callable[[SimulatedCluster, Agents], Awaitable[T]], plan: Plan |
             agents = Agents(cluster, plan, trace=trace)
             done = await work(cluster, agents)
             await agents.finish()
+            await agents.close()
             return done, trace
 
     return run(main())
@@ -84,7 +85,8 @@ def test_every_read_notes_what_it_was_shown(kind: ActKind) -> None:
     agents, _ = scene(work)
     shown = [event for event in agents.history.events if isinstance(event, Shown)][-1]
     assert shown.ids or shown.numbers or shown.value
-    assert (shown.session, shown.node) == ("agent-0", "n1")
+    assert shown.session == "agent-0"
+    assert shown.node in ("n1", "n2", "n3")  # It may have gone elsewhere to read.
 
 
 @pytest.mark.parametrize("kind", WRITES)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Agents:
-    """Made once the cluster's nodes are up; `finish` comes last. `ledger` watches every disk of the cluster."""
+    """Made once the cluster's nodes are up; `finish` comes after all acts, and `close` last. `ledger` watches every disk."""
 
     def __init__(self, cluster: SimulatedCluster, plan: Plan, *, trace: Trace) -> None:
         self.plan = plan
@@ -97,10 +97,15 @@ class Agents:
         return {"memory": 0, "local": 1, "quorum": self.plan.nodes // 2 + 1, "all": self.plan.nodes}[durability]
 
     async def finish(self) -> None:
-        """Write what waits in mirrors, and close every session. No act is under way any more."""
+        """Write what waits in mirrors. No act is under way any more."""
         await asyncio.gather(*self._probes)
         self._bounding.cancel()
         for desk in self._desks.values():
-            await desk.close()
+            await desk.flush()
+
+    async def close(self) -> None:
+        """Read on to the end of what was followed, which all nodes hold by now, and close every session."""
+        for desk in self._desks.values():
+            await desk.read_on()
         for client in self._clients:
             await client.session.close()

@@ -37,8 +37,18 @@ from shoal.testing.simulation.record import Record
 SCRATCH = "scratch"
 """The root map of a document in which entries are replaced and deleted."""
 
-_READS = ("load", "read-journal", "count", "read-register", "read-document")
+_READ_OF: dict[ActKind, ActKind] = {
+    "save": "load",
+    "append": "read-journal",
+    "add": "count",
+    "assign": "read-register",
+    "edit": "read-document",
+}
+"""What shows a session what it wrote."""
+
 _KEYS = 3  # So many keys of users are in use with one object: agents meet.
+_LOOKED_AT = 0.4  # The share of the writes that their agent reads at once.
+_ELSEWHERE = 0.2  # The share of the reads before which it changes nodes unasked.
 _AGAIN_S = 0.05  # Within this time a client sends again what it has no answer to, or after it has failed.
 
 
@@ -96,21 +106,29 @@ class Desk:
     async def act(self, act: Act, random: Random) -> None:
         """Do one thing, and note all of it."""
         self._has_forgone_sync |= act.durability == "memory"
-        if act.repeat and act.kind in _READS:
-            await self._client.leave()
         try:
-            await self._acts[act.kind](act, random)
+            await self._do(act.kind, act, random)
+            if act.kind in _READ_OF and random.random() < _LOOKED_AT:
+                await self._do(_READ_OF[act.kind], act, random)
         except (SessionBehind, BookmarkLost) as error:
             if isinstance(error, BookmarkLost) or random.random() < 0.5:
                 await self._let_go(error)
         except ShoalError:
             pass  # It is noted.
 
-    async def close(self) -> None:
-        """Let the mirror write what it can, and see that the journal's reader was given everything."""
+    async def _do(self, kind: ActKind, act: Act, random: Random) -> None:
+        if kind in _READ_OF.values() and (act.repeat or random.random() < _ELSEWHERE):
+            await self._client.leave()
+        await self._acts[kind](act, random)
+
+    async def flush(self) -> None:
+        """Let the mirror write what it can, and close it."""
         if self._mirror is not None:
             with suppress(ShoalError):  # What it could not write is noted as unknown already.
                 await self._mirror.close()
+
+    async def read_on(self) -> None:
+        """See that the journal's reader is given everything, now that all nodes hold it."""
         with suppress(ShoalError):  # What was lost with a disk may be what this session has seen.
             for number in await self._follower.missed():
                 self._record.violated("10", f"{self._client.name}, who follows {self.name}, was not given event {number}")

@@ -84,6 +84,7 @@ async def judge(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:
     found += await _converges(cluster)
     await _serves(cluster, agents, "quorum")
     found += await _converges(cluster)
+    await agents.close()
     founds = {name: one for name in cluster.hosts if (one := await _read(cluster, agents, name, found)) is not None}
     found += judged(agents.history, Losses(agents.plan), founds, agents.ledger)
     found += _stored(cluster)
