@@ -38,6 +38,7 @@ class Config(Struct, frozen=True, kw_only=True):
     push_bytes_max: int = 256 * KiB  # In one message, but for its first operation.
     supply_bytes_max: int = 256 * KiB  # The same, of operations that a peer asked for.
     early_bytes_max: int = 16 * MiB  # Operations that arrived before those they depend on.
+    early_s: float = 60.0  # How long they wait; what they depend on may be lost with a disk.
     quarantine_max: int = 1024  # Operations that were refused, and are not asked for again.
     quarantine_s: float = 60.0  # For how long.
 

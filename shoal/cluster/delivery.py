@@ -4,7 +4,8 @@ Laws:
 - What is handed out is causally ready, in order, given what was applied: so a
   replica's vector is always a contiguous, causally closed prefix.
 - What comes early waits here, outside vector and state, within `bytes_max`. Past it
-  the newcomer is dropped: it is fetched again once it is missed.
+  the newcomer is dropped, and so is what has waited for too long (`expire`): it is
+  fetched again once it is missed, or depends on what was lost with its node's disk.
 - HLC order is a causal order, so one pass over what waits finds all that is ready.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from typing import NamedTuple
 
 from shoal.cluster.messages import Shipment
@@ -51,6 +53,7 @@ class Delivery:
         self._bytes = 0
         self._waiting: dict[int, list[tuple[int, Dot, Arrival]]] = {}  # By partition, in the order of (HLC, dot).
         self._dots: dict[tuple[int, Dot], Arrival] = {}
+        self._since: dict[tuple[int, Dot], float] = {}  # In the order in which they came.
 
     def __len__(self) -> int:
         return len(self._dots)
@@ -59,15 +62,15 @@ class Delivery:
     def waiting_bytes(self) -> int:
         return self._bytes
 
-    def take(self, arrivals: Iterable[Arrival]) -> Sorted:
+    def take(self, arrivals: Iterable[Arrival], now: float = 0.0) -> Sorted:
         found = Sorted([], [], [], {})
         for arrival in arrivals:
-            self._sort(arrival, found)
+            self._sort(arrival, found, now)
         for partition in list(found.vectors):
             self._release(partition, found)
         return found
 
-    def _sort(self, arrival: Arrival, found: Sorted) -> None:
+    def _sort(self, arrival: Arrival, found: Sorted, now: float) -> None:
         partition = arrival.shipment.partition
         vector = found.vectors.get(partition) or self._applied(partition)
         match readiness(vector, arrival.dot, arrival.body.delta()):
@@ -77,9 +80,9 @@ class Delivery:
             case Readiness.SEEN:
                 found.again.append(arrival)
             case Readiness.EARLY:
-                self._keep(arrival, found)
+                self._keep(arrival, found, now)
 
-    def _keep(self, arrival: Arrival, found: Sorted) -> None:
+    def _keep(self, arrival: Arrival, found: Sorted, now: float) -> None:
         place = arrival.shipment.partition, arrival.dot
         if place in self._dots:
             found.again.append(arrival)
@@ -88,6 +91,7 @@ class Delivery:
         if self._bytes + arrival.bytes <= self._bytes_max:
             self._bytes += arrival.bytes
             self._dots[place] = arrival
+            self._since[place] = now
             insort(
                 self._waiting.setdefault(place[0], []), (arrival.body.hlc, arrival.dot, arrival), key=lambda entry: entry[:2]
             )
@@ -119,6 +123,18 @@ class Delivery:
         for _, _, arrival in self._waiting.pop(partition, ()):
             self._forget(partition, arrival)
 
+    def expire(self, before: float) -> None:
+        """Forget what has waited since before then."""
+        old = [place for place, since in takewhile(lambda entry: entry[1] < before, self._since.items())]
+        for partition, dot in old:
+            arrival = self._dots[partition, dot]
+            kept = [entry for entry in self._waiting[partition] if entry[1] != dot]
+            self._forget(partition, arrival)
+            self._waiting[partition] = kept
+            if not kept:
+                del self._waiting[partition]
+
     def _forget(self, partition: int, arrival: Arrival) -> None:
         del self._dots[partition, arrival.dot]
+        del self._since[partition, arrival.dot]
         self._bytes -= arrival.bytes

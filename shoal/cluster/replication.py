@@ -56,6 +56,7 @@ class Limits(NamedTuple):
     early_bytes_max: int
     quarantine_max: int
     quarantine_s: float
+    early_s: float = 60.0
 
 
 class Send(NamedTuple):
@@ -175,7 +176,7 @@ class Replication:
         """Some of the operations of a Push or Supply."""
         state = self._state(peer)
         arrivals = [arrival for shipment in shipments if (arrival := self._arrival(peer, state, shipment, now)) is not None]
-        found = self._delivery.take(arrivals)
+        found = self._delivery.take(arrivals, now)
         for arrival in found.early:
             state.doubtful.setdefault(arrival.shipment.partition, now)
         if found.ready or found.again:
@@ -367,6 +368,7 @@ class Replication:
             if state.doubtful:
                 self._want(peer, state, now)
         if now >= self._next_sync:
+            self._delivery.expire(now - self._limits.early_s)
             # Jitter, so that nodes which started together do not compare together for ever.
             self._next_sync = now + self._limits.sync_interval_s * (0.5 + self._random())
             linked = sorted(peer for peer, state in self._peers.items() if state.linked)

@@ -289,4 +289,5 @@ def _limits(config: Config) -> Limits:
         early_bytes_max=config.early_bytes_max,
         quarantine_max=config.quarantine_max,
         quarantine_s=config.quarantine_s,
+        early_s=config.early_s,
     )

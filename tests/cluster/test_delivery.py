@@ -79,6 +79,20 @@ def test_partitions_do_not_wait_for_each_other() -> None:
     assert sink.applied == [(A, 1)]
 
 
+def test_what_has_waited_for_too_long_is_forgotten_and_can_come_again() -> None:
+    """What it depends on may be lost with a disk."""
+    sink = Sink()
+    first, orphan, other = arrival(Dot(A, 1), 1), arrival(Dot(A, 2), 2), arrival(Dot(B, 2), 3)
+    sink.delivery.take([orphan], 10.0)
+    sink.delivery.take([other], 20.0)
+    sink.delivery.expire(15.0)
+    assert (len(sink.delivery), sink.delivery.waiting_bytes) == (1, other.bytes)
+    sink.take(first)
+    assert sink.applied == [(A, 1)]
+    sink.take(orphan)
+    assert sink.applied == [(A, 1), (A, 2)]
+
+
 def test_past_its_bound_the_newcomer_is_dropped_and_can_come_again() -> None:
     second, third = arrival(Dot(A, 2), 2), arrival(Dot(A, 3), 3)
     sink = Sink(bytes_max=second.bytes)

@@ -63,6 +63,7 @@ SETTINGS: dict[str, int | float | str] = {
     "quorum_timeout_s": 2.0,
     "session_wait_s": 1.0,
     "quarantine_s": 5.0,
+    "early_s": 5.0,
     "stop_timeout_s": 3.0,
     "witness_interval_s": 5.0,
 }
