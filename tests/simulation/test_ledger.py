@@ -16,12 +16,12 @@ PARTITION = 3
 
 
 class Scene:
-    """A ledger over the disks of three nodes, and what it found broken."""
+    """A ledger over the disks of two nodes, and what it found broken."""
 
     def __init__(self) -> None:
         self.broken: list[tuple[str, str]] = []
         self.ledger = Ledger(lambda invariant, text: self.broken.append((invariant, text)))
-        self.n1, self.n2, self.n3 = (self.ledger.shelf(name, MemoryStorage()) for name in ("n1", "n2", "n3"))
+        self.n1, self.n2 = (self.ledger.shelf(name, MemoryStorage()) for name in ("n1", "n2"))
 
     @property
     def invariants(self) -> list[str]:
