@@ -310,7 +310,7 @@ class Desk:
                     await twin
         sent = watched.sent.result()
         if watched.reply is not None:  # A mirror may have sent its edits again, under another key.
-            self._check_copies(sent, writes[0].durability, who)
+            self._check_copies(sent, writes[0], who)
         return sent
 
     async def _send_again(self, watched: Watched, writes: Sequence[Invoked], random: Random) -> None:
@@ -332,7 +332,7 @@ class Desk:
             self._record.failed(noted, error, who=client.name, node=client.at)
         else:
             self._record.acknowledged(noted, reply, who=client.name, node=client.at, again=True)
-            self._check_copies(sent, sent.durability, client.name)
+            self._check_copies(sent, writes[0], client.name)
         finally:
             await client.session.close()
 
@@ -417,9 +417,10 @@ class Desk:
         shown = self._client.session.bookmark.vector(partition)
         self._ledger.answered(self._client.at, partition, shown, who=self._client.name)
 
-    def _check_copies(self, sent: Sent | None, durability: Durability, who: str) -> None:
-        if sent is not None:
-            self._ledger.copied(partition_of(SPACE, self.name), sent.key, self._quorum(durability), who=who)
+    def _check_copies(self, sent: Sent | None, write: Invoked, who: str) -> None:
+        # Under a key of users another's operation may be what answers, though one of its own is, or was, somewhere too.
+        if sent is not None and not write.key:
+            self._ledger.copied(partition_of(SPACE, self.name), sent.key, self._quorum(write.durability), who=who)
 
 
 def edit_in(document: Document, number: int) -> None:
