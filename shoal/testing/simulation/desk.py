@@ -13,7 +13,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from random import Random
 
@@ -24,15 +24,16 @@ from shoal.client.store import Space
 from shoal.cluster.partition import partition_of
 from shoal.errors import BookmarkLost, KeyReused, NotFound, SessionBehind, ShoalError, TooManySiblings
 from shoal.protocol import requests
-from shoal.protocol.requests import NO_HEAD, Durability, Write
+from shoal.protocol.requests import NO_HEAD, Durability
 from shoal.testing.agents import ROOT, SPACE, content_of, state_of
 from shoal.testing.found import LISTED, TOLD, numbers_in
 from shoal.testing.history import Invoked, Shown, WriteKind, amount
-from shoal.testing.simulation.client import Client, Sender, Sent, Watched, now_ms
+from shoal.testing.simulation.client import Client, Sender, Sent, now_ms
 from shoal.testing.simulation.following import Follower, numbers_of
 from shoal.testing.simulation.ledger import Ledger
 from shoal.testing.simulation.plan import Act, ActKind
 from shoal.testing.simulation.record import Record
+from shoal.testing.simulation.writing import Assurance, Writer
 
 SCRATCH = "scratch"
 """The root map of a document in which entries are replaced and deleted."""
@@ -49,7 +50,6 @@ _READ_OF: dict[ActKind, ActKind] = {
 _KEYS = 3  # So many keys of users are in use with one object: agents meet.
 _LOOKED_AT = 0.4  # The share of the writes that their agent reads at once.
 _ELSEWHERE = 0.2  # The share of the reads before which it changes nodes unasked.
-_AGAIN_S = 0.05  # Within this time a client sends again what it has no answer to, or after it has failed.
 
 
 class Desk:
@@ -70,14 +70,14 @@ class Desk:
         self._client = client
         self._durability: Durability = durability
         self._record = record
-        self._ledger = ledger
-        self._quorum = quorum
         self._sender = Sender(client)
+        self._assurance = Assurance(partition_of(SPACE, name), ledger, quorum)
+        self._assurance.expect(durability)
+        self._writer = Writer(client, self._sender, record, self._assurance)
         connection = Connection(self._sender, client.config, durability, now_ms, client.random.randbytes)
         self._space = Space(connection, SPACE)
         self._keyed, self._batched = f"{{{name}}}/keyed", f"{{{name}}}/batch"
         self._mirror: Document | None = None
-        self._has_forgone_sync = durability == "memory"  # Then what it was told need not be durable.
         self._acts: dict[ActKind, Callable[[Act, Random], Awaitable[None]]] = {
             "save": self._save,
             "load": self._load,
@@ -105,7 +105,7 @@ class Desk:
 
     async def act(self, act: Act, random: Random) -> None:
         """Do one thing, and note all of it."""
-        self._has_forgone_sync |= act.durability == "memory"
+        self._assurance.expect(act.durability)
         try:
             await self._do(act.kind, act, random)
             if act.kind in _READ_OF and random.random() < _LOOKED_AT:
@@ -148,7 +148,7 @@ class Desk:
                 )
             self._head = saved.id
 
-        sent = await self._write(act, random, [write], save)
+        sent = await self._writer.write(act, random, [write], save)
         if sent is not None and random.random() < 0.1:
             await self._misuse(sent, act)
 
@@ -177,7 +177,7 @@ class Desk:
             journal = self._space.thread(name).journal
             await journal.append(content_of(write.number), key=key or own_key, durability=act.durability)
 
-        await self._write(act, random, [write], append)
+        await self._writer.write(act, random, [write], append)
 
     async def _add(self, act: Act, random: Random) -> None:
         write = self._begin("add", self.name, act)
@@ -185,7 +185,7 @@ class Desk:
         async def add() -> None:
             await self._space.counter(self.name).add(amount(write.number), durability=act.durability)
 
-        await self._write(act, random, [write], add)
+        await self._writer.write(act, random, [write], add)
 
     async def _add_keyed(self, act: Act, random: Random) -> None:
         """The same amount under the same key, whoever adds it; but for a few, which use a key twice."""
@@ -196,7 +196,7 @@ class Desk:
         async def add() -> None:
             await self._space.counter(self._keyed).add(by, key=write.key, durability=act.durability)
 
-        await self._write(act, random, [write], add)
+        await self._writer.write(act, random, [write], add)
 
     async def _assign(self, act: Act, random: Random) -> None:
         if self._values is None:
@@ -214,7 +214,7 @@ class Desk:
                 self._values = None  # Read first, the next time.
 
         try:
-            await self._write(act, random, [write], assign, learn=learn)
+            await self._writer.write(act, random, [write], assign, learn=learn)
         except TooManySiblings:
             self._values = None
             raise
@@ -229,7 +229,7 @@ class Desk:
             await self._mirror.flush()
 
         try:
-            await self._write(act, random, [write], edit, of=requests.Update)
+            await self._writer.write(act, random, [write], edit, of=requests.Update)
         except ShoalError as error:
             if not is_transient(error) and self._mirror is not None:
                 mirror, self._mirror = self._mirror, None
@@ -254,7 +254,7 @@ class Desk:
                 batch.counter(self._batched).add(amount(writes[2].number))
             self._batch_head = saved.reply.id
 
-        await self._write(act, random, writes, commit)
+        await self._writer.write(act, random, writes, commit)
 
     def _begin(
         self,
@@ -278,63 +278,6 @@ class Desk:
             batch=batch,
             who=self._client.name,
         )
-
-    async def _write(
-        self,
-        act: Act,
-        random: Random,
-        writes: Sequence[Invoked],
-        send: Callable[[], Awaitable[None]],
-        *,
-        of: type[Write] = Write,
-        learn: Callable[[object], None] = lambda reply: None,
-    ) -> Sent | None:
-        """Send what is noted in `writes`, and note what came of it; once more, meanwhile or afterwards, if the act says so."""
-        who = self._client.name
-        with self._sender.watching(of) as watched:
-            twin = asyncio.create_task(self._send_again(watched, writes, random)) if act.repeat else None
-            try:
-                await send()
-            except ShoalError as error:
-                self._record.failed(writes, error, who=who, node=self._client.at)
-                raise
-            else:
-                self._record.acknowledged(writes, watched.reply, who=who, node=self._client.at)
-                # A mirror sends a node what it lacks, and its edits with it: the answer covers less than the bookmark does.
-                if of is not requests.Update:
-                    self._check_answer(writes[0].durability)
-                learn(watched.reply)
-            finally:
-                watched.end()
-                if twin is not None:
-                    await twin
-        sent = watched.sent.result()
-        if watched.reply is not None:  # A mirror may have sent its edits again, under another key.
-            self._check_copies(sent, writes[0], who)
-        return sent
-
-    async def _send_again(self, watched: Watched, writes: Sequence[Invoked], random: Random) -> None:
-        """Send the same request with its key through another session, as a client does that has no answer."""
-        after = random.random() < 0.5
-        sent = await watched.sent
-        if sent is None:
-            return
-        if after:
-            await watched.over.wait()
-        await asyncio.sleep(random.uniform(0, _AGAIN_S))
-        # Which of its edits a mirror's update holds is known to the mirror alone: nothing is noted of it.
-        noted = [] if isinstance(sent.request, requests.Update) else writes
-        client = self._client.another(f"{self._client.name}'")
-        self._record.resent(noted, client.name)
-        try:
-            reply = await client.session.call(sent.request, key=sent.key, durability=sent.durability)
-        except ShoalError as error:
-            self._record.failed(noted, error, who=client.name, node=client.at)
-        else:
-            self._record.acknowledged(noted, reply, who=client.name, node=client.at, again=True)
-            self._check_copies(sent, writes[0], client.name)
-        finally:
-            await client.session.close()
 
     # ── reads ─────────────────────────────────────────────────────────────────
 
@@ -391,7 +334,7 @@ class Desk:
         at_s = asyncio.get_running_loop().time()
         self._record.shown(Shown(self._client.name, kind, name, ids or [], numbers or [], value, whole, self._client.at, at_s))
         if kind != "save" or ids:  # That there is no checkpoint shows nothing that a crash could take back.
-            self._check_answer("local")
+            self._assurance.answered(self._client, "local")
 
     @asynccontextmanager
     async def _reading(self, name: str) -> AsyncIterator[None]:
@@ -407,20 +350,6 @@ class Desk:
         self._take_handles()
         with suppress(ShoalError):  # It is noted.
             await self._read_counter(stale=True)
-
-    # ── what must be so at once ───────────────────────────────────────────────
-
-    def _check_answer(self, durability: Durability) -> None:
-        if self._has_forgone_sync or durability == "memory":
-            return
-        partition = partition_of(SPACE, self.name)
-        shown = self._client.session.bookmark.vector(partition)
-        self._ledger.answered(self._client.at, partition, shown, who=self._client.name)
-
-    def _check_copies(self, sent: Sent | None, write: Invoked, who: str) -> None:
-        # Under a key of users another's operation may be what answers, though one of its own is, or was, somewhere too.
-        if sent is not None and not write.key:
-            self._ledger.copied(partition_of(SPACE, self.name), sent.key, self._quorum(write.durability), who=who)
 
 
 def edit_in(document: Document, number: int) -> None:

@@ -1,0 +1,118 @@
+"""Sends a client's writes, some of them twice, and holds every answer to what must be so at once.
+
+Laws:
+- A request that is sent again is the same request with the same key, through a session
+  that has seen the same and asks another node first. What became of either is noted.
+- An answer is checked in the moment in which it comes: see `Ledger`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+
+from shoal.errors import ShoalError
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability, Write
+from shoal.testing.history import Invoked
+from shoal.testing.simulation.client import Client, Sender, Sent, Watched
+from shoal.testing.simulation.ledger import Ledger
+from shoal.testing.simulation.plan import Act
+from shoal.testing.simulation.record import Record
+
+AGAIN_S = 0.05
+"""Within this time a client sends again what it has no answer to, or after it has failed."""
+
+
+class Assurance:
+    """What answers about one partition must keep to; `needed` says how many nodes a durability takes."""
+
+    def __init__(self, partition: int, ledger: Ledger, needed: Callable[[Durability], int]) -> None:
+        self._partition = partition
+        self._ledger = ledger
+        self._needed = needed
+        self._has_forgone_sync = False
+
+    def expect(self, durability: Durability) -> None:
+        """Something of this durability is about to be written: after `memory`, what a client has seen need not be durable."""
+        self._has_forgone_sync |= durability == "memory"
+
+    def answered(self, client: Client, durability: Durability) -> None:
+        """What the client has seen by now is durable on the node that answered it."""
+        if not self._has_forgone_sync and durability != "memory":
+            shown = client.session.bookmark.vector(self._partition)
+            self._ledger.answered(client.at, self._partition, shown, who=client.name)
+
+    def copied(self, sent: Sent | None, write: Invoked, who: str) -> None:
+        """What was acknowledged is durable on as many nodes as was asked."""
+        # Under a key of users another's operation may be what answers, though one of its own is, or was, somewhere too.
+        if sent is not None and not write.key:
+            self._ledger.copied(self._partition, sent.key, self._needed(write.durability), who=who)
+
+
+class Writer:
+    """Of one client, for the objects of one name; `sender` is the session of its handles."""
+
+    def __init__(self, client: Client, sender: Sender, record: Record, assurance: Assurance) -> None:
+        self._client = client
+        self._sender = sender
+        self._record = record
+        self._assurance = assurance
+
+    async def write(
+        self,
+        act: Act,
+        random: Random,
+        writes: Sequence[Invoked],
+        send: Callable[[], Awaitable[None]],
+        *,
+        of: type[Write] = Write,
+        learn: Callable[[object], None] = lambda reply: None,
+    ) -> Sent | None:
+        """Send what is noted in `writes`, and note what came of it; once more, meanwhile or afterwards, if the act says so."""
+        who = self._client.name
+        with self._sender.watching(of) as watched:
+            twin = asyncio.create_task(self._send_again(watched, writes, random)) if act.repeat else None
+            try:
+                await send()
+            except ShoalError as error:
+                self._record.failed(writes, error, who=who, node=self._client.at)
+                raise
+            else:
+                self._record.acknowledged(writes, watched.reply, who=who, node=self._client.at)
+                # A mirror sends a node what it lacks, and its edits with it: the answer covers less than the bookmark does.
+                if of is not requests.Update:
+                    self._assurance.answered(self._client, writes[0].durability)
+                learn(watched.reply)
+            finally:
+                watched.end()
+                if twin is not None:
+                    await twin
+        sent = watched.sent.result()
+        if watched.reply is not None:  # A mirror may have sent its edits again, under another key.
+            self._assurance.copied(sent, writes[0], who)
+        return sent
+
+    async def _send_again(self, watched: Watched, writes: Sequence[Invoked], random: Random) -> None:
+        """Send the same request with its key through another session, as a client does that has no answer."""
+        after = random.random() < 0.5
+        sent = await watched.sent
+        if sent is None:
+            return
+        if after:
+            await watched.over.wait()
+        await asyncio.sleep(random.uniform(0, AGAIN_S))
+        # Which of its edits a mirror's update holds is known to the mirror alone: nothing is noted of it.
+        noted = [] if isinstance(sent.request, requests.Update) else writes
+        client = self._client.another(f"{self._client.name}'")
+        self._record.resent(noted, client.name)
+        try:
+            reply = await client.session.call(sent.request, key=sent.key, durability=sent.durability)
+        except ShoalError as error:
+            self._record.failed(noted, error, who=client.name, node=client.at)
+        else:
+            self._record.acknowledged(noted, reply, who=client.name, node=client.at, again=True)
+            self._assurance.copied(sent, writes[0], client.name)
+        finally:
+            await client.session.close()
