@@ -276,7 +276,7 @@ class SessionSocket:
             while self._unsent_bytes > self._config.subscription_bytes_max:
                 self._sent.clear()
                 await self._sent.wait()
-            self._send(encode_push(id, push))
+            self._send(encode_push(id, push, self._bookmark.news()))
 
     # ── sending ───────────────────────────────────────────────────────────────
 

@@ -165,7 +165,7 @@ class Database:
             shipped = Shipment(partition.number, *stamp.dot, entry.chain, entry.packed, mutation.pack_attached(attached))
             self.on_logged(Logged(partition.written, partition, shipped))
         if staged:
-            self._feed.stage(partition.written, staged)
+            self._feed.stage(partition.written, staged, {partition.number: partition.vector})
         return Issued(reply, partition.written, VersionVector([stamp.dot]), partition.vector)
 
     def _stamp(self, writing: Writing) -> Stamp:
@@ -324,5 +324,5 @@ def _staged(target: Target, stamp: Stamp, write: SingleWrite, decision: Decision
     what = str(type(write).__struct_config__.tag)
     change = requests.Change(target.space, LABELS[target.kind], target.name, what, decision.id, stamp.hlc, stamp.wall_ms)
     if isinstance(decision.change, document.Update):
-        return Staged(change, requests.Edit(decision.attached.content, decision.change.roots))
-    return Staged(change)
+        return Staged(target.partition, change, requests.Edit(decision.attached.content, decision.change.roots))
+    return Staged(target.partition, change)

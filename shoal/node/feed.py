@@ -4,6 +4,8 @@ Laws:
 - A change is staged when it is written and published when the group commit that
   covers it is done, in the order of the writes: nobody is shown what a power
   cut could still take back.
+- Whoever takes a push has seen the operation that it shows, and all that was there
+  before it: the subscriber's bookmark takes that in with the push, not earlier.
 - A subscriber has a buffer of bounded bytes. Past it the buffer is dropped and
   the subscriber gets SlowConsumer, then nothing: it has to read again.
 """
@@ -12,11 +14,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from shoal.crdt.dot import VersionVector
 from shoal.errors import Overloaded, ShoalError, ShuttingDown, SlowConsumer
+from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Change, DocumentState, Edit, Follow, ObjectKind, Push, Subscription, Watch
 from shoal.storage.keys import Kind
 
@@ -33,18 +37,27 @@ _OVERHEAD_BYTES = 200  # Of a push as a Python object.
 class Staged(NamedTuple):
     """One mutation: what watchers of its space see, and what followers of its document get."""
 
+    partition: int
     change: Change
     edit: Edit | None = None
+
+
+class _Waiting(NamedTuple):
+    push: Push
+    size: int
+    partition: int
+    seen: VersionVector  # Of the partition, by whoever is shown the push.
 
 
 class Subscriber:
     """An asynchronous iterator over pushes; ends with an error, or never."""
 
-    def __init__(self, subscription: Subscription, bytes_max: int) -> None:
+    def __init__(self, subscription: Subscription, bookmark: Bookmark, bytes_max: int) -> None:
         self.subscription = subscription
+        self._bookmark = bookmark
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._waiting: deque[tuple[Push, int]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._ended: ShoalError | None = None
         self._wake = asyncio.Event()
 
@@ -57,11 +70,12 @@ class Subscriber:
                 raise self._ended
             self._wake.clear()
             await self._wake.wait()
-        push, size = self._waiting.popleft()
+        push, size, partition, seen = self._waiting.popleft()
         self._bytes -= size
+        self._bookmark.note(partition, seen)
         return push
 
-    def offer(self, push: Push) -> None:
+    def offer(self, push: Push, partition: int, seen: VersionVector) -> None:
         if self._ended is not None:
             return
         size = _size(push)
@@ -76,13 +90,13 @@ class Subscriber:
                 )
             )
             return
-        self._waiting.append((push, size))
+        self._waiting.append(_Waiting(push, size, partition, seen))
         self._wake.set()
 
-    def lead(self, push: Push) -> None:
+    def lead(self, push: Push, partition: int, seen: VersionVector) -> None:
         """Put the initial state ahead of what was offered meanwhile."""
         self._bytes += (size := _size(push))
-        self._waiting.appendleft((push, size))
+        self._waiting.appendleft(_Waiting(push, size, partition, seen))
         self._wake.set()
 
     def end(self, error: ShoalError) -> None:
@@ -112,7 +126,7 @@ class Feed:
         self._subscribers_max = subscribers_max
         self._bytes_max = bytes_max
         self._subscribers: dict[str, dict[Subscriber, None]] = {}  # By space, first come first served.
-        self._staged: deque[tuple[int, list[Staged]]] = deque()  # Bounded by writes_pending_max.
+        self._staged: deque[tuple[int, list[Staged], Mapping[int, VersionVector]]] = deque()  # Bounded by writes_pending_max.
         self._count = 0
 
     def __len__(self) -> int:
@@ -122,18 +136,20 @@ class Feed:
         """Whether anybody listens to a space: if not, staging is skipped."""
         return space in self._subscribers
 
-    def stage(self, number: int, staged: list[Staged]) -> None:
-        self._staged.append((number, staged))
+    def stage(self, number: int, staged: list[Staged], vectors: Mapping[int, VersionVector]) -> None:
+        """What write `number` changes, and the vectors of its partitions after it."""
+        self._staged.append((number, staged, vectors))
 
     def publish(self, durable: int) -> None:
         while self._staged and self._staged[0][0] <= durable:
-            for staged in self._staged.popleft()[1]:
+            _, changes, vectors = self._staged.popleft()
+            for staged in changes:
                 for subscriber in self._subscribers.get(staged.change.space, ()):
                     if (push := subscriber.wants(staged)) is not None:
-                        subscriber.offer(push)
+                        subscriber.offer(push, staged.partition, vectors[staged.partition])
 
     @contextmanager
-    def subscriber(self, subscription: Watch | Follow) -> Iterator[Subscriber]:
+    def subscriber(self, subscription: Watch | Follow, bookmark: Bookmark) -> Iterator[Subscriber]:
         """
         Raises:
             Overloaded: the node has as many subscribers as it may.
@@ -142,7 +158,7 @@ class Feed:
             raise Overloaded(
                 f"this node has {self._count} subscribers, which is its bound. Try again later.", retry_after_s=1.0
             )
-        subscriber = Subscriber(subscription, self._bytes_max)
+        subscriber = Subscriber(subscription, bookmark, self._bytes_max)
         members = self._subscribers.setdefault(subscription.space, {})
         members[subscriber] = None
         self._count += 1

@@ -187,7 +187,7 @@ class Incoming:
         self._clock.observe(max(arrival.body.hlc for arrival in received.applied))
         batch.written()
         if staged:
-            self._feed.stage(number, staged)
+            self._feed.stage(number, staged, {partition: place.vector for partition, place in ahead.items()})
         return received._replace(number=number)
 
 
@@ -238,4 +238,5 @@ def _staged(target: Target, stamp: Stamp, change: Mutation, beside: Attached) ->
         id = stamp.pack_position().hex()
     what = str(type(made).__struct_config__.tag)
     told = requests.Change(target.space, LABELS[target.kind], target.name, what, id, stamp.hlc, stamp.wall_ms)
-    return Staged(told, requests.Edit(beside.content, made.roots) if isinstance(made, document.Update) else None)
+    edit = requests.Edit(beside.content, made.roots) if isinstance(made, document.Update) else None
+    return Staged(target.partition, told, edit)

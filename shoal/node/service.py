@@ -269,7 +269,7 @@ class Service:
         check_name("space", subscription.space)
         if self._stopping:
             raise ShuttingDown("the node is stopping. Subscribe again, here later or elsewhere.")
-        with self._feed.subscriber(subscription) as subscriber:
+        with self._feed.subscriber(subscription, bookmark) as subscriber:
             if isinstance(subscription, requests.Follow):
                 # Subscribed first, then read in the same step: no update can fall between.
                 target = Target(Kind.DOCUMENT, subscription.space, check_name("document", subscription.document))
@@ -277,8 +277,10 @@ class Service:
                 if not subscription.stale and not self._database.holds(target.partition, wanted):
                     await self._owners.reached(target.partition, wanted)
                 state = self._database.documents.state(self._database.document(target), subscription.state)
+                shown = self._database.vector(target)
                 await self._database.durable(target)
-                subscriber.lead(state)
+                bookmark.note(target.partition, shown)  # Already now: the first answer to who subscribes tells it.
+                subscriber.lead(state, target.partition, shown)
             elif self._commit.failed is None:
                 # What was written while nobody watched was not staged: once it is durable, nothing can be missed.
                 await self._database.all_durable()

@@ -116,6 +116,7 @@ class ErrorFrame(Struct, array_like=True, frozen=True, tag=4):
 class PushFrame(Struct, array_like=True, frozen=True, tag=5):
     id: int
     push: Raw
+    seen: list[Sight] = field(default_factory=list)  # As in a reply.
 
 
 class EndFrame(Struct, array_like=True, frozen=True, tag=6):
@@ -183,8 +184,8 @@ def encode_error(id: int, error: ShoalError) -> bytes:
     return _encoder.encode((4, id, Fault.of(error)))
 
 
-def encode_push(id: int, push: Push) -> bytes:
-    return _encoder.encode((5, id, push))
+def encode_push(id: int, push: Push, seen: Sequence[Sight] = ()) -> bytes:
+    return _encoder.encode((5, id, push, seen) if seen else (5, id, push))
 
 
 def encode_end(id: int, error: ShoalError | None = None) -> bytes:

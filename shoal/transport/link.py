@@ -299,7 +299,9 @@ class Link:
                 exchange = self._exchanges.get(id)
                 if exchange is not None and not exchange.answer.done():
                     exchange.answer.set_result(reply)
-            case PushFrame(id, push):
+            case PushFrame(id, push, seen):
+                if seen:
+                    self._learn(seen)
                 self._deliver(id, push)
             case ErrorFrame(id, fault):
                 exchange = self._exchanges.get(id)

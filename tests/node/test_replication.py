@@ -145,6 +145,36 @@ async def test_a_node_that_cannot_catch_up_says_so_and_shows_older_state_only_wh
     assert await session.call(read) == requests.CounterValue(0), "the bookmark let go of what was lost"
 
 
+async def test_who_was_shown_a_document_is_shown_no_less_by_another_node(fleet: Fleet) -> None:
+    bookmark = Bookmark()
+    await fleet.isolate("a")
+    async with await fleet["a"].store().space("crew").document("plan") as document:
+        document.map("tasks")["t1"] = 1
+    follow = requests.Follow("crew", "plan")
+    async with fleet["a"].node.session(bookmark).subscribe(follow):
+        pass
+    with pytest.raises(SessionBehind):
+        async with fleet["b"].node.session(bookmark).subscribe(follow):
+            pass
+
+
+@pytest.mark.parametrize("subscription", [requests.Follow("crew", "plan"), requests.Watch("crew")])
+async def test_who_was_pushed_a_change_is_shown_no_less_by_another_node(
+    fleet: Fleet, subscription: requests.Subscription
+) -> None:
+    bookmark = Bookmark()
+    await fleet.isolate("a")
+    async with fleet["a"].node.session(bookmark).subscribe(subscription) as pushes:
+        if isinstance(subscription, requests.Follow):
+            await anext(pushes)  # What there is: nothing.
+        async with await fleet["a"].store().space("crew").document("plan") as document:
+            document.map("tasks")["t1"] = 1
+        assert not bookmark, "nothing was taken yet"
+        await anext(pushes)
+    with pytest.raises(SessionBehind):
+        await fleet["b"].node.session(bookmark).call(requests.ReadDocument("crew", "plan"))
+
+
 async def test_what_no_node_holds_is_lost_and_not_merely_behind(fleet: Fleet) -> None:
     bookmark = Bookmark()
     await fleet.isolate("a")

@@ -100,13 +100,18 @@ def test_subscriptions_pushes_and_ends_come_back_as_they_were_sent() -> None:
     push, end, failed = frames.decode_node_frames(
         b"".join(
             frames.messages(
-                [frames.encode_push(1, change), frames.encode_end(1), frames.encode_end(2, errors.SlowConsumer("slow"))],
+                [
+                    frames.encode_push(1, change, [Sight(7, b"v")]),
+                    frames.encode_end(1),
+                    frames.encode_end(2, errors.SlowConsumer("slow")),
+                ],
                 bytes_max=1 << 20,
             )
         )
     )
     assert isinstance(push, PushFrame)
     assert frames.decode_push(push.push) == change
+    assert push.seen == [Sight(7, b"v")]
     assert end == EndFrame(1, None)
     assert failed == EndFrame(2, Fault("slow-consumer", "slow", {}, "no"))
 

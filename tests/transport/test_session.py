@@ -266,6 +266,21 @@ async def test_another_node_is_told_what_was_seen_before_it_is_asked(peer: Peer,
     await other_peer.next_call()
 
 
+async def test_what_a_push_shows_is_in_the_bookmark_when_its_taker_goes_on(peer: Peer, connect: Connect) -> None:
+    session = connect(peer.url)
+
+    async def push() -> None:
+        frame = await peer.frames.get()
+        change = Change("s", "counter", "c", "add", "", 1, 1)
+        await peer.send(encode_reply(frame.id, None), encode_push(frame.id, change, [Sight(5, SEEN.pack())]))
+
+    pushing = asyncio.create_task(push())
+    async with session.subscribe(Watch("s")) as pushes:
+        await anext(pushes)
+        assert session.bookmark.vector(5) == SEEN
+    await pushing
+
+
 async def test_a_bookmark_that_was_joined_is_told_once_and_before_the_next_request(peer: Peer, connect: Connect) -> None:
     session = connect(peer.url, bookmark=_bookmark(1))
     peer.answer = lambda frame: encode_reply(frame.id, CounterValue(7), [Sight(5, SEEN.pack())])

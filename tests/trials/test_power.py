@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from shoal.config import Config
+from shoal.crdt.dot import VersionVector
 from shoal.errors import Overloaded
 from shoal.node.database import Database
 from shoal.node.environment import system_environment
@@ -92,8 +93,8 @@ async def test_reading_what_is_not_durable_is_found(monkeypatch: pytest.MonkeyPa
 async def test_pushing_what_is_not_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Feed.stage
 
-    def stage_and_publish(feed: Feed, number: int, staged: list[Staged]) -> None:
-        stage(feed, number, staged)
+    def stage_and_publish(feed: Feed, number: int, staged: list[Staged], vectors: Mapping[int, VersionVector]) -> None:
+        stage(feed, number, staged, vectors)
         feed.publish(number)
 
     monkeypatch.setattr(Feed, "stage", stage_and_publish)
