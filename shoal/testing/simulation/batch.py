@@ -27,6 +27,9 @@ TWICE_EVERY = 100
 AHEAD = 8
 """So many cases wait for each process, at most: a batch that ends at its first failure has not much to throw away."""
 
+CASES_MAX = 100
+"""So many cases has a process in its life: what runs leave behind in it, in the engine's memory most of all, is bounded."""
+
 NOT_REPEATED = "not-repeated"
 """What is broken where two runs of one plan differ."""
 
@@ -58,7 +61,8 @@ def run_all(cases: Iterable[Case], *, jobs: int) -> Generator[Result, None, None
         yield from map(run_case, cases)
         return
     # A fork would take over whatever this process has under way; a process that is spawned has nothing but its imports.
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn, max_tasks_per_child=CASES_MAX) as pool:
         under_way: deque[Future[Result]] = deque()
         try:
             for case in cases:
