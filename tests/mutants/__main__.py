@@ -6,16 +6,11 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from pathlib import Path
 from statistics import median
 
 from shoal.testing.simulation.plan import to_json
-from tests.mutants.catalogue import ALL
-from tests.mutants.hunting import Hunt, hunt
-
-PLANS = Path(__file__).parent / "plans"
-EVENTS_MAX = 10
-"""A shrunken plan of more is hard to understand."""
+from tests.mutants.catalogue import ALL, PLANS
+from tests.mutants.hunting import EVENTS_MAX, Hunt, hunt
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.mutants import copies, delivery, durability, objects, retries, sessions
 from tests.mutants.mutant import Mutant
 
 _MODULES = (durability, delivery, copies, retries, sessions, objects)
 
 ALL: dict[str, Mutant] = {mutant.name: mutant for module in _MODULES for mutant in module.MUTANTS}
+
+PLANS = Path(__file__).parent / "plans"
+"""By name, the plan that found each: as small as it could be made."""

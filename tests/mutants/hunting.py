@@ -7,7 +7,7 @@ the sound program passes: the check is neither blind nor raising false alarms.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from shoal.testing.simulation.drawing import draw
@@ -16,13 +16,19 @@ from shoal.testing.simulation.plan import Plan
 from shoal.testing.simulation.shrinking import shrink
 from tests.mutants.mutant import Mutant
 
-SHRINKING_RUNS_MAX = 250
+SHRINKING_RUNS_MAX = 300
+
+EVENTS_MAX = 10
+"""A shrunken plan of more is hard to understand."""
+
+MORE_SEEDS = 40
+"""So many are tried for one that shrinks better."""
 
 
 class Found(NamedTuple):
-    seed: int
+    seed: int  # The first that found it.
     broken: frozenset[str]  # The invariants, by any number.
-    plan: Plan  # As small as it could be made.
+    plan: Plan  # As small as it could be made, from that seed or one of the next.
 
     @property
     def events(self) -> int:
@@ -35,13 +41,17 @@ class Hunt(NamedTuple):
     mutant: Mutant
     found: Found | None
     seeds: int  # That were run.
-    hunting_s: float  # Real time until it was found, and no longer.
-    shrinking_s: float
+    hunting_s: float  # Real time until it was found.
     otherwise: frozenset[str]  # What was broken on the way that the mutant does not name.
 
 
 def hunt(mutant: Mutant, seeds: Iterable[int]) -> Hunt:
-    """Draw a plan from each seed until one finds the mutant."""
+    """Draw a plan from each seed until one finds the mutant; if it stays large, look for one that shrinks better."""
+    hunted = _hunt(mutant, iter(seeds))
+    return hunted if hunted.found is None or hunted.found.events <= EVENTS_MAX else _made_smaller(hunted)
+
+
+def _hunt(mutant: Mutant, seeds: Iterator[int]) -> Hunt:
     began_s = time.perf_counter()
     otherwise: set[str] = set()
     count = 0
@@ -51,10 +61,24 @@ def hunt(mutant: Mutant, seeds: Iterable[int]) -> Hunt:
         otherwise |= broken - set(mutant.invariants)
         if broken & set(mutant.invariants) and not execute(plan).broken:
             hunting_s = time.perf_counter() - began_s
-            smallest = shrink(plan, lambda plan: finds(mutant, plan), runs_max=SHRINKING_RUNS_MAX)
-            shrinking_s = time.perf_counter() - began_s - hunting_s
-            return Hunt(mutant, Found(seed, broken, smallest), count, hunting_s, shrinking_s, frozenset(otherwise))
-    return Hunt(mutant, None, count, time.perf_counter() - began_s, 0.0, frozenset(otherwise))
+            return Hunt(mutant, Found(seed, broken, _smallest(mutant, plan)), count, hunting_s, frozenset(otherwise))
+    return Hunt(mutant, None, count, time.perf_counter() - began_s, frozenset(otherwise))
+
+
+def _made_smaller(hunted: Hunt) -> Hunt:
+    mutant, best = hunted.mutant, hunted.found
+    assert best is not None
+    first = best.seed
+    for seed in range(first + 1, first + 1 + MORE_SEEDS):
+        if best.events <= EVENTS_MAX:
+            break
+        if finds(mutant, draw(seed)):
+            best = min(best, best._replace(plan=_smallest(mutant, draw(seed))), key=lambda found: found.events)
+    return hunted._replace(found=best)
+
+
+def _smallest(mutant: Mutant, plan: Plan) -> Plan:
+    return shrink(plan, lambda smaller: finds(mutant, smaller), runs_max=SHRINKING_RUNS_MAX)
 
 
 def finds(mutant: Mutant, plan: Plan) -> bool:

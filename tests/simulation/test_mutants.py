@@ -1,0 +1,58 @@
+"""Planted bugs are found by the plans that found them before: the suite notices when the simulator goes blind.
+
+`python -m tests.mutants` looks for all of them anew, from seed 0; `--save` saves the plans.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.testing.simulation.plan import Plan, from_json
+from tests.mutants import __main__ as command
+from tests.mutants import hunting
+from tests.mutants.catalogue import ALL, PLANS
+from tests.mutants.hunting import EVENTS_MAX, finds, hunt
+from tests.mutants.mutant import Mutant
+
+
+def nothing(patch: pytest.MonkeyPatch) -> None:
+    """The sound program."""
+
+
+def sound(*invariants: str) -> Mutant:
+    return Mutant(nothing, "nothing", invariants)
+
+
+def saved(name: str) -> Plan:
+    return from_json((PLANS / f"{name}.json").read_bytes())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_planted_bug_is_found_by_its_plan_and_the_sound_program_is_not_blamed(name: str) -> None:
+    assert finds(ALL[name], saved(name))
+
+
+def test_the_plans_are_small_enough_to_be_understood() -> None:
+    assert {name: events for name in ALL if (events := len(saved(name).acts) + len(saved(name).faults)) > EVENTS_MAX} == {}
+
+
+def test_a_bug_is_not_in_the_program_any_more_once_its_context_is_left() -> None:
+    mutant = ALL["acknowledged-before-the-fsync"]
+    with mutant.planted():
+        pass
+    assert not finds(sound(*mutant.invariants), saved(mutant.name))
+
+
+def test_what_breaks_the_sound_program_too_has_found_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant = ALL["acknowledged-before-the-fsync"]
+    monkeypatch.setattr(hunting, "draw", lambda seed: saved(mutant.name))
+    with mutant.planted():  # As if the bug were not planted, but there.
+        assert hunt(sound(*mutant.invariants), range(1)).found is None
+
+
+def test_a_mutant_that_is_missed_is_reported_and_fails_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "_hunts", lambda names, seeds, jobs: [hunt(sound("3"), range(0))])
+    assert command.main([]) == 1
+    assert "**missed**" in capsys.readouterr().out
