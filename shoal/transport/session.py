@@ -8,7 +8,8 @@ Laws:
 - A request is tried until it is answered or `request_timeout_s` is over. Then a
   write of which any attempt may have left ends with OutcomeUnknown.
 - Only what a broken or stopping node causes is tried again. An answer is an
-  answer: it is raised, whatever it says.
+  answer: it is raised, whatever it says; but a refusal says nothing of what
+  another node did with an attempt that left before.
 - A node that breaks off or stops is left for the next one at once, each once.
   Then attempts are spread: exponential delays, up to `reconnect_delay_s_max`,
   drawn anew by every client ("full jitter"), so that a crowd does not return at
@@ -28,7 +29,7 @@ from types import TracebackType
 from typing import Protocol, TypeVar
 
 from shoal.config import Config
-from shoal.errors import BookmarkLost, Disconnected, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, Unavailable
+from shoal.errors import Disconnected, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, Unavailable
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.keys import RANDOM_BYTES, make_key
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription, Write
@@ -151,7 +152,7 @@ class RemoteSession:
                     raise _final(failure, key=key, left=left) from None
                 if isinstance(failure, ShuttingDown):
                     await self._leave(link)
-            except (Unavailable, BookmarkLost) as failure:
+            except ShoalError as failure:
                 raise _final(failure, key=key, left=left) from None
             attempt += 1
 

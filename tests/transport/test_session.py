@@ -16,12 +16,14 @@ from shoal.errors import (
     Disconnected,
     HeadMoved,
     InvalidConfig,
+    KeyReused,
     NoQuorum,
     OutcomeUnknown,
     Overloaded,
     SessionBehind,
     ShoalError,
     ShuttingDown,
+    StoreCorrupt,
     Unavailable,
 )
 from shoal.protocol.bookmark import Bookmark
@@ -231,7 +233,17 @@ async def test_an_answer_is_not_asked_for_again(peer: Peer, connect: Connect) ->
         assert peer.frames.empty()
 
 
-@pytest.mark.parametrize("refusal", [BookmarkLost("refused"), SessionBehind("refused"), NoQuorum("refused")])
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        BookmarkLost("refused"),
+        SessionBehind("refused"),
+        NoQuorum("refused"),
+        StoreCorrupt("refused"),
+        HeadMoved("refused"),
+        KeyReused("refused"),
+    ],
+)
 async def test_a_refusal_after_an_attempt_that_may_have_left_says_unknown(
     peer: Peer, connect: Connect, refusal: ShoalError
 ) -> None:
