@@ -303,7 +303,10 @@ class Database:
 
     def durable(self, target: Target) -> Awaitable[None]:
         """Wait until what a read of this object can show is durable."""
-        return self._commit.covered(self.partitions.written(target.partition))
+        return self.durable_of(target.partition)
+
+    def durable_of(self, partition: int) -> Awaitable[None]:
+        return self._commit.covered(self.partitions.written(partition))
 
     def clock_ahead_ms(self) -> int:
         """How far operations' times are ahead of this node's clock."""

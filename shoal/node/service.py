@@ -21,7 +21,7 @@ from shoal import values
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt import counter, journal
-from shoal.errors import InvalidInput, NotFound, ShuttingDown, TooLarge, Unsupported
+from shoal.errors import Conflict, InvalidInput, NotFound, ShuttingDown, TooLarge, Unsupported
 from shoal.names import check_key, check_name, check_names
 from shoal.node import scalars
 from shoal.node.database import Database
@@ -104,7 +104,14 @@ class Service:
         if durability in ("quorum", "all"):
             await self._owners.reachable(durability)
         self._refuse_if_stopping()  # It may have begun to, meanwhile.
-        issued = self._database.issue(request, key)
+        try:
+            issued = self._database.issue(request, key)
+        except Conflict:
+            # A refusal names what is there: no more than an answer may it show what a crash could still take back.
+            shown = self._database.vector_of(partition)
+            await self._database.durable_of(partition)
+            bookmark.note(partition, shown)
+            raise
         if durability == "memory":
             await asyncio.sleep(0)  # Others, and the sync, get their turn between two writes of an eager caller.
         else:

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from shoal.errors import ReadOnly, ShoalError, ShuttingDown, SlowConsumer, StorageFull
+from shoal.errors import HeadMoved, ReadOnly, ShoalError, ShuttingDown, SlowConsumer, StorageFull
 from shoal.protocol import requests
+from shoal.protocol.bookmark import Bookmark
 from tests.node.conftest import Bench, Opener
 
 
@@ -47,6 +48,20 @@ async def reading(bench: Bench, read: Callable[[], Awaitable[object]]) -> None:
     assert not task.done()
     bench.simulated.release_syncs()
     await task
+
+
+async def test_a_refusal_waits_for_what_it_shows_and_counts_it_as_seen(bench: Bench) -> None:
+    bench.simulated.hold_syncs()
+    await bench.node.session().call(requests.Save("crew", "a", {"n": b"\x01"}, parent=None), durability="memory")
+    bookmark = Bookmark()
+    expecting_none = requests.Save("crew", "a", {"n": b"\x02"}, expect_head=requests.NO_HEAD)
+
+    async def refused() -> None:
+        with pytest.raises(HeadMoved):
+            await bench.node.session(bookmark).call(expecting_none)
+
+    await reading(bench, refused)
+    assert bookmark
 
 
 @pytest.mark.parametrize("read", ["load", "history", "heads", "journal", "counter", "register", "document", "list", "spaces"])
