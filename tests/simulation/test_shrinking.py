@@ -6,7 +6,7 @@ import pytest
 
 from shoal.testing.simulation.drawing import draw
 from shoal.testing.simulation.execution import in_order
-from shoal.testing.simulation.plan import Act, Crash, Cut, Pause, Plan, Weather
+from shoal.testing.simulation.plan import Act, Crash, Cut, Fault, Pause, Plan, Weather
 from shoal.testing.simulation.shrinking import RUNS_MAX, shrink
 
 LARGE = Plan(
@@ -87,7 +87,7 @@ def test_shrinking_gives_the_same_plan_each_time_and_a_plan_that_fails(seed: int
 
 
 def test_events_that_change_places_when_their_times_are_rounded_do_not_matter() -> None:
-    faults = [Pause(at=1.4, node="n1"), Crash(at=1.6, node="n2")]
+    faults: list[Fault] = [Pause(at=1.4, node="n1"), Crash(at=1.6, node="n2")]
     plan = Plan(seed=1, faults=faults, acts=[Act(at=1.3, agent=0, kind="add"), Act(at=1.7, agent=1, kind="count")])
     smallest = shrink(plan, lambda plan: len(in_order(plan)) == 4)
     assert {event.at for event in in_order(smallest)} == {1.0, 2.0}
