@@ -86,9 +86,9 @@ RASH = """
     true = agent.Agent.resume
     async def one_too_far(self):
         await true(self)
-        if self.position:
-            self._done.append(self.remaining[0])
+        self.skipped = int(self.position > 0)
     agent.Agent.resume = one_too_far
+    agent.Agent.remaining = property(lambda self: self._modules[len(self._done) + self.skipped :])
     worker.main()
 """
 
