@@ -20,7 +20,8 @@ class SaveOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="save"):
     branch: str = "main"
     expect_head: str | None = None
     parent: str | None = None
-    schema: int = 0
+    schema: str = ""
+    schema_version: int = 0
 
 
 class AppendOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="append"):
@@ -76,6 +77,7 @@ def _write(exchange: Exchange, space: str, op: Op) -> Save | Append | Add | Assi
                 parent=op.parent,
                 expect_head=op.expect_head,
                 schema=op.schema,
+                schema_version=op.schema_version,
             )
         case AppendOp():
             return Append(space, op.thread, exchange.stored(op.event), key=op.key)

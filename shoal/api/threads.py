@@ -36,7 +36,8 @@ class SaveBody(Struct, forbid_unknown_fields=True):
     branch: str = "main"
     expect_head: str | None = None  # "" expects that the branch does not exist yet.
     parent: str | None = None  # "" for none. Left out, it is the branch's winner on the node that is asked.
-    schema: int = 0
+    schema: str = ""
+    schema_version: int = 0
 
 
 class SavedView(Struct):
@@ -57,7 +58,8 @@ class CheckpointView(Struct, omit_defaults=True):
     branch: str
     heads: list[str]
     wall_ms: int
-    schema: int
+    schema: str
+    schema_version: int
     metadata: Raw
     state: dict[str, Raw] | None = None  # Left out of a history.
 
@@ -133,6 +135,7 @@ async def save(exchange: Exchange) -> web.Response:
             parent=body.parent,
             expect_head=body.expect_head,
             schema=body.schema,
+            schema_version=body.schema_version,
         )
     )
     assert isinstance(reply, Saved)
@@ -167,6 +170,7 @@ def _view(exchange: Exchange, checkpoint: Checkpoint, *, state: bool) -> Checkpo
         checkpoint.heads,
         checkpoint.wall_ms,
         checkpoint.schema,
+        checkpoint.schema_version,
         exchange.shown(checkpoint.metadata),
         {name: exchange.shown(value) for name, value in checkpoint.channels.items()} if state else None,
     )

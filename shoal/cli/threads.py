@@ -113,6 +113,7 @@ def _described(checkpoint: Checkpoint) -> dict[str, Any]:
         "heads": list(checkpoint.heads),
         "time": checkpoint.time.isoformat(),
         "schema": checkpoint.schema,
+        "schema_version": checkpoint.schema_version,
         "metadata": checkpoint.metadata,
     }
 

@@ -96,12 +96,11 @@ class BatchThread:
         branch: str = "main",
         parent: str | None = None,
         expect_head: str | None = None,
-        schema: int = 0,
     ) -> Pending[requests.Saved]:
         """Without `parent` or `expect_head` it builds on the branch's winner."""
         packed = encode_metadata(metadata)
         return self._batch.add(
-            requests.Save(self._space, self._name, encode_channels(state), packed, branch, parent, expect_head, schema)
+            requests.Save(self._space, self._name, encode_channels(state), packed, branch, parent, expect_head)
         )
 
     def append(self, event: Any, *, key: str | None = None) -> Pending[requests.Appended]:

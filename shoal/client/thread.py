@@ -35,7 +35,8 @@ class Checkpoint(Struct, frozen=True):
     branch: str
     heads: tuple[str, ...]  # Of the branch when this was answered, the winner first.
     wall_ms: int
-    schema: int
+    schema: str
+    schema_version: int
     _metadata: bytes
     _channels: Mapping[str, bytes] | None
 
@@ -88,7 +89,6 @@ class Thread:
         metadata: Mapping[str, Any] | None = None,
         branch: str = "main",
         expect_head: str | None = None,
-        schema: int = 0,
         key: str | None = None,
         durability: Durability | None = None,
     ) -> Checkpoint:
@@ -108,7 +108,7 @@ class Thread:
         # One save of a handle at a time and per branch: the next builds on this one.
         async with self._turns[branch]:
             parent = None if expect_head is not None else await self._parent(branch)
-            request = requests.Save(self.space, self.name, channels, packed, branch, parent, expect_head, schema)
+            request = requests.Save(self.space, self.name, channels, packed, branch, parent, expect_head)
             try:
                 saved = await self._connection.write(request, key=key, durability=durability)
             except OutcomeUnknown:
@@ -117,7 +117,7 @@ class Thread:
                 raise
             assert isinstance(saved, requests.Saved)
             self._positions[branch] = saved.id
-        return Checkpoint(saved.id, tuple(saved.parents), branch, tuple(saved.heads), saved.wall_ms, schema, packed, channels)
+        return Checkpoint(saved.id, tuple(saved.parents), branch, tuple(saved.heads), saved.wall_ms, "", 0, packed, channels)
 
     async def _parent(self, branch: str) -> str:
         """What a save builds on: the handle's position, or the branch's winner; NO_HEAD if there is none yet."""
@@ -189,6 +189,7 @@ def _checkpoint(found: requests.Checkpoint, *, channels: bool) -> Checkpoint:
         tuple(found.heads),
         found.wall_ms,
         found.schema,
+        found.schema_version,
         found.metadata,
         found.channels if channels else None,
     )

@@ -46,10 +46,15 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
 
     parents: list[bytes]
     branch: str
-    schema: int
+    schema: str
+    schema_version: int
     metadata: bytes
     nonce: bytes
     channels: dict[str, Recipe]
+    author: str = ""
+    label: str = ""
+    setting: bytes = b""  # Packed map: what the author ran with.
+    seen: bytes = b""  # Packed bookmark: what the author had read.
 
 
 class Head(NamedTuple):
@@ -89,8 +94,10 @@ def identify(record: Record) -> bytes:
     channels = record.channels.items()
     # A tiny value stands for itself, any other by its hash; they are told apart.
     contents = sorted([(name, recipe.hash, b"" if recipe.hash else recipe.header + recipe.inline) for name, recipe in channels])
+    schema = record.schema, record.schema_version
+    author = record.author, record.label, record.setting, record.seen
     return sha256(
-        _encoder.encode((record.parents, record.branch, record.schema, record.metadata, record.nonce, contents))
+        _encoder.encode((record.parents, record.branch, schema, record.metadata, record.nonce, contents, author))
     ).digest()
 
 

@@ -13,6 +13,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -25,23 +26,31 @@ from shoal.crdt import document
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp
-from shoal.errors import InvalidValue, KeyExpired, KeyReused, SpansPartitions, StoreCorrupt, TooLarge
-from shoal.node import mutation, scalars
+from shoal.errors import InvalidValue, KeyExpired, KeyReused, SpansPartitions, StoreCorrupt, TooLarge, Unsupported
+from shoal.names import check_name
+from shoal.node import attached, mutation
+from shoal.node.attached import Attached
 from shoal.node.catalog import Catalog
-from shoal.node.decision import Decision, WriteReply
+from shoal.node.checkpoints import Checkpoints
+from shoal.node.decision import Made
 from shoal.node.documents import Documents, Place
 from shoal.node.environment import Environment
+from shoal.node.facet import Checks, Facet, Readers, Site, View, Writers
 from shoal.node.feed import LABELS, Feed, Staged
 from shoal.node.incoming import Incoming
-from shoal.node.mutation import Attached, Mutation
+from shoal.node.journals import Journals
+from shoal.node.mutation import Mutation
 from shoal.node.opening import Opening
 from shoal.node.outgoing import Outgoing
 from shoal.node.partitions import Partition, Partitions
-from shoal.node.target import SingleWrite, Target, target_of
-from shoal.node.threads import Threads
+from shoal.node.saves import Saves
+from shoal.node.scalars import Counters, Registers
+from shoal.node.shapes import ShapeCache
+from shoal.node.target import Target, target_of
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol import requests
 from shoal.protocol.keys import key_wall_ms
+from shoal.protocol.requests import SingleWrite, WriteReply
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
@@ -93,9 +102,20 @@ class Database:
         self._feed = feed
         self._clock = HybridClock()
         self.partitions = Partitions(storage, self._clock)
-        self.threads = Threads(config)
-        self.documents = Documents(config, environment)
         self.catalog = Catalog(storage)
+        self.documents = Documents(config, environment, self.catalog)
+        shapes = ShapeCache(config.checkpoint_cache_bytes)
+        facets: list[Facet] = [
+            Saves(config, shapes),
+            Checkpoints(config, shapes),
+            Journals(config),
+            Counters(),
+            Registers(config),
+            self.documents,
+        ]
+        self._checks: Checks = {request: check for facet in facets for request, check in facet.checks.items()}
+        self._writers: Writers = {request: writer for facet in facets for request, writer in facet.writers.items()}
+        self._readers: Readers = {request: reader for facet in facets for request, reader in facet.readers.items()}
         self.outgoing = Outgoing(storage, self.partitions)
         self.incoming = Incoming(
             storage,
@@ -111,6 +131,21 @@ class Database:
         self.operations = 0
 
     # ── writes ────────────────────────────────────────────────────────────────
+
+    def check(self, request: requests.AnyWrite) -> None:
+        """
+        Raises:
+            InvalidInput: a name, key, value or amount is not legal; or TooLarge.
+        """
+        if isinstance(request, requests.Batch):
+            for write in request.writes:
+                self.check(write)
+            return
+        check_name("space", request.space)
+        check = self._checks.get(type(request))
+        if check is None:
+            raise Unsupported(f"this node does not know {type(request).__name__}. Nothing was written.")
+        check(request)
 
     def partition_of(self, request: requests.AnyWrite) -> int:
         """
@@ -144,25 +179,27 @@ class Database:
         stamp = self._stamp(writing)
         replies: list[WriteReply] = []
         mutations: list[Mutation] = []
-        attached: list[Attached] = []
+        besides: list[Attached] = []
         staged: list[Staged] = []
         for target, write in writes:
             here = stamp._replace(nth=len(mutations)) if mutations else stamp
-            decision = self._decide(writing, target, here, write)
+            rows = ObjectRows(transaction, keys.object_rows(partition.number, *target))
+            decision = self._writers[type(write)](Site(transaction, target, rows, here, key), write)
             replies.append(decision.reply)
-            if decision.change is not None:
-                mutations.append(Mutation(target.kind, target.space, target.name, decision.change))
-                attached.append(decision.attached)
-                self.catalog.enter(transaction, target)
+            for made in decision.made:
+                mutations.append(Mutation(target.kind, target.space, target.name, made.change))
+                besides.append(made.attached)
                 if self._feed.wanted(target.space):
-                    staged.append(_staged(target, here, write, decision))
+                    staged.append(_staged(target, here, made))
+            if decision.made:
+                self.catalog.enter(transaction, target)
         reply = requests.BatchReply(replies) if isinstance(request, requests.Batch) else replies[0]  # type: ignore[arg-type]
         if not mutations:
             return Issued(reply, partition.written, partition.vector, partition.vector)
         receipt = b"" if key is None else _encoder.encode(Receipt(_digest(request), reply))
         entry = self._log(writing, stamp, mutation.encode(mutations), receipt)
         if self.on_logged is not None:
-            shipped = Shipment(partition.number, *stamp.dot, entry.chain, entry.packed, mutation.pack_attached(attached))
+            shipped = Shipment(partition.number, *stamp.dot, entry.chain, entry.packed, attached.pack(besides))
             self.on_logged(Logged(partition.written, partition, shipped))
         if staged:
             self._feed.stage(partition.written, staged, {partition.number: partition.vector})
@@ -173,23 +210,6 @@ class Database:
         wall_ms = self._environment.now_ms()
         dot = Dot(origin, writing.partition.tip(origin).sequence + 1)
         return Stamp(dot, self._clock.issue(wall_ms), wall_ms, writing.partition.vector)
-
-    def _decide(self, writing: Writing, target: Target, stamp: Stamp, write: SingleWrite) -> Decision:
-        transaction = writing.transaction
-        rows = ObjectRows(transaction, keys.object_rows(writing.partition.number, *target))
-        match write:
-            case requests.Save():
-                return self.threads.save(transaction, rows, stamp, write, key=writing.key)
-            case requests.Append():
-                return self.threads.append(rows, stamp, write, key=writing.key)
-            case requests.Add():
-                return scalars.add(rows, stamp, write, key=writing.key)
-            case requests.Assign():
-                return scalars.assign(rows, stamp, write, self._config, key=writing.key)
-            case requests.Update():
-                return self.documents.update(Place(transaction, rows, target.snapshot_key), stamp, write)
-            case requests.Patch():
-                return self.documents.patch(Place(transaction, rows, target.snapshot_key), stamp, write)
 
     def _log(self, writing: Writing, stamp: Stamp, payload: bytes, receipt: bytes) -> operation.Entry:
         """Write the operation with everything it changed; then, and only then, move what is in memory."""
@@ -272,8 +292,18 @@ class Database:
 
     # ── reads ─────────────────────────────────────────────────────────────────
 
-    def rows(self, target: Target) -> ObjectRows:
-        return ObjectRows(Transaction(self._storage), keys.object_rows(target.partition, *target))
+    def show(self, request: requests.ObjectRead, target: Target) -> requests.AnyReply:
+        """Answer a read from what was applied here, durable or not.
+
+        Raises:
+            ShoalError: as the data types say.
+        """
+        reader = self._readers.get(type(request))
+        if reader is None:
+            raise Unsupported(f"this node does not know {type(request).__name__}.")
+        place = self.document(target)
+        vector, floor = self.vector(target), partial(self._floor_hlc, target)
+        return reader(View(place.transaction, target, place.rows, vector, floor), request)
 
     def document(self, target: Target) -> Place:
         transaction = Transaction(self._storage)
@@ -290,7 +320,7 @@ class Database:
     def holds(self, partition: int, wanted: VersionVector) -> bool:
         return not wanted or self.vector_of(partition).dominates(wanted)
 
-    def floor_hlc(self, target: Target, seen: VersionVector) -> int | None:
+    def _floor_hlc(self, target: Target, seen: VersionVector) -> int | None:
         """The least HLC of the operations that `seen` does not cover; None if the log cannot tell."""
         partition = self.partitions.load(target.partition)
         floor = self._clock.last + 1
@@ -323,9 +353,9 @@ def _digest(request: requests.AnyWrite) -> bytes:
     return sha256(_encoder.encode(request)).digest()
 
 
-def _staged(target: Target, stamp: Stamp, write: SingleWrite, decision: Decision) -> Staged:
-    what = str(type(write).__struct_config__.tag)
-    change = requests.Change(target.space, LABELS[target.kind], target.name, what, decision.id, stamp.hlc, stamp.wall_ms)
-    if isinstance(decision.change, document.Update):
-        return Staged(target.partition, change, requests.Edit(decision.attached.content, decision.change.roots))
+def _staged(target: Target, stamp: Stamp, made: Made) -> Staged:
+    what = str(type(made.change).__struct_config__.tag)
+    change = requests.Change(target.space, LABELS[target.kind], target.name, what, made.id, stamp.hlc, stamp.wall_ms)
+    if isinstance(made.change, document.Update):
+        return Staged(target.partition, change, requests.Edit(made.attached.content, made.change.roots))
     return Staged(target.partition, change)

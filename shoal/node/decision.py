@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shoal.node.mutation import NOTHING, Attached, Change
-from shoal.protocol.requests import Added, Appended, Assigned, DocumentJson, Saved, Updated
+from shoal.node.attached import NOTHING, Attached
+from shoal.node.mutation import Change
+from shoal.protocol.requests import WriteReply
 
-WriteReply = Saved | Appended | Updated | DocumentJson | Added | Assigned
+
+class Made(NamedTuple):
+    """A change, already applied within the transaction."""
+
+    change: Change
+    attached: Attached = NOTHING
+    id: str = ""  # Of the checkpoint or event, for watchers.
 
 
 class Decision(NamedTuple):
-    """The change, already applied within the transaction; None if nothing needs to change."""
+    """The reply, and the changes behind it; none if nothing needs to change.
 
-    change: Change | None
-    attached: Attached
+    The first change is stamped with the site's stamp, each other with the next `nth`.
+    """
+
     reply: WriteReply
-    id: str = ""  # Of the checkpoint or event, for watchers.
-
-    @classmethod
-    def nothing(cls, reply: WriteReply) -> Decision:
-        return cls(None, NOTHING, reply)
+    made: tuple[Made, ...] = ()

@@ -20,10 +20,14 @@ from shoal.config import Config
 from shoal.crdt import document, patch
 from shoal.crdt.document import LiveDocument
 from shoal.crdt.rows import POSITION_BYTES, Stamp
-from shoal.errors import ShoalError
-from shoal.node.decision import Decision
+from shoal.errors import NotFound, ShoalError
+from shoal.names import check_name
+from shoal.node.attached import Attached
+from shoal.node.catalog import Catalog
+from shoal.node.checks import check_size
+from shoal.node.decision import Decision, Made
 from shoal.node.environment import Environment
-from shoal.node.mutation import Attached
+from shoal.node.facet import Checks, Readers, Site, View, Writers
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol import requests
 from shoal.protocol.requests import RootKind
@@ -43,6 +47,10 @@ class Place(NamedTuple):
     snapshot_key: bytes
 
 
+def place_of(at: Site | View) -> Place:
+    return Place(at.transaction, at.rows, at.target.snapshot_key)
+
+
 class _Open:
     """A live document, and how far its snapshot is behind."""
 
@@ -55,30 +63,43 @@ class _Open:
 
 
 class Documents:
-    def __init__(self, config: Config, environment: Environment) -> None:
+    def __init__(self, config: Config, environment: Environment, catalog: Catalog) -> None:
         self._config = config
         self._environment = environment
+        self._catalog = catalog
+        self.checks: Checks = {requests.Update: self._check_update, requests.Patch: self._check_patch}
+        self.writers: Writers = {requests.Update: self._update, requests.Patch: self._patch}
+        self.readers: Readers = {requests.ReadDocument: self._read, requests.ReadDocumentJson: self._read_json}
         self._open: OrderedDict[bytes, _Open] = OrderedDict()
 
     # ── writes ────────────────────────────────────────────────────────────────
 
-    def update(self, place: Place, stamp: Stamp, request: requests.Update) -> Decision:
+    def _check_update(self, request: requests.Update) -> None:
+        check_name("document", request.document)
+        check_size(self._config, len(request.update), "an update")
+
+    def _check_patch(self, request: requests.Patch) -> None:
+        check_name("document", request.document)
+        check_size(self._config, len(request.patch), "an update")
+
+    def _update(self, site: Site, request: requests.Update) -> Decision:
         """
         Raises:
             NotReady, InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.check`. Nothing was written.
         """
-        return self._integrated(place, stamp, request.update, request.roots, requests.Updated())
+        return self._integrated(place_of(site), site.stamp, request.update, request.roots, requests.Updated())
 
-    def patch(self, place: Place, stamp: Stamp, request: requests.Patch) -> Decision:
+    def _patch(self, site: Site, request: requests.Patch) -> Decision:
         """
         Raises:
             InvalidValue: this is no JSON Patch, or an operation in it cannot be applied. Nothing was written.
             Conflict: a `test` in it failed. Nothing was written.
         """
+        place = place_of(site)
         live = self._opened(place).live
         client_id = int.from_bytes(self._environment.entropy(8), "big") >> (64 - CLIENT_ID_BITS)
         patched = patch.patch(live, request.patch, client_id=client_id)
-        decision = self._integrated(place, stamp, patched.update, patched.roots, requests.Updated())
+        decision = self._integrated(place, site.stamp, patched.update, patched.roots, requests.Updated())
         return decision._replace(reply=_json(live))
 
     def receive(self, place: Place, stamp: Stamp, change: document.Update, update: bytes) -> None:
@@ -124,12 +145,24 @@ class Documents:
             snapshot = opened.live.snapshot()
             place.transaction.put(place.snapshot_key, stamp.pack_position() + snapshot)
             opened.snapshot_bytes, opened.updates_since = len(snapshot), 0
-        return Decision(change, Attached(update), reply)
+        return Decision(reply, (Made(change, Attached(update)),))
 
     def _due(self, opened: _Open) -> int:
         return max(self._config.document_snapshot_updates, opened.snapshot_bytes // _SNAPSHOT_BYTES_PER_UPDATE)
 
     # ── reads ─────────────────────────────────────────────────────────────────
+
+    def _read(self, view: View, request: requests.ReadDocument) -> requests.DocumentState:
+        return self.state(place_of(view), request.state)
+
+    def _read_json(self, view: View, _request: requests.ReadDocumentJson) -> requests.DocumentJson:
+        """
+        Raises:
+            NotFound: there is no such document.
+        """
+        if not self._catalog.holds(view.target):
+            raise NotFound(f"space {view.target.space!r} has no document {view.target.name!r}.")
+        return _json(self._opened(place_of(view)).live)
 
     def state(self, place: Place, state: bytes) -> requests.DocumentState:
         """
@@ -138,9 +171,6 @@ class Documents:
         """
         live = self._opened(place).live
         return requests.DocumentState(live.update_since(state), dict(live.roots))
-
-    def json(self, place: Place) -> requests.DocumentJson:
-        return _json(self._opened(place).live)
 
     # ── live replicas ─────────────────────────────────────────────────────────
 

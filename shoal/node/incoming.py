@@ -16,17 +16,19 @@ from typing import NamedTuple
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.operation import Tip
-from shoal.crdt import counter, document, journal, lineage, register
+from shoal.crdt import document, journal, lineage
 from shoal.crdt.clock import COUNTER_BITS, HybridClock
 from shoal.crdt.dot import Dot, Origin
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation, ShoalError
 from shoal.names import check_key, check_name
-from shoal.node import mutation
+from shoal.node import attached, mutation
+from shoal.node.attached import Attached
 from shoal.node.catalog import Catalog
+from shoal.node.changes.documents import check_update
 from shoal.node.documents import Documents, Place
 from shoal.node.feed import LABELS, Feed, Staged
-from shoal.node.mutation import Attached, Mutation
+from shoal.node.mutation import Mutation
 from shoal.node.opening import Opening
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.target import Target
@@ -39,14 +41,6 @@ from shoal.storage.keys import Kind
 
 # The year 6429. A clock that was led to the end of its 64 bits could not issue another time, for ever.
 _END_MS = 1 << 47
-
-_KIND_OF: dict[type, Kind] = {
-    lineage.Save: Kind.THREAD,
-    journal.Append: Kind.THREAD,
-    document.Update: Kind.DOCUMENT,
-    counter.Add: Kind.COUNTER,
-    register.Assign: Kind.REGISTER,
-}
 
 
 class Received(NamedTuple):
@@ -148,10 +142,10 @@ class Incoming:
         if operation.chain(before.chain, number, dot, shipment.packed) != shipment.chain:
             raise _bad(arrival, "its hash chain does not follow from what its origin sent before", "chain")
         _check_body(arrival, before)
-        mutations, attached = mutation.decode(body.payload), mutation.unpack_attached(shipment.attached)
-        if len(mutations) != len(attached):
+        mutations, besides = mutation.decode(body.payload), attached.unpack(shipment.attached)
+        if len(mutations) != len(besides):
             raise _bad(arrival, "what it names does not come with it", "content")
-        for nth, (change, beside) in enumerate(zip(mutations, attached, strict=True)):
+        for nth, (change, beside) in enumerate(zip(mutations, besides, strict=True)):
             stamp = Stamp(dot, body.hlc, body.wall_ms, place.vector, nth)
             self._change(own, number, stamp, change, beside, changes)
         tip = Tip(dot.sequence, body.hlc, shipment.chain)
@@ -165,13 +159,13 @@ class Incoming:
         self, own: Transaction, number: int, stamp: Stamp, change: Mutation, beside: Attached, changes: list[Staged]
     ) -> None:
         target = Target(Kind(change.kind), check_name("space", change.space), check_name("object", change.name))
-        if target.kind is not _KIND_OF[type(change.change)]:
+        if target.kind is not mutation.kind_of(change.change):
             raise BadOperation(f"a {target.kind.label} takes no change of another kind of object", reason="content")
         if target.partition != number:
             raise BadOperation("its object belongs to another partition", reason="content")
         rows = ObjectRows(own, keys.object_rows(number, *target))
         if isinstance(change.change, document.Update):
-            mutation.check_update(change.change, beside)
+            check_update(change.change, beside)
             self._documents.receive(Place(own, rows, target.snapshot_key), stamp, change.change, beside.content)
         else:
             mutation.receive(rows, stamp, change.change, beside)

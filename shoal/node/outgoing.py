@@ -20,8 +20,9 @@ from shoal.cluster.messages import Range, Shipment, encode_shipment
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.crdt.rows import Stamp
 from shoal.errors import InvalidValue, StoreCorrupt
-from shoal.node import mutation
-from shoal.node.mutation import Attached, Mutation
+from shoal.node import attached, mutation
+from shoal.node.attached import Attached
+from shoal.node.mutation import Mutation
 from shoal.node.partitions import Partitions
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.storage import keys
@@ -86,7 +87,7 @@ class Outgoing:
 
     def _shipped(self, number: int, logged: _Logged) -> Raw:
         transaction = Transaction(self._storage)
-        attached = [
+        besides = [
             self._attached(transaction, number, logged, nth, change)
             for nth, change in enumerate(mutation.decode(logged.body.payload))
         ]
@@ -97,7 +98,7 @@ class Outgoing:
                 logged.dot.sequence,
                 logged.entry.chain,
                 logged.entry.packed,
-                mutation.pack_attached(attached),
+                attached.pack(besides),
             )
         )
 

@@ -2,54 +2,88 @@
 
 from __future__ import annotations
 
+from shoal import values
 from shoal.config import Config
 from shoal.crdt import counter, register
-from shoal.crdt.rows import Rows, Stamp
-from shoal.errors import KeyReused, TooManySiblings
-from shoal.node.decision import Decision
-from shoal.node.mutation import NOTHING, implied_key
+from shoal.errors import InvalidInput, KeyReused, TooManySiblings
+from shoal.names import check_key, check_name
+from shoal.node.checks import check_size
+from shoal.node.decision import Decision, Made
+from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.implied import implied_key
 from shoal.protocol import requests
+from shoal.protocol.requests import Add, Added, Assign, Assigned, CounterValue, ReadCounter, ReadRegister, Siblings
+
+_AMOUNT_MAX = 2**63 - 1
 
 
-def add(rows: Rows, stamp: Stamp, request: requests.Add, *, key: str | None) -> Decision:
-    """`key` is that of the whole request: it makes the add one where the request went to two nodes.
+class Counters:
+    def __init__(self) -> None:
+        self.checks: Checks = {Add: self._check}
+        self.writers: Writers = {Add: self._add}
+        self.readers: Readers = {ReadCounter: self._read}
 
-    Raises:
-        KeyReused: the key is there with another amount.
-    """
-    if request.key is not None and (amount := counter.find(rows, request.key)) is not None:
-        if amount != request.amount:
-            raise KeyReused(
-                f"key {request.key!r} has added {amount} to counter {request.counter!r}, not {request.amount}. "
-                "Nothing was written. Use a new key for a new add."
+    def _check(self, request: Add) -> None:
+        check_name("counter", request.counter)
+        if request.key is not None:
+            check_key("counter key", request.key)
+        if not -_AMOUNT_MAX <= request.amount <= _AMOUNT_MAX:
+            raise InvalidInput(f"an amount must fit 64 bits; got {request.amount}. Nothing was written.")
+
+    def _add(self, site: Site, request: Add) -> Decision:
+        """
+        Raises:
+            KeyReused: the key is there with another amount.
+        """
+        rows = site.rows
+        if request.key is not None and (amount := counter.find(rows, request.key)) is not None:
+            if amount != request.amount:
+                raise KeyReused(
+                    f"key {request.key!r} has added {amount} to counter {request.counter!r}, not {request.amount}. "
+                    "Nothing was written. Use a new key for a new add."
+                )
+            return Decision(Added(value=counter.value(rows), added=False))
+        change = counter.Add(request.amount, request.key or implied_key(site.key, site.stamp.nth))
+        counter.apply(rows, site.stamp, change)
+        return Decision(Added(value=counter.value(rows), added=True), (Made(change),))
+
+    def _read(self, view: View, _request: ReadCounter) -> CounterValue:
+        return CounterValue(counter.value(view.rows))
+
+
+class Registers:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.checks: Checks = {Assign: self._check}
+        self.writers: Writers = {Assign: self._assign}
+        self.readers: Readers = {ReadRegister: self._read}
+
+    def _check(self, request: Assign) -> None:
+        check_name("register", request.register)
+        values.check(request.value)
+        check_size(self._config, len(request.value), "a register's value")
+
+    def _assign(self, site: Site, request: Assign) -> Decision:
+        """
+        Raises:
+            TooManySiblings: the value would stand beside more than `siblings_max` others.
+            InvalidValue: `context` is no context.
+        """
+        rows, stamp = site.rows, site.stamp
+        # The context always travels in the change, so that applying it needs nothing else.
+        context = register.context_of(rows) if request.context is None else register.unpack_context(request.context)
+        context = register.clipped(context, stamp.context)
+        change = register.Assign(request.value, register.context_entries(context), implied_key(site.key, stamp.nth))
+        register.apply(rows, stamp, change)
+        siblings = len(register.siblings(rows))
+        if siblings > self._config.siblings_max:
+            raise TooManySiblings(
+                f"register {request.register!r} would hold {siblings} concurrent values; {self._config.siblings_max} are "
+                "allowed. Nothing was written. Read it, and set it with the context of that read."
             )
-        return Decision.nothing(requests.Added(value=counter.value(rows), added=False))
-    change = counter.Add(request.amount, request.key or implied_key(key, stamp.nth))
-    counter.apply(rows, stamp, change)
-    return Decision(change, NOTHING, requests.Added(value=counter.value(rows), added=True))
+        context_after = register.pack_context(register.context_of(rows))
+        return Decision(Assigned(siblings=siblings, context=context_after), (Made(change),))
 
-
-def assign(rows: Rows, stamp: Stamp, request: requests.Assign, config: Config, *, key: str | None) -> Decision:
-    """
-    Raises:
-        TooManySiblings: the value would stand beside more than `siblings_max` others.
-        InvalidValue: `context` is no context.
-    """
-    # The context always travels in the change, so that applying it needs nothing else.
-    context = register.context_of(rows) if request.context is None else register.unpack_context(request.context)
-    context = register.clipped(context, stamp.context)
-    change = register.Assign(request.value, register.context_entries(context), implied_key(key, stamp.nth))
-    register.apply(rows, stamp, change)
-    siblings = len(register.siblings(rows))
-    if siblings > config.siblings_max:
-        raise TooManySiblings(
-            f"register {request.register!r} would hold {siblings} concurrent values; {config.siblings_max} are allowed. "
-            "Nothing was written. Read it, and set it with the context of that read."
-        )
-    context_after = register.pack_context(register.context_of(rows))
-    return Decision(change, NOTHING, requests.Assigned(siblings=siblings, context=context_after))
-
-
-def siblings(rows: Rows) -> requests.Siblings:
-    found = [requests.Sibling(sibling.value, sibling.wall_ms) for sibling in register.siblings(rows)]
-    return requests.Siblings(found, register.pack_context(register.context_of(rows)))
+    def _read(self, view: View, _request: ReadRegister) -> Siblings:
+        found = [requests.Sibling(sibling.value, sibling.wall_ms) for sibling in register.siblings(view.rows)]
+        return Siblings(found, register.pack_context(register.context_of(view.rows)))

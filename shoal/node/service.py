@@ -17,13 +17,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from shoal import values
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
-from shoal.crdt import counter, journal
-from shoal.errors import Conflict, InvalidInput, NotFound, ShuttingDown, TooLarge, Unsupported
-from shoal.names import check_key, check_name, check_names
-from shoal.node import scalars
+from shoal.errors import Conflict, InvalidInput, ShuttingDown
+from shoal.names import check_key, check_name
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.feed import Feed
@@ -38,7 +35,6 @@ from shoal.storage.interface import Storage
 from shoal.storage.keys import KINDS, Kind
 from shoal.version import __version__
 
-_AMOUNT_MAX = 2**63 - 1
 _DURABILITIES = ("memory", "local", "quorum", "all")
 _SPACES_COUNTED_MAX = 1000  # A status must stay cheap: it is asked at every probe.
 
@@ -97,7 +93,7 @@ class Service:
             )
         if key is not None:
             check_key("idempotency key", key)
-        self._check(request)
+        self._database.check(request)
         partition = self._database.partition_of(request)
         if not stale and not self._database.holds(partition, bookmark.vector(partition)):
             await self._owners.reached(partition, bookmark.vector(partition))
@@ -125,53 +121,6 @@ class Service:
         if self._stopping:
             raise ShuttingDown("the node is stopping. Nothing was written; send the request again, here later or elsewhere.")
 
-    def _check(self, request: AnyWrite) -> None:
-        """
-        Raises:
-            InvalidInput: a name, key, value or amount is not legal; or TooLarge.
-        """
-        if isinstance(request, requests.Batch):
-            for write in request.writes:
-                self._check(write)
-            return
-        check_name("space", request.space)
-        match request:
-            case requests.Save():
-                check_name("thread", request.thread)
-                check_name("branch", request.branch)
-                check_names("channel", request.channels)
-                for packed in request.channels.values():
-                    values.check(packed)
-                values.check(request.metadata)
-                self._check_size(sum(map(len, request.channels.values())) + len(request.metadata), "a checkpoint")
-            case requests.Append():
-                check_name("thread", request.thread)
-                if request.key is not None:
-                    check_key("journal key", request.key)
-                values.check(request.event)
-                self._check_size(len(request.event), "an event")
-            case requests.Update() | requests.Patch():
-                check_name("document", request.document)
-                self._check_size(len(request.update if isinstance(request, requests.Update) else request.patch), "an update")
-            case requests.Add():
-                check_name("counter", request.counter)
-                if request.key is not None:
-                    check_key("counter key", request.key)
-                if not -_AMOUNT_MAX <= request.amount <= _AMOUNT_MAX:
-                    raise InvalidInput(f"an amount must fit 64 bits; got {request.amount}. Nothing was written.")
-            case requests.Assign():
-                check_name("register", request.register)
-                values.check(request.value)
-                self._check_size(len(request.value), "a register's value")
-            case _:
-                raise Unsupported(f"this node does not know {type(request).__name__}. Nothing was written.")
-
-    def _check_size(self, size: int, what: str) -> None:
-        if size > self._config.request_bytes_max:
-            raise TooLarge(
-                f"{what} may have at most {self._config.request_bytes_max} bytes; this one has {size}. Nothing was written."
-            )
-
     # ── reads ─────────────────────────────────────────────────────────────────
 
     async def _read(self, request: requests.AnyRead, bookmark: Bookmark, *, stale: bool) -> AnyReply:
@@ -190,7 +139,7 @@ class Service:
         wanted = bookmark.vector(target.partition)
         if not stale and not self._database.holds(target.partition, wanted):
             await self._owners.reached(target.partition, wanted)
-        reply, shown = self._show(request, target), self._database.vector(target)
+        reply, shown = self._database.show(request, target), self._database.vector(target)
         # What was read may be ahead of the disk: a crash must not unshow it.
         await self._database.durable(target)
         if stale and not shown.dominates(wanted):
@@ -198,35 +147,6 @@ class Service:
         else:
             bookmark.note(target.partition, shown)
         return reply
-
-    def _show(self, request: requests.AnyRead, target: Target) -> AnyReply:
-        rows = self._database.rows(target)
-        match request:
-            case requests.Load():
-                return self._database.threads.load(rows, request)
-            case requests.History():
-                return self._database.threads.history(rows, request)
-            case requests.Heads():
-                return self._database.threads.heads(rows)
-            case requests.ReadJournal():
-                seen = journal.Cursor.unpack(request.after).vector
-                floor = self._database.floor_hlc(target, seen)
-                return self._database.threads.events(rows, request, self._database.vector(target), floor_hlc=floor)
-            case requests.ReadDocument():
-                return self._database.documents.state(self._database.document(target), request.state)
-            case requests.ReadDocumentJson():
-                self._must_exist(target)
-                return self._database.documents.json(self._database.document(target))
-            case requests.ReadCounter():
-                return requests.CounterValue(counter.value(rows))
-            case requests.ReadRegister():
-                return scalars.siblings(rows)
-            case _:
-                raise Unsupported(f"this node does not know {type(request).__name__}.")
-
-    def _must_exist(self, target: Target) -> None:
-        if not self._database.catalog.holds(target):
-            raise NotFound(f"space {target.space!r} has no {target.kind.label} {target.name!r}.")
 
     async def _objects(self, request: requests.ListObjects, bookmark: Bookmark) -> requests.Names:
         check_name("space", request.space)

@@ -1,4 +1,4 @@
-"""Which object a request is about."""
+"""Which object a request is about: the second field of the request names it, and says its kind."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import NamedTuple
 from shoal.cluster.partition import partition_of
 from shoal.protocol import requests
 from shoal.storage import keys
-from shoal.storage.keys import Kind
-
-SingleWrite = requests.Save | requests.Append | requests.Update | requests.Patch | requests.Add | requests.Assign
+from shoal.storage.keys import KINDS, Kind
 
 
 class Target(NamedTuple):
@@ -26,17 +24,6 @@ class Target(NamedTuple):
         return keys.snapshot(self.partition, *self)
 
 
-def target_of(request: SingleWrite | requests.AnyRead) -> Target:
-    match request:
-        case requests.Save() | requests.Append() | requests.Load() | requests.History() | requests.Heads():
-            return Target(Kind.THREAD, request.space, request.thread)
-        case requests.ReadJournal():
-            return Target(Kind.THREAD, request.space, request.thread)
-        case requests.Update() | requests.Patch() | requests.ReadDocument() | requests.ReadDocumentJson():
-            return Target(Kind.DOCUMENT, request.space, request.document)
-        case requests.Add() | requests.ReadCounter():
-            return Target(Kind.COUNTER, request.space, request.counter)
-        case requests.Assign() | requests.ReadRegister():
-            return Target(Kind.REGISTER, request.space, request.register)
-        case _:
-            raise AssertionError(f"{type(request).__name__} is about no object")
+def target_of(request: requests.SingleWrite | requests.ObjectRead) -> Target:
+    label = request.__struct_fields__[1]
+    return Target(KINDS[label], request.space, getattr(request, label))

@@ -25,7 +25,7 @@ from shoal.errors import InvalidInput, InvalidValue, ShoalError, Unsupported, fr
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription
 from shoal.protocol.sharing import Sight
 
-PROTOCOL = 2
+PROTOCOL = 3
 """The version spoken here. A peer that speaks another is refused before its first request."""
 
 COALESCED_BYTES_MAX = 256 * 1024

@@ -78,7 +78,7 @@ class FakeSession:
                 id = hashlib.sha256(str(next(self._ids)).encode()).hexdigest()
                 kept = self.checkpoints.setdefault((space, thread), [])
                 parents = [kept[-1].id] if kept else []
-                kept.append(requests.Checkpoint(id, parents, branch, [id], 5, request.schema, metadata, channels))
+                kept.append(requests.Checkpoint(id, parents, branch, [id], 5, request.schema, 0, metadata, channels, {}))
                 return requests.Saved(id, parents, branch, [id], 5)
             case requests.Append(space, thread, event, key):
                 kept_events = self.events.setdefault((space, thread), [])

@@ -78,11 +78,11 @@ async def test_a_saved_state_is_loaded_by_id_and_as_latest(rest: Rest) -> None:
 
 
 async def test_a_save_passes_on_its_expectations_key_and_durability(rest: Rest) -> None:
-    body = {**SAVE, "branch": "b", "expect_head": "", "parent": "p", "schema": 3}
+    body = {**SAVE, "branch": "b", "expect_head": "", "parent": "p", "schema": "plan"}
     await rest("POST", f"{THREAD}/checkpoints?durability=quorum", body, headers={"Idempotency-Key": "k-1"})
     [(request, key, durability)] = rest.served.session.asked
     assert (key, durability) == ("k-1", "quorum")
-    assert (request.branch, request.expect_head, request.parent, request.schema) == ("b", requests.NO_HEAD, "p", 3)
+    assert (request.branch, request.expect_head, request.parent, request.schema) == ("b", requests.NO_HEAD, "p", "plan")
 
 
 @pytest.mark.parametrize("body", [SAVE, {**SAVE, "expect_head": None}])

@@ -43,7 +43,7 @@ def operation(
     needs: set[int] | None = None,
 ) -> Operation:
     drafted = channel.draft(msgspec.msgpack.encode(value), None, b"")
-    record = Record(parents or [], branch, 0, b"\x80", nonce, {"value": drafted.recipe})
+    record = Record(parents or [], branch, "", 0, b"\x80", nonce, {"value": drafted.recipe})
     stamp = Stamp(Dot(ORIGINS[origin], number + 1), number if hlc is None else hlc, 0, VersionVector())
     return Operation(stamp, record, drafted.chunks, needs or set())
 
@@ -138,7 +138,19 @@ def test_a_repeat_of_a_superseded_save_does_not_become_a_head_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"schema": 1}, {"metadata": b"\x81\xa1a\x01"}, {"nonce": b"other"}, {"branch": "b"}, {"parents": [b"p" * 32]}]
+    "change",
+    [
+        {"schema": "s"},
+        {"schema_version": 1},
+        {"author": "a"},
+        {"label": "l"},
+        {"setting": b"s"},
+        {"seen": b"s"},
+        {"metadata": b"\x81\xa1a\x01"},
+        {"nonce": b"other"},
+        {"branch": "b"},
+        {"parents": [b"p" * 32]},
+    ],
 )
 def test_the_id_covers_what_a_checkpoint_is(change: dict[str, object]) -> None:
     record = operation(0, value=b"x").record
@@ -151,7 +163,7 @@ def test_the_id_covers_the_values_and_not_their_recipes() -> None:
     packed = msgspec.msgpack.encode(grown)
     recipes = [channel.draft(packed, shape, b"h" * 32).recipe for shape in (base, None)]
     assert recipes[0] != recipes[1]
-    ids = {lineage.identify(Record([], "main", 0, b"\x80", b"", {"v": recipe})) for recipe in recipes}
+    ids = {lineage.identify(Record([], "main", "", 0, b"\x80", b"", {"v": recipe})) for recipe in recipes}
     assert len(ids) == 1
 
 

@@ -13,7 +13,7 @@ from shoal.crdt.lineage import Head, Record
 from shoal.crdt.register import Assign
 from shoal.crdt.rows import Rows, Stamp
 from shoal.node.documents import Documents
-from shoal.node.threads import Threads
+from shoal.node.saves import Saves
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests
 from shoal.storage import keys
@@ -70,11 +70,11 @@ def a_save_drops_the_other_heads(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_save_takes_the_winner_for_its_parent(patch: pytest.MonkeyPatch) -> None:
-    def parent(self: Threads, rows: Rows, request: requests.Save) -> bytes | None:
+    def parent(self: Saves, rows: Rows, request: requests.Save) -> bytes | None:
         heads = lineage.heads(rows, request.branch)
         return heads[0].id if heads else None
 
-    patch.setattr(Threads, "_parent", parent)
+    patch.setattr(Saves, "_parent", parent)
 
 
 def a_snapshot_stands_though_an_update_came_late(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shoal.crdt.dot import Dot
-from shoal.node import incoming, scalars, threads
+from shoal.node import incoming, journals, scalars
 from shoal.node.database import Database
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import AnyReply, AnyRequest
@@ -31,7 +31,7 @@ def a_key_is_not_looked_up(patch: pytest.MonkeyPatch) -> None:
 
 
 def data_types_forget_the_key_of_a_request(patch: pytest.MonkeyPatch) -> None:
-    for module in (scalars, threads):
+    for module in (scalars, journals):
         patch.setattr(module, "implied_key", lambda request_key, nth: None)
 
 

@@ -18,7 +18,8 @@ from shoal.config import Config
 from shoal.crdt import counter, document
 from shoal.crdt.clock import COUNTER_BITS
 from shoal.crdt.dot import Dot, Origin
-from shoal.node import mutation
+from shoal.node import attached, mutation
+from shoal.node.attached import NOTHING, Attached
 from shoal.node.mutation import Mutation
 from shoal.node.target import Target
 from shoal.node.verify import verify
@@ -33,16 +34,14 @@ HLC = START_MS << COUNTER_BITS
 COUNT = Target(Kind.COUNTER, "crew", "n")
 ADD = Mutation(Kind.COUNTER, "crew", "n", counter.Add(5))
 BODY = Body(HLC, START_MS, [], None, mutation.encode([ADD]))
-NO_CONTENT = mutation.pack_attached([mutation.NOTHING])
+NO_CONTENT = attached.pack([NOTHING])
 
 
-def shipped(
-    body: Body = BODY, *, sequence: int = 1, partition: int = COUNT.partition, attached: bytes = NO_CONTENT
-) -> Shipment:
+def shipped(body: Body = BODY, *, sequence: int = 1, partition: int = COUNT.partition, beside: bytes = NO_CONTENT) -> Shipment:
     """An operation of a stranger, its chain right; only the first of its log is."""
     packed = operation.encode(body)
     dot = Dot(STRANGER, sequence)
-    return Shipment(partition, *dot, operation.chain(CHAIN_START, partition, dot, packed), packed, attached)
+    return Shipment(partition, *dot, operation.chain(CHAIN_START, partition, dot, packed), packed, beside)
 
 
 def changed(**fields: Any) -> Shipment:
@@ -50,8 +49,8 @@ def changed(**fields: Any) -> Shipment:
 
 
 def holding(*mutations: Mutation) -> Shipment:
-    attached = mutation.pack_attached([mutation.NOTHING] * len(mutations))
-    return shipped(msgspec.structs.replace(BODY, payload=mutation.encode(list(mutations))), attached=attached)
+    beside = attached.pack([NOTHING] * len(mutations))
+    return shipped(msgspec.structs.replace(BODY, payload=mutation.encode(list(mutations))), beside=beside)
 
 
 async def test_an_operation_of_a_stranger_is_applied() -> None:
@@ -76,9 +75,9 @@ BAD: dict[str, tuple[Shipment, str]] = {
     "an empty name": (holding(Mutation(Kind.COUNTER, "crew", "", counter.Add(5))), "must not be empty"),
     "a name that is too long": (holding(Mutation(Kind.COUNTER, "crew", "n" * 70_000, counter.Add(5))), "at most"),
     "a key that is too long": (changed(key="k" * 70_000), "at most"),
-    "too few attachments": (shipped(attached=mutation.pack_attached([])), "does not come with it"),
-    "too many attachments": (shipped(attached=mutation.pack_attached([mutation.NOTHING] * 2)), "does not come with it"),
-    "attachments that are none": (shipped(attached=b"\xc1"), "cannot be read"),
+    "too few attachments": (shipped(beside=attached.pack([])), "does not come with it"),
+    "too many attachments": (shipped(beside=attached.pack([NOTHING] * 2)), "does not come with it"),
+    "attachments that are none": (shipped(beside=b"\xc1"), "cannot be read"),
     "no time": (changed(hlc=0), "its time is not after"),
     "a time at the end of time": (changed(hlc=(1 << 64) - 1), "beyond all clocks"),
     "a wall time before all time": (changed(wall_ms=-1), "beyond all clocks"),
@@ -161,9 +160,9 @@ async def test_a_chunk_that_its_checkpoint_does_not_name_is_refused() -> None:
         await fleet.isolate("b")
         first, second, *_ = await write_of_each_kind(fleet)
         assert await take(fleet["b"], [first]) == []
-        [beside] = mutation.unpack_attached(second.attached)
-        more = mutation.Attached(beside.content, {**beside.chunks, b"any": b"a chunk of nobody's"})
-        bad = msgspec.structs.replace(second, attached=mutation.pack_attached([more]))
+        [beside] = attached.unpack(second.attached)
+        more = Attached(beside.content, {**beside.chunks, b"any": b"a chunk of nobody's"})
+        bad = msgspec.structs.replace(second, attached=attached.pack([more]))
         [trouble] = await take(fleet["b"], [bad])
         assert "names no such chunk" in trouble.message
 
@@ -174,12 +173,12 @@ async def test_a_record_that_describes_its_values_wrongly_is_refused() -> None:
         await fleet.isolate("b")
         first, second, *_ = await write_of_each_kind(fleet)
         assert await take(fleet["b"], [first]) == []
-        [beside] = mutation.unpack_attached(second.attached)
+        [beside] = attached.unpack(second.attached)
         record = msgspec.msgpack.decode(beside.content)
-        recipe = record[5]["log"]
+        recipe = record[6]["log"]
         assert recipe[4] > 1, "it keeps chunks of the checkpoint before"
         recipe[4] -= 1
-        bad = mutation.pack_attached([mutation.Attached(msgspec.msgpack.encode(record), beside.chunks)])
+        bad = attached.pack([Attached(msgspec.msgpack.encode(record), beside.chunks)])
         [trouble] = await take(fleet["b"], [msgspec.structs.replace(second, attached=bad)])
         assert "does not match its hash" in trouble.message
 
@@ -205,7 +204,7 @@ async def test_the_record_of_the_other_operation_that_saved_an_id_is_as_good() -
         assert await take(fleet[holder], [least]) == []
         want = Want(1, [(partition, other.origin, other.sequence, other.sequence)])
         [sent] = await asked_of(fleet[holder], want)
-        assert mutation.unpack_attached(sent.attached)[0].content == mutation.unpack_attached(least.attached)[0].content
+        assert attached.unpack(sent.attached)[0].content == attached.unpack(least.attached)[0].content
         assert await take(fleet["c"], [sent]) == []
         assert verify(fleet["c"].storage, config=Config()).problems == []
         assert await asked_of(fleet["c"], want) == [sent], "it can be given on"

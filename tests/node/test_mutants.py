@@ -18,7 +18,8 @@ from shoal.cluster.replication import Replication
 from shoal.config import Config
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.errors import PeerRefused, ShoalError
-from shoal.node import incoming, mutation
+from shoal.node import attached, incoming
+from shoal.node.attached import NOTHING, Attached
 from shoal.node.database import Logged
 from shoal.node.incoming import _Ahead
 from shoal.node.members import Members
@@ -116,7 +117,7 @@ async def what_is_refused_leaves_no_trace() -> None:
             requests.Add("crew", "other", 1),
         ]
         whole, other = await issued_by(fleet["a"], [fleet["a"].node.session().call(write) for write in writes])
-        beside = mutation.pack_attached([mutation.NOTHING, mutation.Attached(b"\x02")])
+        beside = attached.pack([NOTHING, Attached(b"\x02")])
         assert await take(fleet["b"], [msgspec.structs.replace(whole, attached=beside), other])
         assert await fleet["b"].store().space("crew").counter("{x}n").value() == 0
 

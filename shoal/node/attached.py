@@ -1,0 +1,45 @@
+"""The bytes beside a change: what it names by hash, and does not hold.
+
+They travel beside the operation, are stored once, as rows, and are found again there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.errors import BadOperation
+
+
+class Attached(NamedTuple):
+    """A record, an event or an update; and a checkpoint's new chunks."""
+
+    content: bytes = b""
+    chunks: Mapping[bytes, bytes] = {}
+
+
+NOTHING = Attached()
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[tuple[bytes, list[bytes]]])
+
+
+def pack(attached: Iterable[Attached]) -> bytes:
+    """What goes beside an operation: per mutation its content, and its chunks without their hashes."""
+    return _encoder.encode([(beside.content, list(beside.chunks.values())) for beside in attached])
+
+
+def unpack(packed: bytes) -> list[Attached]:
+    """Chunks are found under the hashes that they have.
+
+    Raises:
+        BadOperation: these bytes are nothing that `pack` made.
+    """
+    try:
+        unpacked = _decoder.decode(packed)
+    except ValueError as error:  # msgspec's own are ValueErrors too.
+        raise BadOperation(f"what came beside it cannot be read ({error})", reason="content") from None
+    return [Attached(content, {sha256(piece).digest(): piece for piece in chunks}) for content, chunks in unpacked]

@@ -1,0 +1,79 @@
+"""Changes of a thread's checkpoints: their records and chunks."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from shoal.crdt import channel, lineage
+from shoal.crdt.rows import Rows, Stamp
+from shoal.errors import BadOperation, ShoalError, StoreCorrupt
+from shoal.node.attached import Attached
+from shoal.node.changes.handling import Handling, Handlings
+from shoal.storage.keys import Kind
+
+
+def _apply(rows: Rows, stamp: Stamp, change: lineage.Save, attached: Attached) -> None:
+    lineage.apply(rows, stamp, change, record=attached.content, chunks=attached.chunks)
+
+
+def _receive(rows: Rows, stamp: Stamp, change: lineage.Save, attached: Attached) -> None:
+    record = _checked_record(rows, change, attached)
+    lineage.apply(rows, stamp, change, record=attached.content, chunks=attached.chunks, decoded=record)
+
+
+def _checked_record(rows: Rows, change: lineage.Save, attached: Attached) -> lineage.Record:
+    record = lineage.decode_record(attached.content)
+    if lineage.identify(record) != change.id:
+        raise BadOperation("its checkpoint does not match its id", reason="content")
+    named = {digest for recipe in record.channels.values() for digest in recipe.chunks}
+    for digest in sorted(attached.chunks.keys() - named):
+        raise BadOperation(f"chunk {digest.hex()} came with it, and its checkpoint names no such chunk", reason="content")
+    for digest in sorted(named - attached.chunks.keys()):
+        if lineage.chunk(rows, digest) is None:
+            raise BadOperation(f"chunk {digest.hex()} of its checkpoint is missing", reason="content")
+    if sha256(attached.content).digest() != change.record:
+        # Of two operations that saved one id a node keeps the least dot's record, and sends that with both.
+        _check_record(rows, change, attached.content)
+    return record
+
+
+def _check_record(rows: Rows, change: lineage.Save, packed: bytes) -> None:
+    """A record that is not the one which a change names must be one of the same checkpoint all the same.
+
+    Its id covers what its recipes make, and not how: they have to make it.
+    """
+    record = lineage.decode_record(packed)
+    if lineage.identify(record) != change.id or lineage.encode_record(record) != packed:
+        raise BadOperation("its checkpoint does not match its id, or is not encoded as any node does", reason="content")
+    for name, recipe in record.channels.items():
+
+        def of_base(base: bytes, name: str = name) -> channel.Recipe | None:
+            found = lineage.checkpoint(rows, base)
+            return None if found is None else found.record.channels.get(name)
+
+        if not channel.is_sound(recipe, of_base):
+            raise BadOperation(f"channel {name!r} of its checkpoint does not match its hash", reason="content")
+
+
+def _record_of(rows: Rows, stamp: Stamp, change: lineage.Save) -> Attached:
+    found, packed = lineage.checkpoint(rows, change.id), lineage.packed_record(rows, change.id)
+    if found is None or packed is None:
+        raise StoreCorrupt(f"checkpoint {change.id.hex()} is in the log and not in its thread. Run `shoal verify`.")
+    # Where two operations saved one id, the record that is kept is the least dot's, and may describe it otherwise;
+    # a peer that held both has sent it with either, and the one that it belongs to may still be on its way.
+    if found.dot == stamp.dot and sha256(packed).digest() != change.record:
+        try:
+            _check_record(rows, change, packed)
+        except ShoalError:
+            raise StoreCorrupt(f"checkpoint {change.id.hex()} is damaged. Run `shoal verify`.") from None
+    chunks: dict[bytes, bytes] = {}
+    for recipe in found.record.channels.values():
+        for digest in recipe.chunks:
+            piece = lineage.chunk(rows, digest)
+            if piece is None:
+                raise StoreCorrupt(f"chunk {digest.hex()} of checkpoint {change.id.hex()} is missing. Run `shoal verify`.")
+            chunks[digest] = piece
+    return Attached(packed, chunks)
+
+
+HANDLINGS: Handlings = {lineage.Save: Handling(Kind.THREAD, _apply, _receive, _record_of)}

@@ -1,0 +1,12 @@
+"""Changes of counters and registers."""
+
+from __future__ import annotations
+
+from shoal.crdt import counter, register
+from shoal.node.changes.handling import Handlings, bare
+from shoal.storage.keys import Kind
+
+HANDLINGS: Handlings = {
+    counter.Add: bare(Kind.COUNTER, counter.apply),
+    register.Assign: bare(Kind.REGISTER, register.apply),
+}

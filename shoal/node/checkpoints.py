@@ -1,0 +1,110 @@
+"""Reads of a thread's checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from shoal.config import Config
+from shoal.crdt import lineage
+from shoal.crdt.channel import Recipe
+from shoal.crdt.rows import Rows
+from shoal.errors import NotFound
+from shoal.node.facet import Checks, Readers, View, Writers
+from shoal.node.naming import hexed, unhex
+from shoal.node.shapes import ShapeCache, Spot, assemble
+from shoal.protocol import requests
+from shoal.protocol.requests import Heads, History, Load
+
+BRANCHES_MAX = 4096
+
+
+class Checkpoints:
+    def __init__(self, config: Config, cache: ShapeCache) -> None:
+        self._config = config
+        self._cache = cache
+        self.checks: Checks = {}
+        self.writers: Writers = {}
+        self.readers: Readers = {Load: self._load, History: self._history, Heads: self._heads}
+
+    def _load(self, view: View, request: Load) -> requests.Checkpoint:
+        """
+        Raises:
+            NotFound: no such checkpoint, or the branch has none.
+            StoreCorrupt: a chunk is missing or does not match its hash.
+        """
+        rows = view.rows
+        if request.checkpoint is not None:
+            return self._reply(rows, request, _found(rows, request.thread, unhex(request.checkpoint)), channels=True)
+        heads = lineage.heads(rows, request.branch)
+        if not heads:
+            raise NotFound(
+                f"thread {request.thread!r} of space {request.space!r} has no checkpoint on branch {request.branch!r}. "
+                "Save one first, or list the branches with heads()."
+            )
+        return self._reply(rows, request, _found(rows, request.thread, heads[0].id), channels=True)
+
+    def _history(self, view: View, request: History) -> requests.Checkpoints:
+        """
+        Raises:
+            NotFound: `before` is no checkpoint of this thread.
+        """
+        limit = min(max(1, request.limit), self._config.page_items_max)
+        items: list[requests.Checkpoint] = []
+        size = 0
+        for found in islice(_walk(view.rows, request), limit + 1):
+            if len(items) == limit or size > self._config.page_bytes_max:
+                return requests.Checkpoints(items, more=True)
+            items.append(self._reply(view.rows, request, found, channels=request.channels))
+            size += sum(map(len, items[-1].channels.values())) + len(items[-1].metadata) + 200
+        return requests.Checkpoints(items, more=False)
+
+    def _heads(self, view: View, _request: Heads) -> requests.Branches:
+        return requests.Branches({name: hexed(heads) for name, heads in lineage.branches(view.rows, BRANCHES_MAX).items()})
+
+    def _reply(self, rows: Rows, request: Load | History, found: lineage.Checkpoint, *, channels: bool) -> requests.Checkpoint:
+        record = found.record
+        return requests.Checkpoint(
+            id=found.id.hex(),
+            parents=[parent.hex() for parent in record.parents],
+            branch=record.branch,
+            heads=hexed(lineage.heads(rows, record.branch)),
+            wall_ms=found.wall_ms,
+            schema=record.schema,
+            schema_version=record.schema_version,
+            metadata=record.metadata,
+            channels=self._values(rows, Spot(request.space, request.thread, found.id), found) if channels else {},
+            hashes={name: _shown_hash(recipe) for name, recipe in record.channels.items()},
+            author=record.author,
+            label=record.label,
+            setting=record.setting,
+            seen=record.seen,
+        )
+
+    def _values(self, rows: Rows, spot: Spot, found: lineage.Checkpoint) -> dict[str, bytes]:
+        shapes = self._cache.get(spot)
+        if shapes is None:
+            shapes = assemble(rows, found)
+            self._cache.put(spot, shapes)
+        # In the order in which they were saved.
+        return {name: shapes[name].header + shapes[name].body for name in found.record.channels}
+
+
+def _shown_hash(recipe: Recipe) -> str:
+    # A tiny value stands for itself.
+    return (recipe.hash or recipe.header + recipe.inline).hex()
+
+
+def _walk(rows: Rows, request: History) -> Iterator[lineage.Checkpoint]:
+    if request.before is not None:
+        parents = _found(rows, request.thread, unhex(request.before)).record.parents
+        return lineage.ancestry(rows, parents[0]) if parents else iter(())
+    heads = lineage.heads(rows, request.branch)
+    return lineage.ancestry(rows, heads[0].id) if heads else iter(())
+
+
+def _found(rows: Rows, thread: str, id: bytes) -> lineage.Checkpoint:
+    found = lineage.checkpoint(rows, id)
+    if found is None:
+        raise NotFound(f"thread {thread!r} has no checkpoint {id.hex()}. List them with history().")
+    return found

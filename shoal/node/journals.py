@@ -1,0 +1,71 @@
+"""Journals over storage: what an append decides, and pages of events."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from shoal import values
+from shoal.config import Config
+from shoal.crdt import journal
+from shoal.errors import KeyReused
+from shoal.names import check_key, check_name
+from shoal.node.attached import Attached
+from shoal.node.checks import check_size
+from shoal.node.decision import Decision, Made
+from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.implied import implied_key, users_key
+from shoal.protocol import requests
+from shoal.protocol.requests import Append, Appended, ReadJournal
+
+
+class Journals:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.checks: Checks = {Append: self._check}
+        self.writers: Writers = {Append: self._append}
+        self.readers: Readers = {ReadJournal: self._read}
+
+    def _check(self, request: Append) -> None:
+        check_name("thread", request.thread)
+        if request.key is not None:
+            check_key("journal key", request.key)
+        values.check(request.event)
+        check_size(self._config, len(request.event), "an event")
+
+    def _append(self, site: Site, request: Append) -> Decision:
+        """
+        Raises:
+            KeyReused: the key is there with another event.
+        """
+        digest = sha256(request.event).digest()
+        if request.key is not None and (entry := journal.find(site.rows, request.key)) is not None:
+            if entry.digest != digest:
+                raise KeyReused(
+                    f"key {request.key!r} is in the journal of {request.thread!r} with another event. Nothing was written. "
+                    "Use a new key for a new event."
+                )
+            return Decision(Appended(id=entry.position.hex(), appended=False))
+        change = journal.Append(digest, request.key or implied_key(site.key, site.stamp.nth))
+        journal.apply(site.rows, site.stamp, change, request.event)
+        id = site.stamp.pack_position().hex()
+        return Decision(Appended(id=id, appended=True), (Made(change, Attached(request.event), id),))
+
+    def _read(self, view: View, request: ReadJournal) -> requests.Events:
+        """
+        Raises:
+            InvalidValue: `after` is no cursor.
+        """
+        cursor = journal.Cursor.unpack(request.after)
+        page = journal.read(
+            view.rows,
+            cursor,
+            view.vector,
+            floor_hlc=view.floor_hlc(cursor.vector),
+            limit=min(max(1, request.limit), self._config.page_items_max),
+            bytes_max=self._config.page_bytes_max,
+        )
+        events = [
+            requests.Event(event.position.hex(), users_key(event.key), event.wall_ms, event.payload, event.late, cursor.pack())
+            for event, cursor in zip(page.events, page.cursors(), strict=True)
+        ]
+        return requests.Events(events, page.cursor.pack(), page.more)

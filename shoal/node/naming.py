@@ -1,0 +1,20 @@
+"""Checkpoint ids: 64 hex digits to users, 32 bytes here."""
+
+from __future__ import annotations
+
+from shoal.crdt import lineage
+from shoal.errors import InvalidInput
+
+
+def unhex(text: str) -> bytes:
+    try:
+        id = bytes.fromhex(text)
+    except ValueError:
+        id = b""
+    if len(id) != lineage.ID_BYTES:
+        raise InvalidInput(f"a checkpoint id is 64 hex digits; got {text[:80]!r}. Nothing was written.")
+    return id
+
+
+def hexed(heads: list[lineage.Head]) -> list[str]:
+    return [head.id.hex() for head in heads]

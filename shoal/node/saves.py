@@ -1,0 +1,108 @@
+"""What a save decides.
+
+Law: a save's parent is what its caller last loaded or saved; only a caller without
+a position continues from the branch's winner. `expect_head` passes if it is
+the branch's only head on this replica.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from shoal import values
+from shoal.config import Config
+from shoal.crdt import lineage
+from shoal.crdt.rows import Rows
+from shoal.errors import HeadMoved, NotFound, TooLarge
+from shoal.names import check_name, check_names
+from shoal.node import shapes
+from shoal.node.attached import Attached
+from shoal.node.checks import check_size
+from shoal.node.decision import Decision, Made
+from shoal.node.facet import Checks, Readers, Site, Writers
+from shoal.node.naming import hexed, unhex
+from shoal.node.shapes import ShapeCache, Spot
+from shoal.protocol.requests import NO_HEAD, Save, Saved
+
+
+class Saves:
+    def __init__(self, config: Config, cache: ShapeCache) -> None:
+        self._config = config
+        self._cache = cache
+        self.checks: Checks = {Save: self._check}
+        self.writers: Writers = {Save: self._save}
+        self.readers: Readers = {}
+
+    def _check(self, request: Save) -> None:
+        check_name("thread", request.thread)
+        check_name("branch", request.branch)
+        check_names("channel", request.channels)
+        for packed in request.channels.values():
+            values.check(packed)
+        values.check(request.metadata)
+        check_size(self._config, sum(map(len, request.channels.values())) + len(request.metadata), "a checkpoint")
+
+    def _save(self, site: Site, request: Save) -> Decision:
+        """
+        Raises:
+            HeadMoved: `expect_head` is not the branch's only head.
+            NotFound: the parent is no checkpoint of this thread.
+            TooLarge: too many channels.
+        """
+        if len(request.channels) > self._config.channels_max:
+            raise TooLarge(
+                f"a checkpoint holds at most {self._config.channels_max} channels; this one has {len(request.channels)}. "
+                "Nothing was written."
+            )
+        rows, stamp = site.rows, site.stamp
+        parent = self._parent(rows, request)
+        before = None if parent is None else Spot(request.space, request.thread, parent)
+        drafted = shapes.draft(rows, request, parent, None if before is None else self._cache.get(before))
+        record = lineage.Record(
+            parents=[] if parent is None else [parent],
+            branch=request.branch,
+            schema=request.schema,
+            schema_version=request.schema_version,
+            metadata=request.metadata,
+            nonce=site.key.encode() if site.key is not None else stamp.pack_position(),
+            channels=drafted.recipes,
+            author=request.author,
+            label=request.label,
+            setting=request.setting,
+        )
+        id = lineage.identify(record)
+        packed_record = lineage.encode_record(record)
+        change = lineage.Save(id, sha256(packed_record).digest())
+        heads = lineage.apply(rows, stamp, change, record=packed_record, chunks=drafted.chunks, decoded=record)
+        saved = Spot(request.space, request.thread, id)
+        site.transaction.when_written(lambda: self._cache.put(saved, drafted.shapes, replacing=before))
+        reply = Saved(
+            id=id.hex(),
+            parents=[parent.hex() for parent in record.parents],
+            branch=request.branch,
+            heads=hexed(heads),
+            wall_ms=stamp.wall_ms,
+        )
+        return Decision(reply, (Made(change, Attached(packed_record, drafted.chunks), id.hex()),))
+
+    def _parent(self, rows: Rows, request: Save) -> bytes | None:
+        heads = lineage.heads(rows, request.branch)
+        if request.expect_head is not None:
+            expected = [] if request.expect_head == NO_HEAD else [unhex(request.expect_head)]
+            if [head.id for head in heads] != expected:
+                wanted = f"its head to be {request.expect_head}" if expected else "it not to exist"
+                found = f"its heads are {', '.join(hexed(heads))}" if heads else "it does not exist"
+                raise HeadMoved(
+                    f"branch {request.branch!r} of thread {request.thread!r}: you expected {wanted}; {found}. "
+                    "Nothing was written. Load the branch again, and save on what you find.",
+                    heads=hexed(heads),
+                )
+            return expected[0] if expected else None
+        if request.parent is None:
+            return heads[0].id if heads else None
+        if request.parent == NO_HEAD:
+            return None
+        parent = unhex(request.parent)
+        if self._cache.get(Spot(request.space, request.thread, parent)) is None and lineage.packed_record(rows, parent) is None:
+            raise NotFound(f"thread {request.thread!r} has no checkpoint {request.parent} to save on. Nothing was written.")
+        return parent

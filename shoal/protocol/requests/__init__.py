@@ -1,0 +1,128 @@
+"""The requests that a node answers, and its replies: one vocabulary for every door.
+
+The embedded store, the session WebSocket, REST and the command line all speak
+these. Each is a msgpack array whose first element is the tag; fields are only
+ever added at the end, with a default (wire versions N and N−1 work together).
+Channel values, events and register values are msgpack of `shoal.values`; a node
+stores them and does not look inside. Checkpoint ids are 64 hex digits. Times
+are milliseconds since 1970. Cursors and contexts are opaque bytes.
+
+A request about one object names it in its second field, which says the kind.
+"""
+
+from __future__ import annotations
+
+from shoal.protocol.requests.base import NO_HEAD, Durability, Read, Reply, Request, Write
+from shoal.protocol.requests.batches import Batch, BatchAnswer, BatchReply, BatchWrite
+from shoal.protocol.requests.documents import (
+    DocumentJson,
+    DocumentState,
+    Patch,
+    ReadDocument,
+    ReadDocumentJson,
+    RootKind,
+    Update,
+    Updated,
+)
+from shoal.protocol.requests.journal import Append, Appended, Event, Events, ReadJournal
+from shoal.protocol.requests.listings import ListObjects, ListSpaces, Names, ObjectKind
+from shoal.protocol.requests.scalars import (
+    Add,
+    Added,
+    Assign,
+    Assigned,
+    CounterValue,
+    ReadCounter,
+    ReadRegister,
+    Sibling,
+    Siblings,
+)
+from shoal.protocol.requests.status import Cluster, ClusterView, Member, NodeStatus, Status
+from shoal.protocol.requests.subscriptions import Change, Edit, Follow, Push, Subscription, Watch
+from shoal.protocol.requests.threads import Branches, Checkpoint, Checkpoints, Heads, History, Load, Save, Saved
+
+SingleWrite = BatchWrite | Patch
+WriteReply = BatchAnswer | DocumentJson
+AnyWrite = SingleWrite | Batch
+ObjectRead = Load | History | Heads | ReadJournal | ReadDocument | ReadDocumentJson | ReadCounter | ReadRegister
+AnyRead = ObjectRead | ListObjects | ListSpaces | Status | Cluster
+AnyRequest = AnyWrite | AnyRead
+AnyReply = (
+    WriteReply
+    | BatchReply
+    | Checkpoint
+    | Checkpoints
+    | Branches
+    | Events
+    | DocumentState
+    | CounterValue
+    | Siblings
+    | Names
+    | NodeStatus
+    | ClusterView
+)
+
+__all__ = [
+    "NO_HEAD",
+    "Add",
+    "Added",
+    "AnyRead",
+    "AnyReply",
+    "AnyRequest",
+    "AnyWrite",
+    "Append",
+    "Appended",
+    "Assign",
+    "Assigned",
+    "Batch",
+    "BatchAnswer",
+    "BatchReply",
+    "BatchWrite",
+    "Branches",
+    "Change",
+    "Checkpoint",
+    "Checkpoints",
+    "Cluster",
+    "ClusterView",
+    "CounterValue",
+    "DocumentJson",
+    "DocumentState",
+    "Durability",
+    "Edit",
+    "Event",
+    "Events",
+    "Follow",
+    "Heads",
+    "History",
+    "ListObjects",
+    "ListSpaces",
+    "Load",
+    "Member",
+    "Names",
+    "NodeStatus",
+    "ObjectKind",
+    "ObjectRead",
+    "Patch",
+    "Push",
+    "Read",
+    "ReadCounter",
+    "ReadDocument",
+    "ReadDocumentJson",
+    "ReadJournal",
+    "ReadRegister",
+    "Reply",
+    "Request",
+    "RootKind",
+    "Save",
+    "Saved",
+    "Sibling",
+    "Siblings",
+    "SingleWrite",
+    "Status",
+    "Subscription",
+    "Update",
+    "Updated",
+    "Watch",
+    "Write",
+    "WriteReply",
+]

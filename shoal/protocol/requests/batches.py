@@ -1,0 +1,22 @@
+"""Several writes as one."""
+
+from __future__ import annotations
+
+from shoal.protocol.requests.base import Reply, Write
+from shoal.protocol.requests.documents import Update, Updated
+from shoal.protocol.requests.journal import Append, Appended
+from shoal.protocol.requests.scalars import Add, Added, Assign, Assigned
+from shoal.protocol.requests.threads import Save, Saved
+
+BatchWrite = Save | Append | Update | Add | Assign
+BatchAnswer = Saved | Appended | Updated | Added | Assigned
+
+
+class Batch(Write, array_like=True, frozen=True, tag="batch"):
+    """Apply writes as one operation, all or none; answered by `BatchReply`. They must share a partition."""
+
+    writes: list[BatchWrite]
+
+
+class BatchReply(Reply, array_like=True, frozen=True, tag="batch-reply"):
+    replies: list[BatchAnswer]

@@ -1,0 +1,59 @@
+"""Documents."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import field
+
+from shoal.protocol.requests.base import Read, Reply, Write
+
+RootKind = Literal["map", "array", "text"]
+
+
+class Update(Write, array_like=True, frozen=True, tag="update"):
+    """Apply a Yjs v1 update to a document; answered by `Updated`."""
+
+    space: str
+    document: str
+    update: bytes
+    roots: dict[str, RootKind] = field(default_factory=dict)  # Root types that the update may be the first to use.
+
+
+class Updated(Reply, array_like=True, frozen=True, tag="updated"):
+    pass
+
+
+class Patch(Write, array_like=True, frozen=True, tag="patch"):
+    """Apply a JSON Patch (RFC 6902; JSON text) as CRDT operations; answered by `DocumentJson`."""
+
+    space: str
+    document: str
+    patch: bytes
+
+
+class ReadDocument(Read, array_like=True, frozen=True, tag="read-document"):
+    """Answered by `DocumentState`; a document that does not exist is empty."""
+
+    space: str
+    document: str
+    state: bytes = b"\x00"  # The caller's Yjs state vector: only what it lacks is sent.
+
+
+class DocumentState(Reply, array_like=True, frozen=True, tag="document-state"):
+    update: bytes
+    roots: dict[str, RootKind]
+
+
+class ReadDocumentJson(Read, array_like=True, frozen=True, tag="read-document-json"):
+    """Answered by `DocumentJson`.
+
+    Raises NotFound if there is no such document.
+    """
+
+    space: str
+    document: str
+
+
+class DocumentJson(Reply, array_like=True, frozen=True, tag="document-json"):
+    json: bytes

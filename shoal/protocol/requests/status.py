@@ -1,0 +1,59 @@
+"""How a node and its cluster are."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from shoal.protocol.requests.base import Read, Reply
+
+
+class Status(Read, array_like=True, frozen=True, tag="status"):
+    """Answered by `NodeStatus`."""
+
+
+class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
+    version: str
+    node: str  # Hex: this data directory.
+    origin: str  # Hex: this opening; empty until its first write.
+    state: Literal["ready", "read-only", "stopping"]
+    reason: str  # Why it is not ready; else empty.
+    started_ms: int
+    bytes_on_disk: int
+    operations: int  # Issued in this opening.
+    commits: int  # Group commits in this opening.
+    connections: int
+    spaces: int  # At most 1,000 are counted.
+
+
+class Cluster(Read, array_like=True, frozen=True, tag="cluster"):
+    """Answered by `ClusterView`."""
+
+
+class Member(Struct, array_like=True, frozen=True):
+    """An owner, as the node that answers sees it."""
+
+    name: str  # "host:port"
+    node: str  # Hex; empty while it was never reached.
+    state: Literal["self", "linked", "unreachable"]
+    operations: int  # That it is known to hold durably.
+    lacks: int  # Of the operations that the answering node holds durably, those that this one is not known to hold.
+    ahead: int  # Operations that it is known to hold and the answering node does not.
+    lag_ms: int  # How old the oldest is of those that it lacks; 0 if there is none.
+    waiting_bytes: int  # To be sent to it.
+    dropped: int  # Pushes that did not fit, and were left to sync.
+    linked_ms: int  # When it was linked last; 0: never.
+    reason: str  # Why it is not linked, or what was refused last; else empty.
+    vector: dict[str, int]  # Origin (hex) → operations over all partitions, that it is known to hold.
+
+
+class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):
+    cluster: str
+    size: int  # Owners, as configured.
+    quorum: int
+    members: list[Member]  # This node first.
+    digest: str  # Hex: over all durable vectors; equal on nodes that hold the same operations.
+    early: int  # Operations that wait for others.
+    quarantined: list[str]  # What was refused and why, the newest last.
+    clock_ahead_ms: int  # How far operations' times are ahead of this node's clock.

@@ -1,0 +1,49 @@
+"""What is pushed to who watches."""
+
+from __future__ import annotations
+
+from shoal.protocol.requests.base import Read, Reply
+from shoal.protocol.requests.documents import DocumentState, RootKind
+from shoal.protocol.requests.listings import ObjectKind
+
+
+class Watch(Read, array_like=True, frozen=True, tag="watch"):
+    """Push a `Change` for every durable change in a space from now on."""
+
+    space: str
+    kind: ObjectKind | None = None
+    prefix: str = ""
+
+
+class Change(Reply, array_like=True, frozen=True, tag="change"):
+    """One mutation that became durable. `what` is the request's tag: "save", "append", "update", …"""
+
+    space: str
+    kind: ObjectKind
+    name: str
+    what: str
+    id: str  # Of the checkpoint or event; else empty.
+    hlc: int
+    wall_ms: int
+
+
+class Follow(Read, array_like=True, frozen=True, tag="follow"):
+    """Push a document's `DocumentState`, then an `Edit` for every durable update.
+
+    `stale`: begin with what is here, even if it is older than what the bookmark
+    names; a caller that gives its `state` keeps what it has.
+    """
+
+    space: str
+    document: str
+    state: bytes = b"\x00"
+    stale: bool = False
+
+
+class Edit(Reply, array_like=True, frozen=True, tag="edit"):
+    update: bytes
+    roots: dict[str, RootKind]
+
+
+Subscription = Watch | Follow
+Push = Change | DocumentState | Edit

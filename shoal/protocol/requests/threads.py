@@ -1,0 +1,103 @@
+"""Checkpoints and branches."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from shoal.protocol.requests.base import Read, Reply, Write
+
+
+class Save(Write, array_like=True, frozen=True, tag="save"):
+    """Save a checkpoint; answered by `Saved`.
+
+    `parent` is the checkpoint that the caller last loaded or saved, or NO_HEAD for
+    none; None takes the branch's winner on the node that is asked, which may differ
+    where the request is sent again. `expect_head` (an id, or NO_HEAD) must be the
+    only head. Of one key, saves that differ in nothing but their parent are one.
+
+    Without `delta` the channels are the whole state. With it they are what changed
+    since the parent, `appended` what is new at the end of lists, `removed` the
+    channels that are gone; all others are as the parent has them.
+    """
+
+    space: str
+    thread: str
+    channels: dict[str, bytes]
+    metadata: bytes = b"\x80"  # msgpack of an empty map
+    branch: str = "main"
+    parent: str | None = None
+    expect_head: str | None = None
+    schema: str = ""  # Name of the schema that the state was checked by; empty: none.
+    schema_version: int = 0
+    delta: bool = False
+    appended: dict[str, bytes] = field(default_factory=dict)  # Channel → a packed array of what is appended.
+    removed: list[str] = field(default_factory=list)
+    merged: list[str] = field(default_factory=list)  # Heads that this checkpoint joins, besides its parent.
+    fork: bool = False  # Save on `parent` also where the branch is known to have moved on from it.
+    author: str = ""
+    label: str = ""  # A name for this checkpoint within its thread, to find it by.
+    setting: bytes = b""  # Packed map: what the author ran with (hash of its configuration, versions of its dependencies).
+
+
+class Saved(Reply, array_like=True, frozen=True, tag="saved"):
+    id: str
+    parents: list[str]
+    branch: str
+    heads: list[str]  # Of the branch, winner first; more than one is a fork.
+    wall_ms: int
+
+
+class Load(Read, array_like=True, frozen=True, tag="load"):
+    """Load a checkpoint by id, or a branch's winner; answered by `Checkpoint`."""
+
+    space: str
+    thread: str
+    checkpoint: str | None = None
+    branch: str = "main"
+
+
+class Checkpoint(Reply, array_like=True, frozen=True, tag="checkpoint"):
+    id: str
+    parents: list[str]
+    branch: str  # On which it was saved.
+    heads: list[str]  # Of that branch, winner first.
+    wall_ms: int
+    schema: str
+    schema_version: int
+    metadata: bytes
+    channels: dict[str, bytes]  # Empty in a history; else those that were asked for.
+    hashes: dict[str, str]  # Channel → hex: SHA-256 over its contents (docs/STORAGE.md), or, of up to 64 bytes, themselves.
+    author: str = ""
+    label: str = ""
+    setting: bytes = b""
+    seen: bytes = b""  # Packed bookmark: what its author had read.
+
+
+class History(Read, array_like=True, frozen=True, tag="history"):
+    """Checkpoints from the branch's winner (or strictly before `before`) back; answered by `Checkpoints`.
+
+    They come without channels unless `channels` is set.
+    """
+
+    space: str
+    thread: str
+    branch: str = "main"
+    before: str | None = None
+    limit: int = 100
+    channels: bool = False
+
+
+class Checkpoints(Reply, array_like=True, frozen=True, tag="checkpoints"):
+    items: list[Checkpoint]
+    more: bool  # True if older ones exist; ask again with before=items[-1].id.
+
+
+class Heads(Read, array_like=True, frozen=True, tag="heads"):
+    """All branches and their heads; answered by `Branches`."""
+
+    space: str
+    thread: str
+
+
+class Branches(Reply, array_like=True, frozen=True, tag="branches"):
+    branches: dict[str, list[str]]  # Name → heads, winner first.
