@@ -247,7 +247,7 @@ def test_a_message_that_is_no_array_of_frames_is_refused(message: bytes) -> None
 def test_a_caller_of_another_version_is_told_which_one_is_spoken() -> None:
     with pytest.raises(Unsupported, match=r"version 3 .* speaks 1") as caught:
         frames.decode_hello(frames.encode_hello(Hello(1, "shoal 0")))
-    assert caught.value.detail == {"protocol": 2}
+    assert caught.value.detail == {"protocol": 3}
 
 
 def test_a_refusal_raises_the_error_that_the_node_sent() -> None:
