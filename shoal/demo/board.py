@@ -6,7 +6,6 @@ It reads the run's `Course` and is told of what happens; it decides nothing.
 from __future__ import annotations
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -15,37 +14,17 @@ from shoal.demo.course import Course, NodeProgress, Outage
 from shoal.demo.display import agent_cells
 from shoal.demo.messages import Message, Resumed, Saved
 from shoal.demo.nodes import node_name
+from shoal.demo.screen import Screen
 
-_REFRESH_PER_SECOND = 8
 _TENTHS = 10
 _COLOURS = {"up": "green", "killed": "bold red", "starting": "yellow", "catching up": "yellow"}
 
 
-class Board:
-    """A context manager around the survey; between `with` and its end it is live."""
-
+class Board(Screen):
     def __init__(self, console: Console, course: Course) -> None:
-        self._console = console
+        super().__init__(console, self._render)
         self._course = course
         self._tenth = 0
-        self._live = (
-            Live(get_renderable=self._render, console=console, refresh_per_second=_REFRESH_PER_SECOND)
-            if console.is_terminal
-            else None
-        )
-
-    def __enter__(self) -> Board:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def say(self, line: str) -> None:
-        """One line, above the live tables if there are any. Rich markup is understood."""
-        self._console.print(line, highlight=False, soft_wrap=True)
 
     def saw(self, message: Message) -> None:
         match message:
@@ -78,7 +57,7 @@ class Board:
     def _say_tenth(self) -> None:
         course = self._course
         tenth = course.done * _TENTHS // max(1, course.total)
-        if self._live is None and tenth > self._tenth:
+        if not self.is_live and tenth > self._tenth:
             self._tenth = tenth
             nodes = "; ".join(
                 f"{node_name(nth)} {node.state}, {node.operations:,} operations, {_behind(node)}"

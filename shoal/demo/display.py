@@ -6,7 +6,6 @@ It reads the run's `Progress` and is told of what happens; it decides nothing.
 from __future__ import annotations
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -15,36 +14,16 @@ from rich.text import Text
 from shoal.demo.agent import thread_name
 from shoal.demo.messages import Message, Ready, Saved
 from shoal.demo.progress import AgentProgress, Kill, Progress
+from shoal.demo.screen import Screen
 
-_REFRESH_PER_SECOND = 8
 _TENTHS = 10
 
 
-class Display:
-    """A context manager around the survey; between `with` and its end it is live."""
-
+class Display(Screen):
     def __init__(self, console: Console, progress: Progress) -> None:
-        self._console = console
+        super().__init__(console, self._render)
         self._progress = progress
         self._tenth = 0
-        self._live = (
-            Live(get_renderable=self._render, console=console, refresh_per_second=_REFRESH_PER_SECOND)
-            if console.is_terminal
-            else None
-        )
-
-    def __enter__(self) -> Display:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def say(self, line: str) -> None:
-        """One line, above the live table if there is one. Rich markup is understood."""
-        self._console.print(line, highlight=False, soft_wrap=True)
 
     def saw(self, message: Message) -> None:
         match message:
@@ -62,7 +41,7 @@ class Display:
 
     def _say_tenth(self) -> None:
         tenth = self._progress.done * _TENTHS // max(1, self._progress.total)
-        if self._live is None and tenth > self._tenth:
+        if not self.is_live and tenth > self._tenth:
             self._tenth = tenth
             self.say(f"{self._progress.done} of {self._progress.total} modules")
 
