@@ -49,6 +49,11 @@ class Config(Struct, frozen=True, kw_only=True):
     batch_writes_max: int = 1024
     page_items_max: int = 1000  # In one answer of a listing, history or journal.
     page_bytes_max: int = 8 * MiB  # The same, by bytes: a page ends at the first item past it.
+    journal_wait_s_max: float = 60.0  # How long a request may wait for an event.
+    journal_scan_rows_max: int = 20_000  # Events looked at for one answer, so that a reader far behind holds up nobody.
+    consumers_max: int = 256  # Of one thread's journal.
+    reducers_max: int = 64  # That keep snapshots, of one thread's journal.
+    snapshot_bytes_max: int = 4 * MiB  # What one of them made of the events.
     document_bytes_max: int = 64 * MiB  # A document's whole state.
     siblings_max: int = 32  # Concurrent values of one register.
     roots_max: int = 256  # Root types of one document.

@@ -19,6 +19,7 @@ raised; `status` is its HTTP status.
     │   ├── KeyReused           an idempotency key came again with another payload
     │   ├── KeyExpired          a key is older than the window in which keys are remembered
     │   ├── TooManySiblings     a register would hold more concurrent values than allowed
+    │   ├── ConsumerReset       a consumer's cursor was set anew since its reader began
     │   ├── RootConflict        a document's root exists with another type
     │   └── BookmarkLost        no node holds what the client has seen
     ├── NotReady                an update depends on one that this replica lacks
@@ -120,6 +121,12 @@ class KeyExpired(Conflict):
 
 class TooManySiblings(Conflict):
     code = "too-many-siblings"
+
+
+class ConsumerReset(Conflict):
+    """`detail["generation"]` is the one that counts now."""
+
+    code = "consumer-reset"
 
 
 class RootConflict(Conflict):

@@ -8,9 +8,27 @@ from aiohttp import web
 from msgspec import Raw, Struct
 
 from shoal.api.exchange import Exchange
+from shoal.api.journals import AppendedView, ConsumerView
 from shoal.api.objects import AddedView, AssignedView
-from shoal.api.threads import AppendedView, SavedView, opaque, shown_opaque
-from shoal.protocol.requests import Add, Added, Append, Appended, Assign, Assigned, Batch, BatchReply, Save, Saved, Updated
+from shoal.api.opaque import opaque, shown_opaque
+from shoal.api.threads import SavedView
+from shoal.protocol.requests import (
+    Ack,
+    Add,
+    Added,
+    Append,
+    Appended,
+    Assign,
+    Assigned,
+    Batch,
+    BatchAnswer,
+    BatchReply,
+    BatchWrite,
+    ConsumerState,
+    Save,
+    Saved,
+    Updated,
+)
 
 
 class SaveOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="save"):
@@ -30,6 +48,14 @@ class AppendOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="append")
     key: str | None = None
 
 
+class AckOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="ack"):
+    thread: str
+    consumer: str
+    cursor: str
+    generation: int | None = None
+    reset: bool = False
+
+
 class AddOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="add"):
     counter: str
     add: int
@@ -46,7 +72,7 @@ class SetOp(AssignOp, forbid_unknown_fields=True, tag_field="op", tag="set"):
     """The same as `assign`, by the name that the client gives it."""
 
 
-Op = SaveOp | AppendOp | AddOp | AssignOp | SetOp
+Op = SaveOp | AppendOp | AckOp | AddOp | AssignOp | SetOp
 
 
 class BatchBody(Struct, forbid_unknown_fields=True):
@@ -65,7 +91,7 @@ async def batch(exchange: Exchange) -> web.Response:
     return exchange.answer({"replies": [_view(part) for part in reply.replies]})
 
 
-def _write(exchange: Exchange, space: str, op: Op) -> Save | Append | Add | Assign:
+def _write(exchange: Exchange, space: str, op: Op) -> BatchWrite:
     match op:
         case SaveOp():
             return Save(
@@ -81,6 +107,8 @@ def _write(exchange: Exchange, space: str, op: Op) -> Save | Append | Add | Assi
             )
         case AppendOp():
             return Append(space, op.thread, exchange.stored(op.event), key=op.key)
+        case AckOp():
+            return Ack(space, op.thread, op.consumer, opaque(op.cursor, "cursor"), op.generation, op.reset)
         case AddOp():
             return Add(space, op.counter, op.add, op.key)
         case AssignOp():
@@ -88,12 +116,14 @@ def _write(exchange: Exchange, space: str, op: Op) -> Save | Append | Add | Assi
             return Assign(space, op.register, exchange.stored(op.value), context)
 
 
-def _view(reply: Saved | Appended | Updated | Added | Assigned) -> Struct | dict[str, Any]:
+def _view(reply: BatchAnswer) -> Struct | dict[str, Any]:
     match reply:
         case Saved():
             return SavedView.of(reply)
         case Appended():
             return AppendedView(reply.id, reply.appended)
+        case ConsumerState():
+            return ConsumerView.of(reply)
         case Added():
             return AddedView(reply.value, reply.added)
         case Assigned():

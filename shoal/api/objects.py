@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import Raw, Struct
 
 from shoal.api.exchange import JSON, JSON_PATCH, MSGPACK, Exchange, ReadQuery
-from shoal.api.threads import opaque, shown_opaque
+from shoal.api.opaque import opaque, shown_opaque
 from shoal.errors import InvalidInput, InvalidValue
 from shoal.protocol.requests import (
     Add,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from msgspec import Struct
 
-from shoal.api import batches, health, objects, spaces, threads, watching
+from shoal.api import batches, health, journals, objects, spaces, threads, watching
 from shoal.api.exchange import Exchange, NoQuery, ReadQuery, WriteQuery
 
 Handler = Callable[[Exchange], Awaitable[web.StreamResponse]]
@@ -110,20 +110,45 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         f"{THREAD}/events",
-        threads.append,
+        journals.append,
         "Append an event to the journal (200 if its key was there already)",
-        threads.AppendedView,
+        journals.AppendedView,
         201,
-        threads.EventBody,
+        journals.EventBody,
         WriteQuery,
     ),
     Route(
         "GET",
         f"{THREAD}/events",
-        threads.events,
-        "Events that the cursor `after` has not seen",
-        threads.EventsView,
-        query=threads.EventsQuery,
+        journals.events,
+        "Events that the cursor `after` has not seen; with `wait`, once there are some",
+        journals.EventsView,
+        query=journals.EventsQuery,
+    ),
+    Route(
+        "GET",
+        f"{THREAD}/consumers",
+        journals.consumers,
+        "The journal's consumers, and how far behind they are",
+        journals.ConsumersView,
+        query=journals.ConsumersQuery,
+    ),
+    Route(
+        "GET",
+        f"{THREAD}/consumers/{{consumer}}",
+        journals.consumer,
+        "A consumer's cursor, to read events after",
+        journals.ConsumerView,
+        query=ReadQuery,
+    ),
+    Route(
+        "POST",
+        f"{THREAD}/consumers/{{consumer}}/ack",
+        journals.ack,
+        "Acknowledge an event, and all before it",
+        journals.ConsumerView,
+        body=journals.AckBody,
+        query=WriteQuery,
     ),
     Route("GET", f"{SPACE}/documents/{{document}}", objects.read_document, "A document as JSON", Any, query=ReadQuery),
     Route(

@@ -1,27 +1,20 @@
-"""Threads over HTTP: checkpoints, branches, the journal."""
+"""Threads over HTTP: checkpoints and branches."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Annotated
 
 from aiohttp import web
-from msgspec import Meta, Raw, Struct, field
+from msgspec import Meta, Raw, Struct
 
 from shoal.api.exchange import Exchange, ReadQuery
-from shoal.errors import InvalidInput
 from shoal.protocol.requests import (
-    Append,
-    Appended,
     Branches,
     Checkpoint,
     Checkpoints,
-    Events,
     Heads,
     History,
     Load,
-    ReadJournal,
     Save,
     Saved,
 )
@@ -93,36 +86,6 @@ class BranchesView(Struct):
     branches: list[BranchView]
 
 
-class EventBody(Struct, forbid_unknown_fields=True):
-    event: Raw
-    key: str | None = None
-
-
-class AppendedView(Struct):
-    id: str
-    appended: bool
-
-
-class EventsQuery(ReadQuery, forbid_unknown_fields=True):
-    after: str = ""
-    limit: Limit = 1000
-
-
-class EventView(Struct):
-    id: str
-    key: str | None
-    wall_ms: int
-    event: Raw
-    late: bool
-    cursor: str  # To go on right after this event.
-
-
-class EventsView(Struct):
-    events: list[EventView] = field(default_factory=list)
-    cursor: str = ""
-    more: bool = False
-
-
 async def save(exchange: Exchange) -> web.Response:
     body = await exchange.body(SaveBody)
     reply = await exchange.call(
@@ -189,42 +152,3 @@ async def _branches(exchange: Exchange) -> Branches:
     reply = await exchange.call(Heads(exchange.name("space"), exchange.name("thread")), stale=exchange.query(ReadQuery).stale)
     assert isinstance(reply, Branches)
     return reply
-
-
-async def append(exchange: Exchange) -> web.Response:
-    body = await exchange.body(EventBody)
-    reply = await exchange.call(
-        Append(exchange.name("space"), exchange.name("thread"), exchange.stored(body.event), key=body.key)
-    )
-    assert isinstance(reply, Appended)
-    return exchange.answer(AppendedView(reply.id, reply.appended), status=201 if reply.appended else 200)
-
-
-async def events(exchange: Exchange) -> web.Response:
-    query = exchange.query(EventsQuery)
-    after = opaque(query.after, "after")
-    reply = await exchange.call(
-        ReadJournal(exchange.name("space"), exchange.name("thread"), after, query.limit), stale=query.stale
-    )
-    assert isinstance(reply, Events)
-    views = [EventView(e.id, e.key, e.wall_ms, exchange.shown(e.event), e.late, shown_opaque(e.cursor)) for e in reply.events]
-    return exchange.answer(EventsView(views, shown_opaque(reply.cursor), reply.more))
-
-
-def shown_opaque(token: bytes) -> str:
-    """Opaque bytes as text that is safe in a URL."""
-    return base64.urlsafe_b64encode(token).rstrip(b"=").decode()
-
-
-def opaque(text: str, field: str) -> bytes:
-    """The bytes behind `shown_opaque`.
-
-    Raises:
-        InvalidInput: it is no such text.
-    """
-    try:
-        return base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, UnicodeEncodeError):
-        raise InvalidInput(
-            f"{field} is not what an earlier answer gave. Nothing was written. Give it back unchanged.", field=field
-        ) from None

@@ -7,13 +7,15 @@ from typing import Any, Generic, TypeVar
 
 from shoal import values
 from shoal.client.connection import Connection
+from shoal.client.consumers import Consumer
+from shoal.client.events import Event
 from shoal.client.thread import encode_channels, encode_metadata
 from shoal.errors import InvalidInput
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 
 R = TypeVar("R")
-BatchWrite = requests.Save | requests.Append | requests.Update | requests.Add | requests.Assign
+BatchWrite = requests.Save | requests.Append | requests.Update | requests.Add | requests.Assign | requests.Ack
 
 
 class Pending(Generic[R]):
@@ -105,6 +107,10 @@ class BatchThread:
 
     def append(self, event: Any, *, key: str | None = None) -> Pending[requests.Appended]:
         return self._batch.add(requests.Append(self._space, self._name, values.encode(event, where="event"), key))
+
+    def ack(self, consumer: Consumer, event: Event) -> Pending[requests.ConsumerState]:
+        """Acknowledge an event with what it led to: see `Journal.consumer`."""
+        return self._batch.add(requests.Ack(self._space, self._name, consumer.name, event.cursor, consumer.generation))
 
 
 class BatchCounter:

@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from shoal import values
 from shoal.client.connection import Connection
+from shoal.client.consumers import Consumer, ConsumerInfo, described
+from shoal.client.events import Event
 from shoal.client.moments import moment
+from shoal.client.replay import Naming, Reducer, put_snapshot, replay
 from shoal.errors import SlowConsumer
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """An entry of the journal."""
-
-    id: str
-    key: str | None
-    time: datetime
-    late: bool  # It arrived after events that come later in the journal's order had been read.
-    cursor: bytes = field(repr=False)  # Read on after this event with `read(after=…)`.
-    _event: bytes = field(repr=False)
-
-    @property
-    def event(self) -> Any:
-        """What was appended, decoded anew at each access.
-
-        Raises:
-            InvalidValue: its type is not registered here.
-        """
-        return values.decode(self._event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +80,70 @@ class Journal:
                     async for change in changes:
                         if isinstance(change, requests.Change) and (change.name, change.what) == (self.thread, "append"):
                             break
+
+    async def wait(self, *, after: bytes | None = None, timeout: float | None = None) -> Event | None:  # noqa: ASYNC109
+        """The first event that `after` does not cover, once it is there; None if that takes longer than `timeout` seconds.
+
+        Without a cursor it is the journal's first. To wait for the next one, give the cursor of the last.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout), aclosing(self.read(after=after, limit=1, follow=True)) as events:
+                async for event in events:
+                    return event
+        return None
+
+    # ── consumers ─────────────────────────────────────────────────────────────
+
+    def consumer(self, name: str) -> Consumer:
+        """A reader whose cursor is kept with the journal, under `name`."""
+        return Consumer(self._connection, self, name)
+
+    async def consumers(self) -> AsyncIterator[ConsumerInfo]:
+        """All that have acknowledged something, by name, and how far behind they are."""
+        after: str | None = None
+        while True:
+            page = await self._connection.read(requests.ReadConsumers(self.space, self.thread, after))
+            assert isinstance(page, requests.Consumers)
+            for state in page.items:
+                yield described(state)
+            if not page.more:
+                return
+            after = page.items[-1].name
+
+    # ── replay ────────────────────────────────────────────────────────────────
+
+    async def replay(
+        self,
+        reducer: Reducer,
+        *,
+        initial: Any = None,
+        until: datetime | str | None = None,
+        name: str | None = None,
+        version: int = 0,
+        every: int | None = None,
+    ) -> Any:
+        """What `reducer(value, event)` makes of `initial` and the events, in order, up to `until`.
+
+        `until` is an event's id (that event included), or a time by the writers' clocks.
+        With a `name` the replay begins at the latest snapshot that `snapshot` kept under
+        it and `version`, if it holds all the events up to there; with `every` it keeps
+        one itself when it has folded that many. Give a new `version` to a new reducer.
+
+        Raises:
+            NotFound: there is no event `until`.
+            InvalidValue: with `every`, the value cannot be serialised.
+        """
+        naming = None if name is None else Naming(name, version)
+        return await replay(self._connection, self, reducer, initial=initial, until=until, naming=naming, every=every)
+
+    async def snapshot(self, value: Any, *, at: Event, name: str, version: int = 0) -> None:
+        """Keep `value` as what the reducer `name` makes of all events up to `at`: the last 8 such are kept.
+
+        Raises:
+            InvalidInput: `at` came late, after events that it sorts before.
+            InvalidValue, TooLarge: `value` cannot be kept.
+        """
+        await put_snapshot(self._connection, self, Naming(name, version), value, at=at)
 
     async def _rest(self, cursor: bytes, limit: int | None, *, stale: bool) -> AsyncIterator[Event]:
         while limit is None or limit > 0:

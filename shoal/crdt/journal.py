@@ -21,6 +21,7 @@ Rows (within the thread's, beside the lineage's):
     E position₃₄                       wall_ms₈ keylength₂ key payload: an event
     Q key                              position₃₄ digest₃₂: the claim that is the event
     X keylength₂ key digest₃₂          position₃₄ wall_ms₈ payload: a claim that is not
+    Q                                  vector: of keys that were claimed more than once, the claims' dots
 """
 
 from __future__ import annotations
@@ -202,6 +203,54 @@ def read(
     return Page(events, Cursor(seen, greatest), not seen.dominates(vector), cursor, target)
 
 
+def behind(
+    rows: Rows, cursor: Cursor, vector: VersionVector, *, floor_hlc: int | None, scan_rows_max: int
+) -> tuple[int, int, bool]:
+    """How many events `read` would still give, how many rows were looked at for that, and whether that was all."""
+    if cursor.sweep is None and cursor.vector.dominates(vector):
+        return 0, 0, True
+    target, after = cursor.sweep or (VersionVector(), b"")
+    found = scanned = 0
+    # What is left of the sweep, and in the next one what the sweep's target does not cover.
+    for row, _ in rows.scan(EVENT, after=_start(cursor._replace(sweep=None), floor_hlc)):
+        if scanned == scan_rows_max:
+            return found, scanned, False
+        scanned += 1
+        if _is_due(row, vector, cursor.vector):
+            found += row[1:] > after or not _is_due(row, target, cursor.vector)
+    return found, scanned, True
+
+
+def contested(rows: Rows) -> VersionVector:
+    """Covers every claim of a key that was claimed more than once: only such events ever change their place."""
+    return VersionVector.unpack(rows.get(KEY) or b"")
+
+
+def from_position(position: bytes, vector: VersionVector) -> Cursor:
+    """The cursor of a reader that has got all events up to `position`, and wants those after it that `vector` covers."""
+    return Cursor(VersionVector(), position, Sweep(vector, position))
+
+
+def join(one: Cursor, other: Cursor) -> Cursor:
+    """What a reader has got that has got both; of two sweeps the later one's part, so that some may come again.
+
+    Commutative, associative and idempotent: the vectors' join, and the greater sweep of a total order.
+    """
+    sweep = max((cursor.sweep for cursor in (one, other) if cursor.sweep is not None), key=_sweep_rank, default=None)
+    return Cursor(one.vector.join(other.vector), max(one.greatest, other.greatest), sweep)
+
+
+def clipped(cursor: Cursor, applied: VersionVector) -> Cursor:
+    """A cursor as a replica at `applied` may keep it: it claims nothing that was not there."""
+    sweep = None if cursor.sweep is None else Sweep(_meet(cursor.sweep.target, applied), cursor.sweep.after)
+    return Cursor(_meet(cursor.vector, applied), cursor.greatest, sweep)
+
+
+def _sweep_rank(sweep: Sweep) -> tuple[int, bytes, bytes]:
+    # A reader's next sweep goes for more than its last one did.
+    return sum(sweep.target.values()), sweep.after, sweep.target.pack()
+
+
 def _start(cursor: Cursor, floor_hlc: int | None) -> bytes | None:
     after = b"" if cursor.sweep is None else cursor.sweep.after
     floor = b"" if floor_hlc is None else floor_hlc.to_bytes(_HLC_BYTES, "big")
@@ -236,6 +285,7 @@ def _claim(rows: Rows, key: bytes, digest: bytes, event: Event) -> None:
         _win(rows, key, digest, event)
         return
     position, winning = claim[:POSITION_BYTES], claim[POSITION_BYTES:]
+    rows.put(KEY, contested(rows).join(_covering(position)).join(_covering(event.position)).pack())
     if _rank(event.position) >= _rank(position):
         if digest != winning:
             _lose(rows, key, digest, event)
@@ -246,6 +296,10 @@ def _claim(rows: Rows, key: bytes, digest: bytes, event: Event) -> None:
     rows.delete(EVENT + position)
     rows.delete(_conflict_row(key, digest))  # Claimed by a greater dot, if at all.
     _win(rows, key, digest, event)
+
+
+def _covering(position: bytes) -> VersionVector:
+    return VersionVector([Dot.unpack(position[_HLC_BYTES : _HLC_BYTES + DOT_BYTES])])
 
 
 def _rank(position: bytes) -> bytes:

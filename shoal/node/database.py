@@ -32,6 +32,7 @@ from shoal.node import attached, mutation
 from shoal.node.attached import Attached
 from shoal.node.catalog import Catalog
 from shoal.node.checkpoints import Checkpoints
+from shoal.node.consumers import Consumers
 from shoal.node.decision import Made
 from shoal.node.documents import Documents, Place
 from shoal.node.environment import Environment
@@ -43,6 +44,7 @@ from shoal.node.mutation import Mutation
 from shoal.node.opening import Opening
 from shoal.node.outgoing import Outgoing
 from shoal.node.partitions import Partition, Partitions
+from shoal.node.reductions import Reductions
 from shoal.node.saves import Saves
 from shoal.node.scalars import Counters, Registers
 from shoal.node.shapes import ShapeCache
@@ -109,6 +111,8 @@ class Database:
             Saves(config, shapes),
             Checkpoints(config, shapes),
             Journals(config),
+            Consumers(config),
+            Reductions(config),
             Counters(),
             Registers(config),
             self.documents,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shoal.crdt import counter, document, journal, lineage, register
+from shoal.crdt import consumers, counter, document, journal, lineage, reductions, register
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 from shoal.node.attached import Attached
@@ -18,7 +18,7 @@ from shoal.node.changes import checkpoints, documents, journals, scalars
 from shoal.node.changes.handling import Handlings
 from shoal.storage.keys import Kind
 
-Change = lineage.Save | journal.Append | document.Update | counter.Add | register.Assign
+Change = lineage.Save | journal.Append | consumers.Ack | reductions.Reduce | document.Update | counter.Add | register.Assign
 
 _HANDLINGS: Handlings = {
     **checkpoints.HANDLINGS,

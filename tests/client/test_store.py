@@ -12,7 +12,7 @@ import pycrdt
 import pytest
 
 import shoal
-from shoal.client.journal import Event
+from shoal.client.events import Event
 from shoal.client.store import Space, Store
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, InvalidValue, NotFound, ShuttingDown

@@ -105,6 +105,37 @@ async def test_journals_and_their_keys(space: Space, rest: Rest, cli: Cli) -> No
     assert [event["event"] for event in await cli("log", "t", "--journal")] == [{"order": 17}, "over REST"]
 
 
+async def test_consumers_of_a_journal(space: Space, rest: Rest) -> None:
+    journal = space.thread("t").journal
+    for number in range(3):
+        await journal.append(number)
+    page = await rest("GET", "/threads/t/events?limit=1")
+    acked = await rest("POST", "/threads/t/consumers/billing/ack", {"cursor": page["events"][0]["cursor"]})
+    assert (acked["name"], acked["generation"]) == ("billing", 0)
+    assert [event.event async for event in journal.consumer("billing").read(follow=False)] == [1, 2]
+    (listed,) = (await rest("GET", "/threads/t/consumers"))["consumers"]
+    assert (listed["name"], listed["behind"], listed["counted"]) == ("billing", 2, True)
+    left = await rest("GET", f"/threads/t/events?after={listed['cursor']}")
+    op = {"op": "ack", "thread": "t", "consumer": "billing", "cursor": left["events"][-1]["cursor"]}
+    await rest("POST", "/batch", {"writes": [op, {"op": "save", "thread": "t", "state": {"done": 3}}]})
+    assert (await rest("GET", "/threads/t/consumers/billing"))["behind"] == 0
+
+
+async def test_a_request_waits_for_an_event(space: Space, store: Store, rest: Rest) -> None:
+    journal = space.thread("t").journal
+    await journal.append("first")
+    page = await rest("GET", "/threads/t/events?wait=60")
+    assert [event["event"] for event in page["events"]] == ["first"]
+    before = (await store.status()).connections
+    waiting = asyncio.ensure_future(rest("GET", f"/threads/t/events?after={page['cursor']}&wait=60"))
+    await subscribers(store, before + 1)
+    await journal.append("second")
+    async with asyncio.timeout(PATIENCE_S):
+        assert [event["event"] for event in (await waiting)["events"]] == ["second"]
+    over = await rest("GET", f"/threads/t/events?after={(await rest('GET', '/threads/t/events'))['cursor']}&wait=0.01")
+    assert over["events"] == []
+
+
 async def test_batches(space: Space, rest: Rest) -> None:
     async with space.batch() as batch:
         batch.thread("{t}/a").save({"n": 1})

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from shoal.crdt import journal
+from shoal import values
+from shoal.crdt import consumers, journal, reductions
 from shoal.crdt.rows import Rows, Stamp
-from shoal.errors import BadOperation, StoreCorrupt
+from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
+from shoal.names import check_name
 from shoal.node.attached import Attached
 from shoal.node.changes.handling import Handling, Handlings
 from shoal.storage.keys import Kind
@@ -29,4 +31,37 @@ def _event_of(rows: Rows, stamp: Stamp, change: journal.Append) -> Attached:
     return Attached(payload)
 
 
-HANDLINGS: Handlings = {journal.Append: Handling(Kind.THREAD, _apply, _receive, _event_of)}
+def _ack(rows: Rows, stamp: Stamp, change: consumers.Ack, _attached: Attached) -> None:
+    consumers.apply(rows, stamp, change)
+
+
+def _receive_ack(rows: Rows, stamp: Stamp, change: consumers.Ack, _attached: Attached) -> None:
+    check_name("consumer", change.consumer)
+    try:
+        cursor = journal.Cursor.unpack(change.cursor)
+    except InvalidValue:
+        raise BadOperation("its cursor cannot be read", reason="content") from None
+    if not 0 <= change.generation <= consumers.GENERATION_MAX or journal.clipped(cursor, stamp.context) != cursor:
+        raise BadOperation("its cursor claims what its origin had not applied", reason="content")
+    consumers.apply(rows, stamp, change)
+
+
+def _reduce(rows: Rows, stamp: Stamp, change: reductions.Reduce, _attached: Attached) -> None:
+    reductions.apply(rows, stamp, change)
+
+
+def _receive_reduce(rows: Rows, stamp: Stamp, change: reductions.Reduce, _attached: Attached) -> None:
+    check_name("reducer", change.reducer)
+    try:
+        reductions.check(change)
+        values.check(change.value)
+    except (ValueError, InvalidValue) as error:
+        raise BadOperation(f"its snapshot cannot be read ({error})", reason="content") from None
+    reductions.apply(rows, stamp, change)
+
+
+HANDLINGS: Handlings = {
+    journal.Append: Handling(Kind.THREAD, _apply, _receive, _event_of),
+    consumers.Ack: Handling(Kind.THREAD, _ack, _receive_ack),
+    reductions.Reduce: Handling(Kind.THREAD, _reduce, _receive_reduce),
+}

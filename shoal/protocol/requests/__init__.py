@@ -24,7 +24,22 @@ from shoal.protocol.requests.documents import (
     Update,
     Updated,
 )
-from shoal.protocol.requests.journal import Append, Appended, Event, Events, ReadJournal
+from shoal.protocol.requests.journal import (
+    Ack,
+    Append,
+    Appended,
+    Consumers,
+    ConsumerState,
+    Event,
+    Events,
+    PutSnapshot,
+    ReadConsumer,
+    ReadConsumers,
+    ReadJournal,
+    ReadSnapshot,
+    Snapshot,
+    SnapshotKept,
+)
 from shoal.protocol.requests.listings import ListObjects, ListSpaces, Names, ObjectKind
 from shoal.protocol.requests.scalars import (
     Add,
@@ -41,10 +56,22 @@ from shoal.protocol.requests.status import Cluster, ClusterView, Member, NodeSta
 from shoal.protocol.requests.subscriptions import Change, Edit, Follow, Push, Subscription, Watch
 from shoal.protocol.requests.threads import Branches, Checkpoint, Checkpoints, Heads, History, Load, Save, Saved
 
-SingleWrite = BatchWrite | Patch
-WriteReply = BatchAnswer | DocumentJson
+SingleWrite = BatchWrite | Patch | PutSnapshot
+WriteReply = BatchAnswer | DocumentJson | SnapshotKept
 AnyWrite = SingleWrite | Batch
-ObjectRead = Load | History | Heads | ReadJournal | ReadDocument | ReadDocumentJson | ReadCounter | ReadRegister
+ObjectRead = (
+    Load
+    | History
+    | Heads
+    | ReadJournal
+    | ReadConsumer
+    | ReadConsumers
+    | ReadSnapshot
+    | ReadDocument
+    | ReadDocumentJson
+    | ReadCounter
+    | ReadRegister
+)
 AnyRead = ObjectRead | ListObjects | ListSpaces | Status | Cluster
 AnyRequest = AnyWrite | AnyRead
 AnyReply = (
@@ -54,6 +81,8 @@ AnyReply = (
     | Checkpoints
     | Branches
     | Events
+    | Consumers
+    | Snapshot
     | DocumentState
     | CounterValue
     | Siblings
@@ -64,6 +93,7 @@ AnyReply = (
 
 __all__ = [
     "NO_HEAD",
+    "Ack",
     "Add",
     "Added",
     "AnyRead",
@@ -84,6 +114,8 @@ __all__ = [
     "Checkpoints",
     "Cluster",
     "ClusterView",
+    "ConsumerState",
+    "Consumers",
     "CounterValue",
     "DocumentJson",
     "DocumentState",
@@ -104,12 +136,16 @@ __all__ = [
     "ObjectRead",
     "Patch",
     "Push",
+    "PutSnapshot",
     "Read",
+    "ReadConsumer",
+    "ReadConsumers",
     "ReadCounter",
     "ReadDocument",
     "ReadDocumentJson",
     "ReadJournal",
     "ReadRegister",
+    "ReadSnapshot",
     "Reply",
     "Request",
     "RootKind",
@@ -118,6 +154,8 @@ __all__ = [
     "Sibling",
     "Siblings",
     "SingleWrite",
+    "Snapshot",
+    "SnapshotKept",
     "Status",
     "Subscription",
     "Update",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from shoal.protocol.requests.base import Reply, Write
 from shoal.protocol.requests.documents import Update, Updated
-from shoal.protocol.requests.journal import Append, Appended
+from shoal.protocol.requests.journal import Ack, Append, Appended, ConsumerState
 from shoal.protocol.requests.scalars import Add, Added, Assign, Assigned
 from shoal.protocol.requests.threads import Save, Saved
 
-BatchWrite = Save | Append | Update | Add | Assign
-BatchAnswer = Saved | Appended | Updated | Added | Assigned
+BatchWrite = Save | Append | Update | Add | Assign | Ack
+BatchAnswer = Saved | Appended | Updated | Added | Assigned | ConsumerState
 
 
 class Batch(Write, array_like=True, frozen=True, tag="batch"):

@@ -43,3 +43,81 @@ class Events(Reply, array_like=True, frozen=True, tag="events"):
     events: list[Event]
     cursor: bytes
     more: bool
+
+
+class Ack(Write, array_like=True, frozen=True, tag="ack"):
+    """Move a consumer's cursor forward to what `cursor` covers too; answered by `ConsumerState`.
+
+    With `reset` the cursor is set to `cursor`, wherever it was, and a generation begins.
+    `generation` is the one that the caller reads in: one that has ended is refused. None: whichever it is.
+    """
+
+    space: str
+    thread: str
+    consumer: str
+    cursor: bytes
+    generation: int | None = None
+    reset: bool = False
+
+
+class ConsumerState(Reply, array_like=True, frozen=True, tag="consumer-state"):
+    name: str
+    generation: int
+    acked_ms: int  # 0: it has acknowledged nothing.
+    cursor: bytes
+    behind: int = 0  # Events that it has not acknowledged.
+    counted: bool = True  # False: there are more.
+
+
+class ReadConsumer(Read, array_like=True, frozen=True, tag="read-consumer"):
+    """One consumer's cursor; answered by `ConsumerState`, also if it never acknowledged anything."""
+
+    space: str
+    thread: str
+    consumer: str
+
+
+class ReadConsumers(Read, array_like=True, frozen=True, tag="read-consumers"):
+    """A thread's consumers by name; answered by `Consumers`."""
+
+    space: str
+    thread: str
+    after: str | None = None
+    limit: int = 100
+
+
+class Consumers(Reply, array_like=True, frozen=True, tag="consumers"):
+    items: list[ConsumerState]
+    more: bool  # Ask again with after=items[-1].name.
+
+
+class PutSnapshot(Write, array_like=True, frozen=True, tag="put-snapshot"):
+    """Keep what a reducer made of all events up to that of `cursor` (an event's); answered by `SnapshotKept`."""
+
+    space: str
+    thread: str
+    reducer: str
+    version: int
+    cursor: bytes
+    value: bytes
+
+
+class SnapshotKept(Reply, array_like=True, frozen=True, tag="snapshot-kept"):
+    event: str  # The position that it stands at.
+
+
+class ReadSnapshot(Read, array_like=True, frozen=True, tag="read-snapshot"):
+    """The latest snapshot of a reducer at or before an event, or a time; answered by `Snapshot`."""
+
+    space: str
+    thread: str
+    reducer: str
+    version: int
+    until: str | None = None  # An event's id.
+    until_ms: int | None = None
+
+
+class Snapshot(Reply, array_like=True, frozen=True, tag="snapshot"):
+    value: bytes | None  # None: there is none that holds.
+    event: str  # The last event that is in it; empty without one.
+    cursor: bytes  # To read on after it.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shoal.client.journal import Event, Journal
+from shoal.client.events import Event
+from shoal.client.journal import Journal
 
 
 class Follower:

@@ -1,0 +1,167 @@
+"""Journals over HTTP: events, waiting for them, and the cursors of their consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from aiohttp import web
+from msgspec import Meta, Raw, Struct, field
+
+from shoal.api.exchange import Exchange, ReadQuery
+from shoal.api.opaque import opaque, shown_opaque
+from shoal.errors import SlowConsumer
+from shoal.protocol.requests import (
+    Ack,
+    Append,
+    Appended,
+    Change,
+    Consumers,
+    ConsumerState,
+    Events,
+    ReadConsumer,
+    ReadConsumers,
+    ReadJournal,
+    Watch,
+)
+
+Limit = Annotated[int, Meta(ge=1)]
+
+
+class EventBody(Struct, forbid_unknown_fields=True):
+    event: Raw
+    key: str | None = None
+
+
+class AppendedView(Struct):
+    id: str
+    appended: bool
+
+
+class EventsQuery(ReadQuery, forbid_unknown_fields=True):
+    after: str = ""
+    wait: Annotated[float, Meta(ge=0)] = 0  # Seconds to wait for an event if there is none yet.
+    limit: Limit = 1000
+
+
+class EventView(Struct):
+    id: str
+    key: str | None
+    wall_ms: int
+    event: Raw
+    late: bool
+    cursor: str  # To go on right after this event.
+
+
+class EventsView(Struct):
+    events: list[EventView] = field(default_factory=list)
+    cursor: str = ""
+    more: bool = False
+
+
+async def append(exchange: Exchange) -> web.Response:
+    body = await exchange.body(EventBody)
+    reply = await exchange.call(
+        Append(exchange.name("space"), exchange.name("thread"), exchange.stored(body.event), key=body.key)
+    )
+    assert isinstance(reply, Appended)
+    return exchange.answer(AppendedView(reply.id, reply.appended), status=201 if reply.appended else 200)
+
+
+async def events(exchange: Exchange) -> web.Response:
+    query = exchange.query(EventsQuery)
+    found = await _read(exchange, query)
+    if not found.events and query.wait:
+        found = await _waited(exchange, query)
+    views = [EventView(e.id, e.key, e.wall_ms, exchange.shown(e.event), e.late, shown_opaque(e.cursor)) for e in found.events]
+    return exchange.answer(EventsView(views, shown_opaque(found.cursor), found.more))
+
+
+async def _read(exchange: Exchange, query: EventsQuery) -> Events:
+    reply = await exchange.call(
+        ReadJournal(exchange.name("space"), exchange.name("thread"), opaque(query.after, "after"), query.limit),
+        stale=query.stale,
+    )
+    assert isinstance(reply, Events)
+    return reply
+
+
+async def _waited(exchange: Exchange, query: EventsQuery) -> Events:
+    """Events as soon as there are some; none once the time is over, or the node stops."""
+    space, thread = exchange.name("space"), exchange.name("thread")
+    async with exchange.session.subscribe(Watch(space, "thread", thread)) as changes:
+        # What came before the subscription is read, what comes after it is told.
+        if (found := await _read(exchange, query)).events:
+            return found
+
+        async def told() -> None:
+            async for change in changes:
+                if isinstance(change, Change) and (change.name, change.what) == (thread, "append"):
+                    return
+
+        waits = asyncio.ensure_future(told()), asyncio.ensure_future(exchange.stopping.wait())
+        try:
+            seconds = min(query.wait, exchange.config.journal_wait_s_max)
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            outcomes = await asyncio.gather(*waits, return_exceptions=True)
+        # Whoever fell behind reads, which is what a change asks for as well.
+        if isinstance(outcomes[0], Exception) and not isinstance(outcomes[0], SlowConsumer):
+            raise outcomes[0]
+    return await _read(exchange, query)
+
+
+class AckBody(Struct, forbid_unknown_fields=True):
+    cursor: str  # An event's: it is acknowledged, and all that came before it.
+    generation: int | None = None
+    reset: bool = False  # Set the cursor there, wherever it was.
+
+
+class ConsumerView(Struct):
+    name: str
+    generation: int
+    acked_ms: int
+    cursor: str
+    behind: int
+    counted: bool  # False: `behind` is a lower bound.
+
+    @classmethod
+    def of(cls, state: ConsumerState) -> ConsumerView:
+        cursor = shown_opaque(state.cursor)
+        return cls(state.name, state.generation, state.acked_ms, cursor, state.behind, state.counted)
+
+
+class ConsumersQuery(ReadQuery, forbid_unknown_fields=True):
+    after: str | None = None
+    limit: Limit = 100
+
+
+class ConsumersView(Struct):
+    consumers: list[ConsumerView]
+    more: bool
+
+
+async def consumers(exchange: Exchange) -> web.Response:
+    query = exchange.query(ConsumersQuery)
+    reply = await exchange.call(
+        ReadConsumers(exchange.name("space"), exchange.name("thread"), query.after, query.limit), stale=query.stale
+    )
+    assert isinstance(reply, Consumers)
+    return exchange.answer(ConsumersView([ConsumerView.of(state) for state in reply.items], reply.more))
+
+
+async def consumer(exchange: Exchange) -> web.Response:
+    request = ReadConsumer(exchange.name("space"), exchange.name("thread"), exchange.name("consumer"))
+    reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
+    assert isinstance(reply, ConsumerState)
+    return exchange.answer(ConsumerView.of(reply))
+
+
+async def ack(exchange: Exchange) -> web.Response:
+    body = await exchange.body(AckBody)
+    space, thread, name = exchange.name("space"), exchange.name("thread"), exchange.name("consumer")
+    reply = await exchange.call(Ack(space, thread, name, opaque(body.cursor, "cursor"), body.generation, body.reset))
+    assert isinstance(reply, ConsumerState)
+    return exchange.answer(ConsumerView.of(reply))

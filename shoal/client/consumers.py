@@ -1,0 +1,114 @@
+"""A consumer of a journal, as a handle: it goes on where its name has acknowledged.
+
+    async for event in thread.journal.consumer("billing"):
+        await bill(event.event, key=event.key)
+        await consumer.ack(event)
+
+Law: at least once. What is not acknowledged comes again to whoever reads under
+this name next, on whatever node; of two events with one key and one content a
+reader gets one. Acknowledged in one batch with its effects
+(`batch.thread(name).ack(consumer, event)`), each counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from shoal.client.connection import Connection
+from shoal.client.events import Event
+from shoal.client.moments import moment
+from shoal.names import check_name
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+
+KEYS_MAX = 4096  # Of the events that a reader has got last; the others' takeovers come again.
+
+
+class Source(Protocol):
+    """The journal that a consumer reads."""
+
+    space: str
+    thread: str
+
+    def read(self, *, after: bytes | None, follow: bool) -> AsyncGenerator[Event, None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerInfo:
+    name: str
+    behind: int  # Events that it has not acknowledged; at least so many where `counted` is false.
+    counted: bool
+    acked: datetime | None  # When it did last.
+    cursor: bytes
+
+
+class Consumer:
+    def __init__(self, connection: Connection, journal: Source, name: str) -> None:
+        self._connection = connection
+        self._journal = journal
+        self.name = check_name("consumer", name)
+        self.generation: int | None = None  # That it reads in.
+
+    def __repr__(self) -> str:
+        return f"Consumer({self._journal.space!r}, {self._journal.thread!r}, {self.name!r})"
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self.read()
+
+    async def read(self, *, follow: bool = True) -> AsyncGenerator[Event, None]:
+        """The events that this name has not acknowledged, and with `follow` those to come.
+
+        Raises:
+            Disconnected: while following; read again, from what was acknowledged.
+        """
+        state = await self._state()
+        self.generation = state.generation
+        got: dict[str, bytes] = {}
+        async with aclosing(self._journal.read(after=state.cursor, follow=follow)) as events:
+            async for event in events:
+                # A key that was appended on two nodes moves to the place of one of them, and comes again.
+                if event.key is not None:
+                    if got.get(event.key) == event.packed:
+                        continue
+                    got[event.key] = event.packed
+                    if len(got) > KEYS_MAX:
+                        del got[next(iter(got))]
+                yield event
+
+    async def ack(self, event: Event, *, durability: Durability | None = None) -> None:
+        """This name is done with `event`, and with all that it got before it.
+
+        Raises:
+            ConsumerReset: the cursor was reset since this handle began to read; read again.
+        """
+        await self._write(event.cursor, self.generation, reset=False, durability=durability)
+
+    async def reset(self, after: Event | None = None, *, durability: Durability | None = None) -> None:
+        """Go on after `event`, or from the journal's start, wherever the cursor is now."""
+        cursor = b"" if after is None else after.cursor
+        self.generation = await self._write(cursor, None, reset=True, durability=durability)
+
+    async def info(self) -> ConsumerInfo:
+        return described(await self._state())
+
+    async def _state(self) -> requests.ConsumerState:
+        journal = self._journal
+        state = await self._connection.read(requests.ReadConsumer(journal.space, journal.thread, self.name))
+        assert isinstance(state, requests.ConsumerState)
+        return state
+
+    async def _write(self, cursor: bytes, generation: int | None, *, reset: bool, durability: Durability | None) -> int:
+        journal = self._journal
+        request = requests.Ack(journal.space, journal.thread, self.name, cursor, generation, reset)
+        state = await self._connection.write(request, key=None, durability=durability)
+        assert isinstance(state, requests.ConsumerState)
+        return state.generation
+
+
+def described(state: requests.ConsumerState) -> ConsumerInfo:
+    acked = moment(state.acked_ms) if state.acked_ms else None
+    return ConsumerInfo(state.name, state.behind, state.counted, acked, state.cursor)

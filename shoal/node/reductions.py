@@ -1,0 +1,97 @@
+"""Snapshots of reducers over storage: which one is kept, and which one may be built on."""
+
+from __future__ import annotations
+
+from shoal import values
+from shoal.config import Config
+from shoal.crdt import journal, reductions
+from shoal.crdt.clock import wall_ms_of
+from shoal.crdt.journal import Cursor
+from shoal.crdt.rows import POSITION_BYTES
+from shoal.errors import InvalidInput, NotFound, NotReady, TooLarge
+from shoal.names import check_name
+from shoal.node.decision import Decision, Made
+from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.protocol.requests import PutSnapshot, ReadSnapshot, Snapshot, SnapshotKept
+
+
+class Reductions:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.checks: Checks = {PutSnapshot: self._check}
+        self.writers: Writers = {PutSnapshot: self._put}
+        self.readers: Readers = {ReadSnapshot: self._read}
+
+    def _check(self, request: PutSnapshot) -> None:
+        check_name("thread", request.thread)
+        _check_reducer(request.reducer, request.version)
+        cursor = Cursor.unpack(request.cursor)
+        if cursor.sweep is None or cursor.sweep.after != cursor.greatest:
+            raise InvalidInput(
+                "a snapshot stands at an event that came in order, and takes its cursor; this one came late, or is no event's. "
+                "Nothing was written. Read the journal from its start, or replay it."
+            )
+        values.check(request.value)
+        if len(request.value) > self._config.snapshot_bytes_max:
+            raise TooLarge(
+                f"a snapshot may have at most {self._config.snapshot_bytes_max} bytes; this one has {len(request.value)}. "
+                "Nothing was written."
+            )
+
+    def _put(self, site: Site, request: PutSnapshot) -> Decision:
+        """
+        Raises:
+            NotFound: there is no such event here.
+            NotReady: this replica lacks some of what is in it.
+            TooLarge: as many reducers keep snapshots as may.
+        """
+        rows, stamp = site.rows, site.stamp
+        cursor = Cursor.unpack(request.cursor)
+        assert cursor.sweep is not None  # As checked.
+        position, vector = cursor.sweep.after, cursor.vector.join(cursor.sweep.target)
+        if not stamp.context.dominates(vector):
+            raise NotReady("this replica lacks some of the events that the snapshot holds. Nothing was written. Try again.")
+        if rows.get(journal.EVENT + position) is None:
+            raise NotFound(f"the journal of {request.thread!r} has no event {position.hex()}. Nothing was written.")
+        known = reductions.reducers(rows)
+        if request.reducer not in known and len(known) >= self._config.reducers_max:
+            raise TooLarge(
+                f"{self._config.reducers_max} reducers keep snapshots of this journal, which is the bound. Nothing was written."
+            )
+        change = reductions.Reduce(request.reducer, request.version, position, vector.pack(), request.value)
+        reductions.apply(rows, stamp, change)
+        return Decision(SnapshotKept(position.hex()), (Made(change),))
+
+    def _read(self, view: View, request: ReadSnapshot) -> Snapshot:
+        """
+        Raises:
+            InvalidInput: `until` is no event's id.
+        """
+        _check_reducer(request.reducer, request.version)
+        until = None if request.until is None else _position(request.until)
+        for found in reductions.usable(view.rows, request.reducer, request.version, until=until):
+            # The HLC of an event is at or above its wall time, and so is that of its snapshot.
+            if request.until_ms is not None and wall_ms_of(int.from_bytes(found.position[:8], "big")) > request.until_ms:
+                continue
+            floor = view.floor_hlc(found.vector)
+            rows_max = self._config.journal_scan_rows_max
+            if reductions.holds(view.rows, found, view.vector, floor_hlc=floor, scan_rows_max=rows_max):
+                after = journal.from_position(found.position, view.vector)
+                return Snapshot(found.value, found.position.hex(), after.pack())
+        return Snapshot(None, "", b"")
+
+
+def _check_reducer(reducer: str, version: int) -> None:
+    check_name("reducer", reducer)
+    if not 0 <= version <= reductions.VERSION_MAX:
+        raise InvalidInput(f"a reducer's version is a number from 0; got {version}. Nothing was written.")
+
+
+def _position(id: str) -> bytes:
+    try:
+        position = bytes.fromhex(id)
+    except ValueError:
+        position = b""
+    if len(position) != POSITION_BYTES:
+        raise InvalidInput(f"an event's id is {2 * POSITION_BYTES} hex digits; got {id[:80]!r}. Nothing was written.")
+    return position
