@@ -146,7 +146,7 @@ class Agent:
 
     async def _save(self, name: str) -> None:
         async def save(number: int) -> Acknowledged:
-            saved = await self._thread.save(state_of(number))
+            saved = await self._thread.save(state_of(number), on_conflict="fork")
             return Acknowledged(number, saved.id)
 
         await self._write("save", name, save)

@@ -46,6 +46,9 @@ class Config(Struct, frozen=True, kw_only=True):
     request_bytes_max: int = 16 * MiB  # One REST body or session message.
     bookmark_header_bytes_max: int = 6 * KiB  # In an HTTP answer; clients and proxies refuse headers of more than about 8 KiB.
     channels_max: int = 4096  # In one checkpoint.
+    note_bytes_max: int = 4 * KiB  # What is said beside a write: who, and why.
+    setting_bytes_max: int = 4 * KiB  # What the author of a checkpoint ran with.
+    seen_bytes_max: int = 2 * KiB  # What it had read of other partitions; what has no place goes with its next save.
     batch_writes_max: int = 1024
     page_items_max: int = 1000  # In one answer of a listing, history or journal.
     page_bytes_max: int = 8 * MiB  # The same, by bytes: a page ends at the first item past it.

@@ -15,7 +15,8 @@ raised; `status` is its HTTP status.
     │   └── Unsupported         unknown request type, or a feature of a newer version
     ├── NotFound                no such thread, checkpoint, branch, document, …
     ├── Conflict                the request is valid, the state has moved on
-    │   ├── HeadMoved           `expect_head` is not the only head of the branch
+    │   ├── HeadMoved           a branch is not where the caller last saw it
+    │   ├── BranchTaken         a branch of this name is elsewhere
     │   ├── KeyReused           an idempotency key came again with another payload
     │   ├── KeyExpired          a key is older than the window in which keys are remembered
     │   ├── TooManySiblings     a register would hold more concurrent values than allowed
@@ -107,6 +108,12 @@ class HeadMoved(Conflict):
 
     code = "head-moved"
     status = 412
+
+
+class BranchTaken(Conflict):
+    """`detail["heads"]` lists the heads of the branch that has the name."""
+
+    code = "branch-taken"
 
 
 class KeyReused(Conflict):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import web
 from msgspec import Raw, Struct
@@ -27,7 +27,6 @@ from shoal.protocol.requests import (
     ConsumerState,
     Save,
     Saved,
-    Updated,
 )
 
 
@@ -40,6 +39,7 @@ class SaveOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="save"):
     parent: str | None = None
     schema: str = ""
     schema_version: int = 0
+    on_conflict: Literal["refuse", "fork"] = "refuse"
 
 
 class AppendOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="append"):
@@ -104,6 +104,7 @@ def _write(exchange: Exchange, space: str, op: Op) -> BatchWrite:
                 expect_head=op.expect_head,
                 schema=op.schema,
                 schema_version=op.schema_version,
+                fork=op.on_conflict == "fork",
             )
         case AppendOp():
             return Append(space, op.thread, exchange.stored(op.event), key=op.key)
@@ -128,5 +129,5 @@ def _view(reply: BatchAnswer) -> Struct | dict[str, Any]:
             return AddedView(reply.value, reply.added)
         case Assigned():
             return AssignedView(reply.siblings, shown_opaque(reply.context))
-        case Updated():
+        case _:  # What this route takes no request for.
             return {}

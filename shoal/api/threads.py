@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from aiohttp import web
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
 from shoal.api.exchange import Exchange, ReadQuery
 from shoal.protocol.requests import (
@@ -15,6 +15,8 @@ from shoal.protocol.requests import (
     Heads,
     History,
     Load,
+    Move,
+    Moved,
     Save,
     Saved,
 )
@@ -31,6 +33,9 @@ class SaveBody(Struct, forbid_unknown_fields=True):
     parent: str | None = None  # "" for none. Left out, it is the branch's winner on the node that is asked.
     schema: str = ""
     schema_version: int = 0
+    on_conflict: Literal["refuse", "fork"] = "refuse"  # Where the branch has moved on from `parent`.
+    merged: list[str] = field(default_factory=list)  # Heads that it joins, besides its parent.
+    author: str = ""
 
 
 class SavedView(Struct):
@@ -86,6 +91,24 @@ class BranchesView(Struct):
     branches: list[BranchView]
 
 
+class NewBranchBody(Struct, forbid_unknown_fields=True):
+    name: str
+    at: str
+
+
+class MoveBody(Struct, forbid_unknown_fields=True):
+    to: str
+    reason: str = ""
+    by: str = ""
+
+
+class MovedView(Struct):
+    branch: str
+    to: str
+    before: list[str]
+    heads: list[str]
+
+
 async def save(exchange: Exchange) -> web.Response:
     body = await exchange.body(SaveBody)
     reply = await exchange.call(
@@ -99,6 +122,9 @@ async def save(exchange: Exchange) -> web.Response:
             expect_head=body.expect_head,
             schema=body.schema,
             schema_version=body.schema_version,
+            merged=body.merged,
+            fork=body.on_conflict == "fork",
+            author=body.author,
         )
     )
     assert isinstance(reply, Saved)
@@ -146,6 +172,24 @@ async def heads(exchange: Exchange) -> web.Response:
 async def branches(exchange: Exchange) -> web.Response:
     found = (await _branches(exchange)).branches
     return exchange.answer(BranchesView([BranchView(name, heads[0], len(heads) > 1) for name, heads in found.items()]))
+
+
+async def new_branch(exchange: Exchange) -> web.Response:
+    body = await exchange.body(NewBranchBody)
+    move = Move(exchange.name("space"), exchange.name("thread"), body.name, body.at, new=True)
+    return await _moved(exchange, move, status=201)
+
+
+async def rollback(exchange: Exchange) -> web.Response:
+    body = await exchange.body(MoveBody)
+    space, thread, branch = exchange.name("space"), exchange.name("thread"), exchange.name("branch")
+    return await _moved(exchange, Move(space, thread, branch, body.to, reason=body.reason, by=body.by), status=200)
+
+
+async def _moved(exchange: Exchange, move: Move, *, status: int) -> web.Response:
+    reply = await exchange.call(move)
+    assert isinstance(reply, Moved)
+    return exchange.answer(MovedView(reply.branch, reply.to, reply.before, reply.heads), status=status)
 
 
 async def _branches(exchange: Exchange) -> Branches:

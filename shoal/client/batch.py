@@ -9,7 +9,7 @@ from shoal import values
 from shoal.client.connection import Connection
 from shoal.client.consumers import Consumer
 from shoal.client.events import Event
-from shoal.client.thread import encode_channels, encode_metadata
+from shoal.client.thread import OnConflict, encode_channels, encode_metadata, forks
 from shoal.errors import InvalidInput
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
@@ -98,11 +98,14 @@ class BatchThread:
         branch: str = "main",
         parent: str | None = None,
         expect_head: str | None = None,
+        on_conflict: OnConflict = "refuse",
     ) -> Pending[requests.Saved]:
-        """Without `parent` or `expect_head` it builds on the branch's winner."""
+        """Without `parent` or `expect_head` it builds on the branch's winner; otherwise as `Thread.save`."""
         packed = encode_metadata(metadata)
         return self._batch.add(
-            requests.Save(self._space, self._name, encode_channels(state), packed, branch, parent, expect_head)
+            requests.Save(
+                self._space, self._name, encode_channels(state), packed, branch, parent, expect_head, fork=forks(on_conflict)
+            )
         )
 
     def append(self, event: Any, *, key: str | None = None) -> Pending[requests.Appended]:

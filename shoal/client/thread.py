@@ -1,10 +1,15 @@
 """A thread: one agent's line of work, as a handle.
 
-Law: the handle has a position per branch, which is what it last loaded or saved
-there; a save builds on it. A handle without a position builds on the branch's
-winner, which it asks for and names, so that a save that is sent again to another
-node builds on the same. So two handles that save on one checkpoint make a fork,
-which both can see (`Checkpoint.forked`), and neither overwrites the other.
+Laws:
+- The handle has a position per branch, which is what it last loaded or saved there; a
+  save builds on it. A handle without a position builds on the branch's winner, which
+  it asks for and names, so that a save that is sent again to another node builds on
+  the same.
+- Where the node knows that the branch has moved on from the position, the save is
+  refused (`HeadMoved`), unless it asks for a fork; where it cannot know, both stay as
+  heads (`Checkpoint.forked`). No writer overwrites another.
+- A refusal says nothing of an attempt that was made before: of a key whose outcome is
+  unknown it is not taken for an answer.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
@@ -21,10 +26,13 @@ from shoal import values
 from shoal.client.connection import Connection
 from shoal.client.journal import Journal
 from shoal.client.moments import moment
-from shoal.errors import InvalidInput, InvalidValue, OutcomeUnknown
+from shoal.errors import HeadMoved, InvalidInput, InvalidValue, NotFound, OutcomeUnknown
 from shoal.names import check_name, check_names
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
+
+OnConflict = Literal["refuse", "fork"]
+"""What becomes of a save where its branch has moved on."""
 
 
 class Checkpoint(Struct, frozen=True):
@@ -70,6 +78,20 @@ class Checkpoint(Struct, frozen=True):
         return {name: values.decode(packed) for name, packed in self._channels.items()}
 
 
+class Branch(Struct, frozen=True):
+    name: str
+    heads: tuple[str, ...]  # The winner first.
+
+    @property
+    def head(self) -> str:
+        """The winner: what a handle without a position builds on."""
+        return self.heads[0]
+
+    @property
+    def forked(self) -> bool:
+        return len(self.heads) > 1
+
+
 class Thread:
     def __init__(self, connection: Connection, space: str, name: str) -> None:
         self._connection = connection
@@ -77,6 +99,7 @@ class Thread:
         self.name = check_name("thread", name)
         self.journal = Journal(connection, space, name)
         self._positions: dict[str, str] = {}
+        self._unsettled: dict[str, str] = {}  # Branch → the key of its last save, if its outcome is unknown.
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def __repr__(self) -> str:
@@ -88,11 +111,17 @@ class Thread:
         *,
         metadata: Mapping[str, Any] | None = None,
         branch: str = "main",
+        parent: str | None = None,
         expect_head: str | None = None,
+        on_conflict: OnConflict = "refuse",
         key: str | None = None,
         durability: Durability | None = None,
     ) -> Checkpoint:
         """Save `state` (channel name → value) as a checkpoint, and build on it from now on.
+
+        It builds on the handle's position, or on `parent` (NO_HEAD: on nothing). On a
+        branch that does not exist yet it begins that branch there. Where the branch has
+        moved on, `on_conflict="fork"` makes it a head beside the others.
 
         `expect_head` is the id that must be the branch's only head, or NO_HEAD for a
         branch that must not exist yet. `key` makes a repetition of this very save,
@@ -100,24 +129,40 @@ class Thread:
 
         Raises:
             InvalidValue: a value cannot be serialised; the message shows the line that registers its type.
-            HeadMoved: `expect_head` does not hold.
+            HeadMoved: `expect_head` does not hold, or the branch has moved on from what this builds on.
             OutcomeUnknown: no answer came; the same save with the same key is safe.
         """
         channels = encode_channels(state)
         packed = encode_metadata(metadata)
         # One save of a handle at a time and per branch: the next builds on this one.
         async with self._turns[branch]:
-            parent = None if expect_head is not None else await self._parent(branch)
-            request = requests.Save(self.space, self.name, channels, packed, branch, parent, expect_head)
-            try:
-                saved = await self._connection.write(request, key=key, durability=durability)
-            except OutcomeUnknown:
-                if parent is not None:
-                    self._positions[branch] = parent  # Who saves it again, with its key, means this very save.
-                raise
-            assert isinstance(saved, requests.Saved)
+            if expect_head is None and parent is None:
+                parent = await self._parent(branch)
+            fork = forks(on_conflict)
+            request = requests.Save(self.space, self.name, channels, packed, branch, parent, expect_head, fork=fork)
+            saved = await self._sent(request, key, durability)
             self._positions[branch] = saved.id
         return Checkpoint(saved.id, tuple(saved.parents), branch, tuple(saved.heads), saved.wall_ms, "", 0, packed, channels)
+
+    async def _sent(self, request: requests.Save, key: str | None, durability: Durability | None) -> requests.Saved:
+        try:
+            saved = await self._connection.write(request, key=key, durability=durability)
+        except OutcomeUnknown as unknown:
+            if request.parent is not None:
+                self._positions[request.branch] = request.parent  # Who saves it again, with its key, means this very save.
+            self._unsettled[request.branch] = str(unknown.detail.get("key", key))
+            raise
+        except HeadMoved as moved:
+            if key is not None and self._unsettled.get(request.branch) == key:
+                raise OutcomeUnknown(
+                    f"an earlier attempt under the key {key} may or may not be applied, and the branch has moved on "
+                    f"({moved.message.rstrip('.')}). Send it again with this key later, or load what is there.",
+                    **{**moved.detail, "key": key},
+                ) from None
+            raise
+        assert isinstance(saved, requests.Saved)
+        self._unsettled.pop(request.branch, None)
+        return saved
 
     async def _parent(self, branch: str) -> str:
         """What a save builds on: the handle's position, or the branch's winner; NO_HEAD if there is none yet."""
@@ -127,18 +172,19 @@ class Thread:
         heads = (await self.heads()).get(branch)
         return heads[0] if heads else requests.NO_HEAD
 
-    async def load(self, checkpoint: str | None = None, *, branch: str = "main", stale: bool = False) -> Checkpoint:
-        """Load a checkpoint by id, or the branch's winner, and build on it from now on.
+    async def load(self, checkpoint: str | None = None, *, branch: str | None = None, stale: bool = False) -> Checkpoint:
+        """Load a checkpoint by id, or the winner of `branch` ("main"), and build on it from now on.
 
-        `stale`: see `Store`. A save on what was loaded so stands beside what came after it, as a fork.
+        What is loaded by id is built on in `branch`, or else in that which it was saved on.
+        `stale`: see `Store`.
 
         Raises:
             NotFound: there is none.
             SessionBehind, BookmarkLost: the node lacks what this store has written or seen.
         """
-        found = await self._connection.read(requests.Load(self.space, self.name, checkpoint, branch), stale=stale)
+        found = await self._connection.read(requests.Load(self.space, self.name, checkpoint, branch or "main"), stale=stale)
         assert isinstance(found, requests.Checkpoint)
-        self._positions[found.branch] = found.id
+        self._positions[branch or (found.branch if checkpoint is not None else "main")] = found.id
         return _checkpoint(found, channels=True)
 
     async def history(
@@ -168,6 +214,65 @@ class Thread:
         found = await self._connection.read(requests.Heads(self.space, self.name), stale=stale)
         assert isinstance(found, requests.Branches)
         return found.branches
+
+    async def branches(self, *, stale: bool = False) -> list[Branch]:
+        """By name. `stale`: see `Store`."""
+        return [Branch(name, tuple(ids)) for name, ids in sorted((await self.heads(stale=stale)).items())]
+
+    async def branch(
+        self, name: str, *, at: str | None = None, key: str | None = None, durability: Durability | None = None
+    ) -> Branch:
+        """Make a branch at a checkpoint of this thread: `at`, or what this handle last saw of "main".
+
+        Raises:
+            BranchTaken: there is one of this name, elsewhere.
+            NotFound: the thread has no such checkpoint.
+        """
+        return await self._move(requests.Move(self.space, self.name, name, at or await self._here(), True), key, durability)
+
+    async def rollback(
+        self,
+        to: str,
+        *,
+        branch: str = "main",
+        reason: str = "",
+        by: str = "",
+        key: str | None = None,
+        durability: Durability | None = None,
+    ) -> Branch:
+        """Put a branch on a checkpoint of this thread, and build on it from now on.
+
+        Nothing is deleted, and the journal records it. Other handles' saves are refused
+        until they load; one that was made meanwhile on a node that did not know stays as
+        a second head.
+
+        Raises:
+            NotFound: the thread has no such checkpoint, or no such branch.
+        """
+        return await self._move(requests.Move(self.space, self.name, branch, to, False, reason, by), key, durability)
+
+    async def _here(self) -> str:
+        parent = await self._parent("main")
+        if parent == requests.NO_HEAD:
+            raise NotFound(f"thread {self.name!r} has no checkpoint to branch at. Nothing was written. Save one first.")
+        return parent
+
+    async def _move(self, request: requests.Move, key: str | None, durability: Durability | None) -> Branch:
+        async with self._turns[request.branch]:
+            moved = await self._connection.write(request, key=key, durability=durability)
+            assert isinstance(moved, requests.Moved)
+            self._positions[request.branch] = moved.to
+        return Branch(moved.branch, tuple(moved.heads))
+
+
+def forks(on_conflict: str) -> bool:
+    """
+    Raises:
+        InvalidInput: it is neither "refuse" nor "fork".
+    """
+    if on_conflict not in get_args(OnConflict):
+        raise InvalidInput(f'on_conflict is "refuse" or "fork"; got {on_conflict!r}. Nothing was written.')
+    return on_conflict == "fork"
 
 
 def encode_channels(state: Mapping[str, Any]) -> dict[str, bytes]:

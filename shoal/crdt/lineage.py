@@ -3,21 +3,27 @@
 Laws:
 - A checkpoint's id is a hash over its parents, branch, schema, metadata, channel
   contents and a nonce (the request's key, or else its operation's dot), so that a
-  retry elsewhere makes the same checkpoint.
-- The heads of a branch are the checkpoints saved on it that no other checkpoint
-  saved on it has as a parent: a function of the set of saves, so their order
-  does not matter. More than one head is a fork; none is ever dropped.
-- Of two operations that save one id, the least dot's record counts everywhere.
+  retry elsewhere makes the same checkpoint. What its author had read and ran with
+  is not part of it: who sends a request again may say that otherwise.
+- Every save and every move of a branch has a token: a checkpoint's id, or a hash of
+  the move's request, so that a retry elsewhere is the same one. It supersedes the
+  tokens that it names: a save its parents' on its branch, a move all that its
+  replica knew. The heads of a branch are the tokens that nothing supersedes: a
+  function of the set of operations, so their order does not matter. Heads that name
+  more than one checkpoint are a fork; none is ever dropped.
+- Of two operations with one token the least dot's record and time count everywhere;
+  what either supersedes is superseded.
 
 Rows:
     C id₃₂                dot₂₄ hlc₈ wall_ms₈ and the record
-    B branch              the heads, greatest (HLC, id) first: hlc₈ id₃₂ each
+    B branch              the heads, greatest (HLC, id) first: hlc₈ id₃₂ each, a move's 0x80 ∣ hlc₈ id₃₂ token₃₂
+    M token₃₂             dot₂₄ hlc₈ wall_ms₈ id₃₂ branch: a move
     D digest₃₂            a chunk
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -28,10 +34,10 @@ from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 
-CHECKPOINT, BRANCH, CHUNK = b"C", b"B", b"D"
+CHECKPOINT, BRANCH, CHUNK, MOVE = b"C", b"B", b"D", b"M"
 ID_BYTES = 32
 _STAMP_BYTES = DOT_BYTES + 16
-_HEAD_BYTES = 8 + ID_BYTES
+_MOVED = 1 << 63  # No HLC has this bit.
 
 
 class Save(msgspec.Struct, array_like=True, frozen=True, tag="save"):
@@ -39,6 +45,16 @@ class Save(msgspec.Struct, array_like=True, frozen=True, tag="save"):
 
     id: bytes
     record: bytes  # SHA-256 of the record.
+    over: list[bytes] = []  # Tokens of moves that it supersedes, beside its parents.
+
+
+class Move(msgspec.Struct, array_like=True, frozen=True, tag="move"):
+    """The mutation that makes a branch, or puts it elsewhere. Nothing is deleted."""
+
+    token: bytes
+    branch: str
+    to: bytes  # A checkpoint of the thread.
+    over: list[bytes] = []  # Tokens that it supersedes.
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True):
@@ -60,6 +76,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
 class Head(NamedTuple):
     hlc: int
     id: bytes
+    token: bytes
 
 
 class Checkpoint(NamedTuple):
@@ -95,7 +112,7 @@ def identify(record: Record) -> bytes:
     # A tiny value stands for itself, any other by its hash; they are told apart.
     contents = sorted([(name, recipe.hash, b"" if recipe.hash else recipe.header + recipe.inline) for name, recipe in channels])
     schema = record.schema, record.schema_version
-    author = record.author, record.label, record.setting, record.seen
+    author = record.author, record.label
     return sha256(
         _encoder.encode((record.parents, record.branch, schema, record.metadata, record.nonce, contents, author))
     ).digest()
@@ -113,22 +130,53 @@ def apply(
     decoded = decoded or decode_record(record)
     for digest, piece in chunks.items():
         rows.put(CHUNK + digest, piece)
+    head = Head(stamp.hlc, save.id, save.id)
     if stored is None or stamp.dot < Dot.unpack(stored[:DOT_BYTES]):
-        rows.put(key, stamp.dot.pack() + stamp.hlc.to_bytes(8, "big") + stamp.wall_ms.to_bytes(8, "big") + record)
-        return _move_heads(rows, decoded, Head(stamp.hlc, save.id), first=stored is None)
-    return heads(rows, decoded.branch)
+        rows.put(key, _pack_stamp(stamp) + record)
+        return _move_heads(rows, decoded.branch, head, over=[*decoded.parents, *save.over], first=stored is None)
+    return _supersede(rows, decoded.branch, save.over)
 
 
-def _move_heads(rows: Rows, record: Record, head: Head, *, first: bool) -> list[Head]:
-    """A new checkpoint takes its parents' place; one saved again only renews its HLC, if it is still a head."""
-    key = BRANCH + record.branch.encode()
-    before = _unpack_heads(rows.get(key) or b"")
-    kept = [other for other in before if other.id != head.id and other.id not in record.parents]
-    if first or any(other.id == head.id for other in before):
+def apply_move(rows: Rows, stamp: Stamp, move: Move) -> list[Head]:
+    """Apply a move, and return the heads of its branch."""
+    key = MOVE + move.token
+    stored = rows.get(key)
+    head = Head(stamp.hlc, move.to, move.token)
+    if stored is None or stamp.dot < Dot.unpack(stored[:DOT_BYTES]):
+        rows.put(key, _pack_stamp(stamp) + move.to + move.branch.encode())
+        return _move_heads(rows, move.branch, head, over=move.over, first=stored is None)
+    return _supersede(rows, move.branch, move.over)
+
+
+def token_of(branch: str, to: bytes, nonce: bytes) -> bytes:
+    """The token of a move. `nonce` is the request's key, or else its operation's position."""
+    return sha256(_encoder.encode(("move", branch, to, nonce))).digest()
+
+
+def _pack_stamp(stamp: Stamp) -> bytes:
+    return stamp.dot.pack() + stamp.hlc.to_bytes(8, "big") + stamp.wall_ms.to_bytes(8, "big")
+
+
+def _move_heads(rows: Rows, branch: str, head: Head, *, over: Iterable[bytes], first: bool) -> list[Head]:
+    """A new head takes the place of what it supersedes; one that came before only renews its HLC, if it is still a head."""
+    before = heads(rows, branch)
+    gone = {head.token, *over}
+    kept = [other for other in before if other.token not in gone]
+    if first or any(other.token == head.token for other in before):
         kept.append(head)
+    return _put_heads(rows, branch, kept)
+
+
+def _supersede(rows: Rows, branch: str, over: Sequence[bytes]) -> list[Head]:
+    before = heads(rows, branch)
+    kept = [other for other in before if other.token not in over]
+    return before if len(kept) == len(before) else _put_heads(rows, branch, kept)
+
+
+def _put_heads(rows: Rows, branch: str, kept: list[Head]) -> list[Head]:
     if len(kept) > 1:
         kept.sort(reverse=True)
-    rows.put(key, b"".join([other.hlc.to_bytes(8, "big") + other.id for other in kept]))
+    rows.put(BRANCH + branch.encode(), b"".join(map(_pack_head, kept)))
     return kept
 
 
@@ -142,11 +190,23 @@ def branches(rows: Rows, limit: int) -> dict[str, list[Head]]:
     return {key[1:].decode(): _unpack_heads(packed) for key, packed in rows.scan(BRANCH, limit=limit)}
 
 
+def _pack_head(head: Head) -> bytes:
+    if head.token == head.id:
+        return head.hlc.to_bytes(8, "big") + head.id
+    return (head.hlc | _MOVED).to_bytes(8, "big") + head.id + head.token
+
+
 def _unpack_heads(packed: bytes) -> list[Head]:
-    return [
-        Head(int.from_bytes(packed[at : at + 8], "big"), packed[at + 8 : at + _HEAD_BYTES])
-        for at in range(0, len(packed), _HEAD_BYTES)
-    ]
+    found, at = [], 0
+    while at < len(packed):
+        hlc, id = int.from_bytes(packed[at : at + 8], "big"), packed[at + 8 : at + 8 + ID_BYTES]
+        at += 8 + ID_BYTES
+        token = id
+        if hlc & _MOVED:
+            token = packed[at : at + ID_BYTES]
+            at += ID_BYTES
+        found.append(Head(hlc & ~_MOVED, id, token))
+    return found
 
 
 def checkpoint(rows: Rows, id: bytes) -> Checkpoint | None:

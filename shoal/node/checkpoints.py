@@ -14,9 +14,7 @@ from shoal.node.facet import Checks, Readers, View, Writers
 from shoal.node.naming import hexed, unhex
 from shoal.node.shapes import ShapeCache, Spot, assemble
 from shoal.protocol import requests
-from shoal.protocol.requests import Heads, History, Load
-
-BRANCHES_MAX = 4096
+from shoal.protocol.requests import History, Load
 
 
 class Checkpoints:
@@ -25,7 +23,7 @@ class Checkpoints:
         self._cache = cache
         self.checks: Checks = {}
         self.writers: Writers = {}
-        self.readers: Readers = {Load: self._load, History: self._history, Heads: self._heads}
+        self.readers: Readers = {Load: self._load, History: self._history}
 
     def _load(self, view: View, request: Load) -> requests.Checkpoint:
         """
@@ -59,16 +57,14 @@ class Checkpoints:
             size += sum(map(len, items[-1].channels.values())) + len(items[-1].metadata) + 200
         return requests.Checkpoints(items, more=False)
 
-    def _heads(self, view: View, _request: Heads) -> requests.Branches:
-        return requests.Branches({name: hexed(heads) for name, heads in lineage.branches(view.rows, BRANCHES_MAX).items()})
-
     def _reply(self, rows: Rows, request: Load | History, found: lineage.Checkpoint, *, channels: bool) -> requests.Checkpoint:
         record = found.record
+        by_id = isinstance(request, Load) and request.checkpoint is not None
         return requests.Checkpoint(
             id=found.id.hex(),
             parents=[parent.hex() for parent in record.parents],
             branch=record.branch,
-            heads=hexed(lineage.heads(rows, record.branch)),
+            heads=hexed(lineage.heads(rows, record.branch if by_id else request.branch)),
             wall_ms=found.wall_ms,
             schema=record.schema,
             schema_version=record.schema_version,

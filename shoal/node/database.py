@@ -30,6 +30,7 @@ from shoal.errors import InvalidValue, KeyExpired, KeyReused, SpansPartitions, S
 from shoal.names import check_name
 from shoal.node import attached, mutation
 from shoal.node.attached import Attached
+from shoal.node.branches import Branches
 from shoal.node.catalog import Catalog
 from shoal.node.checkpoints import Checkpoints
 from shoal.node.consumers import Consumers
@@ -110,6 +111,7 @@ class Database:
         facets: list[Facet] = [
             Saves(config, shapes),
             Checkpoints(config, shapes),
+            Branches(config),
             Journals(config),
             Consumers(config),
             Reductions(config),
@@ -351,9 +353,9 @@ class Database:
 
 
 def _digest(request: requests.AnyWrite) -> bytes:
-    """Of what a key stands for. Not of a save's parent: who repeats a save may meanwhile have found the first one's."""
-    if isinstance(request, requests.Save) and request.parent is not None:
-        request = msgspec.structs.replace(request, parent=None)
+    """Of what a key stands for. Not of where a save's author stood: who repeats it may meanwhile have found the first one's."""
+    if isinstance(request, requests.Save):
+        request = msgspec.structs.replace(request, parent=None, fork=False, setting=b"", seen=b"")
     return sha256(_encoder.encode(request)).digest()
 
 

@@ -18,7 +18,16 @@ from shoal.node.changes import checkpoints, documents, journals, scalars
 from shoal.node.changes.handling import Handlings
 from shoal.storage.keys import Kind
 
-Change = lineage.Save | journal.Append | consumers.Ack | reductions.Reduce | document.Update | counter.Add | register.Assign
+Change = (
+    lineage.Save
+    | lineage.Move
+    | journal.Append
+    | consumers.Ack
+    | reductions.Reduce
+    | document.Update
+    | counter.Add
+    | register.Assign
+)
 
 _HANDLINGS: Handlings = {
     **checkpoints.HANDLINGS,

@@ -17,4 +17,5 @@ def unhex(text: str) -> bytes:
 
 
 def hexed(heads: list[lineage.Head]) -> list[str]:
-    return [head.id.hex() for head in heads]
+    """What the heads name, the winner first, each once."""
+    return list(dict.fromkeys(head.id.hex() for head in heads))

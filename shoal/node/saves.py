@@ -1,8 +1,10 @@
 """What a save decides.
 
-Law: a save's parent is what its caller last loaded or saved; only a caller without
-a position continues from the branch's winner. `expect_head` passes if it is
-the branch's only head on this replica.
+Laws:
+- A save's parent is what its caller last loaded or saved; only a caller without
+  a position continues from the branch's winner. Where this replica knows that the
+  branch has moved on, the save is refused with the heads, unless it asks for a fork.
+- `expect_head` passes if it is the branch's only head on this replica.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from shoal import values
 from shoal.config import Config
 from shoal.crdt import lineage
 from shoal.crdt.rows import Rows
-from shoal.errors import HeadMoved, NotFound, TooLarge
+from shoal.errors import HeadMoved, InvalidInput, NotFound, TooLarge
 from shoal.names import check_name, check_names
 from shoal.node import shapes
 from shoal.node.attached import Attached
-from shoal.node.checks import check_size
+from shoal.node.checks import check_annotations, check_size
 from shoal.node.decision import Decision, Made
 from shoal.node.facet import Checks, Readers, Site, Writers
 from shoal.node.naming import hexed, unhex
@@ -41,12 +43,13 @@ class Saves:
             values.check(packed)
         values.check(request.metadata)
         check_size(self._config, sum(map(len, request.channels.values())) + len(request.metadata), "a checkpoint")
+        check_annotations(self._config, request)
 
     def _save(self, site: Site, request: Save) -> Decision:
         """
         Raises:
-            HeadMoved: `expect_head` is not the branch's only head.
-            NotFound: the parent is no checkpoint of this thread.
+            HeadMoved: `expect_head` is not the branch's only head, or the parent is none of them.
+            NotFound: a parent is no checkpoint of this thread.
             TooLarge: too many channels.
         """
         if len(request.channels) > self._config.channels_max:
@@ -55,11 +58,13 @@ class Saves:
                 "Nothing was written."
             )
         rows, stamp = site.rows, site.stamp
-        parent = self._parent(rows, request)
+        before_heads = lineage.heads(rows, request.branch)
+        parent = self._parent(rows, request, before_heads)
+        merged = self._merged(rows, request, parent)
         before = None if parent is None else Spot(request.space, request.thread, parent)
         drafted = shapes.draft(rows, request, parent, None if before is None else self._cache.get(before))
         record = lineage.Record(
-            parents=[] if parent is None else [parent],
+            parents=[*([] if parent is None else [parent]), *merged],
             branch=request.branch,
             schema=request.schema,
             schema_version=request.schema_version,
@@ -69,10 +74,12 @@ class Saves:
             author=request.author,
             label=request.label,
             setting=request.setting,
+            seen=request.seen,
         )
         id = lineage.identify(record)
         packed_record = lineage.encode_record(record)
-        change = lineage.Save(id, sha256(packed_record).digest())
+        over = [head.token for head in before_heads if head.token != head.id and head.id in record.parents]
+        change = lineage.Save(id, sha256(packed_record).digest(), over)
         heads = lineage.apply(rows, stamp, change, record=packed_record, chunks=drafted.chunks, decoded=record)
         saved = Spot(request.space, request.thread, id)
         site.transaction.when_written(lambda: self._cache.put(saved, drafted.shapes, replacing=before))
@@ -85,24 +92,38 @@ class Saves:
         )
         return Decision(reply, (Made(change, Attached(packed_record, drafted.chunks), id.hex()),))
 
-    def _parent(self, rows: Rows, request: Save) -> bytes | None:
-        heads = lineage.heads(rows, request.branch)
+    def _parent(self, rows: Rows, request: Save, heads: list[lineage.Head]) -> bytes | None:
         if request.expect_head is not None:
             expected = [] if request.expect_head == NO_HEAD else [unhex(request.expect_head)]
-            if [head.id for head in heads] != expected:
-                wanted = f"its head to be {request.expect_head}" if expected else "it not to exist"
-                found = f"its heads are {', '.join(hexed(heads))}" if heads else "it does not exist"
-                raise HeadMoved(
-                    f"branch {request.branch!r} of thread {request.thread!r}: you expected {wanted}; {found}. "
-                    "Nothing was written. Load the branch again, and save on what you find.",
-                    heads=hexed(heads),
-                )
+            if list(dict.fromkeys(head.id for head in heads)) != expected:
+                raise _moved(request, heads, f"its head to be {request.expect_head}" if expected else "it not to exist")
             return expected[0] if expected else None
         if request.parent is None:
             return heads[0].id if heads else None
-        if request.parent == NO_HEAD:
-            return None
-        parent = unhex(request.parent)
-        if self._cache.get(Spot(request.space, request.thread, parent)) is None and lineage.packed_record(rows, parent) is None:
-            raise NotFound(f"thread {request.thread!r} has no checkpoint {request.parent} to save on. Nothing was written.")
+        parent = None if request.parent == NO_HEAD else unhex(request.parent)
+        if parent is not None:
+            self._check_there(rows, request, parent)
+        if heads and not request.fork and not any(head.id == parent for head in heads):
+            raise _moved(request, heads, f"to build on {request.parent}" if parent is not None else "it not to exist")
         return parent
+
+    def _merged(self, rows: Rows, request: Save, parent: bytes | None) -> list[bytes]:
+        merged = [id for id in dict.fromkeys(map(unhex, request.merged)) if id != parent]
+        if merged and parent is None:
+            raise InvalidInput("a checkpoint that joins others needs a parent. Nothing was written. Name one of them.")
+        for id in merged:
+            self._check_there(rows, request, id)
+        return merged
+
+    def _check_there(self, rows: Rows, request: Save, id: bytes) -> None:
+        if self._cache.get(Spot(request.space, request.thread, id)) is None and lineage.packed_record(rows, id) is None:
+            raise NotFound(f"thread {request.thread!r} has no checkpoint {id.hex()} to save on. Nothing was written.")
+
+
+def _moved(request: Save, heads: list[lineage.Head], wanted: str) -> HeadMoved:
+    found = f"its heads are {', '.join(hexed(heads))}" if heads else "it does not exist"
+    return HeadMoved(
+        f"branch {request.branch!r} of thread {request.thread!r}: you expected {wanted}; {found}. "
+        "Nothing was written. Load the branch again and save on what you find, or ask for a fork.",
+        heads=hexed(heads),
+    )

@@ -61,7 +61,7 @@ async def _fill(data: Path) -> None:
         await one.save({"side": 0})
         await other.load()
         await one.save({"side": 1})
-        await other.save({"side": 2})
+        await other.save({"side": 2}, on_conflict="fork")
         await crew.counter("tokens").add(512)
         await crew.register("goal").set(["reach", "Mars"])
         async with await crew.document("plan") as document:

@@ -15,7 +15,7 @@ import shoal
 from shoal.client.events import Event
 from shoal.client.store import Space, Store
 from shoal.config import Config
-from shoal.errors import InvalidInput, InvalidName, InvalidValue, NotFound, ShuttingDown
+from shoal.errors import HeadMoved, InvalidInput, InvalidName, InvalidValue, NotFound, ShuttingDown
 from shoal.protocol.requests import Change
 
 PATIENCE_S = 20
@@ -69,7 +69,9 @@ async def test_a_loaded_checkpoint_is_where_the_next_save_builds_on(space: Space
     first = await thread.save({"n": 0})
     await thread.save({"n": 1})
     await thread.load(first.id)
-    other = await thread.save({"n": 2})
+    with pytest.raises(HeadMoved):
+        await thread.save({"n": 2})
+    other = await thread.save({"n": 2}, on_conflict="fork")
     assert other.parents == (first.id,)
     assert other.forked
 
@@ -87,7 +89,7 @@ async def test_loading_by_id_moves_the_position_on_the_branch_of_that_checkpoint
     first = await thread.save({"n": 0}, branch="side")
     await thread.save({"n": 1}, branch="side")
     await thread.load(first.id)
-    assert (await thread.save({"n": 2}, branch="side")).parents == (first.id,)
+    assert (await thread.save({"n": 2}, branch="side", on_conflict="fork")).parents == (first.id,)
 
 
 async def test_a_failed_save_does_not_move_the_position(space: Space) -> None:

@@ -10,7 +10,7 @@ import pytest
 from shoal.client.connection import Connection
 from shoal.client.thread import Thread
 from shoal.config import Config
-from shoal.errors import OutcomeUnknown
+from shoal.errors import HeadMoved, OutcomeUnknown
 from shoal.node.node import Node
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import NO_HEAD, AnyReply, AnyRequest, Durability, Heads, Push, Save, Subscription
@@ -26,6 +26,7 @@ class Recording:
         self._session = session
         self.asked: list[AnyRequest] = []
         self.lose_answers = False
+        self.stands_for: Session | None = None  # Another node's, that is asked instead.
 
     @property
     def bookmark(self) -> Bookmark:
@@ -39,7 +40,7 @@ class Recording:
         self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> AnyReply:
         self.asked.append(request)
-        reply = await self._session.call(request, key=key, durability=durability, stale=stale)
+        reply = await (self.stands_for or self._session).call(request, key=key, durability=durability, stale=stale)
         if self.lose_answers and isinstance(request, Save):
             raise OutcomeUnknown("the answer was lost")
         return reply
@@ -98,8 +99,24 @@ async def test_a_save_of_unknown_outcome_is_repeated_on_the_same_parent(session:
     assert session.parents == [NO_HEAD, NO_HEAD]
 
 
+async def test_a_refusal_is_no_answer_to_an_attempt_whose_outcome_is_unknown(session: Recording) -> None:
+    """The first attempt was applied, and the node that is asked next knows only of another's save."""
+    handle, other = thread(session), node(2)
+    session.lose_answers = True
+    with pytest.raises(OutcomeUnknown):
+        await handle.save({"n": 0}, key="k")
+    await other.session().call(Save("crew", "t", {"n": b"\x07"}), key="another's")
+    session.lose_answers, session.stands_for = False, other.session()
+    with pytest.raises(OutcomeUnknown, match="an earlier attempt") as unknown:
+        await handle.save({"n": 0}, key="k")
+    assert unknown.value.detail["key"] == "k"
+    with pytest.raises(HeadMoved):
+        await handle.save({"n": 0}, key="of its own")
+    await other.stop()
+
+
 async def test_one_save_that_reaches_two_nodes_is_one_checkpoint(session: Recording) -> None:
-    await thread(session).save({"n": 0}, key="k")
+    await thread(session).save({"n": 0}, on_conflict="fork", key="k")
     [save] = [request for request in session.asked if isinstance(request, Save)]
     other = node(2)
     await other.session().call(Save("crew", "t", {"n": b"\x07"}), key="another's")

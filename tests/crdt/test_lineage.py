@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import sha256
 from itertools import permutations
 from random import Random
@@ -144,8 +145,6 @@ def test_a_repeat_of_a_superseded_save_does_not_become_a_head_again() -> None:
         {"schema_version": 1},
         {"author": "a"},
         {"label": "l"},
-        {"setting": b"s"},
-        {"seen": b"s"},
         {"metadata": b"\x81\xa1a\x01"},
         {"nonce": b"other"},
         {"branch": "b"},
@@ -155,6 +154,12 @@ def test_a_repeat_of_a_superseded_save_does_not_become_a_head_again() -> None:
 def test_the_id_covers_what_a_checkpoint_is(change: dict[str, object]) -> None:
     record = operation(0, value=b"x").record
     assert lineage.identify(msgspec.structs.replace(record, **change)) != lineage.identify(record)
+
+
+@pytest.mark.parametrize("change", [{"setting": b"s"}, {"seen": b"s"}])
+def test_who_sends_a_save_again_may_say_otherwise_what_its_author_had(change: dict[str, object]) -> None:
+    record = operation(0, value=b"x").record
+    assert lineage.identify(msgspec.structs.replace(record, **change)) == lineage.identify(record)
 
 
 def test_the_id_covers_the_values_and_not_their_recipes() -> None:
@@ -182,8 +187,10 @@ def test_ancestry_follows_first_parents_back() -> None:
 def test_a_planted_bug_in_the_heads_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: a save replaces all heads. The order of concurrent saves then shows."""
 
-    def replace_all(rows: DictRows, record: Record, head: lineage.Head, *, first: bool) -> None:
-        rows.put(lineage.BRANCH + record.branch.encode(), head.hlc.to_bytes(8, "big") + head.id)
+    def replace_all(
+        rows: DictRows, branch: str, head: lineage.Head, *, over: Iterable[bytes], first: bool
+    ) -> list[lineage.Head]:
+        return lineage._put_heads(rows, branch, [head])
 
     monkeypatch.setattr(lineage, "_move_heads", replace_all)
     with pytest.raises(AssertionError):

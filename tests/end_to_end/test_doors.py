@@ -51,6 +51,19 @@ async def test_threads(space: Space, rest: Rest, cli: Cli) -> None:
     assert (shown["id"], shown["state"]) == (second["id"], {**seen["state"], "step": 2})
 
 
+async def test_branches(space: Space, rest: Rest) -> None:
+    thread = space.thread("t")
+    first, second = await thread.save({"n": 0}), await thread.save({"n": 1})
+    made = await rest("POST", "/threads/t/branches", {"name": "what-if", "at": first.id})
+    assert made == {"branch": "what-if", "to": first.id, "before": [], "heads": [first.id]}
+    moved = await rest("PUT", "/threads/t/branches/main", {"to": first.id, "reason": "r", "by": "b"})
+    assert (moved["before"], moved["heads"]) == ([second.id], [first.id])
+    assert (await rest("GET", "/threads/t/heads"))["heads"] == {"main": [first.id], "what-if": [first.id]}
+    side = await rest("POST", "/threads/t/checkpoints", {"state": {}, "parent": second.id, "on_conflict": "fork"})
+    assert set(side["heads"]) == {first.id, side["id"]}
+    assert [event.event["kind"] async for event in thread.journal.read()] == ["rollback"]
+
+
 async def test_documents(space: Space, rest: Rest, cli: Cli) -> None:
     async with await space.document("plan") as mirror:
         mirror.map("tasks")["t1"] = {"done": False}
@@ -184,7 +197,7 @@ async def test_all_doors_at_once_lose_nothing_and_apply_nothing_twice(url: str, 
                 await asyncio.gather(
                     crew.counter("n").add(1, key=f"{agent}-{n}"),
                     crew.thread("j").journal.append([agent, n], key=f"{agent}-{n}"),
-                    thread.save({"agent": agent, "n": n}),
+                    thread.save({"agent": agent, "n": n}, on_conflict="fork"),
                 )
 
     async def over_rest() -> None:

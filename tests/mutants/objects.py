@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from shoal.client.document import Document
 from shoal.crdt import counter, journal, lineage, register
 from shoal.crdt.journal import Cursor
-from shoal.crdt.lineage import Head, Record
+from shoal.crdt.lineage import Head
 from shoal.crdt.register import Assign
 from shoal.crdt.rows import Rows, Stamp
 from shoal.node.documents import Documents
@@ -62,16 +63,14 @@ def a_journal_cursor_adopts_what_was_cut(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_save_drops_the_other_heads(patch: pytest.MonkeyPatch) -> None:
-    def move_heads(rows: Rows, record: Record, head: Head, *, first: bool) -> list[Head]:
-        rows.put(lineage.BRANCH + record.branch.encode(), head.hlc.to_bytes(8, "big") + head.id)
-        return [head]
+    def move_heads(rows: Rows, branch: str, head: Head, *, over: Iterable[bytes], first: bool) -> list[Head]:
+        return lineage._put_heads(rows, branch, [head])
 
     patch.setattr(lineage, "_move_heads", move_heads)
 
 
 def a_save_takes_the_winner_for_its_parent(patch: pytest.MonkeyPatch) -> None:
-    def parent(self: Saves, rows: Rows, request: requests.Save) -> bytes | None:
-        heads = lineage.heads(rows, request.branch)
+    def parent(self: Saves, rows: Rows, request: requests.Save, heads: list[Head]) -> bytes | None:
         return heads[0].id if heads else None
 
     patch.setattr(Saves, "_parent", parent)

@@ -91,12 +91,32 @@ async def test_history_has_states_only_when_asked(bench: Bench) -> None:
         without.state  # noqa: B018
 
 
-async def test_two_handles_that_extend_one_head_fork_and_are_told(bench: Bench) -> None:
+async def test_a_save_on_what_the_branch_has_moved_on_from_is_refused_with_the_head(bench: Bench) -> None:
+    first, second = bench.space.thread("a"), bench.space.thread("a")
+    await first.save({"n": 0})
+    await second.load()
+    left = await first.save({"n": 1})
+    with pytest.raises(HeadMoved) as refused:
+        await second.save({"n": 2})
+    assert refused.value.detail["heads"] == [left.id]
+    assert (await first.heads())["main"] == [left.id]
+    await second.load()
+    assert (await second.save({"n": 2})).parents == (left.id,)
+
+
+async def test_a_first_save_is_refused_where_there_is_one_already(bench: Bench) -> None:
+    head = await bench.space.thread("a").save({"n": 0})
+    with pytest.raises(HeadMoved, match="you expected it not to exist") as refused:
+        await bench.space.thread("a").save({"n": 1}, parent=shoal.NO_HEAD)
+    assert refused.value.detail["heads"] == [head.id]
+
+
+async def test_two_handles_that_ask_for_a_fork_get_it_and_are_told(bench: Bench) -> None:
     first, second = bench.space.thread("a"), bench.space.thread("a")
     root = await first.save({"n": 0})
     await second.load()
     left = await first.save({"n": 1})
-    right = await second.save({"n": 2})
+    right = await second.save({"n": 2}, on_conflict="fork")
     assert not left.forked
     assert right.forked
     assert set(right.heads) == {left.id, right.id}
@@ -105,13 +125,29 @@ async def test_two_handles_that_extend_one_head_fork_and_are_told(bench: Bench) 
     assert (await first.load(left.id)).state == {"n": 1}
 
 
-async def test_the_losing_handle_stays_on_its_own_line(bench: Bench) -> None:
+async def test_who_stands_on_one_of_several_heads_goes_on_and_is_told_of_the_fork(bench: Bench) -> None:
     first, second = bench.space.thread("a"), bench.space.thread("a")
     await first.save({"n": 0})
     await second.load()
     left = await first.save({"n": 1})
-    await second.save({"n": 2})
-    assert (await first.save({"n": 3})).parents == (left.id,)
+    await second.save({"n": 2}, on_conflict="fork")
+    next_left = await first.save({"n": 3})
+    assert next_left.parents == (left.id,)
+    assert next_left.forked
+    assert (await second.save({"n": 4})).forked
+
+
+async def test_a_save_on_another_branchs_checkpoint_begins_a_branch_there(bench: Bench) -> None:
+    thread = bench.space.thread("a")
+    root = await thread.save({"n": 0})
+    await thread.save({"n": 1})
+    side = await thread.save({"n": 2}, branch="side", parent=root.id)
+    assert (side.parents, side.heads) == ((root.id,), (side.id,))
+
+
+async def test_on_conflict_is_one_of_two_words(bench: Bench) -> None:
+    with pytest.raises(InvalidInput, match='"refuse" or "fork"'):
+        await bench.space.thread("a").save({}, on_conflict="overwrite")  # type: ignore[arg-type]
 
 
 async def test_a_handle_without_a_position_builds_on_the_winner(bench: Bench) -> None:
@@ -149,7 +185,7 @@ async def test_expect_head_refuses_a_forked_branch(bench: Bench) -> None:
     await first.save({"n": 0})
     await second.load()
     await first.save({"n": 1})
-    right = await second.save({"n": 2})
+    right = await second.save({"n": 2}, on_conflict="fork")
     with pytest.raises(HeadMoved):
         await first.save({"n": 3}, expect_head=right.id)
 
@@ -184,7 +220,7 @@ async def test_a_handle_that_found_its_own_save_repeats_it_all_the_same(bench: B
 
 async def test_a_save_can_say_that_it_has_no_parent(bench: Bench) -> None:
     first = await bench.space.thread("a").save({"n": 0})
-    reply = await bench.node.session().call(requests.Save("crew", "a", {}, parent=shoal.NO_HEAD))
+    reply = await bench.node.session().call(requests.Save("crew", "a", {}, parent=shoal.NO_HEAD, fork=True))
     assert isinstance(reply, requests.Saved)
     assert reply.parents == []
     assert set(reply.heads) == {first.id, reply.id}

@@ -15,7 +15,7 @@ from shoal.config import Config
 from shoal.crdt.rows import POSITION_BYTES
 from shoal.errors import KeyReused
 from shoal.node.verify import PROBLEMS_LISTED_MAX, Report, verify
-from shoal.protocol.requests import Patch
+from shoal.protocol.requests import NO_HEAD, Patch
 from shoal.storage import keys
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
@@ -33,7 +33,7 @@ async def fill(bench: Bench, turn: int) -> None:
     await thread.save({"messages": LARGE[: 20 + 10 * turn], "turn": turn}, key=f"save-{turn}")
     await rival.load()
     await thread.save({"messages": LARGE[: 25 + 10 * turn], "turn": turn})
-    await rival.save({"fork": turn})
+    await rival.save({"fork": turn}, on_conflict="fork")
     await thread.save({"side": 1}, branch="what-if")
     await thread.journal.append({"turn": turn}, key="once" if turn == 0 else f"turn-{turn}")
     await thread.journal.append("plain")
@@ -315,9 +315,9 @@ class Agent:
         thread, register = self.threads[name], self.registers[name, number % 2]
         match action:
             case "save":
-                await thread.save({"m": LARGE[: number * 12], "n": number})
+                await thread.save({"m": LARGE[: number * 12], "n": number}, on_conflict="fork")
             case "fork":
-                await self.space.thread(name).save({"m": LARGE[number : number * 12]})
+                await self.space.thread(name).save({"m": LARGE[number : number * 12]}, parent=NO_HEAD, on_conflict="fork")
             case "load":
                 async for checkpoint in thread.history(limit=number or 1):
                     await thread.load(checkpoint.id)

@@ -7,6 +7,7 @@ from hashlib import sha256
 from shoal.crdt import channel, lineage
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, ShoalError, StoreCorrupt
+from shoal.names import check_name
 from shoal.node.attached import Attached
 from shoal.node.changes.handling import Handling, Handlings
 from shoal.storage.keys import Kind
@@ -76,4 +77,18 @@ def _record_of(rows: Rows, stamp: Stamp, change: lineage.Save) -> Attached:
     return Attached(packed, chunks)
 
 
-HANDLINGS: Handlings = {lineage.Save: Handling(Kind.THREAD, _apply, _receive, _record_of)}
+def _apply_move(rows: Rows, stamp: Stamp, change: lineage.Move, _attached: Attached) -> None:
+    lineage.apply_move(rows, stamp, change)
+
+
+def _receive_move(rows: Rows, stamp: Stamp, change: lineage.Move, _attached: Attached) -> None:
+    check_name("branch", change.branch)
+    if any(len(id) != lineage.ID_BYTES for id in (change.token, change.to, *change.over)):
+        raise BadOperation("its move names what is no checkpoint", reason="content")
+    lineage.apply_move(rows, stamp, change)
+
+
+HANDLINGS: Handlings = {
+    lineage.Save: Handling(Kind.THREAD, _apply, _receive, _record_of),
+    lineage.Move: Handling(Kind.THREAD, _apply_move, _receive_move),
+}

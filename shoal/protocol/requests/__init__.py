@@ -54,7 +54,18 @@ from shoal.protocol.requests.scalars import (
 )
 from shoal.protocol.requests.status import Cluster, ClusterView, Member, NodeStatus, Status
 from shoal.protocol.requests.subscriptions import Change, Edit, Follow, Push, Subscription, Watch
-from shoal.protocol.requests.threads import Branches, Checkpoint, Checkpoints, Heads, History, Load, Save, Saved
+from shoal.protocol.requests.threads import (
+    Branches,
+    Checkpoint,
+    Checkpoints,
+    Heads,
+    History,
+    Load,
+    Move,
+    Moved,
+    Save,
+    Saved,
+)
 
 SingleWrite = BatchWrite | Patch | PutSnapshot
 WriteReply = BatchAnswer | DocumentJson | SnapshotKept
@@ -130,6 +141,8 @@ __all__ = [
     "ListSpaces",
     "Load",
     "Member",
+    "Move",
+    "Moved",
     "Names",
     "NodeStatus",
     "ObjectKind",

@@ -6,10 +6,10 @@ from shoal.protocol.requests.base import Reply, Write
 from shoal.protocol.requests.documents import Update, Updated
 from shoal.protocol.requests.journal import Ack, Append, Appended, ConsumerState
 from shoal.protocol.requests.scalars import Add, Added, Assign, Assigned
-from shoal.protocol.requests.threads import Save, Saved
+from shoal.protocol.requests.threads import Move, Moved, Save, Saved
 
-BatchWrite = Save | Append | Update | Add | Assign | Ack
-BatchAnswer = Saved | Appended | Updated | Added | Assigned | ConsumerState
+BatchWrite = Save | Append | Update | Add | Assign | Ack | Move
+BatchAnswer = Saved | Appended | Updated | Added | Assigned | ConsumerState | Moved
 
 
 class Batch(Write, array_like=True, frozen=True, tag="batch"):

@@ -12,8 +12,10 @@ class Save(Write, array_like=True, frozen=True, tag="save"):
 
     `parent` is the checkpoint that the caller last loaded or saved, or NO_HEAD for
     none; None takes the branch's winner on the node that is asked, which may differ
-    where the request is sent again. `expect_head` (an id, or NO_HEAD) must be the
-    only head. Of one key, saves that differ in nothing but their parent are one.
+    where the request is sent again. Where the branch exists and the parent is none of
+    its heads the save is refused, unless it is to `fork`; where it does not, it begins
+    on the parent. `expect_head` (an id, or NO_HEAD) must be the only head. Of one key,
+    saves that differ in nothing but `parent`, `fork`, `setting` and `seen` are one.
 
     Without `delta` the channels are the whole state. With it they are what changed
     since the parent, `appended` what is new at the end of lists, `removed` the
@@ -37,6 +39,7 @@ class Save(Write, array_like=True, frozen=True, tag="save"):
     author: str = ""
     label: str = ""  # A name for this checkpoint within its thread, to find it by.
     setting: bytes = b""  # Packed map: what the author ran with (hash of its configuration, versions of its dependencies).
+    seen: bytes = b""  # Packed bookmark: what the author had read of other partitions, where that is news since the parent.
 
 
 class Saved(Reply, array_like=True, frozen=True, tag="saved"):
@@ -45,6 +48,29 @@ class Saved(Reply, array_like=True, frozen=True, tag="saved"):
     branch: str
     heads: list[str]  # Of the branch, winner first; more than one is a fork.
     wall_ms: int
+
+
+class Move(Write, array_like=True, frozen=True, tag="move"):
+    """Put a branch on a checkpoint of its thread; answered by `Moved`.
+
+    `new`: the branch must not exist yet, or be just there. Otherwise it must exist,
+    and its journal gets an event of kind "rollback". Nothing is deleted.
+    """
+
+    space: str
+    thread: str
+    branch: str
+    to: str
+    new: bool = False
+    reason: str = ""
+    by: str = ""
+
+
+class Moved(Reply, array_like=True, frozen=True, tag="moved"):
+    branch: str
+    to: str
+    before: list[str]  # The heads that it had.
+    heads: list[str]
 
 
 class Load(Read, array_like=True, frozen=True, tag="load"):
@@ -60,7 +86,7 @@ class Checkpoint(Reply, array_like=True, frozen=True, tag="checkpoint"):
     id: str
     parents: list[str]
     branch: str  # On which it was saved.
-    heads: list[str]  # Of that branch, winner first.
+    heads: list[str]  # Winner first: of the branch that was asked for, or, by id, of that one.
     wall_ms: int
     schema: str
     schema_version: int

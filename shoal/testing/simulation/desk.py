@@ -21,6 +21,7 @@ from shoal.client.connection import Connection
 from shoal.client.document import Document
 from shoal.client.retrying import is_transient
 from shoal.client.store import Space
+from shoal.client.thread import OnConflict
 from shoal.cluster.partition import partition_of
 from shoal.errors import BookmarkLost, KeyReused, NotFound, SessionBehind, ShoalError, TooManySiblings
 from shoal.protocol import requests
@@ -138,10 +139,14 @@ class Desk:
     async def _save(self, act: Act, random: Random) -> None:
         write = self._begin("save", self.name, act)
         seen = self._head
-        expected = seen if random.random() < 0.15 else None
+        way = random.random()
+        expected = seen if way < 0.15 else None
+        on_conflict: OnConflict = "refuse" if way > 0.8 else "fork"
 
         async def save() -> None:
-            saved = await self._thread.save(state_of(write.number), expect_head=expected, durability=act.durability)
+            saved = await self._thread.save(
+                state_of(write.number), expect_head=expected, on_conflict=on_conflict, durability=act.durability
+            )
             if seen is not None and saved.parents != (seen,):
                 self._record.violated(
                     "7", f"{self._client.name} had seen {seen[:8]}, and its save {saved.id[:8]} is on another"
@@ -249,7 +254,7 @@ class Desk:
         async def commit() -> None:
             async with self._space.batch(durability=act.durability) as batch:
                 thread = batch.thread(self._batched)
-                saved = thread.save(state_of(save.number), parent=parent)
+                saved = thread.save(state_of(save.number), parent=parent, on_conflict="fork")
                 thread.append(content_of(writes[1].number))
                 batch.counter(self._batched).add(amount(writes[2].number))
             self._batch_head = saved.reply.id

@@ -1,0 +1,103 @@
+"""Branches: where they are, and what puts them elsewhere.
+
+Laws:
+- A move names a checkpoint of its thread, and takes the place of every head that its
+  replica knows; what a save made meanwhile elsewhere stays beside it, as a head.
+- A rollback and its event in the journal are one operation.
+- A branch that is to be new is left alone if it is just there.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from shoal import values
+from shoal.config import Config
+from shoal.crdt import journal, lineage
+from shoal.errors import BranchTaken, NotFound
+from shoal.names import check_name
+from shoal.node.attached import Attached
+from shoal.node.checks import check_text
+from shoal.node.decision import Decision, Made
+from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.implied import implied_key
+from shoal.node.naming import hexed, unhex
+from shoal.protocol import requests
+from shoal.protocol.requests import Heads, Move, Moved
+
+BRANCHES_MAX = 4096
+
+
+class Branches:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.checks: Checks = {Move: self._check}
+        self.writers: Writers = {Move: self._move}
+        self.readers: Readers = {Heads: self._heads}
+
+    def _check(self, request: Move) -> None:
+        check_name("thread", request.thread)
+        check_name("branch", request.branch)
+        check_text(self._config, request.reason, "a reason")
+        check_text(self._config, request.by, "who moves it")
+        unhex(request.to)
+
+    def _move(self, site: Site, request: Move) -> Decision:
+        """
+        Raises:
+            NotFound: the thread has no such checkpoint, or no such branch.
+            BranchTaken: the branch is to be new, and is elsewhere.
+        """
+        rows, to = site.rows, unhex(request.to)
+        heads = lineage.heads(rows, request.branch)
+        if lineage.packed_record(rows, to) is None:
+            raise NotFound(
+                f"thread {request.thread!r} has no checkpoint {request.to}. Nothing was written. List them with history()."
+            )
+        before = hexed(heads)
+        if request.new and heads and before != [request.to]:
+            raise BranchTaken(
+                f"thread {request.thread!r} has a branch {request.branch!r} already, at {', '.join(before)}. "
+                "Nothing was written. Use another name, or rollback() to move this one.",
+                heads=before,
+            )
+        if not request.new and not heads:
+            raise NotFound(
+                f"thread {request.thread!r} has no branch {request.branch!r}. Nothing was written. "
+                f"Make it with branch({request.branch!r}, at=…)."
+            )
+        if before == [request.to]:
+            return Decision(Moved(request.branch, request.to, before, before))
+        made = [self._made(site, request, heads)]
+        if not request.new:
+            made.append(_told(site, request, before))
+        return Decision(Moved(request.branch, request.to, before, hexed(lineage.heads(rows, request.branch))), tuple(made))
+
+    def _made(self, site: Site, request: Move, heads: list[lineage.Head]) -> Made:
+        key = implied_key(site.key, site.stamp.nth)
+        to, nonce = unhex(request.to), site.stamp.pack_position() if key is None else key.encode()
+        token = lineage.token_of(request.branch, to, nonce)
+        change = lineage.Move(token, request.branch, to, [head.token for head in heads])
+        lineage.apply_move(site.rows, site.stamp, change)
+        return Made(change, id=request.to)
+
+    def _heads(self, view: View, _request: Heads) -> requests.Branches:
+        return requests.Branches({name: hexed(heads) for name, heads in lineage.branches(view.rows, BRANCHES_MAX).items()})
+
+
+def _told(site: Site, request: Move, before: list[str]) -> Made:
+    """The journal's event, right behind the move."""
+    stamp = site.stamp._replace(nth=site.stamp.nth + 1)
+    event = values.encode(
+        {
+            "kind": "rollback",
+            "branch": request.branch,
+            "from": before,
+            "to": request.to,
+            "by": request.by,
+            "reason": request.reason,
+        }
+    )
+    change = journal.Append(sha256(event).digest(), implied_key(site.key, stamp.nth))
+    journal.apply(site.rows, stamp, change, event)
+    return Made(change, Attached(event), stamp.pack_position().hex())

@@ -1,0 +1,187 @@
+"""Branches that are made and moved: what every handle then sees, and what the journal tells."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.errors import BranchTaken, HeadMoved, InvalidInput, NotFound, TooLarge
+from shoal.protocol import requests
+from shoal.testing.fleet import Fleet
+from tests.node.conftest import Bench
+
+
+async def three(bench: Bench) -> list[str]:
+    thread = bench.space.thread("a")
+    return [(await thread.save({"n": n})).id for n in range(3)]
+
+
+async def rollbacks(bench: Bench) -> list[dict[str, object]]:
+    return [event.event async for event in bench.space.thread("a").journal.read()]
+
+
+async def test_a_branch_is_where_it_was_made_and_grows_on_its_own(bench: Bench) -> None:
+    ids = await three(bench)
+    thread = bench.space.thread("a")
+    made = await thread.branch("what-if", at=ids[0])
+    assert (made.name, made.head, made.forked) == ("what-if", ids[0], False)
+    side = await thread.save({"n": "side"}, branch="what-if")
+    assert side.parents == (ids[0],)
+    assert await thread.heads() == {"main": [ids[2]], "what-if": [side.id]}
+    assert [branch.name for branch in await thread.branches()] == ["main", "what-if"]
+
+
+async def test_a_branch_that_was_made_shows_its_own_heads(bench: Bench) -> None:
+    ids = await three(bench)
+    await bench.space.thread("a").branch("what-if", at=ids[0])
+    loaded = await bench.space.thread("a").load(branch="what-if")
+    assert (loaded.id, loaded.heads, loaded.branch) == (ids[0], (ids[0],), "main")
+    by_id = await bench.space.thread("a").load(ids[0])
+    assert by_id.heads == (ids[2],)
+
+
+async def test_a_branch_is_built_on_where_it_was_loaded(bench: Bench) -> None:
+    ids = await three(bench)
+    await bench.space.thread("a").branch("what-if", at=ids[0])
+    other = bench.space.thread("a")
+    await other.load(branch="what-if")
+    assert (await other.save({"n": "side"}, branch="what-if")).parents == (ids[0],)
+    assert (await other.save({"n": "main"})).parents == (ids[2],)
+
+
+async def test_a_branch_begins_where_its_handle_stands(bench: Bench) -> None:
+    ids = await three(bench)
+    assert (await bench.space.thread("a").branch("x")).head == ids[2]
+    with pytest.raises(NotFound, match="no checkpoint to branch at"):
+        await bench.space.thread("empty").branch("x")
+
+
+async def test_a_name_that_is_taken_is_refused_unless_it_is_just_there(bench: Bench) -> None:
+    ids = await three(bench)
+    thread = bench.space.thread("a")
+    await thread.branch("x", at=ids[0])
+    await thread.branch("x", at=ids[0])
+    with pytest.raises(BranchTaken) as taken:
+        await thread.branch("x", at=ids[1])
+    assert taken.value.detail["heads"] == [ids[0]]
+    assert (await thread.heads())["x"] == [ids[0]]
+
+
+async def test_a_rollback_moves_the_branch_and_deletes_nothing(bench: Bench) -> None:
+    ids = await three(bench)
+    thread = bench.space.thread("a")
+    moved = await thread.rollback(ids[0], reason="wrong turn", by="reviewer")
+    assert moved.head == ids[0]
+    assert (await bench.space.thread("a").load()).state == {"n": 0}
+    assert (await bench.space.thread("a").load(ids[2])).state == {"n": 2}
+    assert (await thread.save({"n": "again"})).parents == (ids[0],)
+
+
+async def test_a_rollback_is_told_by_the_journal_in_the_same_operation(bench: Bench) -> None:
+    ids = await three(bench)
+    before = (await bench.store.status()).operations
+    await bench.space.thread("a").rollback(ids[0], reason="wrong turn", by="reviewer")
+    assert (await bench.store.status()).operations == before + 1
+    told = {"kind": "rollback", "branch": "main", "from": [ids[2]], "to": ids[0], "by": "reviewer", "reason": "wrong turn"}
+    assert await rollbacks(bench) == [told]
+
+
+async def test_a_rollback_to_where_the_branch_is_changes_nothing(bench: Bench) -> None:
+    ids = await three(bench)
+    await bench.space.thread("a").rollback(ids[2])
+    assert await rollbacks(bench) == []
+
+
+async def test_who_did_not_see_a_rollback_is_refused_with_the_new_head(bench: Bench) -> None:
+    other = bench.space.thread("a")
+    ids = await three(bench)
+    await other.load()
+    await bench.space.thread("a").rollback(ids[0])
+    with pytest.raises(HeadMoved) as refused:
+        await other.save({"n": 3})
+    assert refused.value.detail["heads"] == [ids[0]]
+
+
+async def test_one_key_rolls_back_once(bench: Bench) -> None:
+    ids = await three(bench)
+    await bench.space.thread("a").rollback(ids[0], key="k")
+    await bench.space.thread("a").save({"n": "on"})
+    assert (await bench.space.thread("a").rollback(ids[0], key="k")).head == ids[0]
+    assert (await bench.space.thread("a").load()).state == {"n": "on"}
+    assert len(await rollbacks(bench)) == 1
+
+
+async def test_a_rollback_joins_a_fork_on_one_of_its_heads(bench: Bench) -> None:
+    ids = await three(bench)
+    thread = bench.space.thread("a")
+    await thread.save({"n": "fork"}, parent=ids[0], on_conflict="fork")
+    assert (await thread.rollback(ids[2])).heads == (ids[2],)
+
+
+@pytest.mark.parametrize("call", ["rollback", "branch"])
+async def test_another_threads_checkpoint_is_refused_and_nothing_is_lost(bench: Bench, call: str) -> None:
+    ids = await three(bench)
+    foreign = await bench.space.thread("other").save({"n": "foreign"})
+    thread = bench.space.thread("a")
+    with pytest.raises(NotFound, match="has no checkpoint"):
+        await (thread.rollback(foreign.id) if call == "rollback" else thread.branch("x", at=foreign.id))
+    assert await thread.heads() == {"main": [ids[2]]}
+    assert await rollbacks(bench) == []
+
+
+async def test_a_branch_that_is_not_there_cannot_be_rolled_back(bench: Bench) -> None:
+    ids = await three(bench)
+    with pytest.raises(NotFound, match="no branch 'x'"):
+        await bench.space.thread("a").rollback(ids[0], branch="x")
+
+
+async def test_a_reason_is_bounded(bench: Bench) -> None:
+    ids = await three(bench)
+    with pytest.raises(TooLarge, match="a reason"):
+        await bench.space.thread("a").rollback(ids[0], reason="x" * 5000)
+    with pytest.raises(InvalidInput):
+        await bench.space.thread("a").rollback("no id")
+
+
+async def test_a_crash_keeps_a_move_that_was_acknowledged(bench: Bench) -> None:
+    ids = await three(bench)
+    await bench.space.thread("a").rollback(ids[1])
+    again = bench.crashed()
+    assert await again.space.thread("a").heads() == {"main": [ids[1]]}
+    await again.node.stop()
+
+
+async def test_a_save_that_could_not_know_of_a_rollback_stays_beside_it() -> None:
+    async with Fleet() as fleet:
+        here, there = (fleet[name].store().space("crew").thread("t") for name in "ac")
+        root = await here.save({"n": 0})
+        await here.save({"n": 1})
+        await fleet.converged()
+        await there.load()
+        await fleet.isolate("c")
+        await here.rollback(root.id)
+        late = await there.save({"n": 2})
+        fleet.link_all("c")
+        await fleet.converged()
+        assert set((await here.heads())["main"]) == set((await there.heads())["main"]) == {root.id, late.id}
+        assert (await here.save({"n": 3})).forked
+        assert (await there.save({"n": 4})).forked
+
+
+async def test_a_move_that_reaches_two_nodes_is_one() -> None:
+    async with Fleet() as fleet:
+        thread = fleet["a"].store().space("crew").thread("t")
+        root, _ = await thread.save({"n": 0}), await thread.save({"n": 1})
+        await fleet.converged()
+        await fleet.isolate("c")
+        move = requests.Move("crew", "t", "main", root.id, reason="once")
+        for name in "ac":
+            await fleet[name].node.session().call(move, key="one-request")
+        await thread.load()
+        await thread.save({"n": 2})
+        fleet.link_all("c")
+        await fleet.converged()
+        heads = (await fleet["c"].store().space("crew").thread("t").heads())["main"]
+        assert len(heads) == 1
+        assert heads != [root.id]
+        events = [event async for event in fleet["b"].store().space("crew").thread("t").journal.read()]
+        assert len(events) == 1
