@@ -1,15 +1,18 @@
 """How a channel's value is stored: as a recipe against the checkpoint before it.
 
-Laws:
-- A channel's hash is a function of its value alone, whatever the recipe; so is whether it is inline.
-- A recipe describes the value against another checkpoint's (`base`): the first
-  `keep` chunks are that one's. Neither the value's bytes nor the list of its
-  chunks is written again while it grows at its end.
-- A chain of recipes is at most `DEPTH_MAX` long; then the list is written in
-  full, so that loading reads a bounded number of records.
+A value is a header, chunks and a tail. The *header* is that of a msgpack array or
+map: it counts the elements, and so changes with each append. The body after it is
+cut by its content (`shoal.crdt.chunking`); what follows the last cut is the *tail*,
+which is written inline, piece by piece, until a cut completes a chunk. The chunks'
+digests are the leaves of a tree (`shoal.crdt.tree`).
 
-The header of a msgpack array or map counts its elements, and so changes with
-each append; it is kept apart, so that what follows shares its prefix.
+Laws:
+- A channel's hash is a function of its value alone, whatever the recipe.
+- An append writes what is new: neither the value's bytes nor the list of its chunks
+  is written again while it grows at its end, but for each byte of the tail once more,
+  when its chunk is complete.
+- A chain of recipes is at most `DEPTH_MAX` long; then the tree's tops and the tail
+  are written in full, so that loading reads a bounded number of records.
 """
 
 from __future__ import annotations
@@ -20,139 +23,282 @@ from typing import NamedTuple
 
 import msgspec
 
-from shoal.crdt.chunking import cuts, shared_prefix
+from shoal.crdt import tree
+from shoal.crdt.chunking import cuts
+from shoal.crdt.tree import Tops
 
 DEPTH_MAX = 32
-INLINE_BYTES_MAX = 1024  # Up to here a value would be one chunk, and a row of its own costs more than it saves.
 TINY_BYTES_MAX = 64  # Up to here the bytes cost no more than to say where they are.
+# A record that replaced another one of its checkpoint may stand on a longer chain than its successors knew.
+_CHAIN_MAX = 16 * DEPTH_MAX
 
 
 class Recipe(msgspec.Struct, array_like=True, frozen=True):
-    """How to make a value: the header, then `inline`, or kept chunks of `base` and then `chunks`.
+    """How to make a value: the header, the chunks, the tail.
 
-    With a base, nothing kept and no chunks it is the base's inline value.
+    The chunks are those below `tops`, or without them those of `base`, and then `added`.
+    The tail is that of `base`, if it is kept, and then `tail`.
     """
 
-    hash: bytes  # Over the header and the chunks' digests, or the inline value; a tiny one is its own, and has none.
+    hash: bytes  # `hash_of` the value; a tiny one is its own, and has none.
+    size: int  # Bytes of the whole value.
     header: bytes
-    inline: bytes = b""
-    base: bytes = b""  # A checkpoint id, or empty.
-    keep: int = 0
-    chunks: list[bytes] = []
+    tail: bytes = b""
+    base: bytes = b""  # A checkpoint id, or empty: what that one's channel of this name holds.
+    keep: bool = False
+    added: tuple[bytes, ...] = ()  # Digests of chunks.
+    nodes: tuple[bytes, ...] = ()  # Digests of the tree's nodes that these complete.
+    tops: Tops = ()
     depth: int = 0  # Recipes to read after this one.
+
+    @property
+    def points(self) -> bool:
+        """Whether it only says that the value is the base's."""
+        return bool(self.base) and self.keep and not (self.tail or self.added or self.tops)
+
+
+class Outline(NamedTuple):
+    """A value without its chunks' bytes: all that an append needs to know."""
+
+    tops: Tops
+    tail: bytes
+
+
+class Pieces(NamedTuple):
+    """Chunks and their digests. The lists are shared, and never changed."""
+
+    chunks: list[bytes]
+    digests: list[bytes]
+
+
+NO_PIECES = Pieces([], [])
 
 
 class Shape(NamedTuple):
-    """A value taken apart: what the next save of the same channel is compared with."""
+    """A value taken apart, as far as it is known: what the next save of the same channel is compared with."""
 
     hash: bytes
+    size: int
     header: bytes
-    body: bytes
-    ends: list[int]  # Where the body's chunks end; empty for an inline value.
-    digests: list[bytes]
     home: bytes  # The checkpoint that holds the recipe; empty for the one that the shape was made for.
     depth: int
+    outline: Outline | None
+    pieces: Pieces | None
+
+    @property
+    def cost_bytes(self) -> int:
+        """What it costs to keep. A digest and its chunk cost about 100 bytes as Python objects; a shape about 400."""
+        if self.pieces is not None:
+            return 400 + self.size + 100 * len(self.pieces.digests)
+        return 400 if self.outline is None else 400 + len(self.outline.tail) + 70 * sum(map(len, self.outline.tops))
 
 
 class Draft(NamedTuple):
     recipe: Recipe
     shape: Shape
-    chunks: dict[bytes, bytes]  # New ones, by digest.
+    rows: dict[bytes, bytes]  # New chunks, and nodes of the tree, by digest.
 
 
-def split(packed: bytes) -> tuple[bytes, bytes]:
-    """The header of a packed array or map, and the rest; other values have no header."""
+def header_bytes(packed: bytes) -> int:
+    """The length of the header of a packed array or map; other values have none."""
     first = packed[0] if packed else 0
-    size = 1 if 0x80 <= first <= 0x9F else {0xDC: 3, 0xDD: 5, 0xDE: 3, 0xDF: 5}.get(first, 0)
-    return packed[:size], packed[size:]
+    return 1 if 0x80 <= first <= 0x9F else {0xDC: 3, 0xDD: 5, 0xDE: 3, 0xDF: 5}.get(first, 0)
 
 
-def hash_of(header: bytes, body: bytes, digests: list[bytes]) -> bytes:
-    """The hash of a value: over all its chunks' digests, or its inline body; none for a tiny one."""
-    if digests:
-        return sha256(b"\x01" + len(header).to_bytes(1, "big") + header + b"".join(digests)).digest()
-    return sha256(b"\x00" + header + body).digest() if len(body) > TINY_BYTES_MAX else b""
+def hash_of(header: bytes, tops: Tops, tail: bytes) -> bytes:
+    """The hash of a value; none for a tiny one."""
+    if tops:
+        counted = [bytes([len(digests)]) + b"".join(digests) for digests in tops]
+        return sha256(b"".join([b"\x01", bytes([len(header)]), header, bytes([len(tops)]), *counted, tail])).digest()
+    return sha256(b"\x00" + header + tail).digest() if len(tail) > TINY_BYTES_MAX else b""
 
 
-def draft(packed: bytes, base: Shape | None, base_id: bytes) -> Draft:
+def draft(packed: bytes, base: Shape | None = None, base_id: bytes = b"") -> Draft:
     """Describe a value, against the same channel of checkpoint `base_id` before it, if there is one."""
-    header, body = split(packed)
-    if base is not None and base.header == header and base.body == body:
-        return _unchanged(base, base_id)
-    if len(body) <= INLINE_BYTES_MAX:
-        hash = hash_of(header, body, [])
-        return Draft(Recipe(hash, header, body), Shape(hash, header, body, [], [], b"", 0), {})
-    ends, digests = _kept(body, base)
-    keep, at = len(ends), ends[-1] if ends else 0
-    chunks = {}
-    for end in cuts(body, at):
-        piece = body[at:end]
-        digest = sha256(piece).digest()
-        chunks[digest] = piece
-        ends.append(end)
-        digests.append(digest)
+    start = header_bytes(packed)
+    known = base.pieces if base is not None else None
+    kept, at, settled = 0, start, start
+    if known is not None and base is not None and base.outline is not None:
+        kept, at = _kept(packed, start, known.chunks)
+        # The base's tail has no cut: where the new value goes on with it, none is looked for there.
+        goes_on = kept == len(known.chunks) and packed.startswith(base.outline.tail, at)
+        settled = at + len(base.outline.tail) if goes_on else at
+    chunks: list[bytes] = []
+    for end in cuts(packed, at, settled=settled):
+        chunks.append(packed[at:end])
         at = end
-    shape = Shape(hash_of(header, body, digests), header, body, ends, digests, b"", 0)
-    if base is None or not keep or base.depth >= DEPTH_MAX:
-        return Draft(Recipe(shape.hash, header, chunks=digests), shape, chunks)
-    shape = shape._replace(depth=base.depth + 1)
-    recipe = Recipe(shape.hash, header, base=base.home or base_id, keep=keep, chunks=digests[keep:], depth=shape.depth)
-    return Draft(recipe, shape, chunks)
+    fresh = Pieces(chunks, [sha256(chunk).digest() for chunk in chunks])
+    whole = fresh if known is None or not kept else _joined(Pieces(known.chunks[:kept], known.digests[:kept]), fresh)
+    value = _Value(len(packed), packed[:start], packed[at:], whole)
+    return _settle(value, _step(whole, kept, base), base, base_id)
 
 
-def _unchanged(base: Shape, base_id: bytes) -> Draft:
+def extend(elements: bytes, base: Shape, base_id: bytes) -> Draft | None:
+    """Describe `base`, a list whose outline is known, with the elements of a packed array at its end.
+
+    None if `base` is no list.
+    """
+    count, more = _array(base.header), header_bytes(elements)
+    added = _array(elements[:more])
+    assert base.outline is not None
+    assert added is not None
+    if count is None:
+        return None
+    header, rest = _array_header(count + added), base.outline.tail + elements[more:]
+    chunks: list[bytes] = []
+    at = 0
+    for end in cuts(rest, settled=len(base.outline.tail)):
+        chunks.append(rest[at:end])
+        at = end
+    fresh = Pieces(chunks, [sha256(chunk).digest() for chunk in chunks])
+    whole = None if base.pieces is None else _joined(base.pieces, fresh)
+    size = base.size - len(base.header) + len(header) + len(elements) - more
+    step = _Step(base.outline.tops, fresh, grows=True)
+    return _settle(_Value(size, header, rest[at:], whole), step, base, base_id)
+
+
+def point(base: Shape, base_id: bytes) -> Draft:
+    """Describe a value that is the base's."""
     if not base.hash:
-        return Draft(Recipe(b"", base.header, base.body), base, {})
+        assert base.outline is not None  # A tiny value is in its recipe.
+        return Draft(Recipe(b"", base.size, base.header, base.outline.tail), base, {})
     # It points at the checkpoint in which the value last changed, so the chain does not grow.
     shape = base if base.home else base._replace(home=base_id)
-    return Draft(Recipe(base.hash, base.header, base=shape.home, keep=len(base.digests), depth=base.depth + 1), shape, {})
+    return Draft(Recipe(base.hash, base.size, base.header, base=shape.home, keep=True, depth=base.depth + 1), shape, {})
 
 
-def _kept(body: bytes, base: Shape | None) -> tuple[list[int], list[bytes]]:
-    """The leading chunks of `base` that are chunks of `body` too."""
-    # The last chunk ends where the old data ended, which need not be a cut.
-    if base is None or len(base.ends) < 2:
-        return [], []
-    shared = shared_prefix(base.body, body)
-    keep = sum(1 for end in base.ends[:-1] if end <= shared)
-    return base.ends[:keep], base.digests[:keep]
+def sketch(recipe: Recipe) -> Shape:
+    """What a recipe alone tells of its value."""
+    # One that only points adds nothing to the chain.
+    home, depth = (recipe.base, recipe.depth - 1) if recipe.points else (b"", recipe.depth)
+    outline = None if recipe.base else Outline(tree.grown(recipe.tops, recipe.added)[0], recipe.tail)
+    pieces = NO_PIECES if outline is not None and not outline.tops else None
+    return Shape(recipe.hash, recipe.size, recipe.header, home, depth, outline, pieces)
 
 
-def digests_of(recipe: Recipe, of_base: Callable[[bytes], Recipe | None]) -> list[bytes] | None:
-    """All chunk digests of a value, in order; None if a checkpoint it is described against is missing.
+class _Value(NamedTuple):
+    size: int
+    header: bytes
+    tail: bytes
+    pieces: Pieces | None
+
+
+class _Step(NamedTuple):
+    """A value's chunks: `added` at the end of `start`."""
+
+    start: Tops
+    added: Pieces
+    grows: bool  # `start` is all that the base has.
+
+
+def _step(whole: Pieces, kept: int, base: Shape | None) -> _Step:
+    """How to describe all of a value's chunks, of which the first `kept` are known to be the base's."""
+    before = None if base is None else base.outline
+    count = 0 if before is None else tree.count(before.tops)
+    if before is not None and base is not None and base.pieces is None and 0 < count <= len(whole.digests):
+        # The base's chunks are not at hand, but its tops tell whether the value begins with them.
+        kept = count if tree.grown((), whole.digests[:count])[0] == before.tops else 0
+    grows = before is not None and kept == count
+    start = before.tops if before is not None and grows else tree.grown((), whole.digests[:kept])[0]
+    return _Step(start, Pieces(whole.chunks[kept:], whole.digests[kept:]), grows)
+
+
+def _settle(value: _Value, step: _Step, base: Shape | None, base_id: bytes) -> Draft:
+    size, header, tail, pieces = value
+    tops, nodes = tree.grown(step.start, step.added.digests)
+    outline, hash = Outline(tops, tail), hash_of(header, tops, tail)
+    if base is not None and base.header == header and base.hash == hash and (hash or base.outline == outline):
+        return point(base._replace(outline=outline, pieces=pieces), base_id)
+    added = tuple(step.added.digests)
+    recipe = Recipe(hash, size, header, tail, added=added, nodes=tuple(nodes), tops=step.start)
+    if base is not None and base.outline is not None and base.depth < DEPTH_MAX:
+        old = base.outline.tail
+        keep = not added and len(old) > TINY_BYTES_MAX and tail.startswith(old)
+        grows = step.grows and (bool(step.start) or keep)
+        if grows or (keep and step.start):
+            recipe = Recipe(
+                hash,
+                size,
+                header,
+                tail[len(old) :] if keep else tail,
+                base=base.home or base_id,
+                keep=keep,
+                added=added,
+                nodes=recipe.nodes,
+                tops=() if grows else step.start,
+                depth=base.depth + 1,
+            )
+    rows = dict(zip(added, step.added.chunks, strict=True)) | nodes
+    return Draft(recipe, Shape(hash, size, header, b"", recipe.depth, outline, pieces), rows)
+
+
+def _joined(first: Pieces, then: Pieces) -> Pieces:
+    return Pieces(first.chunks + then.chunks, first.digests + then.digests) if then.chunks else first
+
+
+def _kept(packed: bytes, at: int, chunks: list[bytes]) -> tuple[int, int]:
+    """How many of the chunks the value begins with from `at`, and where they end in it."""
+    kept = 0
+    for chunk in chunks:
+        if not packed.startswith(chunk, at):
+            break
+        at += len(chunk)
+        kept += 1
+    return kept, at
+
+
+def is_array(packed: bytes) -> bool:
+    return _array(packed[: header_bytes(packed)]) is not None
+
+
+def _array(header: bytes) -> int | None:
+    """The number of elements of a packed array; None if it is none."""
+    if len(header) == 1 and 0x90 <= header[0] <= 0x9F:
+        return header[0] - 0x90
+    return int.from_bytes(header[1:], "big") if header[:1] in (b"\xdc", b"\xdd") else None
+
+
+def _array_header(count: int) -> bytes:
+    if count < 16:
+        return bytes([0x90 + count])
+    return b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")
+
+
+def outline_of(recipe: Recipe, of_base: Callable[[bytes], Recipe | None]) -> Outline | None:
+    """A value's tops and tail; None if a checkpoint that it is described against is missing.
 
     `of_base` gives the same channel's recipe in another checkpoint.
     """
-    parts = [recipe.chunks]
-    keep, base = recipe.keep, recipe.base
-    for _ in range(DEPTH_MAX + 2):
-        if not base:
-            break
-        older = of_base(base)
+    tails: list[bytes] = []
+    added: list[tuple[bytes, ...]] = []
+    keep, growing = True, True
+    start: Tops = ()
+    for _ in range(_CHAIN_MAX):
+        if keep:
+            tails.append(recipe.tail)
+            keep = recipe.keep
+        if growing:
+            added.append(recipe.added)
+            start, growing = recipe.tops, bool(recipe.base) and not recipe.tops
+        if not (keep or growing):
+            digests = [digest for part in reversed(added) for digest in part]
+            return Outline(tree.grown(start, digests)[0], b"".join(reversed(tails)))
+        older = of_base(recipe.base) if recipe.base else None
         if older is None:
             return None
-        # What is kept of `older` may lie wholly within what that one keeps itself.
-        parts.append(older.chunks[: max(0, keep - older.keep)])
-        keep, base = min(keep, older.keep), older.base
-    if base:
-        return None
-    return [digest for part in reversed(parts) for digest in part]
-
-
-def inline_of(recipe: Recipe, of_base: Callable[[bytes], Recipe | None]) -> bytes | None:
-    """The body of a value without chunks; None if the checkpoint that has it is missing."""
-    if not recipe.base:
-        return recipe.inline
-    older = of_base(recipe.base)
-    return None if older is None else older.inline
+        recipe = older
+    return None
 
 
 def is_sound(recipe: Recipe, of_base: Callable[[bytes], Recipe | None]) -> bool:
     """Whether a recipe makes what its hash names, and has nothing in it that does not count for that."""
-    digests, inline = digests_of(recipe, of_base), inline_of(recipe, of_base)
-    if digests is None or inline is None or hash_of(recipe.header, inline, digests) != recipe.hash:
+    outline = outline_of(recipe, of_base)
+    if outline is None or hash_of(recipe.header, *outline) != recipe.hash:
         return False
-    older = of_base(recipe.base) if recipe.base else None
-    depth = 0 if older is None else older.depth + 1
-    unused = recipe.inline if recipe.base or digests else b""
-    return not unused and recipe.depth == depth and recipe.keep + len(recipe.chunks) == len(digests)
+    before: Outline | None = Outline(recipe.tops, b"")
+    if recipe.base and not recipe.tops:
+        older = of_base(recipe.base)
+        before = None if older is None else outline_of(older, of_base)
+    used = not recipe.base or recipe.keep or not recipe.tops
+    completed = None if before is None else tuple(tree.grown(before.tops, recipe.added)[1])
+    return used and completed == recipe.nodes and 0 <= recipe.depth <= DEPTH_MAX + 1 and bool(recipe.base) >= bool(recipe.depth)

@@ -1,10 +1,10 @@
 """Content-defined chunks, so that states which share content share storage.
 
 Laws:
-- The cuts are a function of the bytes alone, and a cut depends only on the bytes
-  before it: two inputs with a common prefix have the same cuts within it, but
-  for the last chunk, which ends where the data ends.
-- Every chunk but the last is `CHUNK_BYTES_MIN` to `CHUNK_BYTES_MAX` long.
+- A cut depends only on the bytes before it, back to the cut before: two inputs
+  with a common prefix have the same cuts within it, and what is appended moves none.
+- Every chunk is `CHUNK_BYTES_MIN` to `CHUNK_BYTES_MAX` long. What follows the last
+  cut is no chunk yet, and shorter than `CHUNK_BYTES_MAX`.
 
 A cut follows a place where a rolling hash of the last 32 bytes matches a pattern
 (Muthitacharoen et al., LBFS, 2001). The hashes of all positions are computed
@@ -20,7 +20,7 @@ from hashlib import sha256
 
 CHUNK_BYTES_MIN = 1024
 CHUNK_BYTES_MAX = 16384
-# Small enough that an append rewrites little (half a chunk on average),
+# Small enough that what follows the last cut is little to write again in full,
 # large enough that the hashes stay below one per cent of the state.
 _PATTERN = re.compile(rb"\x00[\x00-\x0f]", re.DOTALL)  # One place in 4,096.
 _WINDOW = 33  # Bytes that a match has read: two neighbouring hashes of 32.
@@ -47,39 +47,26 @@ def _rolling(data: bytes) -> bytes:
     return hashes
 
 
-def cuts(data: bytes, start: int = 0) -> list[int]:
-    """Where the chunks of `data[start:]` end; `start` must be a cut, or 0. The last is len(data)."""
+def cuts(data: bytes, start: int = 0, *, settled: int = 0) -> list[int]:
+    """Where the chunks of `data[start:]` end; `start` must be a cut, or 0.
+
+    `settled` says that there is no cut after `start` up to there: who appends knows.
+    """
     size = len(data)
-    if size - start <= CHUNK_BYTES_MIN:
-        return [size] if size > start else []
-    base = start
-    hashes = _rolling(data[base:])
+    low = max(start + CHUNK_BYTES_MIN, settled + 1)
+    base = low - _WINDOW
+    hashes = _rolling(data[base:]) if size >= low else b""
     ends = []
-    while size - start > CHUNK_BYTES_MIN:
-        low, high = start + CHUNK_BYTES_MIN, min(start + CHUNK_BYTES_MAX, size)
+    while size >= low:
+        high = min(start + CHUNK_BYTES_MAX, size)
         # A match at hash i has read data up to i + _WINDOW, where the cut is put.
         match = _PATTERN.search(hashes, low - base - _WINDOW, max(0, high - base - _WINDOW + 2))
         if match is not None:
             start = base + match.start() + _WINDOW
-        elif high < size:
+        elif high == start + CHUNK_BYTES_MAX:
             start = high
         else:
             break
         ends.append(start)
-    if not ends or ends[-1] != size:
-        ends.append(size)
+        low = start + CHUNK_BYTES_MIN
     return ends
-
-
-def shared_prefix(a: bytes, b: bytes) -> int:
-    """How many bytes `a` and `b` begin with in common: a few memory comparisons."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
-    while high - low > 1:  # a[:low] is shared, a[:high] is not.
-        middle = (low + high) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low

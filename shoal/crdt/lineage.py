@@ -18,7 +18,7 @@ Rows:
     C id₃₂                dot₂₄ hlc₈ wall_ms₈ and the record
     B branch              the heads, greatest (HLC, id) first: hlc₈ id₃₂ each, a move's 0x80 ∣ hlc₈ id₃₂ token₃₂
     M token₃₂             dot₂₄ hlc₈ wall_ms₈ id₃₂ branch: a move
-    D digest₃₂            a chunk
+    D digest₃₂            a chunk, or a node of the tree over a value's chunks
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def identify(record: Record) -> bytes:
     """The checkpoint's id. Recipes do not count, what they describe does."""
     channels = record.channels.items()
     # A tiny value stands for itself, any other by its hash; they are told apart.
-    contents = sorted([(name, recipe.hash, b"" if recipe.hash else recipe.header + recipe.inline) for name, recipe in channels])
+    contents = sorted([(name, recipe.hash, b"" if recipe.hash else recipe.header + recipe.tail) for name, recipe in channels])
     schema = record.schema, record.schema_version
     author = record.author, record.label
     return sha256(

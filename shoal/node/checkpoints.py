@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 
 from shoal.config import Config
@@ -12,7 +12,7 @@ from shoal.crdt.rows import Rows
 from shoal.errors import NotFound
 from shoal.node.facet import Checks, Readers, View, Writers
 from shoal.node.naming import hexed, unhex
-from shoal.node.shapes import ShapeCache, Spot, assemble
+from shoal.node.shapes import ShapeCache, Spot, completed, value_of
 from shoal.protocol import requests
 from shoal.protocol.requests import History, Load
 
@@ -28,19 +28,31 @@ class Checkpoints:
     def _load(self, view: View, request: Load) -> requests.Checkpoint:
         """
         Raises:
-            NotFound: no such checkpoint, or the branch has none.
+            NotFound: no such checkpoint or channel, or the branch has none.
             StoreCorrupt: a chunk is missing or does not match its hash.
         """
         rows = view.rows
         if request.checkpoint is not None:
-            return self._reply(rows, request, _found(rows, request.thread, unhex(request.checkpoint)), channels=True)
+            return self._loaded(rows, request, _found(rows, request.thread, unhex(request.checkpoint)))
         heads = lineage.heads(rows, request.branch)
         if not heads:
             raise NotFound(
                 f"thread {request.thread!r} of space {request.space!r} has no checkpoint on branch {request.branch!r}. "
                 "Save one first, or list the branches with heads()."
             )
-        return self._reply(rows, request, _found(rows, request.thread, heads[0].id), channels=True)
+        return self._loaded(rows, request, _found(rows, request.thread, heads[0].id))
+
+    def _loaded(self, rows: Rows, request: Load, found: lineage.Checkpoint) -> requests.Checkpoint:
+        # In the order in which they were saved.
+        there = found.record.channels
+        if request.channels is None:
+            return self._reply(rows, request, found, there)
+        if lacking := [name for name in request.channels if name not in there]:
+            raise NotFound(
+                f"checkpoint {found.id.hex()} has no channel {', '.join(map(repr, lacking))}; "
+                f"it has {', '.join(map(repr, there)) or 'none'}."
+            )
+        return self._reply(rows, request, found, [name for name in there if name in request.channels])
 
     def _history(self, view: View, request: History) -> requests.Checkpoints:
         """
@@ -53,11 +65,13 @@ class Checkpoints:
         for found in islice(_walk(view.rows, request), limit + 1):
             if len(items) == limit or size > self._config.page_bytes_max:
                 return requests.Checkpoints(items, more=True)
-            items.append(self._reply(view.rows, request, found, channels=request.channels))
+            items.append(self._reply(view.rows, request, found, found.record.channels if request.channels else ()))
             size += sum(map(len, items[-1].channels.values())) + len(items[-1].metadata) + 200
         return requests.Checkpoints(items, more=False)
 
-    def _reply(self, rows: Rows, request: Load | History, found: lineage.Checkpoint, *, channels: bool) -> requests.Checkpoint:
+    def _reply(
+        self, rows: Rows, request: Load | History, found: lineage.Checkpoint, names: Collection[str]
+    ) -> requests.Checkpoint:
         record = found.record
         by_id = isinstance(request, Load) and request.checkpoint is not None
         return requests.Checkpoint(
@@ -69,7 +83,7 @@ class Checkpoints:
             schema=record.schema,
             schema_version=record.schema_version,
             metadata=record.metadata,
-            channels=self._values(rows, Spot(request.space, request.thread, found.id), found) if channels else {},
+            channels=self._values(rows, Spot(request.space, request.thread, found.id), found, names),
             hashes={name: _shown_hash(recipe) for name, recipe in record.channels.items()},
             author=record.author,
             label=record.label,
@@ -77,18 +91,19 @@ class Checkpoints:
             seen=record.seen,
         )
 
-    def _values(self, rows: Rows, spot: Spot, found: lineage.Checkpoint) -> dict[str, bytes]:
-        shapes = self._cache.get(spot)
-        if shapes is None:
-            shapes = assemble(rows, found)
+    def _values(self, rows: Rows, spot: Spot, found: lineage.Checkpoint, names: Collection[str]) -> dict[str, bytes]:
+        if not names:
+            return {}
+        cached = self._cache.get(spot)
+        shapes = completed(rows, found, cached, names)
+        if shapes is not cached:
             self._cache.put(spot, shapes)
-        # In the order in which they were saved.
-        return {name: shapes[name].header + shapes[name].body for name in found.record.channels}
+        return {name: value_of(shapes[name]) for name in names}
 
 
 def _shown_hash(recipe: Recipe) -> str:
     # A tiny value stands for itself.
-    return (recipe.hash or recipe.header + recipe.inline).hex()
+    return (recipe.hash or recipe.header + recipe.tail).hex()
 
 
 def _walk(rows: Rows, request: History) -> Iterator[lineage.Checkpoint]:

@@ -9,11 +9,12 @@ Laws:
 
 from __future__ import annotations
 
+from collections import Counter
 from hashlib import sha256
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt import lineage
+from shoal.crdt import channel, lineage
 from shoal.crdt.rows import Rows
 from shoal.errors import HeadMoved, InvalidInput, NotFound, TooLarge
 from shoal.names import check_name, check_names
@@ -23,7 +24,7 @@ from shoal.node.checks import check_annotations, check_size
 from shoal.node.decision import Decision, Made
 from shoal.node.facet import Checks, Readers, Site, Writers
 from shoal.node.naming import hexed, unhex
-from shoal.node.shapes import ShapeCache, Spot
+from shoal.node.shapes import ShapeCache, Shapes, Spot
 from shoal.protocol.requests import NO_HEAD, Save, Saved
 
 
@@ -42,27 +43,27 @@ class Saves:
         for packed in request.channels.values():
             values.check(packed)
         values.check(request.metadata)
-        check_size(self._config, sum(map(len, request.channels.values())) + len(request.metadata), "a checkpoint")
+        size = sum(map(len, request.channels.values())) + len(request.metadata)
+        check_size(self._config, size + sum(map(len, request.appended.values())), "a checkpoint")
         check_annotations(self._config, request)
+        if request.delta or request.appended or request.removed:
+            _check_delta(request)
 
     def _save(self, site: Site, request: Save) -> Decision:
         """
         Raises:
             HeadMoved: `expect_head` is not the branch's only head, or the parent is none of them.
             NotFound: a parent is no checkpoint of this thread.
-            TooLarge: too many channels.
+            InvalidInput: it appends to what is no list, or removes what is not there.
+            TooLarge: too many channels, or with what is there already too many bytes.
         """
-        if len(request.channels) > self._config.channels_max:
-            raise TooLarge(
-                f"a checkpoint holds at most {self._config.channels_max} channels; this one has {len(request.channels)}. "
-                "Nothing was written."
-            )
         rows, stamp = site.rows, site.stamp
         before_heads = lineage.heads(rows, request.branch)
         parent = self._parent(rows, request, before_heads)
         merged = self._merged(rows, request, parent)
         before = None if parent is None else Spot(request.space, request.thread, parent)
         drafted = shapes.draft(rows, request, parent, None if before is None else self._cache.get(before))
+        self._check_whole(drafted.shapes)
         record = lineage.Record(
             parents=[*([] if parent is None else [parent]), *merged],
             branch=request.branch,
@@ -91,6 +92,15 @@ class Saves:
             wall_ms=stamp.wall_ms,
         )
         return Decision(reply, (Made(change, Attached(packed_record, drafted.chunks), id.hex()),))
+
+    def _check_whole(self, state: Shapes) -> None:
+        if len(state) > self._config.channels_max:
+            raise TooLarge(
+                f"a checkpoint holds at most {self._config.channels_max} channels; this one has {len(state)}. "
+                "Nothing was written."
+            )
+        # An append is small, and what it makes must still fit an answer.
+        check_size(self._config, sum([shape.size for shape in state.values()]), "a state")
 
     def _parent(self, rows: Rows, request: Save, heads: list[lineage.Head]) -> bytes | None:
         if request.expect_head is not None:
@@ -127,3 +137,19 @@ def _moved(request: Save, heads: list[lineage.Head], wanted: str) -> HeadMoved:
         "Nothing was written. Load the branch again and save on what you find, or ask for a fork.",
         heads=hexed(heads),
     )
+
+
+def _check_delta(request: Save) -> None:
+    if not request.delta:
+        raise InvalidInput("a whole state has nothing to append or to remove. Nothing was written. Send a change instead.")
+    check_names("channel", request.appended)
+    check_names("channel", request.removed)
+    for name, packed in request.appended.items():
+        values.check(packed)
+        if not channel.is_array(packed):
+            raise InvalidInput(f"what is appended to channel {name!r} must be a list of elements. Nothing was written.")
+    for name, times in Counter([*request.channels, *request.appended, *request.removed]).items():
+        if times > 1:
+            raise InvalidInput(
+                f"channel {name!r} is named {times} times: a change sets, appends to or removes a channel. Nothing was written."
+            )

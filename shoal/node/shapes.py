@@ -7,17 +7,17 @@ way to it holds.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256
-from itertools import accumulate
 from typing import NamedTuple
 
-from shoal.crdt import channel, lineage
-from shoal.crdt.channel import Recipe, Shape
+from shoal.crdt import channel, lineage, tree
+from shoal.crdt.channel import Pieces, Recipe, Shape
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, StoreCorrupt
 from shoal.protocol.requests import Save
+
+Shapes = Mapping[str, Shape]  # By channel: all of a checkpoint's, each as far as it is known.
 
 
 class Spot(NamedTuple):
@@ -31,31 +31,28 @@ class Spot(NamedTuple):
 class ShapeCache:
     """The last serialised form of live threads; oldest dropped first, bounded by bytes.
 
-    One memory comparison with it finds what a save shares with its parent.
+    A few memory comparisons with it find what a save shares with its parent.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._entries: OrderedDict[Spot, tuple[dict[str, Shape], int]] = OrderedDict()
+        self._entries: OrderedDict[Spot, tuple[Shapes, int]] = OrderedDict()
 
-    def get(self, spot: Spot) -> dict[str, Shape] | None:
+    def get(self, spot: Spot) -> Shapes | None:
         found = self._entries.get(spot)
         if found is None:
             return None
         self._entries.move_to_end(spot)
         return found[0]
 
-    def put(self, spot: Spot, shapes: dict[str, Shape], *, replacing: Spot | None = None) -> None:
+    def put(self, spot: Spot, shapes: Shapes, *, replacing: Spot | None = None) -> None:
         for stale in (spot, replacing):
             if stale is not None and (found := self._entries.pop(stale, None)) is not None:
                 self._bytes -= found[1]
-        size = 0
-        for shape in shapes.values():
-            # A digest and its end cost about 100 bytes as Python objects; a shape about 300.
-            size += len(shape.body) + 100 * len(shape.digests) + 300
-        self._entries[spot] = shapes, size
-        self._bytes += size
+        cost = sum([shape.cost_bytes for shape in shapes.values()])
+        self._entries[spot] = shapes, cost
+        self._bytes += cost
         while self._bytes > self._bytes_max and self._entries:
             self._bytes -= self._entries.popitem(last=False)[1][1]
 
@@ -64,63 +61,148 @@ class Drafted(NamedTuple):
     """A state, described against its parent's."""
 
     recipes: dict[str, Recipe]
-    chunks: dict[bytes, bytes]  # New ones, by digest.
+    chunks: dict[bytes, bytes]  # New ones, and new nodes over them, by digest.
     shapes: dict[str, Shape]
 
 
-def draft(rows: Rows, request: Save, parent: bytes | None, base: dict[str, Shape] | None) -> Drafted:
-    """Describe the state that a request saves on `parent`, whose shapes are `base`, if they are at hand."""
-    if request.delta or request.appended or request.removed:
-        raise InvalidInput("this node does not take changes of a state yet. Nothing was written. Save the whole state.")
+def draft(rows: Rows, request: Save, parent: bytes | None, cached: Shapes | None) -> Drafted:
+    """Describe the state that a request saves on `parent`, whose shapes are `cached`, if they are at hand.
+
+    Raises:
+        InvalidInput: it appends to what is no list, or removes what is not there.
+        StoreCorrupt: what it appends to cannot be read.
+    """
+    reader = Reader(rows)
+    base = cached if cached is not None else {} if parent is None else reader.sketches(parent)
     drafted = Drafted({}, {}, {})
+    if request.delta:
+        _draft_kept(drafted, request, base, parent or b"")
     for name, packed in request.channels.items():
-        made = channel.draft(packed, base.get(name) if base is not None else None, parent or b"")
-        drafted.recipes[name], drafted.shapes[name] = made.recipe, made.shape
-        # What a live thread adds is new but by chance; only a cold one may be saying it all again.
-        if made.chunks:
-            drafted.chunks.update(made.chunks if base is not None else _missing(rows, made.chunks))
+        shape = base.get(name)
+        if shape is not None and shape.outline is None:
+            shape = reader.outlined(parent or b"", name, shape)
+        _take(drafted, rows, name, channel.draft(packed, shape, parent or b""), shape)
+    for name, elements in request.appended.items():
+        shape = base.get(name)
+        if shape is not None and shape.outline is None:
+            shape = reader.outlined(parent or b"", name, shape)
+            if shape is None:
+                raise _corrupt(parent or b"", name, "a checkpoint that it builds on is missing")
+        made = channel.draft(elements) if shape is None else channel.extend(elements, shape, parent or b"")
+        if made is None:
+            raise InvalidInput(f"channel {name!r} is no list to append to. Nothing was written. Update it as a whole.")
+        _take(drafted, rows, name, made, shape)
     return drafted
 
 
-def assemble(rows: Rows, found: lineage.Checkpoint) -> dict[str, Shape]:
-    """Put a checkpoint's values together from its chunks, each checked against its hash.
+def _draft_kept(drafted: Drafted, request: Save, base: Shapes, parent: bytes) -> None:
+    """The channels that a change leaves as they are; those that it changes keep their places."""
+    for name in request.removed:
+        if name not in base:
+            raise InvalidInput(
+                f"there is no channel {name!r} to remove; there are {', '.join(map(repr, base)) or 'none'}. "
+                "Nothing was written."
+            )
+    for name, shape in base.items():
+        if name not in request.removed:
+            made = channel.point(shape, parent)
+            drafted.recipes[name], drafted.shapes[name] = made.recipe, made.shape
+
+
+def _take(drafted: Drafted, rows: Rows, name: str, made: channel.Draft, base: Shape | None) -> None:
+    drafted.recipes[name], drafted.shapes[name] = made.recipe, made.shape
+    if made.rows:
+        # What a live thread adds is new but by chance; only a cold one may be saying it all again.
+        live = base is not None and base.pieces is not None
+        drafted.chunks.update(made.rows if live else _missing(rows, made.rows))
+
+
+def sketches(record: lineage.Record) -> dict[str, Shape]:
+    """What a record alone tells of its channels."""
+    return {name: channel.sketch(recipe) for name, recipe in record.channels.items()}
+
+
+def completed(rows: Rows, found: lineage.Checkpoint, shapes: Shapes | None, names: Collection[str]) -> Shapes:
+    """A checkpoint's shapes, with all that there is to know of the channels `names`.
+
+    They are put together from their chunks, each checked against its hash; `shapes` is what is at hand.
 
     Raises:
         StoreCorrupt: a chunk or a checkpoint it is described against is missing, or a hash does not hold.
     """
-    records: dict[bytes, Mapping[str, Recipe]] = {}
+    if shapes is not None and all(shapes[name].pieces is not None for name in names):
+        return shapes
+    reader = Reader(rows)
+    known = sketches(found.record) if shapes is None else dict(shapes)
+    for name in names:
+        if shapes is None or known[name].pieces is None:
+            known[name] = _assembled(reader, found, name, known[name])
+    return known
 
-    def of_base(name: str, id: bytes) -> Recipe | None:
-        if id not in records:
-            older = lineage.checkpoint(rows, id)
-            records[id] = {} if older is None else older.record.channels
-        return records[id].get(name)
 
-    return {name: _shape(rows, found, name, partial(of_base, name)) for name in found.record.channels}
+def value_of(shape: Shape) -> bytes:
+    """The packed value of a shape of which everything is known."""
+    assert shape.outline is not None
+    assert shape.pieces is not None
+    return b"".join([shape.header, *shape.pieces.chunks, shape.outline.tail])
 
 
-def _shape(rows: Rows, found: lineage.Checkpoint, name: str, of_base: Callable[[bytes], Recipe | None]) -> Shape:
+class Reader:
+    """Reads one thread's records, each once."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self._records: dict[bytes, lineage.Record | None] = {}
+
+    def record(self, id: bytes) -> lineage.Record | None:
+        if id not in self._records:
+            found = lineage.checkpoint(self.rows, id)
+            self._records[id] = None if found is None else found.record
+        return self._records[id]
+
+    def recipes(self, name: str) -> Callable[[bytes], Recipe | None]:
+        """One channel's recipe by checkpoint id."""
+
+        def of(id: bytes) -> Recipe | None:
+            record = self.record(id)
+            return None if record is None else record.channels.get(name)
+
+        return of
+
+    def sketches(self, id: bytes) -> dict[str, Shape]:
+        record = self.record(id)
+        return {} if record is None else sketches(record)
+
+    def outlined(self, id: bytes, name: str, shape: Shape) -> Shape | None:
+        """The shape of a channel of checkpoint `id` with its outline; None if that cannot be read."""
+        recipes = self.recipes(name)
+        recipe = recipes(shape.home or id)
+        outline = None if recipe is None else channel.outline_of(recipe, recipes)
+        if outline is None or channel.hash_of(shape.header, *outline) != shape.hash:
+            return None
+        return shape._replace(outline=outline, pieces=None if outline.tops else channel.NO_PIECES)
+
+
+def _assembled(reader: Reader, found: lineage.Checkpoint, name: str, shape: Shape) -> Shape:
     recipe = found.record.channels[name]
-    digests = channel.digests_of(recipe, of_base)
-    if digests is None:
-        raise _corrupt(found, name, "a checkpoint that it builds on is missing")
-    pieces = [_chunk(rows, found, name, digest) for digest in digests]
-    body = b"".join(pieces) if pieces else channel.inline_of(recipe, of_base)
-    if body is None:
-        raise _corrupt(found, name, "the checkpoint that has its value is missing")
-    ends = list(accumulate(map(len, pieces)))
-    if channel.hash_of(recipe.header, body, digests) != recipe.hash:
-        raise _corrupt(found, name, "its hash does not hold")
-    # A recipe that only points at another checkpoint's adds nothing to the chain.
-    points = bool(recipe.base) and not recipe.chunks
-    home, depth = (recipe.base, recipe.depth - 1) if points else (b"", recipe.depth)
-    return Shape(recipe.hash, recipe.header, body, ends, digests, home, depth)
+    outline = channel.outline_of(recipe, reader.recipes(name))
+    if outline is None:
+        raise _corrupt(found.id, name, "a checkpoint that it builds on is missing")
+
+    def chunk(digest: bytes) -> bytes:
+        return _chunk(reader.rows, found, name, digest)
+
+    digests = list(tree.leaves(outline.tops, chunk))
+    whole = shape._replace(outline=outline, pieces=Pieces([chunk(digest) for digest in digests], digests))
+    if channel.hash_of(recipe.header, *outline) != recipe.hash or len(value_of(whole)) != recipe.size:
+        raise _corrupt(found.id, name, "its hash does not hold")
+    return whole
 
 
 def _chunk(rows: Rows, found: lineage.Checkpoint, name: str, digest: bytes) -> bytes:
     piece = lineage.chunk(rows, digest)
     if piece is None or sha256(piece).digest() != digest:
-        raise _corrupt(found, name, f"chunk {digest.hex()} is {'missing' if piece is None else 'damaged'}")
+        raise _corrupt(found.id, name, f"chunk {digest.hex()} is {'missing' if piece is None else 'damaged'}")
     return piece
 
 
@@ -128,8 +210,8 @@ def _missing(rows: Rows, chunks: dict[bytes, bytes]) -> dict[bytes, bytes]:
     return {digest: piece for digest, piece in chunks.items() if lineage.chunk(rows, digest) is None}
 
 
-def _corrupt(found: lineage.Checkpoint, name: str, why: str) -> StoreCorrupt:
+def _corrupt(id: bytes, name: str, why: str) -> StoreCorrupt:
     return StoreCorrupt(
-        f"channel {name!r} of checkpoint {found.id.hex()} cannot be read: {why}. "
+        f"channel {name!r} of checkpoint {id.hex()} cannot be read: {why}. "
         "Other checkpoints are not affected; run `shoal verify` to list all damage."
     )

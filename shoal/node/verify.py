@@ -13,7 +13,7 @@ Verifying reads, and changes nothing. Memory is needed for one partition's rows,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from shoal.cluster import operation
 from shoal.cluster.operation import NO_TIP, Tip
 from shoal.cluster.partition import PARTITIONS
 from shoal.config import Config
-from shoal.crdt import channel, document, lineage
+from shoal.crdt import channel, document, lineage, tree
 from shoal.crdt.document import LiveDocument
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
@@ -229,6 +229,7 @@ def _check_thread(storage: Storage, place: _Place, rows: dict[bytes, bytes], rep
         for row in rows
         if row.startswith(lineage.CHECKPOINT) and (found := lineage.checkpoint(object_rows, row[1:])) is not None
     }
+    chunks = _Chunks(rows)
     for id, record in recipes.items():
         report.checkpoints += 1
         if lineage.identify(record) != id:
@@ -238,11 +239,45 @@ def _check_thread(storage: Storage, place: _Place, rows: dict[bytes, bytes], rep
             def of_base(base: bytes, name: str = name) -> channel.Recipe | None:
                 return recipes[base].channels.get(name) if base in recipes else None
 
-            digests, inline = channel.digests_of(recipe, of_base), channel.inline_of(recipe, of_base)
-            if digests is None or inline is None or any(lineage.CHUNK + digest not in rows for digest in digests):
+            outline = channel.outline_of(recipe, of_base)
+            size = None if outline is None else chunks.size(outline.tops)
+            if outline is None or size is None:
                 report.problem(f"{_text(place)}: channel {name!r} of checkpoint {id.hex()} misses chunks")
-            elif channel.hash_of(recipe.header, inline, digests) != recipe.hash:
+            elif (
+                channel.hash_of(recipe.header, *outline) != recipe.hash
+                or len(recipe.header) + size + len(outline.tail) != recipe.size
+            ):
                 report.problem(f"{_text(place)}: channel {name!r} of checkpoint {id.hex()} does not match its hash")
+
+
+class _Chunks:
+    """How many bytes there are below the tops of a tree. Each node is looked at once: the trees share them."""
+
+    def __init__(self, rows: dict[bytes, bytes]) -> None:
+        self._rows = rows
+        self._sizes: dict[tuple[bytes, int], int | None] = {}
+
+    def size(self, tops: tree.Tops) -> int | None:
+        """None if a chunk or a node is missing."""
+        return _sum(self._below(digest, height) for height, level in enumerate(tops) for digest in level)
+
+    def _below(self, digest: bytes, height: int) -> int | None:
+        if (digest, height) not in self._sizes:
+            stored = self._rows.get(lineage.CHUNK + digest)
+            if stored is None or height == 0:
+                self._sizes[digest, height] = None if stored is None else len(stored)
+            else:
+                self._sizes[digest, height] = _sum(self._below(child, height - 1) for child in tree.children(stored))
+        return self._sizes[digest, height]
+
+
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    total = 0
+    for size in sizes:
+        if size is None:
+            return None
+        total += size
+    return total
 
 
 def _check_document(storage: Storage, place: _Place, config: Config) -> None:

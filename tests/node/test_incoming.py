@@ -176,8 +176,8 @@ async def test_a_record_that_describes_its_values_wrongly_is_refused() -> None:
         [beside] = attached.unpack(second.attached)
         record = msgspec.msgpack.decode(beside.content)
         recipe = record[6]["log"]
-        assert recipe[4] > 1, "it keeps chunks of the checkpoint before"
-        recipe[4] -= 1
+        assert recipe[5] is True, "it keeps the tail of the checkpoint before"
+        recipe[5] = False
         bad = attached.pack([Attached(msgspec.msgpack.encode(record), beside.chunks)])
         [trouble] = await take(fleet["b"], [msgspec.structs.replace(second, attached=bad)])
         assert "does not match its hash" in trouble.message
@@ -193,11 +193,12 @@ async def test_the_record_of_the_other_operation_that_saved_an_id_is_as_good() -
         await fleet.converged()
         for name in "ab":
             await fleet.isolate(name)
-        grown = requests.Save("crew", "t", {"log": b"\xdd\x00\x00#)" + b"".join([*log, b"\xa4last"])}, parent=saved.id)
+        changed = [*log[:8000], b"\xa4edit", *log[8001:]]  # Only who has the old value at hand knows how much is as it was.
+        edited = requests.Save("crew", "t", {"log": b"\xdd\x00\x00#(" + b"".join(changed)}, parent=saved.id)
         partition = partition_of("crew", "t")
         twice = []
         for name in "ab":
-            twice += await issued_by(fleet[name], [fleet[name].node.session().call(grown, key="key")])
+            twice += await issued_by(fleet[name], [fleet[name].node.session().call(edited, key="key")])
         assert twice[0].attached != twice[1].attached
         least, other = sorted(twice, key=lambda shipment: shipment.dot)
         holder = "a" if twice[0] is other else "b"

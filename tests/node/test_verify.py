@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +24,7 @@ from shoal.testing.environment import SimulatedEnvironment
 from tests.node.conftest import Bench, Opener
 
 CONFIG = Config(document_snapshot_updates=2)
-LARGE = [f"message {n} " * 60 for n in range(60)]  # Past what is kept inline, in several chunks.
+LARGE = [Random(n).randbytes(350).hex() for n in range(60)]  # Several chunks, and a tail.
 
 
 async def fill(bench: Bench, turn: int) -> None:

@@ -26,7 +26,7 @@ def _checked_record(rows: Rows, change: lineage.Save, attached: Attached) -> lin
     record = lineage.decode_record(attached.content)
     if lineage.identify(record) != change.id:
         raise BadOperation("its checkpoint does not match its id", reason="content")
-    named = {digest for recipe in record.channels.values() for digest in recipe.chunks}
+    named = {digest for recipe in record.channels.values() for digest in recipe.added + recipe.nodes}
     for digest in sorted(attached.chunks.keys() - named):
         raise BadOperation(f"chunk {digest.hex()} came with it, and its checkpoint names no such chunk", reason="content")
     for digest in sorted(named - attached.chunks.keys()):
@@ -69,7 +69,7 @@ def _record_of(rows: Rows, stamp: Stamp, change: lineage.Save) -> Attached:
             raise StoreCorrupt(f"checkpoint {change.id.hex()} is damaged. Run `shoal verify`.") from None
     chunks: dict[bytes, bytes] = {}
     for recipe in found.record.channels.values():
-        for digest in recipe.chunks:
+        for digest in recipe.added + recipe.nodes:
             piece = lineage.chunk(rows, digest)
             if piece is None:
                 raise StoreCorrupt(f"chunk {digest.hex()} of checkpoint {change.id.hex()} is missing. Run `shoal verify`.")

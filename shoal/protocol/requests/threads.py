@@ -80,6 +80,7 @@ class Load(Read, array_like=True, frozen=True, tag="load"):
     thread: str
     checkpoint: str | None = None
     branch: str = "main"
+    channels: list[str] | None = None  # Only these; None: all.
 
 
 class Checkpoint(Reply, array_like=True, frozen=True, tag="checkpoint"):
