@@ -83,5 +83,10 @@ def _legal(kind: str, name: object, bytes_max: int) -> str:
     return name
 
 
+def is_colocated(space: str) -> bool:
+    """Whether all objects of a space share one partition: its whole name is in braces, as `{crew}`."""
+    return len(space) > 2 and space.startswith("{") and space.endswith("}")
+
+
 def _no_string(kind: str, name: object) -> InvalidName:
     return InvalidName(f"a {kind} name must be a string, not {type(name).__name__}. Nothing was written.")

@@ -11,7 +11,7 @@ from shoal.client.document import Document
 from shoal.client.scalars import Counter, Register
 from shoal.client.thread import Thread
 from shoal.errors import InvalidInput
-from shoal.names import check_name
+from shoal.names import check_name, is_colocated
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Durability, ObjectKind
@@ -52,11 +52,24 @@ class Store:
         """
         self._connection.session.bookmark.join(Bookmark.parse(bookmark))
 
-    def space(self, name: str) -> Space:
-        """
+    def space(self, name: str, *, colocated: bool | None = None) -> Space:
+        """A space. A colocated one has all its objects in one partition, so that any of them can be in one batch.
+
+        Its name says so: `space("crew", colocated=True)` is the space `{crew}`, whoever
+        opens it and however. It suits a small crew; a partition is the unit that is replicated.
+
         Raises:
             InvalidName: `name` is not legal.
+            InvalidInput: `colocated=False`, and the name says otherwise.
         """
+        check_name("space", name)
+        if colocated and not is_colocated(name):
+            name = f"{{{name}}}"
+        elif colocated is False and is_colocated(name):
+            raise InvalidInput(
+                f"space {name!r} is colocated: its name is all in braces. Nothing was written. "
+                f"Open {name[1:-1]!r}, which is another space, or leave `colocated` out."
+            )
         return Space(self._connection, name)
 
     async def spaces(self) -> AsyncIterator[str]:
@@ -124,7 +137,7 @@ class Space:
         )
 
     def batch(self, *, key: str | None = None, durability: Durability | None = None) -> Batch:
-        """Collect writes to objects that share a `{tag}`, and commit them as one."""
+        """Collect writes to objects that share a `{tag}`, or to any of a colocated space, and commit them as one."""
         return Batch(self._connection, self.name, key=key, durability=durability)
 
     async def watch(self, *, kind: ObjectKind | None = None, prefix: str = "") -> AsyncGenerator[requests.Change, None]:

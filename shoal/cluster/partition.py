@@ -4,12 +4,18 @@ Law: the partition is a function of the space and of the name's tag alone, for
 ever; moving an object would lose it. The tag is Redis Cluster's: what stands
 between the first `{` and the first `}` after it, if that is not empty; else
 the whole name.
+
+A space whose whole name stands in braces, as `{crew}`, is colocated: all its
+objects share one partition, so that any of them can be in one batch. The name
+says it, so no node and no client can be of another opinion.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import sha256
+
+from shoal.names import is_colocated
 
 PARTITIONS = 1024
 
@@ -28,5 +34,6 @@ def tag_of(name: str) -> str:
 def partition_of(space: str, name: str) -> int:
     """0 to 1023. The space is length-prefixed, so that ("a", "bc") and ("ab", "c") are independent."""
     encoded = space.encode()
-    digest = sha256(len(encoded).to_bytes(2, "big") + encoded + tag_of(name).encode()).digest()
+    tag = "" if is_colocated(space) else tag_of(name)
+    digest = sha256(len(encoded).to_bytes(2, "big") + encoded + tag.encode()).digest()
     return int.from_bytes(digest[:8], "big") % PARTITIONS

@@ -71,6 +71,8 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
     label: str = ""
     setting: bytes = b""  # Packed map: what the author ran with.
     seen: bytes = b""  # Packed bookmark: what the author had read.
+    readable_from: int = 0  # Of its schema; 0: its own version.
+    secret: list[str] = []  # JSON pointers to what must not be shown.
 
 
 class Head(NamedTuple):
@@ -111,7 +113,7 @@ def identify(record: Record) -> bytes:
     channels = record.channels.items()
     # A tiny value stands for itself, any other by its hash; they are told apart.
     contents = sorted([(name, recipe.hash, b"" if recipe.hash else recipe.header + recipe.tail) for name, recipe in channels])
-    schema = record.schema, record.schema_version
+    schema = record.schema, record.schema_version, record.readable_from, record.secret
     author = record.author, record.label
     return sha256(
         _encoder.encode((record.parents, record.branch, schema, record.metadata, record.nonce, contents, author))

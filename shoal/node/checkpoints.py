@@ -89,6 +89,8 @@ class Checkpoints:
             label=record.label,
             setting=record.setting,
             seen=record.seen,
+            readable_from=record.readable_from,
+            secret=record.secret,
         )
 
     def _values(self, rows: Rows, spot: Spot, found: lineage.Checkpoint, names: Collection[str]) -> dict[str, bytes]:

@@ -252,7 +252,8 @@ class Database:
                 raise SpansPartitions(
                     f"a batch must stay in one partition: {first.kind.label} {first.name!r} and {other.kind.label} "
                     f"{other.name!r} do not. Nothing was written. Give their names a common tag, as in "
-                    "'{crew-7}/planner' and '{crew-7}/tokens', and use one space."
+                    "'{crew-7}/planner' and '{crew-7}/tokens', and use one space; or put a small crew into a colocated space, "
+                    "as '{crew}' or space('crew', colocated=True), where all objects share one partition."
                 )
         return partition
 

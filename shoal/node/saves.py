@@ -76,6 +76,8 @@ class Saves:
             label=request.label,
             setting=request.setting,
             seen=request.seen,
+            readable_from=request.readable_from,
+            secret=request.secret,
         )
         id = lineage.identify(record)
         packed_record = lineage.encode_record(record)

@@ -170,7 +170,8 @@ class _Level:
         entry = registry.entry_of(cls)
         if entry is None:
             raise TypeError(f"{registry.default_name(cls)} is not registered")
-        return msgpack.ExtType(OBJECT_CODE, self._inner().pack([entry.name, entry.pack(value)]))
+        stored = [entry.name, entry.pack(value)] if entry.version == 1 else [entry.name, entry.pack(value), entry.version]
+        return msgpack.ExtType(OBJECT_CODE, self._inner().pack(stored))
 
     def pack_sorted(self, items: Iterable[Any]) -> bytes:
         """An array of `items` in the order of their bytes."""
@@ -180,8 +181,8 @@ class _Level:
     def _load(self, code: int, packed: bytes) -> Any:
         plain = self._inner().unpack(packed)
         if code == OBJECT_CODE:
-            name, packed_object = plain
-            return registry.entry_named(name).unpack(packed_object)
+            name, packed_object, *version = plain
+            return registry.entry_named(name).rebuild(packed_object, *(version or [1]))
         load = _LOADERS.get(code)
         if load is None:
             raise InvalidValue(

@@ -26,7 +26,7 @@ class Form(NamedTuple):
     load: Callable[[Any], Any]
 
 
-OBJECT_CODE = 1  # [registered name, what its `pack` returned]
+OBJECT_CODE = 1  # [registered name, what its `pack` returned], and the version of its class unless it is 1
 SET_CODE = 3
 FROZENSET_CODE = 4
 

@@ -1,15 +1,19 @@
 """The classes that this process is willing to write and to rebuild, by name.
 
-Law: a stored name leads to a class only through an entry that the program made.
-Nothing is imported, and a class that is not here does not exist for `decode`.
+Laws:
+- A stored name leads to a class only through an entry that the program made.
+  Nothing is imported, and a class that is not here does not exist for `decode`.
+- What is stored says the version of its class, unless that is 1. An older one is
+  brought up step by step before it is rebuilt; a newer one is refused.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, overload
 
 import msgspec
@@ -21,11 +25,41 @@ Pack = Callable[[Any], Any]
 Unpack = Callable[[Any], Any]
 
 
+Upgrade = Mapping[int, Callable[[Any], Any]]
+"""Version → what makes of its stored form the next version's."""
+
+
 class Entry(NamedTuple):
     name: str
     cls: type
     pack: Pack
     unpack: Unpack
+    version: int = 1
+    upgrade: Upgrade = MappingProxyType({})
+
+    def rebuild(self, plain: Any, version: object) -> Any:
+        """The instance that was stored as `plain` by `version` of the class.
+
+        Raises:
+            InvalidValue: the version is newer than this process's, or no step leads up from it.
+        """
+        if type(version) is not int or version < 1:
+            raise InvalidValue(
+                f"the value holds an object of class {self.name!r} with version {str(version)[:40]!r}, which is none."
+            )
+        if version > self.version:
+            raise InvalidValue(
+                f"the value holds version {version} of class {self.name!r}; this process has version {self.version}. "
+                "Nothing is lost; read it with a newer process."
+            )
+        for step in range(version, self.version):
+            if step not in self.upgrade:
+                raise InvalidValue(
+                    f"the value holds version {step} of class {self.name!r}, and nothing upgrades it: register it with "
+                    f"version={self.version}, upgrade={{{step}: …}}."
+                )
+            plain = self.upgrade[step](plain)
+        return self.unpack(plain)
 
 
 _by_name: dict[str, Entry] = {}
@@ -34,17 +68,37 @@ _by_class: dict[type, Entry] = {}
 
 @overload
 def register(
-    cls: type[T], name: str | None = None, *, pack: Callable[[T], Any] | None = None, unpack: Unpack | None = None
+    cls: type[T],
+    name: str | None = None,
+    *,
+    pack: Callable[[T], Any] | None = None,
+    unpack: Unpack | None = None,
+    version: int = 1,
+    upgrade: Upgrade | None = None,
 ) -> type[T]: ...
 
 
 @overload
 def register(
-    cls: None = None, name: str | None = None, *, pack: Pack | None = None, unpack: Unpack | None = None
+    cls: None = None,
+    name: str | None = None,
+    *,
+    pack: Pack | None = None,
+    unpack: Unpack | None = None,
+    version: int = 1,
+    upgrade: Upgrade | None = None,
 ) -> Callable[[type[T]], type[T]]: ...
 
 
-def register(cls: Any = None, name: str | None = None, *, pack: Pack | None = None, unpack: Unpack | None = None) -> Any:
+def register(
+    cls: Any = None,
+    name: str | None = None,
+    *,
+    pack: Pack | None = None,
+    unpack: Unpack | None = None,
+    version: int = 1,
+    upgrade: Upgrade | None = None,
+) -> Any:
     """Let values hold instances of `cls`; returns `cls`, or without it a decorator.
 
     Dataclasses, pydantic models, msgspec Structs, enums and named tuples need
@@ -56,12 +110,17 @@ def register(cls: Any = None, name: str | None = None, *, pack: Pack | None = No
     survives moving the class. A class may be registered under further names:
     values are written under its first, and read under all.
 
+    `version` is stored with each instance. Where it is raised, `upgrade` says how the
+    stored form of an older version becomes the next one's: `{1: f, 2: g}`.
+
     Raises:
-        InvalidValue: the name belongs to another class; or `cls` needs `pack` and `unpack`.
+        InvalidValue: the name belongs to another class; or `cls` needs `pack` and `unpack`;
+            or the steps of `upgrade` do not lead to `version` without a gap.
     """
     if cls is None:
-        return lambda decorated: register(decorated, name, pack=pack, unpack=unpack)
-    entry = Entry(name or default_name(cls), cls, *_conversions(cls, pack, unpack))
+        return lambda decorated: register(decorated, name, pack=pack, unpack=unpack, version=version, upgrade=upgrade)
+    entry = Entry(name or default_name(cls), cls, *_conversions(cls, pack, unpack), version, dict(upgrade or {}))
+    _check_steps(entry)
     known = _by_name.get(entry.name)
     if known is not None and known.cls is not cls:
         raise InvalidValue(
@@ -102,6 +161,17 @@ def registering_line(cls: type) -> str:
     """The one line of code that would register `cls`."""
     suffix = "" if _standard_conversions(cls) else ", pack=…, unpack=…"
     return f"shoal.values.register({default_name(cls)}{suffix})"
+
+
+def _check_steps(entry: Entry) -> None:
+    steps = sorted(entry.upgrade)
+    if type(entry.version) is not int or entry.version < 1:
+        raise InvalidValue(f"a class's version is an integer from 1; got {entry.version!r}. Nothing was registered.")
+    if steps and (steps != list(range(steps[0], entry.version)) or steps[0] < 1):
+        raise InvalidValue(
+            f"version {entry.version} of {entry.name!r} needs one upgrade for each version from its oldest one to "
+            f"{entry.version - 1}; got them for {steps}. Nothing was registered."
+        )
 
 
 def _conversions(cls: type, pack: Pack | None, unpack: Unpack | None) -> tuple[Pack, Unpack]:

@@ -11,7 +11,7 @@ as a NaN, without its payload bits).
     list                                 an array
     dict with string keys                an object, unless it has a key "$type"
     any other dict                       {"$type": "dict", "value": [[key, value], …]}
-    a registered class                   {"$type": "object", "class": name, "value": …}
+    a registered class                   {"$type": "object", "class": name, "value": …}, and "version" unless it is 1
     every other form                     {"$type": its tag, "value": …}: "datetime", "tuple", "decimal", …
 
 A JSON object with the key "$type" is always a tag; data that has such a key of
@@ -107,7 +107,8 @@ def _extension_to_json(value: Any, depth: int) -> Any:
     entry = registry.entry_of(cls)
     if entry is None:  # msgpack's own extension values are encoded as they are, and mean nothing here.
         raise InvalidValue(f"a {registry.default_name(cls)} has no JSON form.")
-    return {"$type": "object", "class": entry.name, "value": _to_json(entry.pack(value), depth - 1)}
+    shown = {"$type": "object", "class": entry.name, "value": _to_json(entry.pack(value), depth - 1)}
+    return shown if entry.version == 1 else {**shown, "version": entry.version}
 
 
 def _from_json(tree: Any, depth: int) -> Any:
@@ -124,7 +125,8 @@ def _from_json(tree: Any, depth: int) -> Any:
 
 def _untag(tree: dict[str, Any], depth: int) -> Any:
     tag = tree["$type"]
-    if tree.keys() != ({"$type", "value", "class"} if tag == "object" else {"$type", "value"}):
+    keys = tree.keys() - {"version"} if tag == "object" else tree.keys()
+    if keys != ({"$type", "value", "class"} if tag == "object" else {"$type", "value"}):
         raise InvalidValue(
             f'a JSON object with the key "$type" must be a tagged value; this one has the keys {sorted(tree)}. '
             'Data with such a key is written as {"$type": "dict", "value": [[key, value], …]}. Nothing was written.'
@@ -135,7 +137,7 @@ def _untag(tree: dict[str, Any], depth: int) -> Any:
     if tag == "dict":
         return dict(plain)
     if tag == "object":
-        return registry.entry_named(tree["class"]).unpack(plain)
+        return registry.entry_named(tree["class"]).rebuild(plain, tree.get("version", 1))
     if type(tag) is not str or tag not in _FORMS_BY_TAG:
         raise InvalidValue(f'the JSON tag "$type": {str(tag)[:80]!r} is unknown. Nothing was written.')
     return _FORMS_BY_TAG[tag].load(plain)

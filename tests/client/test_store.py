@@ -15,7 +15,7 @@ import shoal
 from shoal.client.events import Event
 from shoal.client.store import Space, Store
 from shoal.config import Config
-from shoal.errors import HeadMoved, InvalidInput, InvalidName, InvalidValue, NotFound, ShuttingDown
+from shoal.errors import HeadMoved, InvalidInput, InvalidName, InvalidValue, NotFound, ShuttingDown, SpansPartitions
 from shoal.protocol.requests import Change
 
 PATIENCE_S = 20
@@ -338,3 +338,31 @@ async def test_status_tells_what_this_opening_did(store: Store, space: Space) ->
     after = await store.status()
     assert (after.node, after.operations, after.spaces) == (before.node, 1, 1)
     assert len(after.origin) == 32
+
+
+async def test_a_colocated_space_takes_any_of_its_objects_in_one_batch(store: Store) -> None:
+    crew = store.space("crew", colocated=True)
+    async with crew.batch() as batch:
+        batch.thread("planner").save({"step": 1})
+        batch.counter("tokens").add(512)
+        batch.register("goal").set("ship")
+    assert crew.name == "{crew}"
+    assert (await store.space("{crew}").thread("planner").load()).state == {"step": 1}
+    assert await crew.counter("tokens").value() == 512
+    assert await store.space("crew").counter("tokens").value() == 0
+
+
+async def test_a_space_is_not_opened_against_what_its_name_says(store: Store) -> None:
+    with pytest.raises(InvalidInput, match="is colocated"):
+        store.space("{crew}", colocated=False)
+    assert store.space("{crew}", colocated=True).name == "{crew}"
+    assert store.space("crew", colocated=False).name == "crew"
+
+
+async def test_a_batch_over_partitions_explains_tags_and_colocated_spaces(store: Store) -> None:
+    batch = store.space("crew").batch()
+    batch.counter("a").add(1)
+    batch.counter("b").add(1)
+    with pytest.raises(SpansPartitions, match=r"\{crew-7\}/planner.*colocated=True"):
+        await batch.commit()
+    assert await store.space("crew").counter("a").value() == 0

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.cluster.partition import PARTITIONS, partition_of, tag_of
+from shoal.names import is_colocated
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,19 @@ def test_names_with_one_tag_live_together() -> None:
 )
 def test_partitions_never_move(space: str, name: str, partition: int) -> None:
     assert partition_of(space, name) == partition
+
+
+@given(st.text(), st.text(min_size=1), st.text(min_size=1))
+def test_a_colocated_space_has_one_partition(crew: str, name: str, other: str) -> None:
+    space = f"{{{crew}x}}"
+    assert is_colocated(space)
+    assert partition_of(space, name) == partition_of(space, other)
+
+
+@pytest.mark.parametrize("space", ["crew", "{}", "{crew", "crew}", "{crew}/a", "a{crew}"])
+def test_only_a_name_that_is_all_in_braces_is_colocated(space: str) -> None:
+    assert not is_colocated(space)
+    assert len({partition_of(space, f"agent-{n}") for n in range(50)}) > 1
 
 
 @given(st.text(min_size=1), st.text(min_size=1))

@@ -14,6 +14,7 @@ import pytest
 
 from shoal import values
 from shoal.errors import InvalidValue
+from shoal.values import registry
 
 
 @values.register
@@ -182,3 +183,50 @@ def test_a_subclass_is_not_covered_by_its_base() -> None:
 
     with pytest.raises(InvalidValue, match=r"Special, which is not registered"):
         values.encode(Special([]))
+
+
+def _versioned(version: int, upgrade: Any = None) -> type:
+    cls = dataclasses.make_dataclass("Ticket", [("subject", str), ("priority", int, 0)])
+    return values.register(cls, f"ticket-{id(cls)}", version=version, upgrade=upgrade)
+
+
+def _stored(cls: type, form: Any, *version: int) -> bytes:
+    entry = registry.entry_of(cls)
+    assert entry is not None
+    packed: bytes = msgpack.packb(msgpack.ExtType(1, msgpack.packb([entry.name, form, *version])))
+    return packed
+
+
+def test_an_old_version_is_brought_up_step_by_step() -> None:
+    Ticket = _versioned(3, {1: lambda form: {"subject": form["title"]}, 2: lambda form: {**form, "priority": 5}})
+    assert values.decode(_stored(Ticket, {"title": "late"})) == Ticket("late", 5)
+    assert values.decode(_stored(Ticket, {"subject": "late"}, 2)) == Ticket("late", 5)
+    assert values.decode(_stored(Ticket, {"subject": "late", "priority": 1}, 3)) == Ticket("late", 1)
+
+
+def test_a_version_survives_a_round_trip_as_msgpack_and_as_json() -> None:
+    Ticket = _versioned(2, {1: lambda form: {**form, "priority": 9}})
+    assert values.decode(values.encode(Ticket("late", 1))) == Ticket("late", 1)
+    shown = values.to_json(Ticket("late", 1))
+    assert shown["version"] == 2
+    assert values.from_json(shown) == Ticket("late", 1)
+    del shown["version"]
+    assert values.from_json(shown) == Ticket("late", 9)
+
+
+def test_a_newer_version_is_refused() -> None:
+    Ticket = _versioned(2, {1: lambda form: form})
+    with pytest.raises(InvalidValue, match=r"holds version 3 .* this process has version 2"):
+        values.decode(_stored(Ticket, {}, 3))
+
+
+def test_a_version_that_nothing_upgrades_is_refused() -> None:
+    Ticket = _versioned(3, {2: lambda form: form})
+    with pytest.raises(InvalidValue, match=r"holds version 1 .* upgrade=\{1: …\}"):
+        values.decode(_stored(Ticket, {}))
+
+
+@pytest.mark.parametrize(("version", "steps"), [(3, [1]), (3, [1, 3]), (4, [1, 3]), (1, [0]), (0, []), (True, [])])
+def test_steps_with_a_gap_are_refused(version: int, steps: list[int]) -> None:
+    with pytest.raises(InvalidValue, match="Nothing was registered"):
+        _versioned(version, {step: lambda form: form for step in steps})

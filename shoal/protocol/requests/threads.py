@@ -40,6 +40,8 @@ class Save(Write, array_like=True, frozen=True, tag="save"):
     label: str = ""  # A name for this checkpoint within its thread, to find it by.
     setting: bytes = b""  # Packed map: what the author ran with (hash of its configuration, versions of its dependencies).
     seen: bytes = b""  # Packed bookmark: what the author had read of other partitions, where that is news since the parent.
+    readable_from: int = 0  # Readers of this version of the schema and above understand the state; 0: of this one.
+    secret: list[str] = field(default_factory=list)  # JSON pointers to what must not be shown.
 
 
 class Saved(Reply, array_like=True, frozen=True, tag="saved"):
@@ -98,6 +100,8 @@ class Checkpoint(Reply, array_like=True, frozen=True, tag="checkpoint"):
     label: str = ""
     setting: bytes = b""
     seen: bytes = b""  # Packed bookmark: what its author had read.
+    readable_from: int = 0
+    secret: list[str] = field(default_factory=list)
 
 
 class History(Read, array_like=True, frozen=True, tag="history"):
