@@ -50,6 +50,7 @@ class Config(Struct, frozen=True, kw_only=True):
     setting_bytes_max: int = 4 * KiB  # What the author of a checkpoint ran with.
     seen_bytes_max: int = 2 * KiB  # What it had read of other partitions; what has no place goes with its next save.
     batch_writes_max: int = 1024
+    note_name_bytes_max: int = 1024
     page_items_max: int = 1000  # In one answer of a listing, history or journal.
     page_bytes_max: int = 8 * MiB  # The same, by bytes: a page ends at the first item past it.
     journal_wait_s_max: float = 60.0  # How long a request may wait for an event.

@@ -21,6 +21,7 @@ raised; `status` is its HTTP status.
     │   ├── KeyExpired          a key is older than the window in which keys are remembered
     │   ├── TooManySiblings     a register would hold more concurrent values than allowed
     │   ├── ConsumerReset       a consumer's cursor was set anew since its reader began
+    │   ├── OwnerSuperseded     another writer has claimed the thread since
     │   ├── RootConflict        a document's root exists with another type
     │   └── BookmarkLost        no node holds what the client has seen
     ├── NotReady                an update depends on one that this replica lacks
@@ -134,6 +135,12 @@ class ConsumerReset(Conflict):
     """`detail["generation"]` is the one that counts now."""
 
     code = "consumer-reset"
+
+
+class OwnerSuperseded(Conflict):
+    code = "owner-superseded"
+    status = 412
+    is_stale_write_owner_error = True  # By which LangGraph's runtimes know it.
 
 
 class RootConflict(Conflict):

@@ -114,6 +114,7 @@ class Thread:
         parent: str | None = None,
         expect_head: str | None = None,
         on_conflict: OnConflict = "refuse",
+        label: str = "",
         key: str | None = None,
         durability: Durability | None = None,
     ) -> Checkpoint:
@@ -124,7 +125,8 @@ class Thread:
         moved on, `on_conflict="fork"` makes it a head beside the others.
 
         `expect_head` is the id that must be the branch's only head, or NO_HEAD for a
-        branch that must not exist yet. `key` makes a repetition of this very save,
+        branch that must not exist yet. `label` is a name to find this checkpoint by
+        within its thread; one that had it loses it. `key` makes a repetition of this very save,
         by anyone, return the first one's checkpoint.
 
         Raises:
@@ -139,7 +141,9 @@ class Thread:
             if expect_head is None and parent is None:
                 parent = await self._parent(branch)
             fork = forks(on_conflict)
-            request = requests.Save(self.space, self.name, channels, packed, branch, parent, expect_head, fork=fork)
+            request = requests.Save(
+                self.space, self.name, channels, packed, branch, parent, expect_head, fork=fork, label=label
+            )
             saved = await self._sent(request, key, durability)
             self._positions[branch] = saved.id
         return Checkpoint(saved.id, tuple(saved.parents), branch, tuple(saved.heads), saved.wall_ms, "", 0, packed, channels)
@@ -172,19 +176,23 @@ class Thread:
         heads = (await self.heads()).get(branch)
         return heads[0] if heads else requests.NO_HEAD
 
-    async def load(self, checkpoint: str | None = None, *, branch: str | None = None, stale: bool = False) -> Checkpoint:
-        """Load a checkpoint by id, or the winner of `branch` ("main"), and build on it from now on.
+    async def load(
+        self, checkpoint: str | None = None, *, branch: str | None = None, label: str | None = None, stale: bool = False
+    ) -> Checkpoint:
+        """Load a checkpoint by id or label, or the winner of `branch` ("main"), and build on it from now on.
 
-        What is loaded by id is built on in `branch`, or else in that which it was saved on.
+        What is loaded by id or label is built on in `branch`, or else in that which it was saved on.
         `stale`: see `Store`.
 
         Raises:
             NotFound: there is none.
             SessionBehind, BookmarkLost: the node lacks what this store has written or seen.
         """
-        found = await self._connection.read(requests.Load(self.space, self.name, checkpoint, branch or "main"), stale=stale)
+        found = await self._connection.read(
+            requests.Load(self.space, self.name, checkpoint, branch or "main", label=label), stale=stale
+        )
         assert isinstance(found, requests.Checkpoint)
-        self._positions[branch or (found.branch if checkpoint is not None else "main")] = found.id
+        self._positions[branch or (found.branch if checkpoint is not None or label is not None else "main")] = found.id
         return _checkpoint(found, channels=True)
 
     async def history(
@@ -208,6 +216,26 @@ class Thread:
                 return
             before = page.items[-1].id
             limit = None if limit is None else limit - len(page.items)
+
+    async def labels(self, prefix: str = "", *, reverse: bool = False, stale: bool = False) -> AsyncIterator[tuple[str, str]]:
+        """Labels in byte order, each with the id of the checkpoint that has it. `stale`: see `Store`."""
+        after: str | None = None
+        while True:
+            request = requests.ReadLabels(self.space, self.name, prefix=prefix, after=after, reverse=reverse)
+            page = await self._connection.read(request, stale=stale)
+            assert isinstance(page, requests.Labels)
+            for found in page.items:
+                yield found.label, found.checkpoint.id
+            if not page.more:
+                return
+            after = page.items[-1].label
+
+    async def unlabel(self, *labels: str, key: str | None = None, durability: Durability | None = None) -> int:
+        """Take these labels from the checkpoints that have them, and count those that were there."""
+        request = requests.Unlabel(self.space, self.name, list(labels))
+        reply = await self._connection.write(request, key=key, durability=durability)
+        assert isinstance(reply, requests.Unlabelled)
+        return reply.count
 
     async def heads(self, *, stale: bool = False) -> dict[str, list[str]]:
         """Branch name → ids of its heads, the winner first; more than one is a fork. `stale`: see `Store`."""

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from shoal.crdt import labels
 from shoal.crdt.channel import Recipe
 from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows, Stamp
@@ -68,7 +69,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
     nonce: bytes
     channels: dict[str, Recipe]
     author: str = ""
-    label: str = ""
+    label: str = ""  # See `shoal.crdt.labels`.
     setting: bytes = b""  # Packed map: what the author ran with.
     seen: bytes = b""  # Packed bookmark: what the author had read.
     readable_from: int = 0  # Of its schema; 0: its own version.
@@ -135,6 +136,8 @@ def apply(
     head = Head(stamp.hlc, save.id, save.id)
     if stored is None or stamp.dot < Dot.unpack(stored[:DOT_BYTES]):
         rows.put(key, _pack_stamp(stamp) + record)
+        if decoded.label:
+            labels.name(rows, decoded.label, labels.Entry(stamp.hlc, save.id), first=stored is None)
         return _move_heads(rows, decoded.branch, head, over=[*decoded.parents, *save.over], first=stored is None)
     return _supersede(rows, decoded.branch, save.over)
 

@@ -6,15 +6,16 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 
 from shoal.config import Config
-from shoal.crdt import lineage
+from shoal.crdt import labels, lineage
 from shoal.crdt.channel import Recipe
 from shoal.crdt.rows import Rows
 from shoal.errors import NotFound
+from shoal.names import check_name
 from shoal.node.facet import Checks, Readers, View, Writers
 from shoal.node.naming import hexed, unhex
 from shoal.node.shapes import ShapeCache, Spot, completed, value_of
 from shoal.protocol import requests
-from shoal.protocol.requests import History, Load
+from shoal.protocol.requests import History, Load, ReadLabels
 
 
 class Checkpoints:
@@ -28,31 +29,33 @@ class Checkpoints:
     def _load(self, view: View, request: Load) -> requests.Checkpoint:
         """
         Raises:
-            NotFound: no such checkpoint or channel, or the branch has none.
+            NotFound: no such checkpoint, label or channel, or the branch has none.
             StoreCorrupt: a chunk is missing or does not match its hash.
         """
         rows = view.rows
         if request.checkpoint is not None:
-            return self._loaded(rows, request, _found(rows, request.thread, unhex(request.checkpoint)))
+            return self._loaded(rows, request, found_checkpoint(rows, request.thread, unhex(request.checkpoint)))
+        if request.label is not None:
+            return self._loaded(rows, request, _labelled(rows, request.thread, request.label))
         heads = lineage.heads(rows, request.branch)
         if not heads:
             raise NotFound(
                 f"thread {request.thread!r} of space {request.space!r} has no checkpoint on branch {request.branch!r}. "
                 "Save one first, or list the branches with heads()."
             )
-        return self._loaded(rows, request, _found(rows, request.thread, heads[0].id))
+        return self._loaded(rows, request, found_checkpoint(rows, request.thread, heads[0].id))
 
     def _loaded(self, rows: Rows, request: Load, found: lineage.Checkpoint) -> requests.Checkpoint:
         # In the order in which they were saved.
         there = found.record.channels
         if request.channels is None:
-            return self._reply(rows, request, found, there)
+            return self.shown(rows, request, found, there)
         if lacking := [name for name in request.channels if name not in there]:
             raise NotFound(
                 f"checkpoint {found.id.hex()} has no channel {', '.join(map(repr, lacking))}; "
                 f"it has {', '.join(map(repr, there)) or 'none'}."
             )
-        return self._reply(rows, request, found, [name for name in there if name in request.channels])
+        return self.shown(rows, request, found, [name for name in there if name in request.channels])
 
     def _history(self, view: View, request: History) -> requests.Checkpoints:
         """
@@ -65,20 +68,22 @@ class Checkpoints:
         for found in islice(_walk(view.rows, request), limit + 1):
             if len(items) == limit or size > self._config.page_bytes_max:
                 return requests.Checkpoints(items, more=True)
-            items.append(self._reply(view.rows, request, found, found.record.channels if request.channels else ()))
+            items.append(self.shown(view.rows, request, found, found.record.channels if request.channels else ()))
             size += sum(map(len, items[-1].channels.values())) + len(items[-1].metadata) + 200
         return requests.Checkpoints(items, more=False)
 
-    def _reply(
-        self, rows: Rows, request: Load | History, found: lineage.Checkpoint, names: Collection[str]
+    def shown(
+        self, rows: Rows, request: Load | History | ReadLabels, found: lineage.Checkpoint, names: Collection[str]
     ) -> requests.Checkpoint:
         record = found.record
-        by_id = isinstance(request, Load) and request.checkpoint is not None
+        branch = record.branch
+        if isinstance(request, History) or (isinstance(request, Load) and request.checkpoint is request.label is None):
+            branch = request.branch
         return requests.Checkpoint(
             id=found.id.hex(),
             parents=[parent.hex() for parent in record.parents],
             branch=record.branch,
-            heads=hexed(lineage.heads(rows, record.branch if by_id else request.branch)),
+            heads=hexed(lineage.heads(rows, branch)),
             wall_ms=found.wall_ms,
             schema=record.schema,
             schema_version=record.schema_version,
@@ -110,14 +115,21 @@ def _shown_hash(recipe: Recipe) -> str:
 
 def _walk(rows: Rows, request: History) -> Iterator[lineage.Checkpoint]:
     if request.before is not None:
-        parents = _found(rows, request.thread, unhex(request.before)).record.parents
+        parents = found_checkpoint(rows, request.thread, unhex(request.before)).record.parents
         return lineage.ancestry(rows, parents[0]) if parents else iter(())
     heads = lineage.heads(rows, request.branch)
     return lineage.ancestry(rows, heads[0].id) if heads else iter(())
 
 
-def _found(rows: Rows, thread: str, id: bytes) -> lineage.Checkpoint:
+def found_checkpoint(rows: Rows, thread: str, id: bytes) -> lineage.Checkpoint:
     found = lineage.checkpoint(rows, id)
     if found is None:
         raise NotFound(f"thread {thread!r} has no checkpoint {id.hex()}. List them with history().")
     return found
+
+
+def _labelled(rows: Rows, thread: str, label: str) -> lineage.Checkpoint:
+    named = labels.entries(rows, check_name("label", label))
+    if not named:
+        raise NotFound(f"thread {thread!r} has no checkpoint with the label {label!r}. List them with labels().")
+    return found_checkpoint(rows, thread, named[0].id)

@@ -41,6 +41,7 @@ from shoal.node.facet import Checks, Facet, Readers, Site, View, Writers
 from shoal.node.feed import LABELS, Feed, Staged
 from shoal.node.incoming import Incoming
 from shoal.node.journals import Journals
+from shoal.node.labels import Labels
 from shoal.node.mutation import Mutation
 from shoal.node.opening import Opening
 from shoal.node.outgoing import Outgoing
@@ -108,9 +109,11 @@ class Database:
         self.catalog = Catalog(storage)
         self.documents = Documents(config, environment, self.catalog)
         shapes = ShapeCache(config.checkpoint_cache_bytes)
+        checkpoints = Checkpoints(config, shapes)
         facets: list[Facet] = [
             Saves(config, shapes),
-            Checkpoints(config, shapes),
+            checkpoints,
+            Labels(config, checkpoints),
             Branches(config),
             Journals(config),
             Consumers(config),

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.operation import Tip
-from shoal.crdt import document, journal, lineage
+from shoal.crdt import document, journal, lineage, notes
 from shoal.crdt.clock import COUNTER_BITS, HybridClock
 from shoal.crdt.dot import Dot, Origin
 from shoal.crdt.rows import Stamp
@@ -228,7 +228,7 @@ def _staged(target: Target, stamp: Stamp, change: Mutation, beside: Attached) ->
     id = ""
     if isinstance(made, lineage.Save):
         id = made.id.hex()
-    elif isinstance(made, journal.Append):
+    elif isinstance(made, journal.Append | notes.Annotate):
         id = stamp.pack_position().hex()
     what = str(type(made).__struct_config__.tag)
     told = requests.Change(target.space, LABELS[target.kind], target.name, what, id, stamp.hlc, stamp.wall_ms)

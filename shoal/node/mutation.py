@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import msgspec
 
-from shoal.crdt import consumers, counter, document, journal, lineage, reductions, register
+from shoal.crdt import consumers, counter, document, journal, labels, lineage, notes, ownership, reductions, register
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 from shoal.node.attached import Attached
 from shoal.node.changes import checkpoints, documents, journals, scalars
+from shoal.node.changes import labels as label_changes
 from shoal.node.changes.handling import Handlings
 from shoal.storage.keys import Kind
 
 Change = (
     lineage.Save
     | lineage.Move
+    | labels.Release
+    | notes.Annotate
+    | notes.Cut
+    | ownership.Claim
     | journal.Append
     | consumers.Ack
     | reductions.Reduce
@@ -31,6 +36,7 @@ Change = (
 
 _HANDLINGS: Handlings = {
     **checkpoints.HANDLINGS,
+    **label_changes.HANDLINGS,
     **journals.HANDLINGS,
     **documents.HANDLINGS,
     **scalars.HANDLINGS,

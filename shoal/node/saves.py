@@ -14,7 +14,7 @@ from hashlib import sha256
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt import channel, lineage
+from shoal.crdt import channel, labels, lineage
 from shoal.crdt.rows import Rows
 from shoal.errors import HeadMoved, InvalidInput, NotFound, TooLarge
 from shoal.names import check_name, check_names
@@ -24,6 +24,7 @@ from shoal.node.checks import check_annotations, check_size
 from shoal.node.decision import Decision, Made
 from shoal.node.facet import Checks, Readers, Site, Writers
 from shoal.node.naming import hexed, unhex
+from shoal.node.owner import check_owner
 from shoal.node.shapes import ShapeCache, Shapes, Spot
 from shoal.protocol.requests import NO_HEAD, Save, Saved
 
@@ -39,6 +40,8 @@ class Saves:
     def _check(self, request: Save) -> None:
         check_name("thread", request.thread)
         check_name("branch", request.branch)
+        if request.label:
+            check_name("label", request.label)
         check_names("channel", request.channels)
         for packed in request.channels.values():
             values.check(packed)
@@ -56,8 +59,11 @@ class Saves:
             NotFound: a parent is no checkpoint of this thread.
             InvalidInput: it appends to what is no list, or removes what is not there.
             TooLarge: too many channels, or with what is there already too many bytes.
+            OwnerSuperseded: another has claimed the thread.
         """
         rows, stamp = site.rows, site.stamp
+        check_owner(rows, request)
+        had_label = labels.entries(rows, request.label) if request.label else []
         before_heads = lineage.heads(rows, request.branch)
         parent = self._parent(rows, request, before_heads)
         merged = self._merged(rows, request, parent)
@@ -93,7 +99,8 @@ class Saves:
             heads=hexed(heads),
             wall_ms=stamp.wall_ms,
         )
-        return Decision(reply, (Made(change, Attached(packed_record, drafted.chunks), id.hex()),))
+        made = Made(change, Attached(packed_record, drafted.chunks), id.hex())
+        return Decision(reply, (made, *_released(site, request.label, had_label, id)))
 
     def _check_whole(self, state: Shapes) -> None:
         if len(state) > self._config.channels_max:
@@ -155,3 +162,13 @@ def _check_delta(request: Save) -> None:
             raise InvalidInput(
                 f"channel {name!r} is named {times} times: a change sets, appends to or removes a channel. Nothing was written."
             )
+
+
+def _released(site: Site, label: str, had: list[labels.Entry], id: bytes) -> tuple[Made, ...]:
+    """The label goes over to the new checkpoint: those that had it lose it, so that they do not add up."""
+    ids = [entry.id for entry in had if entry.id != id]
+    if not ids:
+        return ()
+    release = labels.Release(label, ids)
+    labels.apply(site.rows, site.stamp, release)
+    return (Made(release),)

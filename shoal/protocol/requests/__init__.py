@@ -40,6 +40,18 @@ from shoal.protocol.requests.journal import (
     Snapshot,
     SnapshotKept,
 )
+from shoal.protocol.requests.labels import (
+    Annotate,
+    Annotated,
+    Claim,
+    Claimed,
+    Labelled,
+    Labels,
+    Note,
+    ReadLabels,
+    Unlabel,
+    Unlabelled,
+)
 from shoal.protocol.requests.listings import ListObjects, ListSpaces, Names, ObjectKind
 from shoal.protocol.requests.scalars import (
     Add,
@@ -74,6 +86,7 @@ ObjectRead = (
     Load
     | History
     | Heads
+    | ReadLabels
     | ReadJournal
     | ReadConsumer
     | ReadConsumers
@@ -91,6 +104,7 @@ AnyReply = (
     | Checkpoint
     | Checkpoints
     | Branches
+    | Labels
     | Events
     | Consumers
     | Snapshot
@@ -107,6 +121,8 @@ __all__ = [
     "Ack",
     "Add",
     "Added",
+    "Annotate",
+    "Annotated",
     "AnyRead",
     "AnyReply",
     "AnyRequest",
@@ -123,6 +139,8 @@ __all__ = [
     "Change",
     "Checkpoint",
     "Checkpoints",
+    "Claim",
+    "Claimed",
     "Cluster",
     "ClusterView",
     "ConsumerState",
@@ -137,6 +155,8 @@ __all__ = [
     "Follow",
     "Heads",
     "History",
+    "Labelled",
+    "Labels",
     "ListObjects",
     "ListSpaces",
     "Load",
@@ -145,6 +165,7 @@ __all__ = [
     "Moved",
     "Names",
     "NodeStatus",
+    "Note",
     "ObjectKind",
     "ObjectRead",
     "Patch",
@@ -157,6 +178,7 @@ __all__ = [
     "ReadDocument",
     "ReadDocumentJson",
     "ReadJournal",
+    "ReadLabels",
     "ReadRegister",
     "ReadSnapshot",
     "Reply",
@@ -171,6 +193,8 @@ __all__ = [
     "SnapshotKept",
     "Status",
     "Subscription",
+    "Unlabel",
+    "Unlabelled",
     "Update",
     "Updated",
     "Watch",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from shoal.protocol.requests.base import Reply, Write
 from shoal.protocol.requests.documents import Update, Updated
 from shoal.protocol.requests.journal import Ack, Append, Appended, ConsumerState
+from shoal.protocol.requests.labels import Annotate, Annotated, Claim, Claimed, Unlabel, Unlabelled
 from shoal.protocol.requests.scalars import Add, Added, Assign, Assigned
 from shoal.protocol.requests.threads import Move, Moved, Save, Saved
 
-BatchWrite = Save | Append | Update | Add | Assign | Ack | Move
-BatchAnswer = Saved | Appended | Updated | Added | Assigned | ConsumerState | Moved
+BatchWrite = Save | Append | Update | Add | Assign | Ack | Move | Annotate | Unlabel | Claim
+BatchAnswer = Saved | Appended | Updated | Added | Assigned | ConsumerState | Moved | Annotated | Unlabelled | Claimed
 
 
 class Batch(Write, array_like=True, frozen=True, tag="batch"):

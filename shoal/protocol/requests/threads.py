@@ -42,6 +42,7 @@ class Save(Write, array_like=True, frozen=True, tag="save"):
     seen: bytes = b""  # Packed bookmark: what the author had read of other partitions, where that is news since the parent.
     readable_from: int = 0  # Readers of this version of the schema and above understand the state; 0: of this one.
     secret: list[str] = field(default_factory=list)  # JSON pointers to what must not be shown.
+    owner: str = ""  # Of the thread, as `Claimed` told: refused once another has claimed it. Empty: of no matter.
 
 
 class Saved(Reply, array_like=True, frozen=True, tag="saved"):
@@ -76,13 +77,14 @@ class Moved(Reply, array_like=True, frozen=True, tag="moved"):
 
 
 class Load(Read, array_like=True, frozen=True, tag="load"):
-    """Load a checkpoint by id, or a branch's winner; answered by `Checkpoint`."""
+    """Load a checkpoint by id or label, or a branch's winner; answered by `Checkpoint`."""
 
     space: str
     thread: str
     checkpoint: str | None = None
     branch: str = "main"
     channels: list[str] | None = None  # Only these; None: all.
+    label: str | None = None  # The checkpoint that has this label.
 
 
 class Checkpoint(Reply, array_like=True, frozen=True, tag="checkpoint"):

@@ -1,0 +1,41 @@
+"""Changes of a thread's labels, notes and owner."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from shoal.crdt import labels, notes, ownership
+from shoal.crdt.rows import Rows, Stamp
+from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
+from shoal.node.attached import Attached
+from shoal.node.changes.handling import Handling, Handlings, bare
+from shoal.storage.keys import Kind
+
+
+def _apply(rows: Rows, stamp: Stamp, change: notes.Annotate, attached: Attached) -> None:
+    notes.apply(rows, stamp, change, attached.content)
+
+
+def _receive(rows: Rows, stamp: Stamp, change: notes.Annotate, attached: Attached) -> None:
+    if sha256(attached.content).digest() != change.digest:
+        raise BadOperation("its notes do not match their hash", reason="content")
+    try:
+        notes.unpack(attached.content)
+    except InvalidValue as error:
+        raise BadOperation(error.message, reason="content") from None
+    _apply(rows, stamp, change, attached)
+
+
+def _notes_of(rows: Rows, stamp: Stamp, change: notes.Annotate) -> Attached:
+    content = notes.content_of(rows, stamp, change)
+    if sha256(content).digest() != change.digest:
+        raise StoreCorrupt(f"notes {stamp.pack_position().hex()} are damaged. Run `shoal verify`.")
+    return Attached(content)
+
+
+HANDLINGS: Handlings = {
+    labels.Release: bare(Kind.THREAD, labels.apply),
+    notes.Annotate: Handling(Kind.THREAD, _apply, _receive, _notes_of),
+    notes.Cut: bare(Kind.THREAD, notes.cut),
+    ownership.Claim: bare(Kind.THREAD, ownership.apply),
+}
