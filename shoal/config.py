@@ -60,6 +60,8 @@ class Config(Struct, frozen=True, kw_only=True):
     snapshot_bytes_max: int = 4 * MiB  # What one of them made of the events.
     document_bytes_max: int = 64 * MiB  # A document's whole state.
     siblings_max: int = 32  # Concurrent values of one register.
+    step_attempts_max: int = 100  # Of one step, in all; each leaves a trace of some hundred bytes.
+    step_progress_bytes_max: int = 64 * KiB  # The same bound holds for an error.
     roots_max: int = 256  # Root types of one document.
     key_window_s: int = 24 * 3600  # How long a client-made idempotency key is remembered.
 

@@ -23,6 +23,11 @@ raised; `status` is its HTTP status.
     │   ├── ConsumerReset       a consumer's cursor was set anew since its reader began
     │   ├── OwnerSuperseded     another writer has claimed the thread since
     │   ├── RootConflict        a document's root exists with another type
+    │   ├── StepUnresolved      an effect may have happened: its intent is there, its result is not
+    │   ├── StepFailed          a step failed as often as it may
+    │   ├── StepAbandoned       a human decided that a step is not to be done
+    │   ├── StepSettled         a step has a result, or no attempt that this could be about
+    │   ├── ThreadHeld          the thread is paused, or waits for a human
     │   └── BookmarkLost        no node holds what the client has seen
     ├── NotReady                an update depends on one that this replica lacks
     ├── Unavailable             try again later, or elsewhere
@@ -145,6 +150,37 @@ class OwnerSuperseded(Conflict):
 
 class RootConflict(Conflict):
     code = "root-conflict"
+
+
+class StepUnresolved(Conflict):
+    """`detail` has `key`, `name`, `holder` (who wrote the intent) and `since_ms`."""
+
+    code = "step-unresolved"
+
+
+class StepFailed(Conflict):
+    """`detail` has `key`, `name`, `attempts`, and the last error's `type` and `error`."""
+
+    code = "step-failed"
+
+
+class StepAbandoned(Conflict):
+    """`detail` has `key`, `name` and `by`."""
+
+    code = "step-abandoned"
+
+
+class StepSettled(Conflict):
+    """`detail` has `key` and `state`."""
+
+    code = "step-settled"
+
+
+class ThreadHeld(Conflict):
+    """`detail` has `status`, `reason` and `by`. `thread.ready()` waits until it goes on."""
+
+    code = "thread-held"
+    status = 423
 
 
 class BookmarkLost(Conflict):

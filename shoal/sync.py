@@ -122,6 +122,9 @@ class Proxy:
 
         return call
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._portal.run(lambda: setattr(self._target, name, _plain(value)))
+
     def __getitem__(self, key: Any) -> Any:
         return self._call(lambda: self._target[key])
 

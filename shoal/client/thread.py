@@ -26,6 +26,8 @@ from shoal import values
 from shoal.client.connection import Connection
 from shoal.client.journal import Journal
 from shoal.client.moments import moment
+from shoal.client.standing import ThreadStanding
+from shoal.client.steps import Ledger, ThreadSteps
 from shoal.errors import HeadMoved, InvalidInput, InvalidValue, NotFound, OutcomeUnknown
 from shoal.names import check_name, check_names
 from shoal.protocol import requests
@@ -92,12 +94,13 @@ class Branch(Struct, frozen=True):
         return len(self.heads) > 1
 
 
-class Thread:
+class Thread(ThreadSteps, ThreadStanding):
     def __init__(self, connection: Connection, space: str, name: str) -> None:
         self._connection = connection
         self.space = check_name("space", space)
         self.name = check_name("thread", name)
         self.journal = Journal(connection, space, name)
+        self._ledger = Ledger(connection, space, name, self.ready)
         self._positions: dict[str, str] = {}
         self._unsettled: dict[str, str] = {}  # Branch → the key of its last save, if its outcome is unknown.
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)

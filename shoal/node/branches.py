@@ -9,19 +9,16 @@ Laws:
 
 from __future__ import annotations
 
-from hashlib import sha256
-
-from shoal import values
 from shoal.config import Config
-from shoal.crdt import journal, lineage
+from shoal.crdt import lineage
 from shoal.errors import BranchTaken, NotFound
 from shoal.names import check_name
-from shoal.node.attached import Attached
 from shoal.node.checks import check_text
 from shoal.node.decision import Decision, Made
 from shoal.node.facet import Checks, Readers, Site, View, Writers
 from shoal.node.implied import implied_key
 from shoal.node.naming import hexed, unhex
+from shoal.node.told import told
 from shoal.protocol import requests
 from shoal.protocol.requests import Heads, Move, Moved
 
@@ -70,7 +67,8 @@ class Branches:
             return Decision(Moved(request.branch, request.to, before, before))
         made = [self._made(site, request, heads)]
         if not request.new:
-            made.append(_told(site, request, before))
+            fields = {"branch": request.branch, "from": before, "to": request.to, "by": request.by, "reason": request.reason}
+            made.append(told(site, "rollback", fields, nth=1))
         return Decision(Moved(request.branch, request.to, before, hexed(lineage.heads(rows, request.branch))), tuple(made))
 
     def _made(self, site: Site, request: Move, heads: list[lineage.Head]) -> Made:
@@ -83,21 +81,3 @@ class Branches:
 
     def _heads(self, view: View, _request: Heads) -> requests.Branches:
         return requests.Branches({name: hexed(heads) for name, heads in lineage.branches(view.rows, BRANCHES_MAX).items()})
-
-
-def _told(site: Site, request: Move, before: list[str]) -> Made:
-    """The journal's event, right behind the move."""
-    stamp = site.stamp._replace(nth=site.stamp.nth + 1)
-    event = values.encode(
-        {
-            "kind": "rollback",
-            "branch": request.branch,
-            "from": before,
-            "to": request.to,
-            "by": request.by,
-            "reason": request.reason,
-        }
-    )
-    change = journal.Append(sha256(event).digest(), implied_key(site.key, stamp.nth))
-    journal.apply(site.rows, stamp, change, event)
-    return Made(change, Attached(event), stamp.pack_position().hex())

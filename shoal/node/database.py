@@ -22,13 +22,13 @@ import msgspec
 from shoal.cluster import operation
 from shoal.cluster.messages import Shipment
 from shoal.config import Config
-from shoal.crdt import document
+from shoal.crdt import document, ledger
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import InvalidValue, KeyExpired, KeyReused, SpansPartitions, StoreCorrupt, TooLarge, Unsupported
 from shoal.names import check_name
-from shoal.node import attached, mutation
+from shoal.node import attached, mutation, steps
 from shoal.node.attached import Attached
 from shoal.node.branches import Branches
 from shoal.node.catalog import Catalog
@@ -50,6 +50,8 @@ from shoal.node.reductions import Reductions
 from shoal.node.saves import Saves
 from shoal.node.scalars import Counters, Registers
 from shoal.node.shapes import ShapeCache
+from shoal.node.standings import Standings
+from shoal.node.steps import Steps
 from shoal.node.target import Target, target_of
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol import requests
@@ -121,6 +123,8 @@ class Database:
             Counters(),
             Registers(config),
             self.documents,
+            Steps(config),
+            Standings(config),
         ]
         self._checks: Checks = {request: check for facet in facets for request, check in facet.checks.items()}
         self._writers: Writers = {request: writer for facet in facets for request, writer in facet.writers.items()}
@@ -314,6 +318,13 @@ class Database:
         place = self.document(target)
         vector, floor = self.vector(target), partial(self._floor_hlc, target)
         return reader(View(place.transaction, target, place.rows, vector, floor), request)
+
+    def step(self, begun: requests.BeginStep) -> requests.Step:
+        """A step that was begun, as it is here; durable or not."""
+        rows = self.document(target_of(begun)).rows
+        entry = ledger.find(rows, begun.step)
+        assert entry is not None
+        return steps.shown(rows, begun.step, entry, attempt=begun.attempt)
 
     def document(self, target: Target) -> Place:
         transaction = Transaction(self._storage)

@@ -10,11 +10,24 @@ from __future__ import annotations
 
 import msgspec
 
-from shoal.crdt import consumers, counter, document, journal, labels, lineage, notes, ownership, reductions, register
+from shoal.crdt import (
+    consumers,
+    counter,
+    document,
+    journal,
+    labels,
+    ledger,
+    lineage,
+    notes,
+    ownership,
+    reductions,
+    register,
+    standing,
+)
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 from shoal.node.attached import Attached
-from shoal.node.changes import checkpoints, documents, journals, scalars
+from shoal.node.changes import checkpoints, documents, journals, scalars, steps
 from shoal.node.changes import labels as label_changes
 from shoal.node.changes.handling import Handlings
 from shoal.storage.keys import Kind
@@ -32,6 +45,8 @@ Change = (
     | document.Update
     | counter.Add
     | register.Assign
+    | ledger.Change
+    | standing.Move
 )
 
 _HANDLINGS: Handlings = {
@@ -40,6 +55,7 @@ _HANDLINGS: Handlings = {
     **journals.HANDLINGS,
     **documents.HANDLINGS,
     **scalars.HANDLINGS,
+    **steps.HANDLINGS,
 }
 
 

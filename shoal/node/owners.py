@@ -38,6 +38,14 @@ class Owners(Protocol):
         """
         ...
 
+    async def current(self, partition: int, /) -> None:
+        """Return once this replica has applied whatever a quorum held of a partition when this was called.
+
+        Raises:
+            NoQuorum: too few owners said in time what they hold, or what they hold could not be had.
+        """
+        ...
+
     def view(self) -> ClusterView: ...
 
 
@@ -57,6 +65,9 @@ class Alone:
         return None
 
     async def spread(self, partition: int, wanted: VersionVector, durability: Durability, /) -> None:
+        return None
+
+    async def current(self, partition: int, /) -> None:
         return None
 
     def view(self) -> ClusterView:

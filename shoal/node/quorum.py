@@ -16,7 +16,7 @@ from itertools import islice
 
 from shoal.cluster.replication import Replication
 from shoal.config import Config
-from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.errors import BookmarkLost, NoQuorum, OutcomeUnknown, SessionBehind
 from shoal.node.database import Database
 from shoal.node.environment import Environment
@@ -52,6 +52,7 @@ class Quorum:
         self._hurry = hurry
         self._spreading: defaultdict[int, list[_Waiter]] = defaultdict(list)  # By partition; bounded by the requests under way.
         self._reaching: defaultdict[int, list[_Waiter]] = defaultdict(list)
+        self._asking: defaultdict[int, list[_Waiter]] = defaultdict(list)
         self._linking: list[_Waiter] = []
 
     # ── waiting ───────────────────────────────────────────────────────────────
@@ -106,6 +107,26 @@ class Quorum:
             needed=needed,
         )
 
+    async def current(self, partition: int, /) -> None:
+        """See `Owners.current`. Majorities meet: what one has acknowledged, one of any other majority tells of."""
+        await self.reachable("quorum")
+        needed = self.members.needed("quorum")
+        question = self._hurry(partition)
+        timeout_s = self._config.quorum_timeout_s
+        if await self._true(self._asking[partition], lambda: len(self._answered(partition, question)) + 1 >= needed, timeout_s):
+            wanted = NOTHING_SEEN
+            for node in self._answered(partition, question):
+                wanted = wanted.join(self._protocol.known(node).vector(partition))
+            if await self._true(self._reaching[partition], lambda: self._database.holds(partition, wanted), timeout_s):
+                return
+        answered = len(self._answered(partition, question)) + 1
+        raise NoQuorum(
+            f"what a quorum holds could not be had within {timeout_s:g} s: {answered} of {self.members.size} owners said what "
+            f"they hold, {needed} are needed, or what they hold did not come. Try again once more of them are back.",
+            reachable=answered,
+            needed=needed,
+        )
+
     async def _true(self, waiters: list[_Waiter], condition: Callable[[], bool], seconds: float) -> bool:
         """Wait until `condition` holds, or for so long; whoever changes what it looks at calls `_wake`."""
         if condition():
@@ -145,11 +166,23 @@ class Quorum:
             if not self._spreading[partition]:
                 del self._spreading[partition]
         known.advanced.clear()
+        for partition in list(self._asking):
+            _wake(self._asking[partition])
+            if not self._asking[partition]:
+                del self._asking[partition]
 
     # ── counting ──────────────────────────────────────────────────────────────
 
     def _linked(self) -> int:
         return 1 + len(self.members.linked_nodes - {self._opening.node})
+
+    def _answered(self, partition: int, question: int) -> set[bytes]:
+        """The other owners that said what they hold, after they were asked."""
+        return {
+            member.node
+            for member in self.members.all
+            if member.node and self._protocol.known(member.node).answered(partition, question)
+        }
 
     def _holders(self, partition: int, wanted: VersionVector) -> list[str]:
         held: dict[bytes, str] = {}

@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
-from shoal.errors import Conflict, InvalidInput, ShuttingDown
+from shoal.errors import Conflict, InvalidInput, NoQuorum, OutcomeUnknown, ShuttingDown
 from shoal.names import check_key, check_name
 from shoal.node.database import Database
 from shoal.node.environment import Environment
@@ -99,6 +99,9 @@ class Service:
             await self._owners.reached(partition, bookmark.vector(partition))
         if durability in ("quorum", "all"):
             await self._owners.reachable(durability)
+            if isinstance(request, requests.BeginStep):
+                # Somebody's intent, or result, may be where a quorum acknowledged it, and not here.
+                await self._owners.current(partition)
         self._refuse_if_stopping()  # It may have begun to, meanwhile.
         try:
             issued = self._database.issue(request, key)
@@ -115,7 +118,24 @@ class Service:
             if durability != "local":
                 await self._owners.spread(partition, issued.copied, durability)
         bookmark.note(partition, issued.vector)
+        if isinstance(request, requests.BeginStep) and durability in ("quorum", "all"):
+            return await self._looked_again(request, partition, bookmark)
         return issued.reply
+
+    async def _looked_again(self, request: requests.BeginStep, partition: int, bookmark: Bookmark) -> AnyReply:
+        """The step as it is once a quorum holds the intent: of two that began it at once, at least one sees the other."""
+        try:
+            await self._owners.current(partition)
+        except NoQuorum as error:
+            unknown = OutcomeUnknown(
+                f"the intent of step {request.step!r} is written, and whether another was at the same time is not known: "
+                f"{error.message} Begin it again with the same attempt."
+            )
+            raise unknown from None
+        seen = self._database.step(request)
+        await self._database.durable_of(partition)
+        bookmark.note(partition, self._database.vector_of(partition))
+        return seen
 
     def _refuse_if_stopping(self) -> None:
         if self._stopping:
@@ -133,6 +153,8 @@ class Service:
                 return await self._spaces(request, bookmark)
             case requests.ListObjects():
                 return await self._objects(request, bookmark)
+            case requests.CatchUp():
+                return await self._caught_up(request, bookmark)
         target = target_of(request)
         check_name("space", target.space)
         check_name(target.kind.label, target.name)
@@ -147,6 +169,19 @@ class Service:
         else:
             bookmark.note(target.partition, shown)
         return reply
+
+    async def _caught_up(self, request: requests.CatchUp, bookmark: Bookmark) -> requests.CaughtUp:
+        check_name("space", request.space)
+        partition = partition_of(request.space, check_name("thread", request.thread))
+        size = self._owners.view().size
+        try:
+            await self._owners.current(partition)
+        except NoQuorum as error:
+            return requests.CaughtUp(quorum=False, size=size, reason=error.message)
+        shown = self._database.vector_of(partition)
+        await self._database.durable_of(partition)
+        bookmark.note(partition, shown)
+        return requests.CaughtUp(quorum=True, size=size, reason="")
 
     async def _objects(self, request: requests.ListObjects, bookmark: Bookmark) -> requests.Names:
         check_name("space", request.space)

@@ -65,6 +65,25 @@ from shoal.protocol.requests.scalars import (
     Siblings,
 )
 from shoal.protocol.requests.status import Cluster, ClusterView, Member, NodeStatus, Status
+from shoal.protocol.requests.steps import (
+    BeginStep,
+    CatchUp,
+    CaughtUp,
+    EndStep,
+    ListSteps,
+    MoveThread,
+    ProgressStep,
+    ReadStanding,
+    ReadStep,
+    ResolveStep,
+    Standing,
+    Step,
+    StepAttempt,
+    StepResult,
+    Steps,
+    StepState,
+    ThreadStatus,
+)
 from shoal.protocol.requests.subscriptions import Change, Edit, Follow, Push, Subscription, Watch
 from shoal.protocol.requests.threads import (
     Branches,
@@ -79,8 +98,8 @@ from shoal.protocol.requests.threads import (
     Saved,
 )
 
-SingleWrite = BatchWrite | Patch | PutSnapshot
-WriteReply = BatchAnswer | DocumentJson | SnapshotKept
+SingleWrite = BatchWrite | Patch | PutSnapshot | BeginStep | ProgressStep | EndStep | ResolveStep | MoveThread
+WriteReply = BatchAnswer | DocumentJson | SnapshotKept | Step | Standing
 AnyWrite = SingleWrite | Batch
 ObjectRead = (
     Load
@@ -95,8 +114,11 @@ ObjectRead = (
     | ReadDocumentJson
     | ReadCounter
     | ReadRegister
+    | ReadStep
+    | ListSteps
+    | ReadStanding
 )
-AnyRead = ObjectRead | ListObjects | ListSpaces | Status | Cluster
+AnyRead = ObjectRead | ListObjects | ListSpaces | Status | Cluster | CatchUp
 AnyRequest = AnyWrite | AnyRead
 AnyReply = (
     WriteReply
@@ -111,6 +133,8 @@ AnyReply = (
     | DocumentState
     | CounterValue
     | Siblings
+    | Steps
+    | CaughtUp
     | Names
     | NodeStatus
     | ClusterView
@@ -135,7 +159,10 @@ __all__ = [
     "BatchAnswer",
     "BatchReply",
     "BatchWrite",
+    "BeginStep",
     "Branches",
+    "CatchUp",
+    "CaughtUp",
     "Change",
     "Checkpoint",
     "Checkpoints",
@@ -150,6 +177,7 @@ __all__ = [
     "DocumentState",
     "Durability",
     "Edit",
+    "EndStep",
     "Event",
     "Events",
     "Follow",
@@ -159,9 +187,11 @@ __all__ = [
     "Labels",
     "ListObjects",
     "ListSpaces",
+    "ListSteps",
     "Load",
     "Member",
     "Move",
+    "MoveThread",
     "Moved",
     "Names",
     "NodeStatus",
@@ -169,6 +199,7 @@ __all__ = [
     "ObjectKind",
     "ObjectRead",
     "Patch",
+    "ProgressStep",
     "Push",
     "PutSnapshot",
     "Read",
@@ -181,8 +212,11 @@ __all__ = [
     "ReadLabels",
     "ReadRegister",
     "ReadSnapshot",
+    "ReadStanding",
+    "ReadStep",
     "Reply",
     "Request",
+    "ResolveStep",
     "RootKind",
     "Save",
     "Saved",
@@ -191,8 +225,15 @@ __all__ = [
     "SingleWrite",
     "Snapshot",
     "SnapshotKept",
+    "Standing",
     "Status",
+    "Step",
+    "StepAttempt",
+    "StepResult",
+    "StepState",
+    "Steps",
     "Subscription",
+    "ThreadStatus",
     "Unlabel",
     "Unlabelled",
     "Update",

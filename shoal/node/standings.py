@@ -1,0 +1,53 @@
+"""A thread's status over storage."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from shoal.config import Config
+from shoal.crdt import standing
+from shoal.crdt.rows import Rows
+from shoal.errors import InvalidInput
+from shoal.names import check_name
+from shoal.node.checks import check_text
+from shoal.node.decision import Decision, Made
+from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.implied import implied_key
+from shoal.node.told import told
+from shoal.protocol.requests import MoveThread, ReadStanding, Standing, ThreadStatus
+
+_STATUSES: tuple[str, ...] = get_args(ThreadStatus)
+
+
+class Standings:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.checks: Checks = {MoveThread: self._check}
+        self.writers: Writers = {MoveThread: self._move}
+        self.readers: Readers = {ReadStanding: self._read}
+
+    def _check(self, request: MoveThread) -> None:
+        check_name("thread", request.thread)
+        if request.status not in _STATUSES:
+            raise InvalidInput(
+                f"status must be one of {', '.join(_STATUSES)}; got {request.status!r}. Nothing was written.", field="status"
+            )
+        check_text(self._config, request.reason, "a reason")
+        check_text(self._config, request.by, "an author")
+
+    def _move(self, site: Site, request: MoveThread) -> Decision:
+        rows, stamp = site.rows, site.stamp
+        change = standing.Move(request.status, request.reason, request.by, implied_key(site.key, stamp.nth))
+        standing.apply(rows, stamp, change)
+        event = told(site, "status", {"status": request.status, "by": request.by, "reason": request.reason}, nth=1)
+        return Decision(shown(rows), (Made(change), event))
+
+    def _read(self, view: View, _request: ReadStanding) -> Standing:
+        return shown(view.rows)
+
+
+def shown(rows: Rows) -> Standing:
+    current = standing.current(rows)
+    if current is None:
+        return Standing("running", "", "", 0)
+    return Standing(current.status, current.reason, current.by, current.wall_ms)
