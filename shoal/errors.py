@@ -17,6 +17,7 @@ raised; `status` is its HTTP status.
     ├── Conflict                the request is valid, the state has moved on
     │   ├── HeadMoved           a branch is not where the caller last saw it
     │   ├── BranchTaken         a branch of this name is elsewhere
+    │   ├── MergeConflict       heads changed one channel in ways that do not fit together
     │   ├── KeyReused           an idempotency key came again with another payload
     │   ├── KeyExpired          a key is older than the window in which keys are remembered
     │   ├── TooManySiblings     a register would hold more concurrent values than allowed
@@ -120,6 +121,12 @@ class BranchTaken(Conflict):
     """`detail["heads"]` lists the heads of the branch that has the name."""
 
     code = "branch-taken"
+
+
+class MergeConflict(Conflict):
+    """`detail["channels"]` names the channels."""
+
+    code = "merge-conflict"
 
 
 class KeyReused(Conflict):

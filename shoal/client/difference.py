@@ -1,0 +1,157 @@
+"""What differs between two values: per path, aware of lists.
+
+Laws:
+- Applied to the first in the order in which they are listed, the changes make the second (`applied`).
+- Values are equal if they are stored alike: 1, 1.0 and True are three values. The order of a
+  map's keys does not count.
+- Paths are JSON pointers (RFC 6901), each as of the moment at which its change is applied. A list that
+  grew shows what was appended; what was inserted or removed within it shows just that.
+
+Lists are compared by the hashes of their elements, after Ratcliff and Obershelp
+(`difflib`), once what they share at both ends is set aside. Past
+`ELEMENTS_MAX` elements between those ends they are compared place by place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import SequenceMatcher
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from shoal import values
+from shoal.errors import InvalidInput
+
+ELEMENTS_MAX = 2000
+
+
+class Change(Struct, frozen=True):
+    """`before` is None for what was added, `after` for what was removed."""
+
+    op: Literal["add", "remove", "replace"]
+    path: str
+    before: Any = None
+    after: Any = None
+
+
+def differences(before: Any, after: Any, *, path: str = "") -> list[Change]:
+    """What makes `after` of `before`."""
+    return list(_differences(path, before, after))
+
+
+def channel_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Change]]:
+    """The same per channel, for those that differ; a channel itself is at the empty path."""
+    found: dict[str, list[Change]] = {}
+    for name in [*before, *(name for name in after if name not in before)]:
+        if name not in after:
+            found[name] = [Change("remove", "", before=before[name])]
+        elif name not in before:
+            found[name] = [Change("add", "", after=after[name])]
+        elif changes := differences(before[name], after[name]):
+            found[name] = changes
+    return found
+
+
+def pointer(path: str, step: object) -> str:
+    """`path`, one step further."""
+    return f"{path}/{str(step).replace('~', '~0').replace('/', '~1')}"
+
+
+def _differences(path: str, before: Any, after: Any) -> Iterator[Change]:
+    if type(before) is type(after) and isinstance(before, dict):
+        yield from _of_maps(path, before, after)
+    elif type(before) is type(after) and isinstance(before, (list, tuple)):
+        yield from _of_lists(path, before, after)
+    elif _packed(before) != _packed(after):
+        yield Change("replace", path, before, after)
+
+
+def _of_maps(path: str, before: dict[Any, Any], after: dict[Any, Any]) -> Iterator[Change]:
+    if any(type(key) is not str for key in (*before, *after)):
+        # A pointer cannot tell 1 from "1".
+        if _packed(before) != _packed(after):
+            yield Change("replace", path, before, after)
+        return
+    for key, value in before.items():
+        if key not in after:
+            yield Change("remove", pointer(path, key), before=value)
+        else:
+            yield from _differences(pointer(path, key), value, after[key])
+    for key, value in after.items():
+        if key not in before:
+            yield Change("add", pointer(path, key), after=value)
+
+
+def _of_lists(path: str, before: list[Any] | tuple[Any, ...], after: list[Any] | tuple[Any, ...]) -> Iterator[Change]:
+    old, new = [_packed(element) for element in before], [_packed(element) for element in after]
+    at = 0  # Where we are in the list as it is by now: what is before it is `after`'s.
+    for same, first, last, low, high in _blocks(old, new):
+        paired = 0 if same else min(last - first, high - low)
+        for nth in range(paired):
+            yield from _differences(pointer(path, at + nth), before[first + nth], after[low + nth])
+        at += paired if not same else last - first
+        if same:
+            continue
+        for element in before[first + paired : last]:
+            yield Change("remove", pointer(path, at), before=element)
+        for element in after[low + paired : high]:
+            yield Change("add", pointer(path, at), after=element)
+            at += 1
+
+
+def _blocks(old: list[bytes], new: list[bytes]) -> Iterator[tuple[bool, int, int, int, int]]:
+    """(equal?, old from, old to, new from, new to), in order, that cover both."""
+    least = min(len(old), len(new))
+    head = next((n for n in range(least) if old[n] != new[n]), least)
+    tail = next((n for n in range(least - head) if old[-1 - n] != new[-1 - n]), least - head)
+    old_end, new_end = len(old) - tail, len(new) - tail
+    yield True, 0, head, 0, head
+    if max(old_end, new_end) - head > ELEMENTS_MAX:
+        yield False, head, old_end, head, new_end
+    else:
+        matcher = SequenceMatcher(None, old[head:old_end], new[head:new_end], autojunk=False)
+        for tag, first, last, low, high in matcher.get_opcodes():
+            yield tag == "equal", head + first, head + last, head + low, head + high
+    yield True, old_end, len(old), new_end, len(new)
+
+
+def _packed(value: Any) -> bytes:
+    return values.encode(value)
+
+
+# ── applying them ─────────────────────────────────────────────────────────────
+
+
+def applied(value: Any, changes: list[Change]) -> Any:
+    """`value` with changes made, in their order; it is left as it was.
+
+    Raises:
+        InvalidInput: a path leads nowhere.
+    """
+    for change in changes:
+        steps = [step.replace("~1", "/").replace("~0", "~") for step in change.path.split("/")[1:]]
+        try:
+            value = _made(value, steps, change)
+        except (KeyError, IndexError, ValueError, TypeError):
+            raise InvalidInput(f"there is nothing at {change.path!r} that could be changed.") from None
+    return value
+
+
+def _made(value: Any, steps: list[str], change: Change) -> Any:
+    if not steps:
+        return change.after
+    step, rest = steps[0], steps[1:]
+    if isinstance(value, dict):
+        if change.op == "remove" and not rest:
+            return {key: inner for key, inner in value.items() if key != step}
+        inner = None if change.op == "add" and not rest else value[step]
+        return {**value, step: _made(inner, rest, change)}
+    listed, index = list(value), int(step)
+    if rest or change.op == "replace":
+        listed[index] = _made(listed[index], rest, change)
+    elif change.op == "add":
+        listed.insert(index, change.after)
+    else:
+        del listed[index]
+    return tuple(listed) if isinstance(value, tuple) else listed

@@ -1,0 +1,91 @@
+"""Three-way merges of states: several sides, and what they all began with.
+
+Laws:
+- A function of the base and the sides in their order. Who merges the same heads, wherever, makes the same state.
+- Per channel: sides that left it as it was do not count; those that agree are one.
+- Lists that grew at their ends, on every side that changed them, become the base's elements and then each side's new ones,
+  in the order of the sides.
+- Anything else is for the resolver; without one, a conflict.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from shoal import values
+from shoal.errors import MergeConflict
+
+
+class Absent:
+    """Stands for a channel that a side does not have; a resolver that returns it removes the channel."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT = Absent()
+
+Resolver = Callable[[str, Any, Sequence[Any]], Any | Awaitable[Any]]
+"""(channel, base, the values that the sides made of it) → the value; it may be asynchronous."""
+
+
+async def merged(
+    base: Mapping[str, Any], sides: Sequence[Mapping[str, Any]], resolver: Resolver | None = None
+) -> dict[str, Any]:
+    """One state of several.
+
+    Raises:
+        MergeConflict: the sides do not fit together, and there is no resolver; it names the channels.
+    """
+    state: dict[str, Any] = {}
+    conflicts: list[str] = []
+    for name in dict.fromkeys(name for one in (base, *sides) for name in one):
+        began, made = base.get(name, ABSENT), _changed(base.get(name, ABSENT), [side.get(name, ABSENT) for side in sides])
+        if not made:
+            value = began
+        elif len(made) == 1:
+            value = made[0]
+        elif (grown := _grown(began, made)) is not None:
+            value = grown
+        elif resolver is not None:
+            value = resolver(name, began, made)
+            value = await value if inspect.isawaitable(value) else value
+        else:
+            conflicts.append(name)
+            continue
+        if value is not ABSENT:
+            state[name] = value
+    if conflicts:
+        raise MergeConflict(
+            f"channels {', '.join(map(repr, conflicts))} were changed in ways that do not fit together. Nothing was written. "
+            "Give a resolver: resolver(channel, base, sides) -> value.",
+            channels=conflicts,
+        )
+    return state
+
+
+def _changed(began: Any, sides: list[Any]) -> list[Any]:
+    """What the sides made of a value, each once, without those that left it alone."""
+    made: dict[bytes, Any] = {}
+    for side in sides:
+        made.setdefault(_packed(side), side)
+    made.pop(_packed(began), None)
+    return list(made.values())
+
+
+def _grown(began: Any, made: list[Any]) -> list[Any] | None:
+    """The base's elements and then all that the sides appended; None if that is not what they did."""
+    first = [] if began is ABSENT else began
+    if not isinstance(first, list) or not all(isinstance(side, list) and len(side) >= len(first) for side in made):
+        return None
+    prefix = [_packed(element) for element in first]
+    if any([_packed(element) for element in side[: len(first)]] != prefix for side in made):
+        return None
+    return first + [element for side in made for element in side[len(first) :]]
+
+
+def _packed(value: Any) -> bytes:
+    # No value is packed into no bytes.
+    return b"" if value is ABSENT else values.encode(value)
