@@ -10,7 +10,7 @@ import pytest
 
 import shoal
 from shoal.config import Config
-from shoal.errors import InvalidConfig, ShuttingDown, StorageError, StoreLocked, StoreTooNew
+from shoal.errors import HeadMoved, InvalidConfig, ShuttingDown, StorageError, StoreLocked, StoreTooNew
 
 
 async def test_a_missing_directory_is_made_with_its_parents(tmp_path: Path) -> None:
@@ -107,9 +107,12 @@ async def test_a_cancelled_save_leaves_the_handle_and_the_store_usable(tmp_path:
         saving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await saving
-        # Whether the cancelled save is there is not known: the handle stands where it last knew that it stood.
-        assert (await thread.save({"n": 2})).parents == (first.id,)
-        assert (await thread.load()).state["n"] in (1, 2)
+        # The handle stands where it last knew that it stood, and the cancelled save was made: it is not built on unseen.
+        with pytest.raises(HeadMoved):
+            await thread.save({"n": 2})
+        found = await thread.load()
+        assert (found.state, found.parents) == ({"n": 1}, (first.id,))
+        assert (await thread.save({"n": 2})).parents == (found.id,)
 
 
 async def test_saves_under_way_when_the_store_closes_are_durable_or_refused(tmp_path: Path) -> None:

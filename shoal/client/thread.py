@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, get_args
 
@@ -25,6 +25,7 @@ from msgspec import Struct
 from shoal import values
 from shoal.client.connection import Connection
 from shoal.client.journal import Journal
+from shoal.client.merging import Resolver, merged
 from shoal.client.moments import moment
 from shoal.client.standing import ThreadStanding
 from shoal.client.steps import Ledger, ThreadSteps
@@ -32,6 +33,7 @@ from shoal.errors import HeadMoved, InvalidInput, InvalidValue, NotFound, Outcom
 from shoal.names import check_name, check_names
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
+from shoal.values.difference import Change, channel_differences
 
 OnConflict = Literal["refuse", "fork"]
 """What becomes of a save where its branch has moved on."""
@@ -94,6 +96,14 @@ class Branch(Struct, frozen=True):
         return len(self.heads) > 1
 
 
+class Difference(Struct, frozen=True):
+    """What makes the checkpoint `after` of the checkpoint `before`."""
+
+    before: str
+    after: str
+    channels: dict[str, list[Change]]  # Those that differ.
+
+
 class Thread(ThreadSteps, ThreadStanding):
     def __init__(self, connection: Connection, space: str, name: str) -> None:
         self._connection = connection
@@ -149,7 +159,7 @@ class Thread(ThreadSteps, ThreadStanding):
             )
             saved = await self._sent(request, key, durability)
             self._positions[branch] = saved.id
-        return Checkpoint(saved.id, tuple(saved.parents), branch, tuple(saved.heads), saved.wall_ms, "", 0, packed, channels)
+        return _saved(saved, request)
 
     async def _sent(self, request: requests.Save, key: str | None, durability: Durability | None) -> requests.Saved:
         try:
@@ -282,6 +292,85 @@ class Thread(ThreadSteps, ThreadStanding):
         """
         return await self._move(requests.Move(self.space, self.name, branch, to, False, reason, by), key, durability)
 
+    async def diff(self, before: str, after: str | None = None, *, branch: str = "main", stale: bool = False) -> Difference:
+        """What changed from one checkpoint to another, per channel and path.
+
+        Both are ids, or names of branches; `after` is by default the winner of `branch`.
+        Only channels whose hashes differ are read.
+
+        Raises:
+            NotFound: there is no such checkpoint or branch.
+        """
+        first = await self._peek(before, stale=stale)
+        second = await self._peek(after or branch, stale=stale)
+        names = [name for name in {**first.hashes, **second.hashes} if first.hashes.get(name) != second.hashes.get(name)]
+        sides = [await self._channels_of(found, [n for n in names if n in found.hashes], stale) for found in (first, second)]
+        return Difference(first.id, second.id, channel_differences(*sides))
+
+    async def _peek(self, place: str, *, stale: bool = False) -> requests.Checkpoint:
+        """A checkpoint by its id or a branch's name, without its channels. The handle stays where it is."""
+        id, branch = (place, "main") if is_id(place) else (None, place)
+        found = await self._connection.read(requests.Load(self.space, self.name, id, branch, []), stale=stale)
+        assert isinstance(found, requests.Checkpoint)
+        return found
+
+    async def _channels_of(self, found: requests.Checkpoint, names: list[str], stale: bool = False) -> dict[str, Any]:
+        if not names:
+            return {}
+        whole = await self._connection.read(requests.Load(self.space, self.name, found.id, found.branch, names), stale=stale)
+        assert isinstance(whole, requests.Checkpoint)
+        return {name: values.decode(packed) for name, packed in whole.channels.items()}
+
+    async def merge(
+        self,
+        heads: Sequence[str] | None = None,
+        resolver: Resolver | None = None,
+        *,
+        branch: str = "main",
+        metadata: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        durability: Durability | None = None,
+    ) -> Checkpoint:
+        """Join all heads of a branch, or these checkpoints, in one checkpoint on it, and build on that from now on.
+
+        Per channel: what one side left as their nearest common ancestor has it takes the
+        other's; lists that grew on both sides keep both; the rest is for
+        `resolver(channel, base, sides)`. With nothing to join it loads what is there.
+
+        Raises:
+            MergeConflict: sides do not fit together, and there is no resolver.
+            HeadMoved: the branch moved meanwhile; merge again.
+            NotFound: there is no such branch or checkpoint.
+        """
+        there = (await self.heads()).get(branch, [])
+        wanted = list(dict.fromkeys([*there[:1], *heads] if heads is not None else there))
+        if not wanted:
+            raise NotFound(f"thread {self.name!r} has no branch {branch!r} to merge. Nothing was written.")
+        if len(wanted) == 1:
+            return await self.load(wanted[0], branch=branch)
+        asked = await self._connection.read(requests.CommonAncestor(self.space, self.name, wanted))
+        assert isinstance(asked, requests.Ancestor)
+        base = {} if asked.id is None else await self._state_of(asked.id)
+        state = await merged(base, [await self._state_of(id) for id in asked.ordered], resolver)
+        parent = next((id for id in there if id in wanted), wanted[0])
+        async with self._turns[branch]:
+            request = requests.Save(
+                self.space,
+                self.name,
+                encode_channels(state),
+                encode_metadata(metadata),
+                branch,
+                parent,
+                merged=[id for id in asked.ordered if id != parent],
+            )
+            saved = await self._sent(request, key, durability)
+            self._positions[branch] = saved.id
+        return _saved(saved, request)
+
+    async def _state_of(self, id: str) -> dict[str, Any]:
+        found = await self._peek(id)
+        return await self._channels_of(found, list(found.hashes))
+
     async def _here(self) -> str:
         parent = await self._parent("main")
         if parent == requests.NO_HEAD:
@@ -315,6 +404,25 @@ def encode_channels(state: Mapping[str, Any]) -> dict[str, bytes]:
 
 def encode_metadata(metadata: Mapping[str, Any] | None) -> bytes:
     return b"\x80" if metadata is None else values.encode(dict(metadata), where="metadata")
+
+
+def is_id(place: str) -> bool:
+    """Whether it names a checkpoint, and not a branch."""
+    return len(place) == 64 and not place.strip("0123456789abcdef")
+
+
+def _saved(saved: requests.Saved, request: requests.Save) -> Checkpoint:
+    return Checkpoint(
+        saved.id,
+        tuple(saved.parents),
+        saved.branch,
+        tuple(saved.heads),
+        saved.wall_ms,
+        request.schema,
+        request.schema_version,
+        request.metadata,
+        request.channels,
+    )
 
 
 def _checkpoint(found: requests.Checkpoint, *, channels: bool) -> Checkpoint:

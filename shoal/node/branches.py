@@ -10,8 +10,8 @@ Laws:
 from __future__ import annotations
 
 from shoal.config import Config
-from shoal.crdt import lineage
-from shoal.errors import BranchTaken, NotFound
+from shoal.crdt import ancestry, lineage
+from shoal.errors import BranchTaken, NotFound, TooLarge
 from shoal.names import check_name
 from shoal.node.checks import check_text
 from shoal.node.decision import Decision, Made
@@ -20,9 +20,10 @@ from shoal.node.implied import implied_key
 from shoal.node.naming import hexed, unhex
 from shoal.node.told import told
 from shoal.protocol import requests
-from shoal.protocol.requests import Heads, Move, Moved
+from shoal.protocol.requests import CommonAncestor, Heads, Move, Moved
 
 BRANCHES_MAX = 4096
+HEADS_MAX = 256  # That are joined at once.
 
 
 class Branches:
@@ -30,7 +31,7 @@ class Branches:
         self._config = config
         self.checks: Checks = {Move: self._check}
         self.writers: Writers = {Move: self._move}
-        self.readers: Readers = {Heads: self._heads}
+        self.readers: Readers = {Heads: self._heads, CommonAncestor: self._common_ancestor}
 
     def _check(self, request: Move) -> None:
         check_name("thread", request.thread)
@@ -81,3 +82,15 @@ class Branches:
 
     def _heads(self, view: View, _request: Heads) -> requests.Branches:
         return requests.Branches({name: hexed(heads) for name, heads in lineage.branches(view.rows, BRANCHES_MAX).items()})
+
+    def _common_ancestor(self, view: View, request: CommonAncestor) -> requests.Ancestor:
+        """
+        Raises:
+            NotFound: an id is no checkpoint of this thread.
+            TooLarge: there are too many, or what they have in common is too far back.
+        """
+        if len(request.checkpoints) > HEADS_MAX:
+            raise TooLarge(f"at most {HEADS_MAX} checkpoints can be joined; these are {len(request.checkpoints)}.")
+        ids = ancestry.in_order(view.rows, [unhex(id) for id in request.checkpoints])
+        found = ancestry.common_ancestor(view.rows, ids)
+        return requests.Ancestor(None if found is None else found.hex(), [id.hex() for id in ids])

@@ -86,9 +86,11 @@ from shoal.protocol.requests.steps import (
 )
 from shoal.protocol.requests.subscriptions import Change, Edit, Follow, Push, Subscription, Watch
 from shoal.protocol.requests.threads import (
+    Ancestor,
     Branches,
     Checkpoint,
     Checkpoints,
+    CommonAncestor,
     Heads,
     History,
     Load,
@@ -106,6 +108,7 @@ ObjectRead = (
     | History
     | Heads
     | ReadLabels
+    | CommonAncestor
     | ReadJournal
     | ReadConsumer
     | ReadConsumers
@@ -127,6 +130,7 @@ AnyReply = (
     | Checkpoints
     | Branches
     | Labels
+    | Ancestor
     | Events
     | Consumers
     | Snapshot
@@ -145,6 +149,7 @@ __all__ = [
     "Ack",
     "Add",
     "Added",
+    "Ancestor",
     "Annotate",
     "Annotated",
     "AnyRead",
@@ -170,6 +175,7 @@ __all__ = [
     "Claimed",
     "Cluster",
     "ClusterView",
+    "CommonAncestor",
     "ConsumerState",
     "Consumers",
     "CounterValue",

@@ -132,5 +132,18 @@ class Heads(Read, array_like=True, frozen=True, tag="heads"):
     thread: str
 
 
+class CommonAncestor(Read, array_like=True, frozen=True, tag="common-ancestor"):
+    """The newest checkpoint that all of these are or descend from; answered by `Ancestor`."""
+
+    space: str
+    thread: str
+    checkpoints: list[str]
+
+
+class Ancestor(Reply, array_like=True, frozen=True, tag="ancestor"):
+    id: str | None
+    ordered: list[str]  # What was asked about, each once, the oldest first: an order that every node gives.
+
+
 class Branches(Reply, array_like=True, frozen=True, tag="branches"):
     branches: dict[str, list[str]]  # Name → heads, winner first.

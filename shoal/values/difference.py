@@ -20,8 +20,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from shoal import values
 from shoal.errors import InvalidInput
+from shoal.values.codec import encode
 
 ELEMENTS_MAX = 2000
 
@@ -63,14 +63,14 @@ def _differences(path: str, before: Any, after: Any) -> Iterator[Change]:
         yield from _of_maps(path, before, after)
     elif type(before) is type(after) and isinstance(before, (list, tuple)):
         yield from _of_lists(path, before, after)
-    elif _packed(before) != _packed(after):
+    elif encode(before) != encode(after):
         yield Change("replace", path, before, after)
 
 
 def _of_maps(path: str, before: dict[Any, Any], after: dict[Any, Any]) -> Iterator[Change]:
     if any(type(key) is not str for key in (*before, *after)):
         # A pointer cannot tell 1 from "1".
-        if _packed(before) != _packed(after):
+        if encode(before) != encode(after):
             yield Change("replace", path, before, after)
         return
     for key, value in before.items():
@@ -84,7 +84,7 @@ def _of_maps(path: str, before: dict[Any, Any], after: dict[Any, Any]) -> Iterat
 
 
 def _of_lists(path: str, before: list[Any] | tuple[Any, ...], after: list[Any] | tuple[Any, ...]) -> Iterator[Change]:
-    old, new = [_packed(element) for element in before], [_packed(element) for element in after]
+    old, new = [encode(element) for element in before], [encode(element) for element in after]
     at = 0  # Where we are in the list as it is by now: what is before it is `after`'s.
     for same, first, last, low, high in _blocks(old, new):
         paired = 0 if same else min(last - first, high - low)
@@ -114,10 +114,6 @@ def _blocks(old: list[bytes], new: list[bytes]) -> Iterator[tuple[bool, int, int
         for tag, first, last, low, high in matcher.get_opcodes():
             yield tag == "equal", head + first, head + last, head + low, head + high
     yield True, old_end, len(old), new_end, len(new)
-
-
-def _packed(value: Any) -> bytes:
-    return values.encode(value)
 
 
 # ── applying them ─────────────────────────────────────────────────────────────
