@@ -33,6 +33,18 @@ def check_name(kind: str, name: object, /) -> str:
         raise _no_string(kind, name) from None
 
 
+def check_label(label: object, /) -> str:
+    """The same for a label of an item's namespace, which holds no period: they join labels in URLs and logs.
+
+    Raises:
+        InvalidName: it is not legal; nothing was written.
+    """
+    legal = check_name("label", label)
+    if "." in legal:
+        raise InvalidName(f"a label must not hold a period: {legal[:80]!r}. Nothing was written. Make it two labels.")
+    return legal
+
+
 def check_names(kind: str, names: Iterable[object], /) -> None:
     """Check several at once; requests name the same few again and again.
 

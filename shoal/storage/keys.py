@@ -33,6 +33,7 @@ class Kind(IntEnum):
     DOCUMENT = 2
     COUNTER = 3
     REGISTER = 4
+    ITEMS = 5
 
     @property
     def label(self) -> str:

@@ -1,0 +1,270 @@
+"""Items: values under a namespace and a key, one object for each first label.
+
+Laws (observed-remove, with causal delivery in place of tombstones):
+- A put, a delete and an expiry name the dots of the entries that they replace:
+  those which their origin showed. Causal delivery has brought these to every
+  replica before; so an entry is live if no operation names it, and the live
+  entries are all the state there is.
+- So adding wins: a put that a delete has not seen stays. Of concurrent puts all
+  stay; the greatest (HLC, dot) is the item's value, the others are its siblings,
+  until a put or delete that has seen them. Of entries that one request made, sent
+  again to another node, the least dot's is shown.
+- An item is shown until the last of its entries expires; an entry without a time
+  to live never does. A refresh moves the expiry of the entries that it names, to
+  the greatest time that any refresh gave. It adds nothing: who deletes or expires
+  the entry, without having seen the refresh, removes it.
+- Nothing here reads a clock: what is expired is a matter of the `now_ms` of who
+  asks. What erases expired rows is an operation like any other.
+
+Rows (a *path* is each label after the first with a 0 byte behind it, one more 0
+byte, and the key; so paths are in the order of (namespace, key), and all below a
+namespace is one range. No label holds a 0 byte or is empty):
+    I path                       msgpack [[position₃₄, wall_ms, created_ms, ttl_ms, expires_ms, key, value], …], by position
+    T expires_ms₈ path           nothing: when the item expires (derived)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.crdt.dot import DOT_BYTES, Dot
+from shoal.crdt.rows import Rows, Stamp
+
+ITEM, EXPIRY = b"I", b"T"
+NEVER = 0  # As a time to live, or as the time of an expiry.
+
+Rest = tuple[str, ...]
+"""A namespace less its first label, which names the object."""
+
+Seen = tuple[tuple[bytes, int], ...]
+"""The dots of entries: origin and sequence."""
+
+
+class Put(msgspec.Struct, array_like=True, frozen=True, tag="put-item"):
+    rest: Rest
+    key: str
+    value: bytes
+    seen: Seen
+    created_ms: int  # Of the item that it replaces, if there was one.
+    ttl_ms: int = NEVER
+    expires_ms: int = NEVER
+    request: str | None = None  # The request's own key.
+
+
+class Delete(msgspec.Struct, array_like=True, frozen=True, tag="delete-item"):
+    rest: Rest
+    key: str
+    seen: Seen
+
+
+class Refreshed(msgspec.Struct, array_like=True, frozen=True):
+    rest: Rest
+    key: str
+    seen: Seen
+    expires_ms: int
+
+
+class Refresh(msgspec.Struct, array_like=True, frozen=True, tag="refresh-items"):
+    items: tuple[Refreshed, ...]
+
+
+class Expire(msgspec.Struct, array_like=True, frozen=True, tag="expire-items"):
+    items: tuple[Delete, ...]
+
+
+class Entry(msgspec.Struct, array_like=True, frozen=True):
+    """What one put left."""
+
+    position: bytes
+    wall_ms: int
+    created_ms: int
+    ttl_ms: int
+    expires_ms: int
+    request: str | None
+    value: bytes
+
+    @property
+    def dot(self) -> Dot:
+        return Dot.unpack(self.position[8 : 8 + DOT_BYTES])
+
+
+class Item(NamedTuple):
+    rest: Rest
+    key: str
+    entries: list[Entry]  # As they are shown: the latest first.
+    seen: Seen  # All live ones: what a put or delete that is based on this read replaces.
+    expires_ms: int  # NEVER, or when the last entry does.
+
+    @property
+    def latest(self) -> Entry:
+        return self.entries[0]
+
+    @property
+    def version(self) -> str:
+        """32 hex digits: another one for other values, whatever refreshes came."""
+        return sha256(b"".join(entry.position for entry in self.entries)).hexdigest()[:32]
+
+    def is_expired(self, now_ms: int) -> bool:
+        return self.expires_ms != NEVER and self.expires_ms <= now_ms
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Entry])
+_address = msgspec.json.Decoder(list[str])
+
+
+# ── changes ───────────────────────────────────────────────────────────────────
+
+
+def apply_put(rows: Rows, stamp: Stamp, put: Put) -> None:
+    path = path_of(put.rest, put.key)
+    before = _entries(rows, path)
+    entry = Entry(stamp.pack_position(), stamp.wall_ms, put.created_ms, put.ttl_ms, put.expires_ms, put.request, put.value)
+    _store(rows, path, before, [*_unseen(before, put.seen, stamp), entry])
+
+
+def apply_delete(rows: Rows, stamp: Stamp, delete: Delete) -> None:
+    path = path_of(delete.rest, delete.key)
+    before = _entries(rows, path)
+    _store(rows, path, before, _unseen(before, delete.seen, stamp))
+
+
+def apply_refresh(rows: Rows, stamp: Stamp, refresh: Refresh) -> None:
+    del stamp  # Who refreshed, and when, is nothing to the outcome.
+    for refreshed in refresh.items:
+        path = path_of(refreshed.rest, refreshed.key)
+        before = _entries(rows, path)
+        _store(rows, path, before, [_refreshed(entry, refreshed) for entry in before])
+
+
+def apply_expire(rows: Rows, stamp: Stamp, expire: Expire) -> None:
+    for erased in expire.items:
+        apply_delete(rows, stamp, erased)
+
+
+def _unseen(entries: list[Entry], seen: Seen, stamp: Stamp) -> list[Entry]:
+    """What stays: neither named, nor put before by the same operation."""
+    return [entry for entry in entries if entry.dot not in seen and entry.dot != stamp.dot]
+
+
+def _refreshed(entry: Entry, refreshed: Refreshed) -> Entry:
+    if entry.ttl_ms == NEVER or entry.dot not in refreshed.seen or refreshed.expires_ms <= entry.expires_ms:
+        return entry
+    return msgspec.structs.replace(entry, expires_ms=refreshed.expires_ms)
+
+
+# ── reads ─────────────────────────────────────────────────────────────────────
+
+
+def find(rows: Rows, rest: Sequence[str], key: str) -> Item | None:
+    """The item, expired or not."""
+    path = path_of(rest, key)
+    entries = _entries(rows, path)
+    return _item(path, entries) if entries else None
+
+
+def below(rows: Rows, rest: Sequence[str], *, after: bytes = b"") -> Iterator[tuple[bytes, int, Item]]:
+    """Path, bytes and item of all items in a namespace and those below it, expired or not, from after a path on."""
+    for row, stored in rows.scan(ITEM + _labels(rest), after=ITEM + after if after else None):
+        path = row[1:]
+        yield path, len(stored), _item(path, _decoder.decode(stored))
+
+
+def past(rest: Sequence[str], *, deeper: bool) -> bytes:
+    """What to go on after, to skip the items of a namespace; with `deeper` those of the namespaces below it too.
+
+    No path can be this: 1 is no byte of a label, since it is a control character.
+    """
+    return (_labels(rest)[:-1] if deeper else _labels(rest)) + b"\x01"
+
+
+def expired(rows: Rows, before_ms: int, *, limit: int) -> list[Item]:
+    """Up to `limit` items that expired before a time, the longest expired first."""
+    found: list[Item] = []
+    for row, _ in rows.scan(EXPIRY, limit=limit):
+        if int.from_bytes(row[1:9], "big") >= before_ms:
+            break
+        path = row[9:]
+        found.append(_item(path, _entries(rows, path)))
+    return found
+
+
+# ── rows ──────────────────────────────────────────────────────────────────────
+
+
+def path_of(rest: Sequence[str], key: str) -> bytes:
+    return _labels(rest) + b"\x00" + key.encode()
+
+
+def split_path(path: bytes) -> tuple[Rest, str]:
+    labels: list[str] = []
+    while (end := path.index(b"\x00")) > 0:
+        labels.append(path[:end].decode())
+        path = path[end + 1 :]
+    return tuple(labels), path[1:].decode()
+
+
+def address(first: str, rest: Sequence[str], key: str) -> str:
+    """An item's whole name as text, for watchers: a JSON array of its labels and its key."""
+    return msgspec.json.encode([first, *rest, key]).decode()
+
+
+def split_address(address: str) -> tuple[tuple[str, ...], str]:
+    """Whole namespace and key."""
+    *labels, key = _address.decode(address)
+    return tuple(labels), key
+
+
+def _labels(rest: Sequence[str]) -> bytes:
+    return b"".join(label.encode() + b"\x00" for label in rest)
+
+
+def _entries(rows: Rows, path: bytes) -> list[Entry]:
+    stored = rows.get(ITEM + path)
+    return [] if stored is None else _decoder.decode(stored)
+
+
+def _store(rows: Rows, path: bytes, before: list[Entry], after: list[Entry]) -> None:
+    if after == before:
+        return
+    due, due_now = _expiry(before), _expiry(after)
+    if due != due_now and due != NEVER:
+        rows.delete(_expiry_row(due, path))
+    if due_now not in (due, NEVER):
+        rows.put(_expiry_row(due_now, path), b"")
+    if after:
+        rows.put(ITEM + path, _encoder.encode(sorted(after, key=lambda entry: entry.position)))
+    else:
+        rows.delete(ITEM + path)
+
+
+def _expiry(entries: list[Entry]) -> int:
+    """When the last of them expires; NEVER if one does not, or if there is none."""
+    times = [entry.expires_ms for entry in entries]
+    return NEVER if NEVER in times else max(times, default=NEVER)
+
+
+def _expiry_row(expires_ms: int, path: bytes) -> bytes:
+    return EXPIRY + expires_ms.to_bytes(8, "big") + path
+
+
+def _item(path: bytes, entries: list[Entry]) -> Item:
+    rest, key = split_path(path)
+    seen = tuple(sorted(entry.dot for entry in entries))
+    return Item(rest, key, _shown(entries), seen, _expiry(entries))
+
+
+def _shown(entries: list[Entry]) -> list[Entry]:
+    """The latest first; of those that one request made, the least dot's alone."""
+    if len(entries) == 1:
+        return entries
+    least: dict[str, Entry] = {}
+    for entry in entries:
+        if entry.request is not None and entry.dot < least.setdefault(entry.request, entry).dot:
+            least[entry.request] = entry
+    shown = [entry for entry in entries if entry.request is None or least[entry.request] is entry]
+    return sorted(shown, key=lambda entry: entry.position, reverse=True)
