@@ -63,6 +63,11 @@ class Config(Struct, frozen=True, kw_only=True):
     step_attempts_max: int = 100  # Of one step, in all; each leaves a trace of some hundred bytes.
     step_progress_bytes_max: int = 64 * KiB  # The same bound holds for an error.
     roots_max: int = 256  # Root types of one document.
+    item_labels_max: int = 32  # In one namespace.
+    item_scan_rows_max: int = 2000  # Looked at for one page of a search, so that it does not hold up the others.
+    item_expiry_grace_s: float = 3600.0  # After which an expired item may be erased; clocks and refreshes may be late.
+    items_expired_max: int = 64  # Erased by one operation.
+    filter_terms_max: int = 64  # Fields, operators and parts of lists in one filter.
     key_window_s: int = 24 * 3600  # How long a client-made idempotency key is remembered.
 
     # Sessions.

@@ -18,6 +18,7 @@ raised; `status` is its HTTP status.
     │   ├── HeadMoved           a branch is not where the caller last saw it
     │   ├── BranchTaken         a branch of this name is elsewhere
     │   ├── MergeConflict       heads changed one channel in ways that do not fit together
+    │   ├── ItemChanged         `expect` is not the version of the item
     │   ├── KeyReused           an idempotency key came again with another payload
     │   ├── KeyExpired          a key is older than the window in which keys are remembered
     │   ├── TooManySiblings     a register would hold more concurrent values than allowed
@@ -127,6 +128,13 @@ class MergeConflict(Conflict):
     """`detail["channels"]` names the channels."""
 
     code = "merge-conflict"
+
+
+class ItemChanged(Conflict):
+    """`detail["version"]` is the item's version on the replica that was asked; "" if it is not there."""
+
+    code = "item-changed"
+    status = 412
 
 
 class KeyReused(Conflict):

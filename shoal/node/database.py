@@ -13,6 +13,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from typing import NamedTuple
@@ -26,7 +27,16 @@ from shoal.crdt import document, ledger
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp
-from shoal.errors import InvalidValue, KeyExpired, KeyReused, SpansPartitions, StoreCorrupt, TooLarge, Unsupported
+from shoal.errors import (
+    InvalidValue,
+    KeyExpired,
+    KeyReused,
+    ShoalError,
+    SpansPartitions,
+    StoreCorrupt,
+    TooLarge,
+    Unsupported,
+)
 from shoal.names import check_name
 from shoal.node import attached, mutation, steps
 from shoal.node.attached import Attached
@@ -40,6 +50,7 @@ from shoal.node.environment import Environment
 from shoal.node.facet import Checks, Facet, Readers, Site, View, Writers
 from shoal.node.feed import LABELS, Feed, Staged
 from shoal.node.incoming import Incoming
+from shoal.node.items import Items
 from shoal.node.journals import Journals
 from shoal.node.labels import Labels
 from shoal.node.mutation import Mutation
@@ -112,6 +123,7 @@ class Database:
         self.documents = Documents(config, environment, self.catalog)
         shapes = ShapeCache(config.checkpoint_cache_bytes)
         checkpoints = Checkpoints(config, shapes)
+        self._items = Items(config, environment.now_ms)
         facets: list[Facet] = [
             Saves(config, shapes),
             checkpoints,
@@ -122,6 +134,7 @@ class Database:
             Reductions(config),
             Counters(),
             Registers(config),
+            self._items,
             self.documents,
             Steps(config),
             Standings(config),
@@ -186,6 +199,12 @@ class Database:
         except BaseException:
             writing.transaction.abandoned()
             raise
+
+    def do_chores(self) -> None:
+        """Issue what writes found to be done, as operations of their own. One that is refused is found again."""
+        while self._items.chores:
+            with suppress(ShoalError):
+                self.issue(self._items.chores.popleft(), None)
 
     def _issue(self, writing: Writing, request: requests.AnyWrite, writes: Iterable[tuple[Target, SingleWrite]]) -> Issued:
         transaction, partition, key = writing

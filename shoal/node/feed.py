@@ -29,6 +29,7 @@ LABELS: dict[Kind, ObjectKind] = {
     Kind.DOCUMENT: "document",
     Kind.COUNTER: "counter",
     Kind.REGISTER: "register",
+    Kind.ITEMS: "items",
 }
 
 _OVERHEAD_BYTES = 200  # Of a push as a Python object.

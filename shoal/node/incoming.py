@@ -16,7 +16,7 @@ from typing import NamedTuple
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.operation import Tip
-from shoal.crdt import document, journal, lineage, notes
+from shoal.crdt import document, items, journal, lineage, notes
 from shoal.crdt.clock import COUNTER_BITS, HybridClock
 from shoal.crdt.dot import Dot, Origin
 from shoal.crdt.rows import Stamp
@@ -230,6 +230,8 @@ def _staged(target: Target, stamp: Stamp, change: Mutation, beside: Attached) ->
         id = made.id.hex()
     elif isinstance(made, journal.Append | notes.Annotate):
         id = stamp.pack_position().hex()
+    elif isinstance(made, items.Put | items.Delete):
+        id = items.address(target.name, made.rest, made.key)
     what = str(type(made).__struct_config__.tag)
     told = requests.Change(target.space, LABELS[target.kind], target.name, what, id, stamp.hlc, stamp.wall_ms)
     edit = requests.Edit(beside.content, made.roots) if isinstance(made, document.Update) else None

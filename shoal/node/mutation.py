@@ -14,6 +14,7 @@ from shoal.crdt import (
     consumers,
     counter,
     document,
+    items,
     journal,
     labels,
     ledger,
@@ -28,6 +29,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 from shoal.node.attached import Attached
 from shoal.node.changes import checkpoints, documents, journals, scalars, steps
+from shoal.node.changes import items as item_changes
 from shoal.node.changes import labels as label_changes
 from shoal.node.changes.handling import Handlings
 from shoal.storage.keys import Kind
@@ -45,6 +47,10 @@ Change = (
     | document.Update
     | counter.Add
     | register.Assign
+    | items.Put
+    | items.Delete
+    | items.Refresh
+    | items.Expire
     | ledger.Change
     | standing.Move
 )
@@ -55,6 +61,7 @@ _HANDLINGS: Handlings = {
     **journals.HANDLINGS,
     **documents.HANDLINGS,
     **scalars.HANDLINGS,
+    **item_changes.HANDLINGS,
     **steps.HANDLINGS,
 }
 

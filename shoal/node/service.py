@@ -111,6 +111,7 @@ class Service:
             await self._database.durable_of(partition)
             bookmark.note(partition, shown)
             raise
+        self._database.do_chores()
         if durability == "memory":
             await asyncio.sleep(0)  # Others, and the sync, get their turn between two writes of an eager caller.
         else:

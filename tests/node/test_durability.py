@@ -64,7 +64,10 @@ async def test_a_refusal_waits_for_what_it_shows_and_counts_it_as_seen(bench: Be
     assert bookmark
 
 
-@pytest.mark.parametrize("read", ["load", "history", "heads", "journal", "counter", "register", "document", "list", "spaces"])
+READS = ["load", "history", "heads", "journal", "counter", "register", "document", "items", "list", "spaces"]
+
+
+@pytest.mark.parametrize("read", READS)
 async def test_a_read_waits_for_what_it_shows(bench: Bench, read: str) -> None:
     thread = bench.space.thread("a")
     writes: dict[str, Callable[[], Awaitable[object]]] = {
@@ -72,6 +75,7 @@ async def test_a_read_waits_for_what_it_shows(bench: Bench, read: str) -> None:
         "counter": lambda: bench.space.counter("a").add(1, durability="memory"),
         "register": lambda: bench.space.register("a").set(1, durability="memory"),
         "document": lambda: bench.node.session().call(requests.Update("crew", "a", b"\x00\x00"), durability="memory"),
+        "items": lambda: bench.space.items.put(("a",), "k", 1, durability="memory"),
     }
     reads: dict[str, Callable[[], Awaitable[object]]] = {
         "load": lambda: bench.space.thread("a").load(),
@@ -81,6 +85,7 @@ async def test_a_read_waits_for_what_it_shows(bench: Bench, read: str) -> None:
         "counter": lambda: bench.space.counter("a").value(),
         "register": lambda: bench.space.register("a").get(),
         "document": lambda: bench.node.session().call(requests.ReadDocument("crew", "a")),
+        "items": lambda: bench.space.items.get(("a",), "k"),
         "list": lambda: bench.node.session().call(requests.ListObjects("crew", "thread")),
         "spaces": lambda: bench.node.session().call(requests.ListSpaces()),
     }

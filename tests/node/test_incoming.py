@@ -15,7 +15,7 @@ from shoal.cluster.messages import Shipment, Want
 from shoal.cluster.operation import CHAIN_START, Body
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
-from shoal.crdt import counter, document
+from shoal.crdt import counter, document, items
 from shoal.crdt.clock import COUNTER_BITS
 from shoal.crdt.dot import Dot, Origin
 from shoal.node import attached, mutation
@@ -42,6 +42,11 @@ def shipped(body: Body = BODY, *, sequence: int = 1, partition: int = COUNT.part
     packed = operation.encode(body)
     dot = Dot(STRANGER, sequence)
     return Shipment(partition, *dot, operation.chain(CHAIN_START, partition, dot, packed), packed, beside)
+
+
+def item(change: items.Put | items.Delete | items.Refresh | items.Expire) -> Shipment:
+    payload = mutation.encode([Mutation(Kind.ITEMS, "crew", "n", change)])
+    return shipped(msgspec.structs.replace(BODY, payload=payload), partition=COUNT.partition)
 
 
 def changed(**fields: Any) -> Shipment:
@@ -85,6 +90,12 @@ BAD: dict[str, tuple[Shipment, str]] = {
     "a context of an origin that is none": (changed(context=[(b"short", 1)]), "which cannot be"),
     "a negative context": (changed(context=[(b"o" * 16, -1)]), "which cannot be"),
     "a broken chain": (msgspec.structs.replace(shipped(), chain=bytes(32)), "hash chain"),
+    "an item without a key": (item(items.Put((), "", b"\x01", (), 1)), "must not be empty"),
+    "an item whose label would be two": (item(items.Delete(("a\x00b",), "k", ())), "control characters"),
+    "an item with an empty label": (item(items.Expire((items.Delete(("",), "k", ()),))), "must not be empty"),
+    "an item that is no value": (item(items.Put((), "k", b"\xc1", (), 1)), "not one msgpack value"),
+    "an item that expires before all time": (item(items.Put((), "k", b"\x01", (), 1, 5, -1)), "no time of an item"),
+    "a refresh past all time": (item(items.Refresh((items.Refreshed((), "k", (), 1 << 63),))), "no time of an item"),
     "an update that is none": (
         shipped(
             Body(HLC, START_MS, [], None, mutation.encode([Mutation(2, "crew", "n", document.Update(b"d" * 32))])),

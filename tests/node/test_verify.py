@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from functools import cache
 from random import Random
 
@@ -50,6 +51,9 @@ async def fill(bench: Bench, turn: int) -> None:
             document.map("tasks")[f"{turn}-{edit}"] = {"done": False}
             document.text("notes").insert(0, "é")
             await document.flush()
+    await space.items.put(("memory", "u"), "likes", {"turn": turn}, ttl=timedelta(days=1))
+    await space.items.put(("memory", "u"), f"gone-{turn}", 1)
+    await space.items.delete(("memory", "u"), f"gone-{turn}")
     async with space.batch() as batch:
         batch.thread("{t}/a").save({"turn": turn})
         batch.counter("{t}/n").add(1)
@@ -87,7 +91,7 @@ def test_a_store_with_everything_and_two_crashes_is_sound(rows: dict[bytes, byte
     report = report_of(rows)
     assert report.problems == []
     assert report.sound
-    assert (report.objects, report.checkpoints) == (6, 15)
+    assert (report.objects, report.checkpoints) == (7, 15)
     assert min(report.operations, report.chunks, report.partitions) > 4
 
 
@@ -205,7 +209,7 @@ def snapshot_that_claims_more(rows: dict[bytes, bytes]) -> None:
     rows[snapshot(rows)] = keys.split_object(last)[4][1:] + rows[snapshot(rows)][POSITION_BYTES:]
 
 
-T, D, C, R = Kind.THREAD, Kind.DOCUMENT, Kind.COUNTER, Kind.REGISTER
+T, D, C, R, M = Kind.THREAD, Kind.DOCUMENT, Kind.COUNTER, Kind.REGISTER, Kind.ITEMS
 
 DAMAGE: dict[str, tuple[Damage, str]] = {
     "a log entry in the middle is missing": (lose(lambda rows: longest_log(rows)[1]), "has a hole before sequence 3"),
@@ -234,6 +238,8 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
     "a counter's key is forgotten": (lose(first(C, b"K")), "rows differ from what its operations make"),
     "a register's value was altered": (flip(first(R, b"S")), "rows differ from what its operations make"),
     "a sibling is missing": (lose(first(R, b"S")), "rows differ from what its operations make"),
+    "an item was altered": (flip(first(M, b"I")), "rows differ from what its operations make"),
+    "an item's expiry is forgotten": (lose(first(M, b"T")), "rows differ from what its operations make"),
     "an object has a row too many": (
         put(lambda rows: (first(C, b"T")(rows)[:-16] + bytes(16), b"\x05")),
         "1 rows differ from what its operations make",

@@ -24,6 +24,26 @@ from shoal.protocol.requests.documents import (
     Update,
     Updated,
 )
+from shoal.protocol.requests.items import (
+    NO_ITEM,
+    DeleteItem,
+    GetItems,
+    Item,
+    ItemDeleted,
+    ItemPut,
+    ItemsFound,
+    ItemSibling,
+    ItemsPage,
+    ItemsRefreshed,
+    ItemsSwept,
+    ListNamespaces,
+    Match,
+    Namespaces,
+    PutItem,
+    RefreshItems,
+    SearchItems,
+    SweepItems,
+)
 from shoal.protocol.requests.journal import (
     Ack,
     Append,
@@ -100,8 +120,10 @@ from shoal.protocol.requests.threads import (
     Saved,
 )
 
-SingleWrite = BatchWrite | Patch | PutSnapshot | BeginStep | ProgressStep | EndStep | ResolveStep | MoveThread
-WriteReply = BatchAnswer | DocumentJson | SnapshotKept | Step | Standing
+SingleWrite = (
+    BatchWrite | RefreshItems | SweepItems | Patch | PutSnapshot | BeginStep | ProgressStep | EndStep | ResolveStep | MoveThread
+)
+WriteReply = BatchAnswer | ItemsRefreshed | ItemsSwept | DocumentJson | SnapshotKept | Step | Standing
 AnyWrite = SingleWrite | Batch
 ObjectRead = (
     Load
@@ -117,6 +139,9 @@ ObjectRead = (
     | ReadDocumentJson
     | ReadCounter
     | ReadRegister
+    | GetItems
+    | SearchItems
+    | ListNamespaces
     | ReadStep
     | ListSteps
     | ReadStanding
@@ -140,12 +165,16 @@ AnyReply = (
     | Steps
     | CaughtUp
     | Names
+    | ItemsFound
+    | ItemsPage
+    | Namespaces
     | NodeStatus
     | ClusterView
 )
 
 __all__ = [
     "NO_HEAD",
+    "NO_ITEM",
     "Ack",
     "Add",
     "Added",
@@ -179,6 +208,7 @@ __all__ = [
     "ConsumerState",
     "Consumers",
     "CounterValue",
+    "DeleteItem",
     "DocumentJson",
     "DocumentState",
     "Durability",
@@ -187,19 +217,31 @@ __all__ = [
     "Event",
     "Events",
     "Follow",
+    "GetItems",
     "Heads",
     "History",
+    "Item",
+    "ItemDeleted",
+    "ItemPut",
+    "ItemSibling",
+    "ItemsFound",
+    "ItemsPage",
+    "ItemsRefreshed",
+    "ItemsSwept",
     "Labelled",
     "Labels",
+    "ListNamespaces",
     "ListObjects",
     "ListSpaces",
     "ListSteps",
     "Load",
+    "Match",
     "Member",
     "Move",
     "MoveThread",
     "Moved",
     "Names",
+    "Namespaces",
     "NodeStatus",
     "Note",
     "ObjectKind",
@@ -207,6 +249,7 @@ __all__ = [
     "Patch",
     "ProgressStep",
     "Push",
+    "PutItem",
     "PutSnapshot",
     "Read",
     "ReadConsumer",
@@ -220,12 +263,14 @@ __all__ = [
     "ReadSnapshot",
     "ReadStanding",
     "ReadStep",
+    "RefreshItems",
     "Reply",
     "Request",
     "ResolveStep",
     "RootKind",
     "Save",
     "Saved",
+    "SearchItems",
     "Sibling",
     "Siblings",
     "SingleWrite",
@@ -239,6 +284,7 @@ __all__ = [
     "StepState",
     "Steps",
     "Subscription",
+    "SweepItems",
     "ThreadStatus",
     "Unlabel",
     "Unlabelled",

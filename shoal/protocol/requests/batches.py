@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from shoal.protocol.requests.base import Reply, Write
 from shoal.protocol.requests.documents import Update, Updated
+from shoal.protocol.requests.items import DeleteItem, ItemDeleted, ItemPut, PutItem
 from shoal.protocol.requests.journal import Ack, Append, Appended, ConsumerState
 from shoal.protocol.requests.labels import Annotate, Annotated, Claim, Claimed, Unlabel, Unlabelled
 from shoal.protocol.requests.scalars import Add, Added, Assign, Assigned
 from shoal.protocol.requests.threads import Move, Moved, Save, Saved
 
-BatchWrite = Save | Append | Update | Add | Assign | Ack | Move | Annotate | Unlabel | Claim
-BatchAnswer = Saved | Appended | Updated | Added | Assigned | ConsumerState | Moved | Annotated | Unlabelled | Claimed
+BatchWrite = Save | Append | Update | Add | Assign | PutItem | DeleteItem | Ack | Move | Annotate | Unlabel | Claim
+BatchAnswer = (
+    Saved
+    | Appended
+    | Updated
+    | Added
+    | Assigned
+    | ItemPut
+    | ItemDeleted
+    | ConsumerState
+    | Moved
+    | Annotated
+    | Unlabelled
+    | Claimed
+)
 
 
 class Batch(Write, array_like=True, frozen=True, tag="batch"):

@@ -1,0 +1,300 @@
+"""Memory items over storage: what a put or delete decides, searches page by page, and what is erased when.
+
+Laws:
+- What a write replaces is what this replica shows, and is named in its change.
+- A page of a search looks at a bounded number of rows and bytes, and says where to go on.
+- Whether an item is expired is decided by this node's clock; erased it is only by a
+  sweep, `item_expiry_grace_s` later. A put that finds something to sweep asks for one (`chores`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from shoal import values
+from shoal.config import Config
+from shoal.crdt import items
+from shoal.crdt.items import NEVER
+from shoal.crdt.rows import Rows
+from shoal.errors import InvalidInput, ItemChanged
+from shoal.names import check_label, check_name
+from shoal.node.checks import check_size
+from shoal.node.decision import Decision, Made
+from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.filtering import Filter
+from shoal.node.implied import implied_key
+from shoal.protocol import requests
+from shoal.protocol.requests import (
+    NO_ITEM,
+    DeleteItem,
+    GetItems,
+    ItemDeleted,
+    ItemPut,
+    ItemsFound,
+    ItemsPage,
+    ItemsRefreshed,
+    ItemsSwept,
+    ListNamespaces,
+    Namespaces,
+    PutItem,
+    RefreshItems,
+    SearchItems,
+    SweepItems,
+)
+
+_TTL_MS_MAX = 1000 * 366 * 24 * 3600 * 1000  # A thousand years.
+_CHORES_MAX = 256
+
+
+class Items:
+    def __init__(self, config: Config, now_ms: Callable[[], int]) -> None:
+        self._config = config
+        self._now_ms = now_ms
+        self.chores: deque[SweepItems] = deque(maxlen=_CHORES_MAX)  # One that is lost is asked for again.
+        self.checks: Checks = {
+            PutItem: self._check_put,
+            DeleteItem: self._check_name,
+            RefreshItems: self._check_paths,
+            SweepItems: self._check_object,
+        }
+        self.writers: Writers = {
+            PutItem: self._put,
+            DeleteItem: self._delete,
+            RefreshItems: self._refresh,
+            SweepItems: self._sweep,
+        }
+        self.readers: Readers = {GetItems: self._get, SearchItems: self._search, ListNamespaces: self._namespaces}
+
+    # ── checks ────────────────────────────────────────────────────────────────
+
+    def _check_object(self, request: SweepItems) -> None:
+        check_label(request.items)
+
+    def _check_name(self, request: PutItem | DeleteItem) -> None:
+        self._check_namespace(request.items, request.rest)
+        check_name("key", request.key)
+
+    def _check_put(self, request: PutItem) -> None:
+        self._check_name(request)
+        values.check(request.value)
+        check_size(self._config, len(request.value), "an item")
+        if request.ttl_ms is not None and not 1 <= request.ttl_ms <= _TTL_MS_MAX:
+            raise InvalidInput(
+                f"a time to live is 1 to {_TTL_MS_MAX} ms; got {request.ttl_ms}. Nothing was written. None is for ever."
+            )
+
+    def _check_paths(self, request: RefreshItems | GetItems) -> None:
+        for rest, key in request.paths:
+            self._check_namespace(request.items, rest)
+            check_name("key", key)
+        if len(request.paths) > self._config.page_items_max:
+            raise InvalidInput(
+                f"one request names at most {self._config.page_items_max} items; this one has {len(request.paths)}. "
+                "Nothing was written. Ask in several requests."
+            )
+
+    def _check_namespace(self, first: str, rest: Sequence[str]) -> None:
+        for label in (first, *rest):
+            check_label(label)
+        if len(rest) >= self._config.item_labels_max:
+            raise InvalidInput(
+                f"a namespace has at most {self._config.item_labels_max} labels; this one has {1 + len(rest)}. "
+                "Nothing was written."
+            )
+
+    # ── writes ────────────────────────────────────────────────────────────────
+
+    def _put(self, site: Site, request: PutItem) -> Decision:
+        """
+        Raises:
+            ItemChanged: `expect` is not its version here.
+        """
+        stamp, rest = site.stamp, tuple(request.rest)
+        there = items.find(site.rows, rest, request.key)
+        shown = self._shown(there)
+        _check_expected(request, shown)
+        ttl_ms = request.ttl_ms or NEVER
+        change = items.Put(
+            rest,
+            request.key,
+            request.value,
+            seen=there.seen if there is not None else (),
+            created_ms=min(entry.created_ms for entry in shown.entries) if shown is not None else stamp.wall_ms,
+            ttl_ms=ttl_ms,
+            expires_ms=stamp.wall_ms + ttl_ms if ttl_ms != NEVER else NEVER,
+            # Not the mutation's number: another one of this operation replaces it.
+            request=implied_key(site.key, 0),
+        )
+        items.apply_put(site.rows, stamp, change)
+        if self._due(site.rows, 1):
+            chore = SweepItems(request.space, request.items)
+            site.transaction.when_written(lambda: self.chores.append(chore))
+        now = items.find(site.rows, rest, request.key)
+        assert now is not None
+        return Decision(ItemPut(now.version), (Made(change, id=_address(request)),))
+
+    def _delete(self, site: Site, request: DeleteItem) -> Decision:
+        """
+        Raises:
+            ItemChanged: `expect` is not its version here.
+        """
+        rest = tuple(request.rest)
+        there = items.find(site.rows, rest, request.key)
+        shown = self._shown(there)
+        _check_expected(request, shown)
+        if there is None:
+            return Decision(ItemDeleted(deleted=False))
+        change = items.Delete(rest, request.key, there.seen)
+        items.apply_delete(site.rows, site.stamp, change)
+        return Decision(ItemDeleted(deleted=shown is not None), (Made(change, id=_address(request)),))
+
+    def _refresh(self, site: Site, request: RefreshItems) -> Decision:
+        found: list[items.Refreshed] = []
+        for rest, key in request.paths:
+            shown = self._shown(items.find(site.rows, rest, key))
+            if shown is not None and shown.expires_ms != NEVER:
+                expires_ms = site.stamp.wall_ms + max(entry.ttl_ms for entry in shown.entries)
+                if expires_ms > shown.expires_ms:
+                    found.append(items.Refreshed(tuple(rest), key, shown.seen, expires_ms))
+        if not found:
+            return Decision(ItemsRefreshed(0))
+        change = items.Refresh(tuple(found))
+        items.apply_refresh(site.rows, site.stamp, change)
+        return Decision(ItemsRefreshed(len(found)), (Made(change),))
+
+    def _sweep(self, site: Site, _request: SweepItems) -> Decision:
+        bound = self._config.items_expired_max
+        due = self._due(site.rows, bound)
+        if not due:
+            return Decision(ItemsSwept(0, more=False))
+        change = items.Expire(tuple(items.Delete(item.rest, item.key, item.seen) for item in due))
+        items.apply_expire(site.rows, site.stamp, change)
+        return Decision(ItemsSwept(len(due), more=len(due) == bound), (Made(change),))
+
+    def _due(self, rows: Rows, limit: int) -> list[items.Item]:
+        return items.expired(rows, self._now_ms() - int(self._config.item_expiry_grace_s * 1000), limit=limit)
+
+    def _shown(self, item: items.Item | None) -> items.Item | None:
+        return None if item is None or item.is_expired(self._now_ms()) else item
+
+    # ── reads ─────────────────────────────────────────────────────────────────
+
+    def _get(self, view: View, request: GetItems) -> ItemsFound:
+        self._check_paths(request)
+        found: list[requests.Item | None] = []
+        size = 0
+        for rest, key in request.paths:
+            if size >= self._config.page_bytes_max:
+                break
+            item = self._shown(items.find(view.rows, rest, key))
+            found.append(None if item is None else _told(request.items, item))
+            size += 0 if item is None else sum(len(entry.value) for entry in item.entries)
+        return ItemsFound(found)
+
+    def _search(self, view: View, request: SearchItems) -> ItemsPage:
+        """
+        Raises:
+            InvalidInput: the namespace or the filter is none.
+        """
+        self._check_namespace(request.items, request.rest)
+        filter = Filter(request.filter, terms_max=self._config.filter_terms_max)
+        limit = min(max(1, request.limit), self._config.page_items_max)
+        found: list[requests.Item] = []
+        skipped, cursor = 0, request.after
+        for path, item in self._page(view, request.rest, request.after):
+            if item is None or len(found) == limit:
+                return ItemsPage(found, skipped, cursor, more=True)
+            cursor = path
+            if item.is_expired(self._now_ms()) or not filter.matches(item.latest.value):
+                continue
+            if skipped < request.skip:
+                skipped += 1
+            else:
+                found.append(_told(request.items, item))
+        return ItemsPage(found, skipped, cursor, more=False)
+
+    def _page(self, view: View, rest: Sequence[str], after: bytes) -> Iterator[tuple[bytes, items.Item | None]]:
+        """Items in order, and None once as much was looked at as one page may."""
+        size = 0
+        for looked_at, (path, stored, item) in enumerate(items.below(view.rows, rest, after=after)):
+            if looked_at == self._config.item_scan_rows_max or size >= self._config.page_bytes_max:
+                yield b"", None
+                return
+            size += stored
+            yield path, item
+
+    def _namespaces(self, view: View, request: ListNamespaces) -> Namespaces:
+        """
+        Raises:
+            InvalidInput: a label or the depth is not legal.
+        """
+        self._check_namespace(request.items, [])
+        for _, labels in request.matches:
+            for label in labels:
+                check_label(label)
+        if request.depth_max is not None and request.depth_max < 1:
+            raise InvalidInput(f"the greatest depth of a namespace is at least 1; got {request.depth_max}.")
+        limit = min(max(1, request.limit), self._config.page_items_max)
+        found: list[list[str]] = []
+        cursor, size = request.after, 0
+        for _ in range(self._config.item_scan_rows_max):
+            path, stored, item = next(items.below(view.rows, (), after=cursor), (b"", 0, None))
+            if item is None:
+                return Namespaces(found, cursor, more=False)
+            if len(found) == limit or size >= self._config.page_bytes_max:
+                break
+            size += stored
+            if item.is_expired(self._now_ms()):
+                cursor = path
+                continue
+            namespace = [request.items, *item.rest]
+            if not all(_fits(namespace, match, labels) for match, labels in request.matches):
+                cursor = items.past(item.rest, deeper=False)
+                continue
+            cut = namespace[: request.depth_max]
+            found.append(cut)
+            if len(cut) == len(namespace) and request.depth_max != len(cut):
+                cursor = items.past(item.rest, deeper=False)
+            elif len(cut) == 1:
+                return Namespaces(found, cursor, more=False)  # Whatever follows begins with it.
+            else:
+                cursor = items.past(cut[1:], deeper=True)
+        return Namespaces(found, cursor, more=True)
+
+
+def _check_expected(request: PutItem | DeleteItem, shown: items.Item | None) -> None:
+    version = NO_ITEM if shown is None else shown.version
+    if request.expect is not None and request.expect != version:
+        raise ItemChanged(
+            f"item {request.key!r} of {'.'.join([request.items, *request.rest])!r} "
+            f"{f'has version {version}' if version else 'is not there'}, and "
+            f"{f'version {request.expect}' if request.expect else 'none'} was expected. Nothing was written. Read it again.",
+            version=version,
+        )
+
+
+def _address(request: PutItem | DeleteItem) -> str:
+    return items.address(request.items, request.rest, request.key)
+
+
+def _told(first: str, item: items.Item) -> requests.Item:
+    latest = item.latest
+    return requests.Item(
+        [first, *item.rest],
+        item.key,
+        latest.value,
+        item.version,
+        min(entry.created_ms for entry in item.entries),
+        latest.wall_ms,
+        item.expires_ms if item.expires_ms != NEVER else None,
+        [requests.ItemSibling(entry.value, entry.wall_ms) for entry in item.entries[1:]],
+    )
+
+
+def _fits(namespace: Sequence[str], match: requests.Match, labels: Sequence[str]) -> bool:
+    """Whether the namespace begins, or ends, with these labels; "*" is any."""
+    if len(labels) > len(namespace):
+        return False
+    part = namespace[: len(labels)] if match == "prefix" else namespace[len(namespace) - len(labels) :]
+    return all(wanted in ("*", label) for wanted, label in zip(labels, part, strict=True))

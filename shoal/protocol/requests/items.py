@@ -1,0 +1,145 @@
+"""Memory items. `items` is the first label of their namespace, `rest` the labels after it.
+
+An item's version is opaque; NO_ITEM is that of one which is not there, or has expired.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct, field
+
+from shoal.protocol.requests.base import Read, Reply, Write
+
+NO_ITEM = ""
+
+Match = Literal["prefix", "suffix"]
+
+
+class PutItem(Write, array_like=True, frozen=True, tag="put-item"):
+    """Put a value in the place of what the serving node shows; answered by `ItemPut`.
+
+    `ttl_ms`: how long it is shown; None: for ever. `expect`: the item's version must be this one.
+    """
+
+    space: str
+    items: str
+    rest: list[str]
+    key: str
+    value: bytes
+    ttl_ms: int | None = None
+    expect: str | None = None
+
+
+class ItemPut(Reply, array_like=True, frozen=True, tag="item-put"):
+    version: str
+
+
+class DeleteItem(Write, array_like=True, frozen=True, tag="delete-item"):
+    """Delete what the serving node shows; answered by `ItemDeleted`."""
+
+    space: str
+    items: str
+    rest: list[str]
+    key: str
+    expect: str | None = None
+
+
+class ItemDeleted(Reply, array_like=True, frozen=True, tag="item-deleted"):
+    deleted: bool  # False if it was not there.
+
+
+class RefreshItems(Write, array_like=True, frozen=True, tag="refresh-items"):
+    """Let the times to live of items begin anew; answered by `ItemsRefreshed`. One without any, or not there, is left out."""
+
+    space: str
+    items: str
+    paths: list[tuple[list[str], str]]  # Rest and key.
+
+
+class ItemsRefreshed(Reply, array_like=True, frozen=True, tag="items-refreshed"):
+    refreshed: int
+
+
+class SweepItems(Write, array_like=True, frozen=True, tag="sweep-items"):
+    """Erase items that expired longer than the node's grace ago, up to its bound; answered by `ItemsSwept`."""
+
+    space: str
+    items: str
+
+
+class ItemsSwept(Reply, array_like=True, frozen=True, tag="items-swept"):
+    erased: int
+    more: bool
+
+
+class GetItems(Read, array_like=True, frozen=True, tag="get-items"):
+    """Answered by `ItemsFound`."""
+
+    space: str
+    items: str
+    paths: list[tuple[list[str], str]]  # Rest and key.
+
+
+class ItemSibling(Struct, array_like=True, frozen=True):
+    value: bytes
+    wall_ms: int
+
+
+class Item(Struct, array_like=True, frozen=True):
+    namespace: list[str]  # Whole.
+    key: str
+    value: bytes
+    version: str
+    created_ms: int
+    updated_ms: int
+    expires_ms: int | None = None
+    siblings: list[ItemSibling] = field(
+        default_factory=list
+    )  # Values that were put concurrently, and that no write has seen since.
+
+
+class ItemsFound(Reply, array_like=True, frozen=True, tag="items-found"):
+    items: list[Item | None]  # In the order of the paths; of fewer of them if it grew too large: ask for the rest.
+
+
+class SearchItems(Read, array_like=True, frozen=True, tag="search-items"):
+    """Items of a namespace and those below it, in the order of (namespace, key); answered by `ItemsPage`.
+
+    `filter` is a packed map; no bytes match all. `skip` leaves out the first ones that match.
+    """
+
+    space: str
+    items: str
+    rest: list[str]
+    filter: bytes = b""
+    limit: int = 100
+    skip: int = 0
+    after: bytes = b""  # A cursor of an earlier reply.
+
+
+class ItemsPage(Reply, array_like=True, frozen=True, tag="items-page"):
+    items: list[Item]
+    skipped: int
+    cursor: bytes
+    more: bool  # Ask again with `cursor`; a page may be empty and yet not the last.
+
+
+class ListNamespaces(Read, array_like=True, frozen=True, tag="list-namespaces"):
+    """Namespaces that hold items, in order; answered by `Namespaces`.
+
+    All `matches` must hold, of whole namespaces; "*" is any label. `depth_max` cuts what is longer, and lists it once.
+    """
+
+    space: str
+    items: str
+    matches: list[tuple[Match, list[str]]] = field(default_factory=list)
+    depth_max: int | None = None
+    limit: int = 100
+    after: bytes = b""
+
+
+class Namespaces(Reply, array_like=True, frozen=True, tag="namespaces"):
+    namespaces: list[list[str]]
+    cursor: bytes
+    more: bool
