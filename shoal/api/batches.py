@@ -8,6 +8,7 @@ from aiohttp import web
 from msgspec import Raw, Struct
 
 from shoal.api.exchange import Exchange
+from shoal.api.items import DeletedView, PutBody, PutView, delete_request, put_request
 from shoal.api.journals import AppendedView, ConsumerView
 from shoal.api.objects import AddedView, AssignedView
 from shoal.api.opaque import opaque, shown_opaque
@@ -25,6 +26,8 @@ from shoal.protocol.requests import (
     BatchReply,
     BatchWrite,
     ConsumerState,
+    ItemDeleted,
+    ItemPut,
     Save,
     Saved,
 )
@@ -72,7 +75,18 @@ class SetOp(AssignOp, forbid_unknown_fields=True, tag_field="op", tag="set"):
     """The same as `assign`, by the name that the client gives it."""
 
 
-Op = SaveOp | AppendOp | AckOp | AddOp | AssignOp | SetOp
+class PutItemOp(PutBody, forbid_unknown_fields=True, tag_field="op", tag="put-item", kw_only=True):
+    namespace: list[str]
+    key: str
+
+
+class DeleteItemOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="delete-item"):
+    namespace: list[str]
+    key: str
+    expect: str | None = None
+
+
+Op = SaveOp | AppendOp | AckOp | AddOp | AssignOp | SetOp | PutItemOp | DeleteItemOp
 
 
 class BatchBody(Struct, forbid_unknown_fields=True):
@@ -115,6 +129,10 @@ def _write(exchange: Exchange, space: str, op: Op) -> BatchWrite:
         case AssignOp():
             context = None if op.context is None else opaque(op.context, "context")
             return Assign(space, op.register, exchange.stored(op.value), context)
+        case PutItemOp():
+            return put_request(exchange, space, op.namespace, op.key, op)
+        case DeleteItemOp():
+            return delete_request(space, op.namespace, op.key, op.expect)
 
 
 def _view(reply: BatchAnswer) -> Struct | dict[str, Any]:
@@ -129,5 +147,9 @@ def _view(reply: BatchAnswer) -> Struct | dict[str, Any]:
             return AddedView(reply.value, reply.added)
         case Assigned():
             return AssignedView(reply.siblings, shown_opaque(reply.context))
+        case ItemPut():
+            return PutView(reply.version)
+        case ItemDeleted():
+            return DeletedView(reply.deleted)
         case _:  # What this route takes no request for.
             return {}

@@ -135,7 +135,9 @@ class Exchange:
         key = self.request.headers.get("Idempotency-Key")
         if key is not None:
             check_key("idempotency", key)
-        return await self.session.call(request, key=key, durability=self.query(WriteQuery).durability)
+        # What else the query holds is the route's business.
+        asked = {name: value for name, value in self.request.query.items() if name == "durability"}
+        return await self.session.call(request, key=key, durability=_converted(asked, WriteQuery, what="query").durability)
 
     # ── values ────────────────────────────────────────────────────────────────
 

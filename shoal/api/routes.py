@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from msgspec import Struct
 
-from shoal.api import batches, health, journals, objects, spaces, threads, watching
+from shoal.api import batches, health, items, journals, objects, spaces, threads, watching
 from shoal.api.exchange import Exchange, NoQuery, ReadQuery, WriteQuery
 
 Handler = Callable[[Exchange], Awaitable[web.StreamResponse]]
@@ -21,6 +21,7 @@ OPENAPI_PATH = "/v1/openapi.json"
 
 SPACE = "/v1/spaces/{space}"
 THREAD = SPACE + "/threads/{thread}"
+ITEM = SPACE + "/items/{namespace}/{key}"
 
 
 class Route(NamedTuple):
@@ -34,10 +35,11 @@ class Route(NamedTuple):
     query: type[Struct] = NoQuery
     content_type: str = "application/json"  # Of the answer.
     body_type: str = "application/json"
+    reads: bool = False  # Though its method is POST.
 
     @property
     def writes(self) -> bool:
-        return self.method != "GET"
+        return self.method != "GET" and not self.reads
 
     @property
     def has_bookmark(self) -> bool:
@@ -59,6 +61,7 @@ ROUTES: tuple[Route, ...] = (
     _listing("documents", spaces.list_objects("document")),
     _listing("counters", spaces.list_objects("counter")),
     _listing("registers", spaces.list_objects("register")),
+    _listing("items", spaces.list_objects("items")),
     Route(
         "GET",
         f"{SPACE}/watch",
@@ -208,5 +211,28 @@ ROUTES: tuple[Route, ...] = (
         objects.AssignedView,
         body=objects.AssignBody,
         query=WriteQuery,
+    ),
+    Route("GET", ITEM, items.get, "An item; its namespace is its labels, joined by periods", items.ItemView, query=ReadQuery),
+    Route("PUT", ITEM, items.put, "Put an item", items.PutView, body=items.PutBody, query=WriteQuery),
+    Route("DELETE", ITEM, items.delete, "Delete an item", items.DeletedView, query=items.DeleteQuery),
+    Route(
+        "POST",
+        f"{SPACE}/items:search",
+        items.search,
+        "Items of a namespace and those below it, by a filter",
+        items.SearchView,
+        body=items.SearchBody,
+        query=ReadQuery,
+        reads=True,
+    ),
+    Route(
+        "POST",
+        f"{SPACE}/items:namespaces",
+        items.namespaces,
+        "Namespaces that hold items",
+        items.NamespacesView,
+        body=items.NamespacesBody,
+        query=ReadQuery,
+        reads=True,
     ),
 )

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from shoal import values
 from shoal.client.connection import Connection
 from shoal.client.consumers import Consumer
 from shoal.client.events import Event
+from shoal.client.items import delete_request, put_request
 from shoal.client.thread import OnConflict, encode_channels, encode_metadata, forks
 from shoal.errors import InvalidInput
 from shoal.protocol import requests
-from shoal.protocol.requests import Durability
+from shoal.protocol.requests import BatchWrite, Durability
 
 R = TypeVar("R")
-BatchWrite = requests.Save | requests.Append | requests.Update | requests.Add | requests.Assign | requests.Ack
 
 
 class Pending(Generic[R]):
@@ -64,6 +65,10 @@ class Batch:
 
     def register(self, name: str) -> BatchRegister:
         return BatchRegister(self, self._space, name)
+
+    @property
+    def items(self) -> BatchItems:
+        return BatchItems(self, self._space)
 
     def add(self, write: BatchWrite) -> Pending[Any]:
         self._writes.append(write)
@@ -130,3 +135,18 @@ class BatchRegister:
 
     def set(self, value: Any) -> Pending[requests.Assigned]:
         return self._batch.add(requests.Assign(self._space, self._name, values.encode(value, where="value")))
+
+
+class BatchItems:
+    """The first label of a namespace holds the batch's tag: `("{crew-7}", "notes")`."""
+
+    def __init__(self, batch: Batch, space: str) -> None:
+        self._batch, self._space = batch, space
+
+    def put(
+        self, namespace: Sequence[str], key: str, value: Any, *, ttl: timedelta | None = None, expect: str | None = None
+    ) -> Pending[requests.ItemPut]:
+        return self._batch.add(put_request(self._space, namespace, key, value, ttl=ttl, expect=expect))
+
+    def delete(self, namespace: Sequence[str], key: str, *, expect: str | None = None) -> Pending[requests.ItemDeleted]:
+        return self._batch.add(delete_request(self._space, namespace, key, expect=expect))

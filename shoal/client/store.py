@@ -8,6 +8,7 @@ from typing import get_args
 from shoal.client.batch import Batch
 from shoal.client.connection import Connection
 from shoal.client.document import Document
+from shoal.client.items import Items
 from shoal.client.scalars import Counter, Register
 from shoal.client.thread import Thread
 from shoal.errors import InvalidInput
@@ -101,7 +102,7 @@ class Store:
 
 
 class Space:
-    """An isolated namespace: threads, documents, counters and registers by name."""
+    """An isolated namespace: threads, documents, counters and registers by name, and items."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         self._connection = connection
@@ -118,6 +119,11 @@ class Space:
 
     def register(self, name: str) -> Register:
         return Register(self._connection, self.name, name)
+
+    @property
+    def items(self) -> Items:
+        """Memory items: values under namespaces and keys."""
+        return Items(self._connection, self.name)
 
     async def document(self, name: str) -> Document:
         """Open a live local mirror of a document, under a client id of its own.

@@ -13,6 +13,7 @@ from shoal.cli.main import app
 COMMANDS = [
     *(["serve"], ["demo"], ["verify"]),
     *(["status"], ["spaces"], ["threads"], ["log"], ["show"], ["watch"]),
+    *(["items", "get"], ["items", "put"], ["items", "search"], ["items", "delete"], ["items", "namespaces"]),
     *(["doc", "get"], ["doc", "list"], ["counter", "get"], ["counter", "list"], ["register", "get"], ["register", "list"]),
 ]
 

@@ -229,3 +229,59 @@ async def all_checkpoints(space: Space, name: str) -> set[str]:
                 break
             found.add(checkpoint.id)
     return found
+
+
+async def test_items(space: Space, rest: Rest, cli: Cli) -> None:
+    namespace = ("memory", "user/1 é")
+    path = "/items/memory.user%2F1%20%C3%A9"
+    version = await space.items.put(namespace, "likes", {"tea": True, "raw": b"\x00"})
+    seen = await rest("GET", f"{path}/likes")
+    assert (seen["namespace"], seen["key"], seen["version"]) == (list(namespace), "likes", version)
+    # A value that was read as JSON goes back as it was, bytes and all.
+    put = await rest("PUT", f"{path}/again", {"value": seen["value"], "ttl_s": 3600, "expect": ""})
+    again = await space.items.get(namespace, "again")
+    assert again is not None
+    assert (again.value, again.version) == ({"tea": True, "raw": b"\x00"}, put["version"])
+    assert again.expires is not None
+    (printed,) = await cli("items", "put", "memory.user-2", "n", '{"n": 7}')
+    found = await rest("POST", "/items:search", {"namespace": ["memory"], "filter": {"n": {"$gt": 1}}})
+    assert [(item["key"], item["version"]) for item in found["items"]] == [("n", printed["version"])]
+    listed = await rest("POST", "/items:namespaces", {"prefix": ["memory", "*"]})
+    assert listed["namespaces"] == [["memory", "user-2"], list(namespace)]
+    assert await cli("items", "namespaces") == [["memory", "user-2"], list(namespace)]
+    pages = [await rest("POST", "/items:search", {"namespace": ["memory"], "limit": 2})]
+    while pages[-1]["more"]:
+        pages.append(await rest("POST", "/items:search", {"namespace": ["memory"], "limit": 2, "after": pages[-1]["cursor"]}))
+    assert [item["key"] for page in pages for item in page["items"]] == ["n", "again", "likes"]
+    assert (await rest("GET", "/items"))["names"] == ["memory"]
+    assert await rest("DELETE", f"{path}/again?expect={put['version']}") == {"deleted": True}
+    assert [item["key"] for item in await cli("items", "search", "memory")] == ["n", "likes"]
+    body = {"writes": [{"op": "put-item", "namespace": ["memory"], "key": "b", "value": 1}]}
+    body["writes"].append({"op": "delete-item", "namespace": ["memory", "user-2"], "key": "n"})
+    assert [sorted(reply) for reply in (await rest("POST", "/batch", body))["replies"]] == [["version"], ["deleted"]]
+    assert [item.key for item in await space.items.search(("memory",))] == ["b", "likes"]
+
+
+BAD_ITEMS = [
+    ("GET", "/items/memory/absent", None, 404),
+    ("PUT", "/items/memory/k", {"value": 1, "expect": "0" * 32}, 412),
+    ("DELETE", "/items/memory/k?expect=x", None, 412),
+    ("PUT", "/items/memory/k", {"value": 1, "ttl_s": 0}, 400),
+    ("PUT", "/items/memory/k", {"value": 1, "ttl": 5}, 400),
+    ("PUT", "/items/memory..x/k", {"value": 1}, 400),
+    ("PUT", "/items/memory/k?durability=most", {"value": 1}, 400),
+    ("POST", "/items:search", {"namespace": []}, 400),
+    ("POST", "/items:search", {"namespace": ["a.b"]}, 400),
+    ("POST", "/items:search", {"namespace": ["a"], "filter": {"a": {"$in": 1}}}, 400),
+    ("POST", "/items:search", {"namespace": ["a"], "after": "not base 64!"}, 400),
+    ("POST", "/items:namespaces", {"prefix": []}, 400),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "status"), BAD_ITEMS, ids=lambda part: str(part)[:40])
+async def test_a_bad_request_for_items_is_a_problem(
+    http: aiohttp.ClientSession, method: str, path: str, body: object, status: int
+) -> None:
+    async with http.request(method, f"/v1/spaces/bad{path}", json=body) as answer:
+        problem = await answer.json(content_type="application/problem+json")
+        assert (answer.status, problem["status"], problem["written"]) == (status, status, "no")

@@ -1,0 +1,170 @@
+"""Memory items over HTTP.
+
+Law: a namespace is one part of the path, its labels joined by periods, for no
+label holds one; in a body it is an array of its labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from aiohttp import web
+from msgspec import Meta, Raw, Struct
+
+from shoal.api.exchange import Exchange, ReadQuery, WriteQuery
+from shoal.api.opaque import opaque, shown_opaque
+from shoal.errors import InvalidInput, NotFound
+from shoal.protocol import requests
+from shoal.protocol.requests import (
+    DeleteItem,
+    GetItems,
+    ItemDeleted,
+    ItemPut,
+    ItemsFound,
+    ItemsPage,
+    ListNamespaces,
+    Namespaces,
+    PutItem,
+    SearchItems,
+)
+
+
+class PutBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    value: Raw
+    ttl_s: Annotated[float, Meta(gt=0)] | None = None  # How long it is shown.
+    expect: str | None = None  # The version it must have; "" if it must not be there.
+
+
+class PutView(Struct):
+    version: str
+
+
+class DeleteQuery(WriteQuery, forbid_unknown_fields=True):
+    expect: str | None = None
+
+
+class DeletedView(Struct):
+    deleted: bool
+
+
+class ItemSiblingView(Struct):
+    value: Raw
+    wall_ms: int
+
+
+class ItemView(Struct):
+    namespace: list[str]
+    key: str
+    value: Raw
+    version: str
+    created_ms: int
+    updated_ms: int
+    expires_ms: int | None
+    siblings: list[ItemSiblingView]  # Values that were put concurrently.
+
+
+class SearchBody(Struct, forbid_unknown_fields=True):
+    namespace: list[str]  # One label or more.
+    filter: dict[str, Raw] | None = None
+    limit: Annotated[int, Meta(ge=1)] = 100
+    offset: Annotated[int, Meta(ge=0)] = 0
+    after: str = ""  # The cursor of an earlier page.
+
+
+class SearchView(Struct):
+    items: list[ItemView]
+    cursor: str
+    more: bool  # Ask again with after=cursor, and offset less what was skipped; a page may be empty and not the last.
+    skipped: int
+
+
+class NamespacesBody(Struct, forbid_unknown_fields=True):
+    prefix: list[str]  # One label or more; "*" after the first is any label.
+    suffix: list[str] | None = None
+    max_depth: Annotated[int, Meta(ge=1)] | None = None
+    limit: Annotated[int, Meta(ge=1)] = 100
+    after: str = ""
+
+
+class NamespacesView(Struct):
+    namespaces: list[list[str]]
+    cursor: str
+    more: bool
+
+
+async def get(exchange: Exchange) -> web.Response:
+    first, rest = _split(_namespace(exchange))
+    key = exchange.name("key")
+    request = GetItems(exchange.name("space"), first, [(rest, key)])
+    reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
+    assert isinstance(reply, ItemsFound)
+    if reply.items[0] is None:
+        raise NotFound(f"there is no item {key!r} in {'.'.join([first, *rest])!r}, or it has expired.")
+    return exchange.answer(_view(exchange, reply.items[0]))
+
+
+async def put(exchange: Exchange) -> web.Response:
+    body = await exchange.body(PutBody)
+    reply = await exchange.call(put_request(exchange, exchange.name("space"), _namespace(exchange), exchange.name("key"), body))
+    assert isinstance(reply, ItemPut)
+    return exchange.answer(PutView(reply.version))
+
+
+async def delete(exchange: Exchange) -> web.Response:
+    expect = exchange.query(DeleteQuery).expect
+    reply = await exchange.call(delete_request(exchange.name("space"), _namespace(exchange), exchange.name("key"), expect))
+    assert isinstance(reply, ItemDeleted)
+    return exchange.answer(DeletedView(reply.deleted))
+
+
+async def search(exchange: Exchange) -> web.Response:
+    body = await exchange.body(SearchBody)
+    first, rest = _split(body.namespace)
+    filter = exchange.stored_map(body.filter) if body.filter else b""
+    cursor = opaque(body.after, "after") if body.after else b""
+    request = SearchItems(exchange.name("space"), first, rest, filter, body.limit, body.offset, cursor)
+    reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
+    assert isinstance(reply, ItemsPage)
+    found = [_view(exchange, item) for item in reply.items]
+    return exchange.answer(SearchView(found, shown_opaque(reply.cursor), reply.more, reply.skipped))
+
+
+async def namespaces(exchange: Exchange) -> web.Response:
+    body = await exchange.body(NamespacesBody)
+    first, _ = _split(body.prefix)
+    matches: list[tuple[requests.Match, list[str]]] = [("prefix", body.prefix)]
+    if body.suffix:
+        matches.append(("suffix", body.suffix))
+    cursor = opaque(body.after, "after") if body.after else b""
+    request = ListNamespaces(exchange.name("space"), first, matches, body.max_depth, body.limit, cursor)
+    reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
+    assert isinstance(reply, Namespaces)
+    return exchange.answer(NamespacesView(reply.namespaces, shown_opaque(reply.cursor), reply.more))
+
+
+def put_request(exchange: Exchange, space: str, namespace: Sequence[str], key: str, body: PutBody) -> PutItem:
+    first, rest = _split(namespace)
+    ttl_ms = None if body.ttl_s is None else max(1, int(body.ttl_s * 1000))
+    return PutItem(space, first, rest, key, exchange.stored(body.value), ttl_ms, body.expect)
+
+
+def delete_request(space: str, namespace: Sequence[str], key: str, expect: str | None) -> DeleteItem:
+    first, rest = _split(namespace)
+    return DeleteItem(space, first, rest, key, expect)
+
+
+def _namespace(exchange: Exchange) -> list[str]:
+    return exchange.name("namespace").split(".")
+
+
+def _split(namespace: Sequence[str]) -> tuple[str, list[str]]:
+    if not namespace:
+        raise InvalidInput("a namespace has one label or more. Nothing was written. `GET …/items` lists the first labels.")
+    return namespace[0], list(namespace[1:])
+
+
+def _view(exchange: Exchange, item: requests.Item) -> ItemView:
+    siblings = [ItemSiblingView(exchange.shown(sibling.value), sibling.wall_ms) for sibling in item.siblings]
+    value = exchange.shown(item.value)
+    return ItemView(item.namespace, item.key, value, item.version, item.created_ms, item.updated_ms, item.expires_ms, siblings)

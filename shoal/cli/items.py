@@ -1,0 +1,186 @@
+"""`shoal items get|put|search|delete|namespaces`: memory items, their namespaces written with periods."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from json import JSONDecodeError, loads
+from typing import Annotated, Any
+
+import typer
+
+from shoal import values
+from shoal.cli.execution import execute
+from shoal.cli.output import emit, line, to_text
+from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.cli.threads import PANEL
+from shoal.client.items import Item
+from shoal.errors import InvalidValue, NotFound
+
+Namespace = Annotated[
+    str, typer.Argument(metavar="NAMESPACE", help="Its labels, joined by periods: memory.user-1", show_default=False)
+]
+Key = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most so many.")]
+Expect = Annotated[
+    str | None, typer.Option("--expect", metavar="VERSION", help="Only if this is its version; '' if it must not be there.")
+]
+
+group = typer.Typer(no_args_is_help=True, help="Read and write memory items: values under namespaces and keys.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to `app`."""
+    app.add_typer(group, name="items", rich_help_panel=PANEL)
+
+
+@group.command()
+def get(
+    namespace: Namespace, key: Key, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False
+) -> None:
+    """Print an item's value as JSON; with --json also its version and times.
+
+    Example: shoal items get memory.user-1 likes --data ./state
+    """
+    execute(_get(chosen(data, url, environment=os.environ), space, namespace, key, json=json))
+
+
+async def _get(target: Target, space: str, namespace: str, key: str, *, json: bool) -> None:
+    async with opened(target) as store:
+        item = await store.space(space).items.get(_labels(namespace), key)
+        if item is None:
+            raise NotFound(f"there is no item {key!r} in {namespace!r} of space {space!r}, or it has expired.")
+        emit(_described(item)) if json else line(to_text(item.value, indent=2))
+
+
+@group.command()
+def put(
+    namespace: Namespace,
+    key: Key,
+    value: Annotated[str, typer.Argument(metavar="JSON", help="The value, as JSON.", show_default=False)],
+    ttl: Annotated[float | None, typer.Option("--ttl", min=0.001, metavar="SECONDS", help="How long it is shown.")] = None,
+    expect: Expect = None,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Put an item, and print its version.
+
+    Example: shoal items put memory.user-1 likes '{"colour": "blue"}' --url http://127.0.0.1:7400
+    """
+    target = chosen(data, url, environment=os.environ)
+    execute(_put(target, space, namespace, key, _parsed(value), ttl, expect, json=json))
+
+
+async def _put(
+    target: Target, space: str, namespace: str, key: str, value: Any, ttl: float | None, expect: str | None, *, json: bool
+) -> None:
+    async with opened(target) as store:
+        lives = None if ttl is None else timedelta(seconds=ttl)
+        version = await store.space(space).items.put(_labels(namespace), key, value, ttl=lives, expect=expect)
+        emit({"version": version}) if json else line(version)
+
+
+@group.command()
+def delete(
+    namespace: Namespace,
+    key: Key,
+    expect: Expect = None,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Delete an item.
+
+    Example: shoal items delete memory.user-1 likes --data ./state
+    """
+    execute(_delete(chosen(data, url, environment=os.environ), space, namespace, key, expect, json=json))
+
+
+async def _delete(target: Target, space: str, namespace: str, key: str, expect: str | None, *, json: bool) -> None:
+    async with opened(target) as store:
+        deleted = await store.space(space).items.delete(_labels(namespace), key, expect=expect)
+        emit({"deleted": deleted}) if json else line("deleted" if deleted else "there was none")
+
+
+@group.command()
+def search(
+    namespace: Annotated[
+        str, typer.Argument(metavar="[NAMESPACE]", help="Its labels, joined by periods; without it, all.", show_default=False)
+    ] = "",
+    filter: Annotated[
+        str | None, typer.Option("--filter", metavar="JSON", help='As in {"age": {"$gte": 18}}: fields of the value.')
+    ] = None,
+    limit: Limit = 100,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """List items of a namespace and those below it.
+
+    Example: shoal items search memory --filter '{"colour": "blue"}' --data ./state
+    """
+    wanted = None if filter is None else _parsed(filter)
+    execute(_search(chosen(data, url, environment=os.environ), space, namespace, wanted, limit, json=json))
+
+
+async def _search(target: Target, space: str, namespace: str, filter: Any, limit: int, *, json: bool) -> None:
+    async with opened(target) as store:
+        for item in await store.space(space).items.search(_labels(namespace), filter=filter, limit=limit):
+            emit(_described(item)) if json else line(f"{'.'.join(item.namespace)}  {item.key}  {to_text(item.value)}")
+
+
+@group.command()
+def namespaces(
+    prefix: Annotated[
+        str, typer.Argument(metavar="[PREFIX]", help="Labels joined by periods; * is any label.", show_default=False)
+    ] = "",
+    depth: Annotated[int | None, typer.Option("--depth", min=1, metavar="N", help="Cut what is deeper.")] = None,
+    limit: Limit = 100,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """List namespaces that hold items.
+
+    Example: shoal items namespaces memory --depth 2 --data ./state
+    """
+    execute(_namespaces(chosen(data, url, environment=os.environ), space, prefix, depth, limit, json=json))
+
+
+async def _namespaces(target: Target, space: str, prefix: str, depth: int | None, limit: int, *, json: bool) -> None:
+    async with opened(target) as store:
+        found = await store.space(space).items.namespaces(prefix=_labels(prefix), max_depth=depth, limit=limit)
+        for labels in found:
+            emit(list(labels)) if json else line(".".join(labels))
+
+
+def _labels(namespace: str) -> Sequence[str]:
+    return tuple(namespace.split(".")) if namespace else ()
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return values.from_json(loads(text))
+    except (JSONDecodeError, RecursionError) as error:
+        raise typer.BadParameter(f"{text[:80]!r} is not JSON: {error}.") from None
+    except InvalidValue as error:
+        raise typer.BadParameter(error.message) from None
+
+
+def _described(item: Item) -> dict[str, Any]:
+    return {
+        "namespace": list(item.namespace),
+        "key": item.key,
+        "value": item.value,
+        "version": item.version,
+        "created": item.created.isoformat(),
+        "updated": item.updated.isoformat(),
+        "expires": None if item.expires is None else item.expires.isoformat(),
+        "siblings": item.siblings,
+    }

@@ -1,0 +1,341 @@
+"""Memory items, as a handle: values under a namespace and a key."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from shoal import values
+from shoal.client.connection import Connection
+from shoal.client.moments import moment
+from shoal.crdt.items import split_address
+from shoal.errors import InvalidInput, Unsupported
+from shoal.names import check_label, check_name
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+
+Namespace = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A value as it was read. Of values that were put concurrently it is the latest; the others are its `siblings`."""
+
+    namespace: Namespace
+    key: str
+    version: str  # For `expect`: another one once the value is another one.
+    created: datetime
+    updated: datetime
+    expires: datetime | None
+    _value: bytes = field(repr=False)
+    _siblings: tuple[bytes, ...] = field(repr=False)
+
+    @property
+    def value(self) -> Any:
+        """What was put, decoded anew at each access.
+
+        Raises:
+            InvalidValue: its type is not registered here.
+        """
+        return values.decode(self._value)
+
+    @property
+    def siblings(self) -> list[Any]:
+        """Values that were put concurrently, and that no put or delete has seen since; the latest first."""
+        return [values.decode(sibling) for sibling in self._siblings]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemChange:
+    """An item was put or deleted, which is durable."""
+
+    namespace: Namespace
+    key: str
+    what: str  # "put-item" or "delete-item".
+    time: datetime
+
+
+class Items:
+    """All items of a space. Those whose namespaces begin with the same label are one object, in one partition."""
+
+    def __init__(self, connection: Connection, space: str) -> None:
+        self._connection = connection
+        self.space = check_name("space", space)
+
+    def __repr__(self) -> str:
+        return f"Items({self.space!r})"
+
+    async def put(
+        self,
+        namespace: Sequence[str],
+        key: str,
+        value: Any,
+        *,
+        ttl: timedelta | None = None,
+        expect: str | None = None,
+        idempotency_key: str | None = None,
+        durability: Durability | None = None,
+    ) -> str:
+        """Put `value` in the place of what the node shows, and return the item's version.
+
+        `ttl` is how long it is shown. `expect` is the version that it must have, NO_ITEM for none: the
+        replica that is asked decides, and two that are cut off from each other can both agree; then both values stay.
+
+        Raises:
+            InvalidName, InvalidValue, InvalidInput, TooLarge: a label, the key, the value or `ttl` is not legal.
+            ItemChanged: it has another version; nothing was written.
+        """
+        request = put_request(self.space, namespace, key, value, ttl=ttl, expect=expect)
+        reply = await self._connection.write(request, key=idempotency_key, durability=durability)
+        assert isinstance(reply, requests.ItemPut)
+        return reply.version
+
+    async def get(self, namespace: Sequence[str], key: str, *, stale: bool = False) -> Item | None:
+        """The item, or None if it is not there or has expired. `stale`: see `Store`."""
+        return (await self.get_many([(namespace, key)], stale=stale))[0]
+
+    async def get_many(self, names: Sequence[tuple[Sequence[str], str]], *, stale: bool = False) -> list[Item | None]:
+        """The items of several namespaces and keys, in their order; one request for each first label."""
+        by_label: dict[str, list[int]] = {}
+        for at, (namespace, _) in enumerate(names):
+            by_label.setdefault(split(namespace)[0], []).append(at)
+        found: list[Item | None] = [None] * len(names)
+        for label, places in by_label.items():
+            while places:
+                asked = places[: self._connection.config.page_items_max]
+                paths = [(list(names[at][0])[1:], names[at][1]) for at in asked]
+                reply = await self._connection.read(requests.GetItems(self.space, label, paths), stale=stale)
+                assert isinstance(reply, requests.ItemsFound)
+                for at, item in zip(asked, reply.items, strict=False):
+                    found[at] = None if item is None else shown(item)
+                places = places[len(reply.items) :]
+        return found
+
+    async def delete(
+        self,
+        namespace: Sequence[str],
+        key: str,
+        *,
+        expect: str | None = None,
+        idempotency_key: str | None = None,
+        durability: Durability | None = None,
+    ) -> bool:
+        """Delete what the node shows; False if there was nothing. What is put concurrently stays.
+
+        Raises:
+            ItemChanged: it has another version than `expect`; nothing was written.
+        """
+        request = delete_request(self.space, namespace, key, expect=expect)
+        reply = await self._connection.write(request, key=idempotency_key, durability=durability)
+        assert isinstance(reply, requests.ItemDeleted)
+        return reply.deleted
+
+    async def search(
+        self,
+        namespace: Sequence[str] = (),
+        *,
+        filter: Mapping[str, Any] | None = None,
+        query: str | None = None,
+        limit: int = 100,
+        offset: int = 0,
+        stale: bool = False,
+    ) -> list[Item]:
+        """Items of a namespace and those below it (of all, if it is empty), in the order of (namespace, key).
+
+        `filter` maps fields of the value (`"user.age"` is one within another) to a value that they must equal, or to
+        operators: `{"age": {"$gte": 18, "$ne": 21}}`, of `$eq $ne $gt $gte $lt $lte`. A missing field counts as None.
+
+        Raises:
+            InvalidInput: the filter or a bound is not legal.
+            Unsupported: `query`: items are not searched by meaning yet.
+        """
+        if query is not None:
+            raise Unsupported(
+                "items cannot be searched by meaning yet: there is no vector index. Leave out `query`, and use `filter`."
+            )
+        if limit < 0 or offset < 0:
+            raise InvalidInput(f"limit and offset are at least 0; got {limit} and {offset}.")
+        found = self._found(namespace, filter, skip=offset, stale=stale, page=limit)
+        items: list[Item] = []
+        if limit:
+            async for item in found:
+                items.append(item)
+                if len(items) == limit:
+                    break
+            await found.aclose()
+        return items
+
+    def scan(
+        self, namespace: Sequence[str] = (), *, filter: Mapping[str, Any] | None = None, stale: bool = False
+    ) -> AsyncGenerator[Item, None]:
+        """All that `search` would find, page by page."""
+        return self._found(namespace, filter, skip=0, stale=stale, page=1000)
+
+    async def _found(
+        self, namespace: Sequence[str], filter: Mapping[str, Any] | None, *, skip: int, stale: bool, page: int
+    ) -> AsyncGenerator[Item, None]:
+        if filter is not None and not isinstance(filter, Mapping):
+            raise InvalidInput(f"a filter is a map of fields; this one is a {type(filter).__name__}.")
+        packed = values.encode(dict(filter), where="filter") if filter else b""
+        async for label, rest in self._roots(namespace):
+            cursor, more = b"", True
+            while more:
+                request = requests.SearchItems(self.space, label, rest, packed, page, skip, cursor)
+                reply = await self._connection.read(request, stale=stale)
+                assert isinstance(reply, requests.ItemsPage)
+                for item in reply.items:
+                    yield shown(item)
+                skip, cursor, more = skip - reply.skipped, reply.cursor, reply.more
+
+    async def namespaces(
+        self,
+        *,
+        prefix: Sequence[str] | None = None,
+        suffix: Sequence[str] | None = None,
+        max_depth: int | None = None,
+        limit: int = 100,
+        offset: int = 0,
+        stale: bool = False,
+    ) -> list[Namespace]:
+        """Namespaces that hold items, in order. `"*"` in `prefix` or `suffix` is any label; what is deeper is cut."""
+        wanted: tuple[tuple[requests.Match, Sequence[str] | None], ...] = (("prefix", prefix), ("suffix", suffix))
+        matches = [(match, labels) for match, labels in wanted if labels]
+        return await self.matching(matches, max_depth=max_depth, limit=limit, offset=offset, stale=stale)
+
+    async def matching(
+        self,
+        matches: Sequence[tuple[requests.Match, Sequence[str]]],
+        *,
+        max_depth: int | None = None,
+        limit: int = 100,
+        offset: int = 0,
+        stale: bool = False,
+    ) -> list[Namespace]:
+        """The same for any number of prefixes and suffixes, all of which must match."""
+        if limit < 0 or offset < 0:
+            raise InvalidInput(f"limit and offset are at least 0; got {limit} and {offset}.")
+        found: list[Namespace] = []
+        firsts = {labels[0] for match, labels in matches if match == "prefix" and labels and labels[0] != "*"}
+        if len(firsts) > 1 or limit == 0:
+            return []
+        async for label, _ in self._roots(tuple(firsts)):
+            cursor, more = b"", True
+            while more:
+                request = requests.ListNamespaces(
+                    self.space,
+                    label,
+                    [(match, list(labels)) for match, labels in matches],
+                    max_depth,
+                    limit + offset - len(found),
+                    cursor,
+                )
+                reply = await self._connection.read(request, stale=stale)
+                assert isinstance(reply, requests.Namespaces)
+                found += map(tuple, reply.namespaces)
+                if len(found) >= limit + offset:
+                    return found[offset : offset + limit]
+                cursor, more = reply.cursor, reply.more
+        return found[offset:]
+
+    async def refresh(self, namespace: Sequence[str], keys: Sequence[str]) -> int:
+        """Let the times to live of these items begin anew; the number of those whose expiry moved."""
+        label, rest = split(namespace)
+        request = requests.RefreshItems(self.space, label, [(rest, key) for key in keys])
+        reply = await self._connection.write(request, key=None, durability=None)
+        assert isinstance(reply, requests.ItemsRefreshed)
+        return reply.refreshed
+
+    async def sweep(self, label: str) -> int:
+        """Erase what expired longer than the node's `item_expiry_grace_s` ago below a first label; how many that were.
+
+        Puts below the label do the same by and by.
+        """
+        erased, more = 0, True
+        while more:
+            reply = await self._connection.write(requests.SweepItems(self.space, label), key=None, durability=None)
+            assert isinstance(reply, requests.ItemsSwept)
+            erased, more = erased + reply.erased, reply.more
+        return erased
+
+    async def watch(self, namespace: Sequence[str] = ()) -> AsyncGenerator[ItemChange, None]:
+        """Every durable put and delete in a namespace and those below it, from now on. What expires is not told.
+
+        Who stops early closes it (`contextlib.aclosing`), which ends its subscription at once.
+
+        Raises:
+            SlowConsumer: too much waited for this iterator; search, and watch again.
+            Disconnected: the node went away; the same.
+        """
+        wanted = tuple(map(check_label, namespace))
+        watch = requests.Watch(self.space, "items", wanted[0] if wanted else "")
+        async with self._connection.session.subscribe(watch) as pushes:
+            async for push in pushes:
+                if isinstance(push, requests.Change) and push.id:
+                    changed, key = split_address(push.id)
+                    if changed[: len(wanted)] == wanted:
+                        yield ItemChange(changed, key, push.what, moment(push.wall_ms))
+
+    async def _roots(self, namespace: Sequence[str]) -> AsyncIterator[tuple[str, list[str]]]:
+        """First label and rest of a namespace; of the empty one, all there are."""
+        if namespace:
+            yield split(namespace)
+            return
+        after: str | None = None
+        while True:
+            page = await self._connection.read(requests.ListObjects(self.space, "items", after=after))
+            assert isinstance(page, requests.Names)
+            for name in page.names:
+                yield name, []
+            if not page.more:
+                return
+            after = page.names[-1]
+
+
+def put_request(
+    space: str, namespace: Sequence[str], key: str, value: Any, *, ttl: timedelta | None, expect: str | None
+) -> requests.PutItem:
+    label, rest = split(namespace)
+    packed = values.encode(value, where="value")
+    return requests.PutItem(space, label, rest, key, packed, None if ttl is None else _milliseconds(ttl), expect)
+
+
+def delete_request(space: str, namespace: Sequence[str], key: str, *, expect: str | None) -> requests.DeleteItem:
+    label, rest = split(namespace)
+    return requests.DeleteItem(space, label, rest, key, expect)
+
+
+def split(namespace: Sequence[str]) -> tuple[str, list[str]]:
+    """First label and rest.
+
+    Raises:
+        InvalidName: a label is not legal.
+        InvalidInput: it is no sequence of labels, or an empty one.
+    """
+    if isinstance(namespace, str) or not namespace:
+        raise InvalidInput(
+            f"a namespace is a tuple of one label or more, as in ('memory', 'user-1'); got {namespace!r}. Nothing was written."
+        )
+    first, *rest = map(check_label, namespace)
+    return first, rest
+
+
+def shown(item: requests.Item) -> Item:
+    return Item(
+        tuple(item.namespace),
+        item.key,
+        item.version,
+        moment(item.created_ms),
+        moment(item.updated_ms),
+        None if item.expires_ms is None else moment(item.expires_ms),
+        item.value,
+        tuple(sibling.value for sibling in item.siblings),
+    )
+
+
+def _milliseconds(ttl: timedelta) -> int:
+    milliseconds = ttl // timedelta(milliseconds=1)
+    if milliseconds < 1:
+        raise InvalidInput(f"a time to live is at least 1 ms; got {ttl}. Nothing was written. None is for ever.")
+    return milliseconds

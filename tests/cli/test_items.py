@@ -1,0 +1,57 @@
+"""`shoal items`: what one command puts, the others find."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.test_commands import documents, lines, shoal
+
+MINE = ["--space", "items"]
+
+
+@pytest.fixture(autouse=True)
+def empty(target: list[str]) -> None:
+    for item in documents("items", "search", *target, *MINE):
+        assert lines("items", "delete", ".".join(item["namespace"]), item["key"], *target, *MINE) == ["deleted"]
+
+
+def test_an_item_is_put_and_printed(target: list[str]) -> None:
+    (version,) = lines("items", "put", "memory.u-1", "likes", '{"tea": [1]}', *target, *MINE)
+    assert json.loads(shoal("items", "get", "memory.u-1", "likes", *target, *MINE).stdout) == {"tea": [1]}
+    (found,) = documents("items", "get", "memory.u-1", "likes", *target, *MINE)
+    assert (found["namespace"], found["version"], found["expires"]) == (["memory", "u-1"], version, None)
+
+
+def test_items_are_found_by_filter_and_namespace(target: list[str]) -> None:
+    for n in range(3):
+        lines("items", "put", f"memory.u-{n}", "k", json.dumps({"n": n}), "--ttl", "3600", *target, *MINE)
+    assert lines("items", "search", "memory", "--filter", '{"n": {"$gte": 1}}', *target, *MINE) == [
+        'memory.u-1  k  {"n": 1}',
+        'memory.u-2  k  {"n": 2}',
+    ]
+    assert len(lines("items", "search", "-n", "2", *target, *MINE)) == 2
+    assert lines("items", "namespaces", "memory.*", "--depth", "1", *target, *MINE) == ["memory"]
+    assert lines("items", "namespaces", *target, *MINE) == ["memory.u-0", "memory.u-1", "memory.u-2"]
+
+
+def test_deleting_what_is_not_there_says_so(target: list[str]) -> None:
+    assert lines("items", "delete", "memory", "absent", *target, *MINE) == ["there was none"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["get", "memory", "absent"], 1, "there is no item 'absent' in 'memory' of space 'items'"),
+        (["put", "memory", "k", "{"], 2, "is not JSON"),
+        (["put", "memory", "k", "1", "--expect", "0" * 32], 1, "is not there"),
+        (["search", "memory", "--filter", '{"a": {"$in": 1}}'], 1, "'$in' is no operator of a filter"),
+        (["search", "memory", "--filter", "[1]"], 1, "a filter is a map"),
+        (["put", "memory..x", "k", "1"], 1, "must not be empty"),
+    ],
+)
+def test_what_cannot_be_is_said(target: list[str], arguments: list[str], code: int, said: str) -> None:
+    result = shoal("items", *arguments, *target, *MINE)
+    assert result.exit_code == code
+    assert said in " ".join(result.stderr.replace("│", " ").split())
