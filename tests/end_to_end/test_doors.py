@@ -262,7 +262,7 @@ async def test_items(space: Space, rest: Rest, cli: Cli) -> None:
     assert [item.key for item in await space.items.search(("memory",))] == ["b", "likes"]
 
 
-BAD_ITEMS = [
+BAD_ITEMS: list[tuple[str, str, object, int]] = [
     ("GET", "/items/memory/absent", None, 404),
     ("PUT", "/items/memory/k", {"value": 1, "expect": "0" * 32}, 412),
     ("DELETE", "/items/memory/k?expect=x", None, 412),

@@ -355,7 +355,8 @@ async def test_concurrent_puts_leave_the_latest_and_its_siblings_until_one_sees_
             assert item is not None
             assert (item.value, item.siblings, item.expires) == ("of b", ["of a"], None)
         there = await b.get(USER, "k")
-        await a.put(USER, "k", "both seen", expect=there and there.version)
+        assert there is not None
+        await a.put(USER, "k", "both seen", expect=there.version)
         await fleet.converged()
         item = await b.get(USER, "k")
         assert item is not None

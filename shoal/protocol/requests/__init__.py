@@ -123,15 +123,7 @@ from shoal.protocol.requests.threads import (
 SingleWrite = (
     BatchWrite | RefreshItems | SweepItems | Patch | PutSnapshot | BeginStep | ProgressStep | EndStep | ResolveStep | MoveThread
 )
-WriteReply = (
-    BatchAnswer
-    | ItemsRefreshed
-    | ItemsSwept
-    | DocumentJson
-    | SnapshotKept
-    | Step
-    | Standing
-)
+WriteReply = BatchAnswer | ItemsRefreshed | ItemsSwept | DocumentJson | SnapshotKept | Step | Standing
 AnyWrite = SingleWrite | Batch
 ObjectRead = (
     Load
