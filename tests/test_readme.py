@@ -54,7 +54,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (embedded,) = [block for block in blocks("python") if "asyncio.run(main())" in block]
     state, *history = run(sys.executable, "-W", "error", "-c", embedded, directory=made).splitlines()
     assert state == "{'messages': ['hello'], 'plan': {'step': 1}}"
-    assert len(history) == 2
+    assert len(history) == 3
     return made
 
 

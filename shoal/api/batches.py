@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from aiohttp import web
 from msgspec import Raw, Struct
@@ -12,6 +12,7 @@ from shoal.api.items import DeletedView, PutBody, PutView, delete_request, put_r
 from shoal.api.journals import AppendedView, ConsumerView
 from shoal.api.objects import AddedView, AssignedView
 from shoal.api.opaque import opaque, shown_opaque
+from shoal.api.saving import SaveFields, save_request
 from shoal.api.threads import SavedView
 from shoal.protocol.requests import (
     Ack,
@@ -28,21 +29,12 @@ from shoal.protocol.requests import (
     ConsumerState,
     ItemDeleted,
     ItemPut,
-    Save,
     Saved,
 )
 
 
-class SaveOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="save"):
+class SaveOp(SaveFields, tag_field="op", tag="save"):
     thread: str
-    state: dict[str, Raw]
-    metadata: dict[str, Raw] | None = None
-    branch: str = "main"
-    expect_head: str | None = None
-    parent: str | None = None
-    schema: str = ""
-    schema_version: int = 0
-    on_conflict: Literal["refuse", "fork"] = "refuse"
 
 
 class AppendOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="append"):
@@ -108,18 +100,7 @@ async def batch(exchange: Exchange) -> web.Response:
 def _write(exchange: Exchange, space: str, op: Op) -> BatchWrite:
     match op:
         case SaveOp():
-            return Save(
-                space,
-                op.thread,
-                {name: exchange.stored(value) for name, value in op.state.items()},
-                metadata=exchange.stored_map(op.metadata or {}),
-                branch=op.branch,
-                parent=op.parent,
-                expect_head=op.expect_head,
-                schema=op.schema,
-                schema_version=op.schema_version,
-                fork=op.on_conflict == "fork",
-            )
+            return save_request(exchange, space, op.thread, op)
         case AppendOp():
             return Append(space, op.thread, exchange.stored(op.event), key=op.key)
         case AckOp():

@@ -104,7 +104,7 @@ ROUTES: tuple[Route, ...] = (
         threads.load,
         "A checkpoint by its id, or `latest` of a branch",
         threads.CheckpointView,
-        query=threads.BranchQuery,
+        query=threads.LoadQuery,
     ),
     Route(
         "GET", f"{THREAD}/heads", threads.heads, "The heads of every branch, winner first", threads.HeadsView, query=ReadQuery

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
+from urllib.parse import unquote
 
 from aiohttp import web
-from msgspec import Meta, Raw, Struct, field
+from msgspec import Meta, Raw, Struct
 
 from shoal.api.exchange import Exchange, ReadQuery
+from shoal.api.saving import SaveFields, save_request
 from shoal.protocol.requests import (
     Branches,
     Checkpoint,
@@ -17,7 +19,6 @@ from shoal.protocol.requests import (
     Load,
     Move,
     Moved,
-    Save,
     Saved,
 )
 
@@ -25,17 +26,8 @@ Limit = Annotated[int, Meta(ge=1)]
 LATEST = "latest"
 
 
-class SaveBody(Struct, forbid_unknown_fields=True):
-    state: dict[str, Raw]
-    metadata: dict[str, Raw] | None = None
-    branch: str = "main"
-    expect_head: str | None = None  # "" expects that the branch does not exist yet.
-    parent: str | None = None  # "" for none. Left out, it is the branch's winner on the node that is asked.
-    schema: str = ""
-    schema_version: int = 0
-    on_conflict: Literal["refuse", "fork"] = "refuse"  # Where the branch has moved on from `parent`.
-    merged: list[str] = field(default_factory=list)  # Heads that it joins, besides its parent.
-    author: str = ""
+class SaveBody(SaveFields):
+    """Of a thread that the path names."""
 
 
 class SavedView(Struct):
@@ -73,8 +65,9 @@ class HistoryView(Struct):
     more: bool
 
 
-class BranchQuery(ReadQuery, forbid_unknown_fields=True):
+class LoadQuery(ReadQuery, forbid_unknown_fields=True):
     branch: str = "main"
+    channels: str | None = None  # Only these, with commas between them, each percent-encoded; all, if left out.
 
 
 class HeadsView(Struct):
@@ -111,22 +104,7 @@ class MovedView(Struct):
 
 async def save(exchange: Exchange) -> web.Response:
     body = await exchange.body(SaveBody)
-    reply = await exchange.call(
-        Save(
-            exchange.name("space"),
-            exchange.name("thread"),
-            {name: exchange.stored(value) for name, value in body.state.items()},
-            metadata=exchange.stored_map(body.metadata or {}),
-            branch=body.branch,
-            parent=body.parent,
-            expect_head=body.expect_head,
-            schema=body.schema,
-            schema_version=body.schema_version,
-            merged=body.merged,
-            fork=body.on_conflict == "fork",
-            author=body.author,
-        )
-    )
+    reply = await exchange.call(save_request(exchange, exchange.name("space"), exchange.name("thread"), body))
     assert isinstance(reply, Saved)
     return exchange.answer(SavedView.of(reply), status=201)
 
@@ -142,13 +120,24 @@ async def history(exchange: Exchange) -> web.Response:
 
 
 async def load(exchange: Exchange) -> web.Response:
-    query, id = exchange.query(BranchQuery), exchange.name("checkpoint")
+    query, id = exchange.query(LoadQuery), exchange.name("checkpoint")
     reply = await exchange.call(
-        Load(exchange.name("space"), exchange.name("thread"), None if id == LATEST else id, query.branch),
+        Load(
+            exchange.name("space"),
+            exchange.name("thread"),
+            None if id == LATEST else id,
+            query.branch,
+            channels=_names(query.channels),
+        ),
         stale=query.stale,
     )
     assert isinstance(reply, Checkpoint)
     return exchange.answer(_view(exchange, reply, state=True))
+
+
+def _names(listed: str | None) -> list[str] | None:
+    """Names with commas between them; a comma within one is `%2C`, and comes here as that once the query is decoded."""
+    return None if listed is None else [unquote(name) for name in listed.split(",") if name]
 
 
 def _view(exchange: Exchange, checkpoint: Checkpoint, *, state: bool) -> CheckpointView:

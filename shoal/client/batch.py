@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
@@ -11,7 +11,7 @@ from shoal.client.connection import Connection
 from shoal.client.consumers import Consumer
 from shoal.client.events import Event
 from shoal.client.items import delete_request, put_request
-from shoal.client.thread import OnConflict, encode_channels, encode_metadata, forks
+from shoal.client.thread import OnConflict, encode_appended, encode_channels, encode_metadata, forks
 from shoal.errors import InvalidInput
 from shoal.protocol import requests
 from shoal.protocol.requests import BatchWrite, Durability
@@ -113,12 +113,54 @@ class BatchThread:
             )
         )
 
-    def append(self, event: Any, *, key: str | None = None) -> Pending[requests.Appended]:
-        return self._batch.add(requests.Append(self._space, self._name, values.encode(event, where="event"), key))
+    def update(
+        self,
+        changes: Mapping[str, Any] | None = None,
+        *,
+        append: Mapping[str, Iterable[Any]] | None = None,
+        remove: Iterable[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        branch: str = "main",
+        parent: str | None = None,
+        expect_head: str | None = None,
+        on_conflict: OnConflict = "refuse",
+    ) -> Pending[requests.Saved]:
+        """A change of what it builds on, which is as in `save`; otherwise as `Thread.update`."""
+        return self._batch.add(
+            requests.Save(
+                self._space,
+                self._name,
+                encode_channels(changes or {}),
+                encode_metadata(metadata),
+                branch,
+                parent,
+                expect_head,
+                delta=True,
+                appended=encode_appended(append or {}),
+                removed=list(remove),
+                fork=forks(on_conflict),
+            )
+        )
+
+    def append(self, channel: str, element: Any) -> Pending[requests.Saved]:
+        """One element more at the end of a channel's list: see `update`."""
+        return self.update(append={channel: [element]})
+
+    @property
+    def journal(self) -> BatchJournal:
+        return BatchJournal(self._batch, self._space, self._name)
 
     def ack(self, consumer: Consumer, event: Event) -> Pending[requests.ConsumerState]:
         """Acknowledge an event with what it led to: see `Journal.consumer`."""
         return self._batch.add(requests.Ack(self._space, self._name, consumer.name, event.cursor, consumer.generation))
+
+
+class BatchJournal:
+    def __init__(self, batch: Batch, space: str, name: str) -> None:
+        self._batch, self._space, self._name = batch, space, name
+
+    def append(self, event: Any, *, key: str | None = None) -> Pending[requests.Appended]:
+        return self._batch.add(requests.Append(self._space, self._name, values.encode(event, where="event"), key))
 
 
 class BatchCounter:

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from shoal import values
 from shoal.client.connection import Connection
@@ -37,6 +38,19 @@ from shoal.values.difference import Change, channel_differences
 
 OnConflict = Literal["refuse", "fork"]
 """What becomes of a save where its branch has moved on."""
+
+
+class SaveOptions(TypedDict, total=False):
+    """What `Thread.save` takes beside the state."""
+
+    metadata: Mapping[str, Any] | None
+    branch: str
+    parent: str | None
+    expect_head: str | None
+    on_conflict: OnConflict
+    label: str
+    key: str | None
+    durability: Durability | None
 
 
 class Checkpoint(Struct, frozen=True):
@@ -74,11 +88,11 @@ class Checkpoint(Struct, frozen=True):
         """Channel name → value, decoded anew at each access: change it as you like.
 
         Raises:
-            InvalidInput: this came from a history without states.
+            InvalidInput: this came from a history without states, or was saved as a change.
             InvalidValue: a value's type is not registered here.
         """
         if self._channels is None:
-            raise InvalidInput(f"checkpoint {self.id} was listed without its state; load({self.id!r}) has it.")
+            raise InvalidInput(f"checkpoint {self.id} came without its state; load({self.id!r}) has it.")
         return {name: values.decode(packed) for name, packed in self._channels.items()}
 
 
@@ -147,16 +161,65 @@ class Thread(ThreadSteps, ThreadStanding):
             HeadMoved: `expect_head` does not hold, or the branch has moved on from what this builds on.
             OutcomeUnknown: no answer came; the same save with the same key is safe.
         """
-        channels = encode_channels(state)
-        packed = encode_metadata(metadata)
+        channels, packed, fork = encode_channels(state), encode_metadata(metadata), forks(on_conflict)
+        request = requests.Save(self.space, self.name, channels, packed, branch, parent, expect_head, fork=fork, label=label)
+        return await self._save(request, key, durability)
+
+    async def update(
+        self,
+        changes: Mapping[str, Any] | None = None,
+        *,
+        append: Mapping[str, Iterable[Any]] | None = None,
+        remove: Iterable[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        branch: str = "main",
+        parent: str | None = None,
+        expect_head: str | None = None,
+        on_conflict: OnConflict = "refuse",
+        label: str = "",
+        key: str | None = None,
+        durability: Durability | None = None,
+    ) -> Checkpoint:
+        """Save a change of what this builds on: all that it does not name stays as it is. Otherwise as `save`.
+
+        `changes` are channels as a whole; `append` has for a channel what is new at the end of its list,
+        which is begun if there is none; `remove` names channels that go. What it costs does not grow with the state.
+        The checkpoint comes without its state, which this process need not know; `load` has it.
+
+        Raises:
+            InvalidInput: it appends to what is no list, removes what is not there, or names a channel twice.
+            InvalidValue, HeadMoved, OutcomeUnknown: as `save`.
+        """
+        request = requests.Save(
+            self.space,
+            self.name,
+            encode_channels(changes or {}),
+            encode_metadata(metadata),
+            branch,
+            parent,
+            expect_head,
+            delta=True,
+            appended=encode_appended(append or {}),
+            removed=list(remove),
+            fork=forks(on_conflict),
+            label=label,
+        )
+        return await self._save(request, key, durability)
+
+    async def append(self, channel: str, element: Any, **options: Unpack[SaveOptions]) -> Checkpoint:
+        """Save one element more at the end of a channel's list: see `update`."""
+        return await self.update(append={channel: [element]}, **options)
+
+    async def extend(self, channel: str, elements: Iterable[Any], **options: Unpack[SaveOptions]) -> Checkpoint:
+        """Save elements at the end of a channel's list: see `update`."""
+        return await self.update(append={channel: elements}, **options)
+
+    async def _save(self, request: requests.Save, key: str | None, durability: Durability | None) -> Checkpoint:
+        branch = request.branch
         # One save of a handle at a time and per branch: the next builds on this one.
         async with self._turns[branch]:
-            if expect_head is None and parent is None:
-                parent = await self._parent(branch)
-            fork = forks(on_conflict)
-            request = requests.Save(
-                self.space, self.name, channels, packed, branch, parent, expect_head, fork=fork, label=label
-            )
+            if request.expect_head is None and request.parent is None:
+                request = replace(request, parent=await self._parent(branch))
             saved = await self._sent(request, key, durability)
             self._positions[branch] = saved.id
         return _saved(saved, request)
@@ -190,20 +253,30 @@ class Thread(ThreadSteps, ThreadStanding):
         return heads[0] if heads else requests.NO_HEAD
 
     async def load(
-        self, checkpoint: str | None = None, *, branch: str | None = None, label: str | None = None, stale: bool = False
+        self,
+        checkpoint: str | None = None,
+        *,
+        branch: str | None = None,
+        label: str | None = None,
+        channels: Iterable[str] | None = None,
+        stale: bool = False,
     ) -> Checkpoint:
         """Load a checkpoint by id or label, or the winner of `branch` ("main"), and build on it from now on.
+
+        With `channels` its state has, and the node reads, only those.
 
         What is loaded by id or label is built on in `branch`, or else in that which it was saved on.
         `stale`: see `Store`.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is none, or it has no such channel.
             SessionBehind, BookmarkLost: the node lacks what this store has written or seen.
         """
-        found = await self._connection.read(
-            requests.Load(self.space, self.name, checkpoint, branch or "main", label=label), stale=stale
-        )
+        if isinstance(channels, str):
+            raise InvalidInput(f"channels is a list of names; got the text {channels!r}.")
+        named = None if channels is None else list(channels)
+        request = requests.Load(self.space, self.name, checkpoint, branch or "main", channels=named, label=label)
+        found = await self._connection.read(request, stale=stale)
         assert isinstance(found, requests.Checkpoint)
         self._positions[branch or (found.branch if checkpoint is not None or label is not None else "main")] = found.id
         return _checkpoint(found, channels=True)
@@ -402,6 +475,18 @@ def encode_channels(state: Mapping[str, Any]) -> dict[str, bytes]:
     return {name: values.encode(value, where=f"state[{name!r}]") for name, value in state.items()}
 
 
+def encode_appended(append: Mapping[str, Iterable[Any]]) -> dict[str, bytes]:
+    """Channel → a packed list of the elements that are new at its end."""
+    check_names("channel", append)
+    for name, elements in append.items():
+        if isinstance(elements, str | bytes | Mapping):
+            raise InvalidInput(
+                f"append[{name!r}] is a list of elements, not {type(elements).__name__}. Nothing was written. "
+                "For one element use thread.append."
+            )
+    return {name: values.encode(list(elements), where=f"append[{name!r}]") for name, elements in append.items()}
+
+
 def encode_metadata(metadata: Mapping[str, Any] | None) -> bytes:
     return b"\x80" if metadata is None else values.encode(dict(metadata), where="metadata")
 
@@ -421,7 +506,7 @@ def _saved(saved: requests.Saved, request: requests.Save) -> Checkpoint:
         request.schema,
         request.schema_version,
         request.metadata,
-        request.channels,
+        None if request.delta else request.channels,
     )
 
 

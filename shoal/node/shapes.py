@@ -118,8 +118,12 @@ def _take(drafted: Drafted, rows: Rows, name: str, made: channel.Draft, base: Sh
 
 
 def sketches(record: lineage.Record) -> dict[str, Shape]:
-    """What a record alone tells of its channels."""
-    return {name: channel.sketch(recipe) for name, recipe in record.channels.items()}
+    """What a record alone tells of its channels; of a damaged one no more than its hash."""
+    drawn = {name: channel.sketch(recipe) for name, recipe in record.channels.items()}
+    for name, shape in drawn.items():
+        if shape.outline is not None and channel.hash_of(shape.header, *shape.outline) != shape.hash:
+            drawn[name] = shape._replace(outline=None, pieces=None)
+    return drawn
 
 
 def completed(rows: Rows, found: lineage.Checkpoint, shapes: Shapes | None, names: Collection[str]) -> Shapes:

@@ -177,6 +177,6 @@ async def test_writes_describe_key_durability_and_body(description: dict[str, An
     names = {parameter["name"] for parameter in save["parameters"]}
     assert {"Idempotency-Key", "durability"} <= names
     body = description["components"]["schemas"]["SaveBody"]
-    assert body["required"] == ["state"]
+    assert {"state", "update", "append", "remove"} <= set(body["properties"])
     assert body["additionalProperties"] is False
     assert set(save["responses"]) == {"201", "default"}

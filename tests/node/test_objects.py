@@ -122,7 +122,7 @@ async def test_a_batch_is_one_operation(bench: Bench) -> None:
     async with bench.space.batch() as batch:
         saved = batch.thread("{crew-7}/planner").save({"n": 1})
         added = batch.counter("{crew-7}/tokens").add(512)
-        appended = batch.thread("{crew-7}/planner").append({"event": 1}, key="e1")
+        appended = batch.thread("{crew-7}/planner").journal.append({"event": 1}, key="e1")
         batch.register("{crew-7}/goal").set("ship")
     assert (await bench.store.status()).operations == 1
     assert added.reply.value == 512

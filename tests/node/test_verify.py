@@ -348,7 +348,7 @@ class Agent:
             case "batch":
                 async with self.space.batch(key=f"batch-{name}-{number}") as batch:
                     batch.thread(f"{{t}}/{number}").save({"n": number})
-                    batch.thread(f"{{t}}/{number}").append(number, key="once")
+                    batch.thread(f"{{t}}/{number}").journal.append(number, key="once")
                     batch.counter("{t}/n").add(number)
                     batch.register("{t}/r").set(number)
 

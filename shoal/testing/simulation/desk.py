@@ -255,7 +255,7 @@ class Desk:
             async with self._space.batch(durability=act.durability) as batch:
                 thread = batch.thread(self._batched)
                 saved = thread.save(state_of(save.number), parent=parent, on_conflict="fork")
-                thread.append(content_of(writes[1].number))
+                thread.journal.append(content_of(writes[1].number))
                 batch.counter(self._batched).add(amount(writes[2].number))
             self._batch_head = saved.reply.id
 
