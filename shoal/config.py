@@ -91,6 +91,7 @@ class Config(Struct, frozen=True, kw_only=True):
     memtable_bytes: int = 16 * MiB  # Small, so that its rows stay in the processor's cache.
     block_cache_bytes: int = 64 * MiB
     witness_interval_s: float = 0.25
+    reclaim_interval_s: float = 5.0  # At the least, between two times that the space of what was erased is given back.
 
     # Caches: entries are dropped oldest first.
     checkpoint_cache_bytes: int = 32 * MiB  # Last serialised state of live threads.

@@ -37,6 +37,9 @@ class NodeView(Struct):
     commits: int
     connections: int
     spaces: int
+    garbage: int
+    garbage_waits_for: list[str]
+    died: int
 
 
 class MemberView(Struct):

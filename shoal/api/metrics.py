@@ -86,6 +86,11 @@ class Metrics:
         self._early = Gauge("shoal_early_operations", "Operations that wait for those they depend on", registry=registry)
         self._quarantined = Gauge("shoal_quarantined_operations", "Operations that were refused", registry=registry)
         self._ahead = Gauge("shoal_clock_ahead_seconds", "How far operations' times are ahead of the clock", registry=registry)
+        self._garbage = Gauge(
+            "shoal_garbage_entries", "Erasures whose rows are not gone yet (1,000 at most)", registry=registry
+        )
+        self._garbage_waits = Gauge("shoal_garbage_waits_for_owners", "Owners that these wait for", registry=registry)
+        self._died = Gauge("shoal_died_changes", "Changes that came after their object was deleted", registry=registry)
         self._kinds: dict[type[AnyRequest], tuple[Counter, Histogram]] = {}
         self._spaces: dict[str, Counter] = {}
 
@@ -123,6 +128,9 @@ class Metrics:
         self._set_members(cluster)
         backlog = self._backlog() if self._backlog is not None else Backlog()
         self._commits.set(status.commits)
+        self._garbage.set(status.garbage)
+        self._garbage_waits.set(len(status.garbage_waits_for))
+        self._died.set(status.died)
         self._operations.set(status.operations)
         self._storage.set(status.bytes_on_disk)
         self._ready.set(status.state == "ready")

@@ -81,6 +81,14 @@ ROUTES: tuple[Route, ...] = (
         query=WriteQuery,
     ),
     Route(
+        "DELETE",
+        THREAD,
+        threads.delete,
+        "Delete a thread everywhere (also if there is none)",
+        threads.DeletedView,
+        query=WriteQuery,
+    ),
+    Route(
         "POST",
         f"{THREAD}/checkpoints",
         threads.save,

@@ -14,6 +14,8 @@ from shoal.protocol.requests import (
     Branches,
     Checkpoint,
     Checkpoints,
+    Deleted,
+    DeleteThread,
     Heads,
     History,
     Load,
@@ -40,6 +42,10 @@ class SavedView(Struct):
     @classmethod
     def of(cls, reply: Saved) -> SavedView:
         return cls(reply.id, reply.parents, reply.branch, reply.heads, reply.wall_ms)
+
+
+class DeletedView(Struct):
+    existed: bool
 
 
 class CheckpointView(Struct, omit_defaults=True):
@@ -107,6 +113,12 @@ async def save(exchange: Exchange) -> web.Response:
     reply = await exchange.call(save_request(exchange, exchange.name("space"), exchange.name("thread"), body))
     assert isinstance(reply, Saved)
     return exchange.answer(SavedView.of(reply), status=201)
+
+
+async def delete(exchange: Exchange) -> web.Response:
+    reply = await exchange.call(DeleteThread(exchange.name("space"), exchange.name("thread")))
+    assert isinstance(reply, Deleted)
+    return exchange.answer(DeletedView(reply.existed))
 
 
 async def history(exchange: Exchange) -> web.Response:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import shoal
-from shoal.cli import demo, items, objects, serve, threads, verify
+from shoal.cli import demo, erasing, items, objects, serve, threads, verify
 
 app = typer.Typer(
     name="shoal",
@@ -40,7 +40,7 @@ def root(
     """
 
 
-for commands in (serve, demo, verify, threads, objects, items):
+for commands in (serve, demo, verify, threads, erasing, objects, items):
     commands.register(app)
 
 

@@ -323,6 +323,17 @@ class Thread(ThreadSteps, ThreadStanding):
         assert isinstance(reply, requests.Unlabelled)
         return reply.count
 
+    async def delete(self, *, key: str | None = None, durability: Durability | None = None) -> bool:
+        """Delete the thread: checkpoints, branches, journal, all of it, on every node. False: there was none.
+
+        What other nodes write to it without knowing of this dies with it, also if it comes
+        later. What is written with knowledge of it begins the thread anew.
+        """
+        reply = await self._connection.write(requests.DeleteThread(self.space, self.name), key=key, durability=durability)
+        assert isinstance(reply, requests.Deleted)
+        self._positions.clear()
+        return reply.existed
+
     async def heads(self, *, stale: bool = False) -> dict[str, list[str]]:
         """Branch name → ids of its heads, the winner first; more than one is a fork. `stale`: see `Store`."""
         found = await self._connection.read(requests.Heads(self.space, self.name), stale=stale)

@@ -66,6 +66,7 @@ class Knowledge:
         self._vectors: dict[int, dict[Origin, int]] = {}
         self.advanced: set[int] = set()
         self._answered: dict[int, int] = {}  # By partition: the last question that was answered with a whole vector.
+        self._whole: dict[int, VersionVector] = {}
 
     def answer(self, partition: int, question: int) -> None:
         self._answered[partition] = max(question, self._answered.get(partition, 0))
@@ -100,12 +101,24 @@ class Knowledge:
         except ValueError:
             raise InvalidValue("a peer sent bytes that are no version vector. Nothing was written.") from None
         self.take((partition, origin, sequence) for origin, sequence in vector.items())
+        self._whole[partition] = vector
         return vector
 
     def take_all(self) -> None:
         """The peer holds what this replica holds: the digests are equal."""
         for partition in self._replica.partitions():
-            self.take((partition, origin, sequence) for origin, sequence in self._replica.durable(partition).items())
+            self.take_equal(partition)
+
+    def take_equal(self, partition: int) -> None:
+        """The peer's vector there is this replica's: their hashes are equal."""
+        vector = self._replica.durable(partition)
+        if self._whole.get(partition) is not vector:
+            self.take((partition, origin, sequence) for origin, sequence in vector.items())
+            self._whole[partition] = vector
+
+    def whole(self, partition: int) -> VersionVector | None:
+        """The peer's vector as it told it last, with nothing left out; None: it has not."""
+        return self._whole.get(partition)
 
     def vector(self, partition: int) -> VersionVector:
         return VersionVector(self._vectors.get(partition, {}))

@@ -163,7 +163,7 @@ class Replication:
             case Digest(digest):
                 self._compare(peer, state, digest)
             case PartsMessage(parts):
-                self._compare_parts(peer, dict(parts))
+                self._compare_parts(peer, state, dict(parts))
             case Vectors():
                 self._take_vectors(peer, state, message, now)
             case Want():
@@ -227,11 +227,13 @@ class Replication:
         else:
             self._send(peer, PartsMessage(list(self._parts.all().items())))
 
-    def _compare_parts(self, peer: bytes, theirs: dict[int, bytes]) -> None:
+    def _compare_parts(self, peer: bytes, state: _PeerState, theirs: dict[int, bytes]) -> None:
         ours = self._parts.all()
         differing = [
             partition for partition in sorted(ours.keys() | theirs.keys()) if ours.get(partition) != theirs.get(partition)
         ]
+        for partition in ours.keys() - set(differing):
+            state.known.take_equal(partition)
         if differing:
             self._send(peer, self._vectors(differing, answer=True))
 

@@ -19,17 +19,26 @@ class Attached(NamedTuple):
 
     content: bytes = b""
     chunks: Mapping[bytes, bytes] = {}
+    erased: bool = False  # What is missing here was erased; with no content all is, and the change makes nothing.
 
 
 NOTHING = Attached()
+ERASED = Attached(erased=True)
+
+
+class _Packed(msgspec.Struct, array_like=True, frozen=True):
+    content: bytes
+    chunks: list[bytes]
+    erased: bool = False
+
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(list[tuple[bytes, list[bytes]]])
+_decoder = msgspec.msgpack.Decoder(list[_Packed])
 
 
 def pack(attached: Iterable[Attached]) -> bytes:
-    """What goes beside an operation: per mutation its content, and its chunks without their hashes."""
-    return _encoder.encode([(beside.content, list(beside.chunks.values())) for beside in attached])
+    """What goes beside an operation: per mutation its content, its chunks without their hashes, and if some were erased."""
+    return _encoder.encode([_Packed(beside.content, list(beside.chunks.values()), beside.erased) for beside in attached])
 
 
 def unpack(packed: bytes) -> list[Attached]:
@@ -42,4 +51,7 @@ def unpack(packed: bytes) -> list[Attached]:
         unpacked = _decoder.decode(packed)
     except ValueError as error:  # msgspec's own are ValueErrors too.
         raise BadOperation(f"what came beside it cannot be read ({error})", reason="content") from None
-    return [Attached(content, {sha256(piece).digest(): piece for piece in chunks}) for content, chunks in unpacked]
+    return [
+        Attached(packed.content, {sha256(piece).digest(): piece for piece in packed.chunks}, packed.erased)
+        for packed in unpacked
+    ]

@@ -28,8 +28,18 @@ class Catalog:
             transaction.put(entry, b"")
         transaction.when_written(lambda: self._listed.put(target))
 
+    def leave(self, transaction: Transaction, target: Target) -> None:
+        """Forget an object that was deleted."""
+        self._listed.drop(target)
+        transaction.when_written(lambda: self._listed.drop(target))
+        transaction.delete(_entry(target))
+
     def holds(self, target: Target) -> bool:
         return self._storage.get(_entry(target)) is not None
+
+    def lists(self, transaction: Transaction, target: Target) -> bool:
+        """As `holds`, with what the transaction has written."""
+        return transaction.get(_entry(target)) is not None
 
     def names(self, space: str, kind: Kind, *, prefix: str, after: str | None, limit: int) -> list[str]:
         """Up to `limit` names that begin with `prefix`, above `after`, in byte order."""

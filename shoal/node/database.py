@@ -23,7 +23,7 @@ import msgspec
 from shoal.cluster import operation
 from shoal.cluster.messages import Shipment
 from shoal.config import Config
-from shoal.crdt import document, ledger
+from shoal.crdt import deletion, document, ledger
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp
@@ -47,8 +47,11 @@ from shoal.node.consumers import Consumers
 from shoal.node.decision import Made
 from shoal.node.documents import Documents, Place
 from shoal.node.environment import Environment
+from shoal.node.erasing import Deletions, Eraser
 from shoal.node.facet import Checks, Facet, Readers, Site, View, Writers
 from shoal.node.feed import LABELS, Feed, Staged
+from shoal.node.garbage import Collector
+from shoal.node.generations import Generations
 from shoal.node.incoming import Incoming
 from shoal.node.items import Items
 from shoal.node.journals import Journals
@@ -64,13 +67,12 @@ from shoal.node.shapes import ShapeCache
 from shoal.node.standings import Standings
 from shoal.node.steps import Steps
 from shoal.node.target import Target, target_of
-from shoal.node.transaction import ObjectRows, Transaction
+from shoal.node.transaction import Transaction
 from shoal.protocol import requests
 from shoal.protocol.keys import key_wall_ms
 from shoal.protocol.requests import SingleWrite, WriteReply
 from shoal.storage import keys
-from shoal.storage.commit import GroupCommit
-from shoal.storage.interface import Storage
+from shoal.storage.commit import GroupCommit, LoggedStorage
 
 
 class Writing(NamedTuple):
@@ -109,7 +111,14 @@ _receipt = msgspec.msgpack.Decoder(Receipt)
 
 class Database:
     def __init__(
-        self, storage: Storage, commit: GroupCommit, *, opening: Opening, environment: Environment, config: Config, feed: Feed
+        self,
+        storage: LoggedStorage,
+        commit: GroupCommit,
+        *,
+        opening: Opening,
+        environment: Environment,
+        config: Config,
+        feed: Feed,
     ) -> None:
         self._storage = storage
         self._commit = commit
@@ -120,10 +129,13 @@ class Database:
         self._clock = HybridClock()
         self.partitions = Partitions(storage, self._clock)
         self.catalog = Catalog(storage)
-        self.documents = Documents(config, environment, self.catalog)
+        self.garbage = Collector(storage, commit, partitions=self.partitions, config=config, now=environment.monotonic)
+        self.generations = Generations()
         shapes = ShapeCache(config.checkpoint_cache_bytes)
         checkpoints = Checkpoints(config, shapes)
         self._items = Items(config, environment.now_ms)
+        self.eraser = Eraser(self.generations, self.garbage, self.catalog, shapes)
+        self.documents = Documents(config, environment, self.catalog)
         facets: list[Facet] = [
             Saves(config, shapes),
             checkpoints,
@@ -135,6 +147,7 @@ class Database:
             Counters(),
             Registers(config),
             self._items,
+            Deletions(self.catalog, self.generations),
             self.documents,
             Steps(config),
             Standings(config),
@@ -142,7 +155,7 @@ class Database:
         self._checks: Checks = {request: check for facet in facets for request, check in facet.checks.items()}
         self._writers: Writers = {request: writer for facet in facets for request, writer in facet.writers.items()}
         self._readers: Readers = {request: reader for facet in facets for request, reader in facet.readers.items()}
-        self.outgoing = Outgoing(storage, self.partitions)
+        self.outgoing = Outgoing(storage, self.partitions, self.generations)
         self.incoming = Incoming(
             storage,
             commit,
@@ -151,6 +164,7 @@ class Database:
             opening=opening,
             documents=self.documents,
             catalog=self.catalog,
+            eraser=self.eraser,
             feed=feed,
         )
         self.on_logged: Callable[[Logged], None] | None = None  # With peers: told of every operation issued here.
@@ -215,16 +229,18 @@ class Database:
         staged: list[Staged] = []
         for target, write in writes:
             here = stamp._replace(nth=len(mutations)) if mutations else stamp
-            rows = ObjectRows(transaction, keys.object_rows(partition.number, *target))
-            decision = self._writers[type(write)](Site(transaction, target, rows, here, key), write)
+            generation = self.generations.current(transaction, target)
+            decision = self._writers[type(write)](Site(transaction, target, generation.rows, here, key), write)
             replies.append(decision.reply)
             for made in decision.made:
-                mutations.append(Mutation(target.kind, target.space, target.name, made.change))
+                mutations.append(Mutation(target.kind, target.space, target.name, made.change, generation.number))
                 besides.append(made.attached)
                 if self._feed.wanted(target.space):
                     staged.append(_staged(target, here, made))
-            if decision.made:
-                self.catalog.enter(transaction, target)
+                if isinstance(made.change, deletion.Delete):
+                    self.eraser.delete(transaction, target, here, made.change)
+                else:
+                    self.catalog.enter(transaction, target)
         reply = requests.BatchReply(replies) if isinstance(request, requests.Batch) else replies[0]  # type: ignore[arg-type]
         if not mutations:
             return Issued(reply, partition.written, partition.vector, partition.vector)
@@ -347,8 +363,7 @@ class Database:
 
     def document(self, target: Target) -> Place:
         transaction = Transaction(self._storage)
-        rows = ObjectRows(transaction, keys.object_rows(target.partition, *target))
-        return Place(transaction, rows, target.snapshot_key)
+        return Place(transaction, self.generations.current(transaction, target).rows, target.snapshot_key)
 
     def vector(self, target: Target) -> VersionVector:
         return self.vector_of(target.partition)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.operation import Tip
-from shoal.crdt import document, items, journal, lineage, notes
+from shoal.crdt import deletion, document, items, journal, lineage, notes
 from shoal.crdt.clock import COUNTER_BITS, HybridClock
 from shoal.crdt.dot import Dot, Origin
 from shoal.crdt.rows import Stamp
@@ -27,12 +27,13 @@ from shoal.node.attached import Attached
 from shoal.node.catalog import Catalog
 from shoal.node.changes.documents import check_update
 from shoal.node.documents import Documents, Place
+from shoal.node.erasing import Eraser
 from shoal.node.feed import LABELS, Feed, Staged
-from shoal.node.mutation import Mutation
+from shoal.node.mutation import Change, Mutation
 from shoal.node.opening import Opening
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.target import Target
-from shoal.node.transaction import ObjectRows, Transaction
+from shoal.node.transaction import Transaction
 from shoal.protocol import requests
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
@@ -78,6 +79,7 @@ class Incoming:
         opening: Opening,
         documents: Documents,
         catalog: Catalog,
+        eraser: Eraser,
         feed: Feed,
     ) -> None:
         self._storage = storage
@@ -87,6 +89,7 @@ class Incoming:
         self._opening = opening
         self._documents = documents
         self._catalog = catalog
+        self._eraser = eraser
         self._feed = feed
 
     def apply(self, arrivals: Sequence[Arrival]) -> Received:
@@ -163,15 +166,26 @@ class Incoming:
             raise BadOperation(f"a {target.kind.label} takes no change of another kind of object", reason="content")
         if target.partition != number:
             raise BadOperation("its object belongs to another partition", reason="content")
-        rows = ObjectRows(own, keys.object_rows(number, *target))
-        if isinstance(change.change, document.Update):
-            check_update(change.change, beside)
-            self._documents.receive(Place(own, rows, target.snapshot_key), stamp, change.change, beside.content)
+        generation = self._eraser.belongs(own, target, change)
+        if isinstance(change.change, deletion.Delete):
+            self._eraser.receive(own, target, stamp, change)
+        elif generation is None:
+            self._eraser.bury(own, target, stamp, change, beside)
+            return
         else:
-            mutation.receive(rows, stamp, change.change, beside)
-        self._catalog.enter(own, target)
+            self._catalog.enter(own, target)
+            if beside.erased and not beside.content:
+                return
+            self._receive(Place(own, generation.rows, target.snapshot_key), stamp, change.change, beside)
         if self._feed.wanted(target.space):
             changes.append(_staged(target, stamp, change, beside))
+
+    def _receive(self, place: Place, stamp: Stamp, change: Change, beside: Attached) -> None:
+        if isinstance(change, document.Update):
+            check_update(change, beside)
+            self._documents.receive(place, stamp, change, beside.content)
+        else:
+            mutation.receive(place.rows, stamp, change, beside)
 
     def _write(self, batch: Transaction, ahead: dict[int, _Ahead], *, received: Received, staged: list[Staged]) -> Received:
         self._opening.settle(batch)

@@ -13,6 +13,7 @@ import msgspec
 from shoal.crdt import (
     consumers,
     counter,
+    deletion,
     document,
     items,
     journal,
@@ -28,7 +29,7 @@ from shoal.crdt import (
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 from shoal.node.attached import Attached
-from shoal.node.changes import checkpoints, documents, journals, scalars, steps
+from shoal.node.changes import checkpoints, deletions, documents, journals, scalars, steps
 from shoal.node.changes import items as item_changes
 from shoal.node.changes import labels as label_changes
 from shoal.node.changes.handling import Handlings
@@ -53,6 +54,7 @@ Change = (
     | items.Expire
     | ledger.Change
     | standing.Move
+    | deletion.Delete
 )
 
 _HANDLINGS: Handlings = {
@@ -63,6 +65,7 @@ _HANDLINGS: Handlings = {
     **scalars.HANDLINGS,
     **item_changes.HANDLINGS,
     **steps.HANDLINGS,
+    **deletions.HANDLINGS,
 }
 
 
@@ -71,6 +74,7 @@ class Mutation(msgspec.Struct, array_like=True, frozen=True):
     space: str
     name: str
     change: Change
+    generation: int = 0  # Of the object: the one that the issuer knew as the current one.
 
 
 _encoder = msgspec.msgpack.Encoder()

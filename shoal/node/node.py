@@ -80,6 +80,7 @@ class Node:
         )
         if self.replicator is not None:
             self.replicator.start()
+        self._database.garbage.start(owners)
         self._stopped = False
 
     def _durable(self, number: int) -> None:
@@ -114,6 +115,7 @@ class Node:
         try:
             if self.replicator is not None:
                 await self.replicator.stop()
+            await self._database.garbage.stop()
             await self.service.close()
             marker = self._opening.closing()
             if marker and self._commit.failed is None:

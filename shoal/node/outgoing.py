@@ -22,9 +22,11 @@ from shoal.crdt.rows import Stamp
 from shoal.errors import InvalidValue, StoreCorrupt
 from shoal.node import attached, mutation
 from shoal.node.attached import Attached
+from shoal.node.generations import Generations
 from shoal.node.mutation import Mutation
 from shoal.node.partitions import Partitions
-from shoal.node.transaction import ObjectRows, Transaction
+from shoal.node.target import Target
+from shoal.node.transaction import Transaction
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
@@ -38,9 +40,10 @@ class _Logged(NamedTuple):
 
 
 class Outgoing:
-    def __init__(self, storage: Storage, partitions: Partitions) -> None:
+    def __init__(self, storage: Storage, partitions: Partitions, generations: Generations) -> None:
         self._storage = storage
         self._partitions = partitions
+        self._generations = generations
 
     def shipments(self, ranges: Iterable[Range], *, bytes_max: int) -> list[Raw]:
         """Encoded operations of these ranges, as far as they are durable; none after those that reach `bytes_max`.
@@ -88,8 +91,7 @@ class Outgoing:
     def _shipped(self, number: int, logged: _Logged) -> Raw:
         transaction = Transaction(self._storage)
         besides = [
-            self._attached(transaction, number, logged, nth, change)
-            for nth, change in enumerate(mutation.decode(logged.body.payload))
+            self._attached(transaction, logged, nth, change) for nth, change in enumerate(mutation.decode(logged.body.payload))
         ]
         return encode_shipment(
             Shipment(
@@ -102,10 +104,9 @@ class Outgoing:
             )
         )
 
-    def _attached(self, transaction: Transaction, number: int, logged: _Logged, nth: int, change: Mutation) -> Attached:
-        rows = ObjectRows(transaction, keys.object_rows(number, Kind(change.kind), change.space, change.name))
+    def _attached(self, transaction: Transaction, logged: _Logged, nth: int, change: Mutation) -> Attached:
         stamp = Stamp(logged.dot, logged.hlc, logged.body.wall_ms, NOTHING_SEEN, nth)
-        return mutation.attached_of(rows, stamp, change.change)
+        return self._generations.attached_of(transaction, Target(Kind(change.kind), change.space, change.name), stamp, change)
 
 
 def _body(number: int, entry: operation.Entry) -> operation.Body:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from shoal.cluster.stability import Holding
 from shoal.crdt.dot import VersionVector
 from shoal.errors import BookmarkLost
 from shoal.protocol.requests import ClusterView, Durability
@@ -46,6 +47,10 @@ class Owners(Protocol):
         """
         ...
 
+    def holdings(self, partition: int, /) -> dict[str, Holding]:
+        """What the other owners, by their addresses, are known to hold there."""
+        ...
+
     def view(self) -> ClusterView: ...
 
 
@@ -69,6 +74,9 @@ class Alone:
 
     async def current(self, partition: int, /) -> None:
         return None
+
+    def holdings(self, partition: int, /) -> dict[str, Holding]:
+        return {}
 
     def view(self) -> ClusterView:
         return self._view

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from shoal.cluster.replication import Replication
+from shoal.cluster.stability import Holding
 from shoal.config import Config
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.errors import BookmarkLost, NoQuorum, OutcomeUnknown, SessionBehind
@@ -170,6 +171,16 @@ class Quorum:
             _wake(self._asking[partition])
             if not self._asking[partition]:
                 del self._asking[partition]
+
+    def holdings(self, partition: int, /) -> dict[str, Holding]:
+        """See `Owners.holdings`. Who was never reached holds nothing that is known."""
+        found: dict[str, Holding] = {}
+        for member in self.members.all:
+            found[member.address] = Holding(VersionVector(), None)
+            if member.node:
+                known = self._protocol.known(member.node)
+                found[member.address] = Holding(known.vector(partition), known.whole(partition))
+        return found
 
     # ── counting ──────────────────────────────────────────────────────────────
 

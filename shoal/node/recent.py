@@ -23,3 +23,6 @@ class Recent(Generic[T]):
         self._members[member] = None
         if len(self._members) > self._members_max:
             del self._members[next(iter(self._members))]
+
+    def drop(self, member: T) -> None:
+        self._members.pop(member, None)

@@ -36,7 +36,7 @@ from shoal.storage.keys import KINDS, Kind
 from shoal.version import __version__
 
 _DURABILITIES = ("memory", "local", "quorum", "all")
-_SPACES_COUNTED_MAX = 1000  # A status must stay cheap: it is asked at every probe.
+_COUNTED_MAX = 1000  # A status must stay cheap: it is asked at every probe.
 
 
 class Service:
@@ -222,7 +222,10 @@ class Service:
             operations=self._database.operations,
             commits=self._commit.cycles,
             connections=len(self._feed),
-            spaces=len(self._database.catalog.spaces(after=None, limit=_SPACES_COUNTED_MAX)),
+            spaces=len(self._database.catalog.spaces(after=None, limit=_COUNTED_MAX)),
+            garbage=self._database.garbage.count(_COUNTED_MAX),
+            garbage_waits_for=self._database.garbage.waits_for,
+            died=self._database.garbage.died,
         )
 
     # ── subscriptions ─────────────────────────────────────────────────────────

@@ -48,13 +48,22 @@ class ShapeCache:
 
     def put(self, spot: Spot, shapes: Shapes, *, replacing: Spot | None = None) -> None:
         for stale in (spot, replacing):
-            if stale is not None and (found := self._entries.pop(stale, None)) is not None:
-                self._bytes -= found[1]
+            if stale is not None:
+                self._drop(stale)
         cost = sum([shape.cost_bytes for shape in shapes.values()])
         self._entries[spot] = shapes, cost
         self._bytes += cost
         while self._bytes > self._bytes_max and self._entries:
             self._bytes -= self._entries.popitem(last=False)[1][1]
+
+    def forget(self, space: str, thread: str) -> None:
+        """A thread was deleted."""
+        for spot in [spot for spot in self._entries if spot.thread == thread and spot.space == space]:
+            self._drop(spot)
+
+    def _drop(self, spot: Spot) -> None:
+        if (found := self._entries.pop(spot, None)) is not None:
+            self._bytes -= found[1]
 
 
 class Drafted(NamedTuple):

@@ -22,12 +22,13 @@ from shoal.cluster import operation
 from shoal.cluster.operation import NO_TIP, Tip
 from shoal.cluster.partition import PARTITIONS
 from shoal.config import Config
-from shoal.crdt import channel, document, lineage, tree
+from shoal.crdt import channel, deletion, document, lineage, tree
 from shoal.crdt.document import LiveDocument
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
 from shoal.errors import ShoalError
 from shoal.node import mutation
+from shoal.node.generations import split
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.storage import keys
 from shoal.storage.interface import Storage
@@ -57,6 +58,7 @@ class Report:
 
 
 class _Logged(NamedTuple):
+    partition: int
     hlc: int
     dot: Dot
     body: operation.Body
@@ -88,11 +90,12 @@ def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] 
         report.objects += len(stored)
         folded = _folded(storage, partition, logged, report)
         # A counter that adds up to nothing has no rows, and is an object all the same.
-        there.update((place.space, place.kind, place.name) for place in stored.keys() | folded.keys())
+        there.update((place.space, place.kind, place.name) for place in folded.alive | _inhabited(stored, folded))
         _compare(stored, folded, report)
         _check_keys(storage, partition, logged, report)
         for place, rows in stored.items():
-            _check_object(storage, place, rows, report, config)
+            if place in folded.alive:
+                _check_object(_Object(storage, place, folded.current(place)), rows, report, config)
     _check_catalog(storage, there, report)
     return report
 
@@ -117,7 +120,7 @@ def _log(storage: Storage, partition: int, report: Report) -> Iterator[_Logged]:
         ends[dot.origin] = Tip(dot.sequence, hlc, chain)
         report.operations += 1
         if body is not None:
-            yield _Logged(hlc, dot, body)
+            yield _Logged(partition, hlc, dot, body)
     prefix = keys.vector(partition)
     recorded = {Origin(key[len(prefix) :]): Tip.unpack(tip) for key, tip in storage.scan(prefix, successor(prefix))}
     for origin in sorted(recorded.keys() | ends.keys()):
@@ -150,24 +153,60 @@ def _body(partition: int, dot: Dot, packed: bytes, report: Report) -> operation.
     return body
 
 
-def _folded(storage: Storage, partition: int, logged: list[_Logged], report: Report) -> dict[_Place, dict[bytes, bytes]]:
+class _Folded(NamedTuple):
+    """What a partition's log makes. Of generations that were ended nothing is folded, and nothing compared."""
+
+    rows: dict[_Place, dict[bytes, bytes]]
+    alive: set[_Place]  # With a change of their current generation.
+    generations: dict[_Place, int]  # Of those that were deleted: the current one.
+
+    def current(self, place: _Place) -> int:
+        return self.generations.get(place, 0)
+
+    def shows(self, place: _Place, row: bytes) -> bool:
+        return row == deletion.ROW or split(row)[0] == self.current(place)
+
+
+class _Object(NamedTuple):
+    """An object's current generation in storage."""
+
+    storage: Storage
+    place: _Place
+    generation: int
+
+    @property
+    def rows(self) -> ObjectRows:
+        return ObjectRows(Transaction(self.storage), keys.object_rows(*self.place) + deletion.prefix(self.generation))
+
+
+def _current(logged: list[_Logged]) -> dict[_Place, int]:
+    current: dict[_Place, int] = {}
+    for partition, change in ((entry.partition, change) for entry in logged for change in mutation.decode(entry.body.payload)):
+        if isinstance(change.change, deletion.Delete):
+            place = _Place(partition, Kind(change.kind), change.space, change.name)
+            current[place] = max(change.change.generation + 1, current.get(place, 0))
+    return current
+
+
+def _folded(storage: Storage, partition: int, logged: list[_Logged], report: Report) -> _Folded:
     """The objects that the log makes, applied to nothing in causal order."""
     memory: dict[_Place, Transaction] = {}
+    found = _Folded({}, set(), _current(logged))
     contexts: dict[Origin, VersionVector] = {}
     for entry in sorted(logged, key=lambda entry: (entry.hlc, entry.dot)):
         try:
-            _fold(storage, partition, entry, contexts=contexts, memory=memory, report=report)
+            _fold(storage, entry, found, contexts=contexts, memory=memory, report=report)
         except Exception as error:  # What a damaged operation says can be refused anywhere.
             report.problem(f"partition {partition}: operation {entry.dot} cannot be applied: {_reason(error)}")
-    return {
-        place: {row: value for row, value in folding.rows.items() if value is not None} for place, folding in memory.items()
-    }
+    for place, folding in memory.items():
+        found.rows[place] = {row: value for row, value in folding.rows.items() if value is not None}
+    return found
 
 
 def _fold(
     storage: Storage,
-    partition: int,
     entry: _Logged,
+    found: _Folded,
     *,
     contexts: dict[Origin, VersionVector],
     memory: dict[_Place, Transaction],
@@ -177,9 +216,16 @@ def _fold(
     contexts[entry.dot.origin] = context.join(VersionVector({entry.dot.origin: entry.dot.sequence}))
     for nth, change in enumerate(mutation.decode(entry.body.payload)):
         stamp = Stamp(entry.dot, entry.hlc, entry.body.wall_ms, context, nth)
-        place = _Place(partition, Kind(change.kind), change.space, change.name)
-        folding = ObjectRows(memory.setdefault(place, Transaction(_Nothing())), b"")
-        stored = ObjectRows(Transaction(storage), keys.object_rows(*place))
+        place = _Place(entry.partition, Kind(change.kind), change.space, change.name)
+        into = memory.setdefault(place, Transaction(_Nothing()))
+        if isinstance(change.change, deletion.Delete):
+            deletion.apply(ObjectRows(into, b""), stamp, change.change)
+            continue
+        if change.generation != found.current(place):
+            continue
+        found.alive.add(place)
+        stored = _Object(storage, place, change.generation).rows
+        folding = ObjectRows(into, deletion.prefix(change.generation))
         try:
             mutation.apply(folding, stamp, change.change, mutation.attached_of(stored, stamp, change.change))
         except ShoalError as error:
@@ -199,31 +245,36 @@ def _objects(storage: Storage, partition: int, report: Report) -> dict[_Place, d
     return objects
 
 
-def _compare(stored: dict[_Place, dict[bytes, bytes]], folded: dict[_Place, dict[bytes, bytes]], report: Report) -> None:
-    for place in sorted(stored.keys() | folded.keys()):
-        here, there = stored.get(place, {}), folded.get(place, {})
+def _inhabited(stored: dict[_Place, dict[bytes, bytes]], folded: _Folded) -> set[_Place]:
+    return {place for place, rows in stored.items() if any(row != deletion.ROW and folded.shows(place, row) for row in rows)}
+
+
+def _compare(stored: dict[_Place, dict[bytes, bytes]], folded: _Folded, report: Report) -> None:
+    for place in sorted(stored.keys() | folded.rows.keys()):
+        here = {row: value for row, value in stored.get(place, {}).items() if folded.shows(place, row)}
+        there = folded.rows.get(place, {})
         differing = [row for row in here.keys() | there.keys() if here.get(row) != there.get(row)]
         if differing:
             report.problem(f"{_text(place)}: {len(differing)} rows differ from what its operations make")
 
 
-def _check_object(storage: Storage, place: _Place, rows: dict[bytes, bytes], report: Report, config: Config) -> None:
+def _check_object(found: _Object, rows: dict[bytes, bytes], report: Report, config: Config) -> None:
+    own = {key: value for row, value in rows.items() for of, key in [split(row)] if of == found.generation}
     try:
-        if place.kind is Kind.THREAD:
-            _check_thread(storage, place, rows, report)
-        elif place.kind is Kind.DOCUMENT:
-            _check_document(storage, place, config)
+        if found.place.kind is Kind.THREAD:
+            _check_thread(found.place, found.rows, own, report)
+        elif found.place.kind is Kind.DOCUMENT:
+            _check_document(found, config)
     except Exception as error:  # Damaged rows can fail in any way.
-        report.problem(f"{_text(place)}: {_reason(error)}")
+        report.problem(f"{_text(found.place)}: {_reason(error)}")
 
 
-def _check_thread(storage: Storage, place: _Place, rows: dict[bytes, bytes], report: Report) -> None:
+def _check_thread(place: _Place, object_rows: ObjectRows, rows: dict[bytes, bytes], report: Report) -> None:
     for row, value in rows.items():
         if row.startswith(lineage.CHUNK):
             report.chunks += 1
             if sha256(value).digest() != row[1:]:
                 report.problem(f"{_text(place)}: chunk {row[1:].hex()} is damaged")
-    object_rows = ObjectRows(Transaction(storage), keys.object_rows(*place))
     recipes = {
         row[1:]: found.record
         for row in rows
@@ -280,8 +331,8 @@ def _sum(sizes: Iterable[int | None]) -> int | None:
     return total
 
 
-def _check_document(storage: Storage, place: _Place, config: Config) -> None:
-    rows = ObjectRows(Transaction(storage), keys.object_rows(*place))
+def _check_document(found: _Object, config: Config) -> None:
+    rows = found.rows
     roots = document.roots(rows)
 
     def built(snapshot: bytes, position: bytes | None) -> LiveDocument:
@@ -295,7 +346,7 @@ def _check_document(storage: Storage, place: _Place, config: Config) -> None:
         )
 
     whole = built(document.EMPTY, None)
-    stored = storage.get(keys.snapshot(*place))
+    stored = found.storage.get(keys.snapshot(*found.place))
     if stored is not None and built(stored[POSITION_BYTES:], stored[:POSITION_BYTES]).canonical() != whole.canonical():
         raise ShoalError("its snapshot is not what its updates build")
 

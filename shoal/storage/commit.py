@@ -46,6 +46,14 @@ class LoggedStorage(Storage, Protocol):
         """
         ...
 
+    def reclaim(self) -> None:
+        """Begin to give back the space of what was deleted. Blocks for a sync. Called where `write` is called.
+
+        Raises:
+            StorageFull: as `sync`.
+        """
+        ...
+
     def write_witness(self) -> bool:
         """Note outside the log what is durable; False if that was known. Blocks for an fsync.
 

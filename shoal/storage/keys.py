@@ -16,6 +16,7 @@ Laws:
     K partition₂ key                                  idempotency keys of requests
     C space₂₊ₙ kind₁ name                             catalog: which objects there are (derived)
     D partition₂ kind₁ space₂₊ₙ name₂₊ₙ               document snapshots (derived)
+    G partition₂ origin₁₆ sequence₈ nth₂              garbage: what an operation erased, until it is gone
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ OBJECT = b"O"
 KEY = b"K"
 CATALOG = b"C"
 SNAPSHOT = b"D"
+GARBAGE = b"G"
 
 
 def meta(name: str) -> bytes:
@@ -89,6 +91,14 @@ def split_object(key: bytes) -> tuple[int, Kind, str, str, bytes]:
 
 def snapshot(partition: int, kind: Kind, space: str, name: str) -> bytes:
     return SNAPSHOT + partition.to_bytes(2, "big") + _identity(kind, space, name)
+
+
+def garbage(partition: int, dot: Dot, nth: int) -> bytes:
+    return GARBAGE + partition.to_bytes(2, "big") + dot.pack() + nth.to_bytes(2, "big")
+
+
+def split_garbage(key: bytes) -> tuple[int, Dot]:
+    return int.from_bytes(key[1:3], "big"), Dot.unpack(key[3 : 3 + DOT_BYTES])
 
 
 def request_key(partition: int, key: str) -> bytes:

@@ -96,6 +96,9 @@ class MemoryStorage:
         """There is no log to rotate."""
         return False
 
+    def reclaim(self) -> None:
+        """There is nothing to give back."""
+
     def write_witness(self) -> bool:
         """There is no file that could be lost."""
         return False

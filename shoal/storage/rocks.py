@@ -46,6 +46,8 @@ ROW_OVERHEAD_BYTES = 64
 # A log is rotated when it holds `memtable_bytes`; at twice that without being asked; RocksDB would do it at four times.
 _ROTATE_ANYWAY_FACTOR = 2
 _WRITE_BUFFER_FACTOR = 4
+_COMPACTS_AT = "level0_file_num_compaction_trigger"
+_LEVEL_ZERO_FILES = 4  # That make a compaction due; while space is given back, one does.
 
 _START_OVER = "Move the directory aside, and restore a backup or rebuild it from the other nodes."
 
@@ -77,6 +79,7 @@ class RocksStorage:
         self._synced = Synced(0, 0, 0, 0)
         self._synced_guard = threading.Lock()
         self._closed = False
+        self._reclaiming = False
 
     @classmethod
     def open(cls, directory: Path, *, config: Config, now_ms: int) -> RocksStorage:
@@ -183,6 +186,25 @@ class RocksStorage:
         self._rotate()
         return True
 
+    def reclaim(self) -> None:
+        """Have RocksDB compact, in the background, all that was written until now: what was deleted is dropped there.
+
+        Not by a manual compaction: where rows of its range are in memory that begins a new log, at any time.
+
+        Raises:
+            StorageFull: as `sync`.
+        """
+        self._refuse_if_failed()
+        self._rotate()
+        self._db.set_options({_COMPACTS_AT: "1"})
+        self._reclaiming = True
+
+    def _end_reclaiming(self) -> None:
+        """Go back to compacting now and then once there is nothing left to compact."""
+        if self._reclaiming and self._db.property_value("rocksdb.num-files-at-level0") == "0":
+            self._reclaiming = False
+            self._db.set_options({_COMPACTS_AT: str(_LEVEL_ZERO_FILES)})
+
     def write_witness(self) -> bool:
         """Note what is durable; False if the witness says so already. Never called twice at the same time.
 
@@ -190,6 +212,7 @@ class RocksStorage:
             StorageFull: the store refuses further writes.
         """
         self._refuse_if_failed()
+        self._end_reclaiming()
         durable = Witnessed(self._synced.sequence, self._synced.wal)
         if durable == self._witness.latest:
             return False
@@ -335,6 +358,7 @@ def _options(config: Config, *, create: bool) -> Options:
     options.set_write_buffer_size(_WRITE_BUFFER_FACTOR * config.memtable_bytes)
     # Room for flushes that lag behind: a stalled write would stop the event loop.
     options.set_max_write_buffer_number(8)
+    options.set_level_zero_file_num_compaction_trigger(_LEVEL_ZERO_FILES)
     options.set_level_zero_slowdown_writes_trigger(64)
     options.set_level_zero_stop_writes_trigger(128)
     # A save asks for several keys that are not there yet: the memtable says so without a search.

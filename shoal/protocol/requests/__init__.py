@@ -111,6 +111,8 @@ from shoal.protocol.requests.threads import (
     Checkpoint,
     Checkpoints,
     CommonAncestor,
+    Deleted,
+    DeleteThread,
     Heads,
     History,
     Load,
@@ -121,9 +123,19 @@ from shoal.protocol.requests.threads import (
 )
 
 SingleWrite = (
-    BatchWrite | RefreshItems | SweepItems | Patch | PutSnapshot | BeginStep | ProgressStep | EndStep | ResolveStep | MoveThread
+    BatchWrite
+    | RefreshItems
+    | SweepItems
+    | Patch
+    | PutSnapshot
+    | BeginStep
+    | ProgressStep
+    | EndStep
+    | ResolveStep
+    | MoveThread
+    | DeleteThread
 )
-WriteReply = BatchAnswer | ItemsRefreshed | ItemsSwept | DocumentJson | SnapshotKept | Step | Standing
+WriteReply = BatchAnswer | ItemsRefreshed | ItemsSwept | DocumentJson | SnapshotKept | Step | Standing | Deleted
 AnyWrite = SingleWrite | Batch
 ObjectRead = (
     Load
@@ -209,6 +221,8 @@ __all__ = [
     "Consumers",
     "CounterValue",
     "DeleteItem",
+    "DeleteThread",
+    "Deleted",
     "DocumentJson",
     "DocumentState",
     "Durability",

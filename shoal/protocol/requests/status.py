@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from shoal.protocol.requests.base import Read, Reply
 
@@ -25,6 +25,9 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     commits: int  # Group commits in this opening.
     connections: int
     spaces: int  # At most 1,000 are counted.
+    garbage: int = 0  # Entries of what was erased and is not gone yet; at most 1,000 are counted.
+    garbage_waits_for: list[str] = field(default_factory=list)  # Owners that must hold an erasure before what it erased can go.
+    died: int = 0  # Changes that arrived after their object was deleted, in this opening.
 
 
 class Cluster(Read, array_like=True, frozen=True, tag="cluster"):

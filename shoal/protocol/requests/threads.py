@@ -45,6 +45,17 @@ class Save(Write, array_like=True, frozen=True, tag="save"):
     owner: str = ""  # Of the thread, as `Claimed` told: refused once another has claimed it. Empty: of no matter.
 
 
+class DeleteThread(Write, array_like=True, frozen=True, tag="delete-thread"):
+    """Delete a thread, everywhere; answered by `Deleted`. What is not there is deleted already."""
+
+    space: str
+    thread: str
+
+
+class Deleted(Reply, array_like=True, frozen=True, tag="deleted"):
+    existed: bool  # On the node that was asked.
+
+
 class Saved(Reply, array_like=True, frozen=True, tag="saved"):
     id: str
     parents: list[str]

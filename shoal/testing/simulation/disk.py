@@ -149,6 +149,10 @@ class SimulatedDisk:
         self._life.check()
         return False
 
+    def reclaim(self) -> None:
+        """There is nothing to give back."""
+        self._life.check()
+
     def write_witness(self) -> bool:
         """There is no file that could be lost."""
         self._life.check()

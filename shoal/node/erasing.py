@@ -1,0 +1,103 @@
+"""What deletions do, and what becomes of changes that come too late: for operations issued here and received alike.
+
+Laws:
+- A change of the current generation lists its object; a deletion takes it off the list.
+- A change that arrives after its generation was ended makes nothing. It is counted,
+  and what came beside it is kept until no peer can ask for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from shoal.crdt import deletion
+from shoal.crdt.rows import Stamp
+from shoal.errors import BadOperation
+from shoal.names import check_name
+from shoal.node.attached import Attached
+from shoal.node.catalog import Catalog
+from shoal.node.decision import Decision, Made
+from shoal.node.facet import Checks, Readers, Site, Writers
+from shoal.node.garbage import Collector, What
+from shoal.node.generations import Generation, Generations
+from shoal.node.mutation import Mutation
+from shoal.node.shapes import ShapeCache
+from shoal.node.target import Target
+from shoal.node.transaction import Transaction
+from shoal.protocol.requests import Deleted, DeleteThread
+
+DEAD_LISTED_MAX = 100
+
+
+class Deletions:
+    """The facet: what a request to delete decides. `Eraser` applies it."""
+
+    def __init__(self, catalog: Catalog, generations: Generations) -> None:
+        self._catalog = catalog
+        self._generations = generations
+        self.checks: Checks = {DeleteThread: self._check}
+        self.writers: Writers = {DeleteThread: self._delete}
+        self.readers: Readers = {}
+
+    def _check(self, request: DeleteThread) -> None:
+        check_name("thread", request.thread)
+
+    def _delete(self, site: Site, _request: DeleteThread) -> Decision:
+        """What is not there needs no deletion: that it is gone is what was asked for."""
+        if not self._catalog.lists(site.transaction, site.target):
+            return Decision(Deleted(existed=False))
+        number = self._generations.current(site.transaction, site.target).number
+        return Decision(Deleted(existed=True), (Made(deletion.Delete(number)),))
+
+
+class Eraser:
+    def __init__(self, generations: Generations, garbage: Collector, catalog: Catalog, shapes: ShapeCache) -> None:
+        self._generations = generations
+        self._garbage = garbage
+        self._catalog = catalog
+        self._shapes = shapes
+        self.dead: deque[str] = deque(maxlen=DEAD_LISTED_MAX)  # The last changes that arrived too late.
+
+    def belongs(self, transaction: Transaction, target: Target, change: Mutation) -> Generation | None:
+        """The generation that a peer's change goes to; None: it was ended.
+
+        Raises:
+            BadOperation: nobody can have begun that one.
+        """
+        current = self._generations.current(transaction, target)
+        if not 0 <= change.generation <= current.number:
+            raise BadOperation(f"it belongs to generation {change.generation}, which nobody began", reason="content")
+        return current if change.generation == current.number else None
+
+    def receive(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation) -> None:
+        """Apply another node's deletion.
+
+        Raises:
+            BadOperation: it does not say which generation it ends, or ends the last there can be.
+        """
+        made = change.change
+        assert isinstance(made, deletion.Delete)
+        if made.generation != change.generation or made.generation >= deletion.GENERATIONS_MAX - 1:
+            raise BadOperation("it ends another generation than its own", reason="content")
+        self.delete(transaction, target, stamp, made)
+
+    def delete(self, transaction: Transaction, target: Target, stamp: Stamp, made: deletion.Delete) -> None:
+        self._garbage.enter(transaction, stamp, What.GENERATION, target, made.generation)
+        if self._generations.delete(transaction, target, stamp, made):
+            self._catalog.leave(transaction, target)
+            self._shapes.forget(target.space, target.name)
+            transaction.when_written(lambda: self._shapes.forget(target.space, target.name))
+
+    def bury(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> None:
+        """Take note of a change that arrived too late."""
+        self._generations.bury(transaction, target, stamp, change, beside)
+        # What its generation had may be gone already: this is swept on its own.
+        self._garbage.enter(transaction, stamp, What.GENERATION, target, change.generation)
+        tag = change.change.__struct_config__.tag
+        text = f"{tag} of {target.kind.label} {target.name!r} in space {target.space!r} by {stamp.dot.origin.hex()[:16]}"
+
+        def count() -> None:
+            self._garbage.died += 1
+            self.dead.append(text)
+
+        transaction.when_written(count)

@@ -1,0 +1,196 @@
+"""What operations erased, until it is gone: a durable queue, and the sweeping of it.
+
+Laws:
+- An entry is written in the batch of the operation that erased, and removed in the
+  batch that removes the last of its rows: a crash in between repeats, and leaves nothing.
+- Rows go only once the eraser is stable (`shoal.cluster.stability`). An owner that
+  is away stops that, and `waits_for` names it.
+- Each look takes a bounded piece, then others get their turn. While there is no
+  entry there is no task, and no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.cluster import stability
+from shoal.cluster.stability import Holding, Waiting
+from shoal.config import Config
+from shoal.crdt.dot import Dot
+from shoal.crdt.rows import Stamp, successor
+from shoal.errors import ShoalError
+from shoal.node.generations import dead_range
+from shoal.node.owners import Owners
+from shoal.node.partitions import Partitions
+from shoal.node.target import Target
+from shoal.node.transaction import Transaction
+from shoal.storage import keys
+from shoal.storage.commit import GroupCommit, LoggedStorage
+from shoal.storage.keys import Kind
+
+LOOKED_AT_MAX = 64  # Entries in one look.
+_BOUNDS_MAX = 4096  # Entries whose bound is remembered; of any other it is found again.
+
+
+class What(IntEnum):
+    """The numbers are on disk and never reused."""
+
+    GENERATION = 1  # The rows of a generation that was ended.
+
+
+class Garbage(msgspec.Struct, array_like=True, frozen=True):
+    """An entry of the queue: what the operation that it is filed under erased."""
+
+    what: What
+    kind: int
+    space: str
+    name: str
+    generation: int
+
+    @property
+    def target(self) -> Target:
+        return Target(Kind(self.kind), self.space, self.name)
+
+
+class Entry(NamedTuple):
+    key: bytes
+    partition: int
+    dot: Dot
+    garbage: Garbage
+
+
+class Piece(NamedTuple):
+    """Some of what an entry names: rows and ranges to be removed."""
+
+    rows: dict[bytes, bytes | None]
+    ranges: list[tuple[bytes, bytes]]
+
+
+Sweep = Callable[[Entry], Iterator[Piece]]
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Garbage)
+
+
+class Collector:
+    """`storage` is what `commit` writes to. `owners` says what the other owners hold."""
+
+    def __init__(
+        self, storage: LoggedStorage, commit: GroupCommit, *, partitions: Partitions, config: Config, now: Callable[[], float]
+    ) -> None:
+        self._storage = storage
+        self._commit = commit
+        self._partitions = partitions
+        self._config = config
+        self._now = now
+        self._owners: Owners | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: OrderedDict[bytes, Waiting] = OrderedDict()
+        self._sweeps: dict[What, Sweep] = {What.GENERATION: _generation}
+        self._after = keys.GARBAGE  # Where the last look ended.
+        self._reclaim_at = 0.0
+        self._unreclaimed = False
+        self._stopped = False
+        self.waits_for: list[str] = []  # Owners that the last look found entries to wait for.
+        self.swept = 0  # Entries, in this opening.
+        self.died = 0  # Changes that arrived after their generation was ended, in this opening.
+
+    def start(self, owners: Owners) -> None:
+        """Take up what is left of earlier openings."""
+        self._owners = owners
+        if self.count(1):
+            self._stir()
+
+    async def stop(self) -> None:
+        """Stopping twice is allowed."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def enter(self, transaction: Transaction, stamp: Stamp, what: What, target: Target, generation: int) -> None:
+        """File what the operation with this stamp erases of an object."""
+        garbage = Garbage(what, target.kind, target.space, target.name, generation)
+        transaction.put(keys.garbage(target.partition, stamp.dot, stamp.nth), _encoder.encode(garbage))
+        transaction.when_written(self._stir)
+
+    def count(self, most: int) -> int:
+        """Entries in the queue; at most `most` are counted."""
+        return sum(1 for _ in self._storage.scan(keys.GARBAGE, successor(keys.GARBAGE), limit=most))
+
+    def _stir(self) -> None:
+        if self._task is None and not self._stopped and self._owners is not None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while not self._stopped and (self._unreclaimed or self.count(1)):
+                moved = await self._look()
+                self._reclaim()
+                await asyncio.sleep(0 if moved else self._config.sync_interval_s)
+        except ShoalError:
+            return  # Storage refuses, or cannot be read: the next entry, or the next opening, goes on.
+        finally:
+            self._task = None
+
+    async def _look(self) -> bool:
+        """Look at some entries, and sweep those that are stable; whether there was one."""
+        entries = list(self._entries())
+        waits: dict[str, None] = {}
+        moved = False
+        for entry in entries:
+            if await self._stable(entry, waits):
+                await self._sweep(entry)
+                moved = True
+        if len(entries) < LOOKED_AT_MAX:
+            self._after = keys.GARBAGE
+        self.waits_for = list(waits)
+        return moved
+
+    def _entries(self) -> Iterator[Entry]:
+        for key, packed in self._storage.scan(self._after, successor(keys.GARBAGE), limit=LOOKED_AT_MAX):
+            partition, dot = keys.split_garbage(key)
+            self._after = key + b"\x00"
+            yield Entry(key, partition, dot, _decoder.decode(packed))
+
+    async def _stable(self, entry: Entry, waits: dict[str, None]) -> bool:
+        assert self._owners is not None
+        vector = self._partitions.load(entry.partition).vector
+        await self._commit.covered(self._partitions.written(entry.partition))
+        others = self._owners.holdings(entry.partition)
+        holdings = [Holding(vector, vector), *others.values()]
+        waiting = stability.advanced(self._waiting.get(entry.key) or Waiting(entry.dot), holdings)
+        if stability.is_stable(waiting, holdings):
+            self._waiting.pop(entry.key, None)
+            return True
+        self._waiting[entry.key] = waiting
+        while len(self._waiting) > _BOUNDS_MAX:
+            self._waiting.popitem(last=False)
+        waits.update(dict.fromkeys(name for name, holding in others.items() if stability.lacks(waiting, holding)))
+        return False
+
+    async def _sweep(self, entry: Entry) -> None:
+        for piece in self._sweeps[entry.garbage.what](entry):
+            if piece.rows or piece.ranges:
+                self._commit.write(piece.rows, piece.ranges)
+            await asyncio.sleep(0)
+        self._commit.write({entry.key: None})
+        self.swept += 1
+        self._unreclaimed = True
+
+    def _reclaim(self) -> None:
+        """Have the space of what was swept given back, now and then: it costs a log of its own."""
+        if self._unreclaimed and self._now() >= self._reclaim_at:
+            self._storage.reclaim()
+            self._unreclaimed = False
+            self._reclaim_at = self._now() + self._config.reclaim_interval_s
+
+
+def _generation(entry: Entry) -> Iterator[Piece]:
+    yield Piece({}, [dead_range(entry.garbage.target, entry.garbage.generation + 1)])

@@ -1,0 +1,107 @@
+"""Which generation of an object is the current one, and where each one's rows are.
+
+Law: what was found is remembered only for objects that were never deleted, and
+forgotten before a deletion is applied, and after it was written.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shoal.crdt import deletion
+from shoal.crdt.rows import Stamp, successor
+from shoal.errors import StoreCorrupt
+from shoal.node import attached, mutation
+from shoal.node.attached import ERASED, NOTHING, Attached
+from shoal.node.mutation import Mutation
+from shoal.node.recent import Recent
+from shoal.node.target import Target
+from shoal.node.transaction import ObjectRows, Transaction
+from shoal.storage import keys
+from shoal.storage.keys import Kind
+
+# Objects known not to have been deleted, so that a request need not look.
+_FIRST_MAX = 65536
+LIMBO = b"Z"  # In the rows of a generation that was ended: what came beside a change after that.
+
+
+class Generation(NamedTuple):
+    number: int
+    rows: ObjectRows
+
+
+class Generations:
+    def __init__(self) -> None:
+        self._first: Recent[Target] = Recent(_FIRST_MAX)
+
+    def current(self, transaction: Transaction, target: Target) -> Generation:
+        """The generation whose rows are shown, and those."""
+        prefix = keys.object_rows(target.partition, *target)
+        if target in self._first:
+            return Generation(0, ObjectRows(transaction, prefix))
+        packed = transaction.get(prefix + deletion.ROW)
+        if packed is None:
+            self._first.put(target)
+            return Generation(0, ObjectRows(transaction, prefix))
+        number = deletion.unpack(packed).generation
+        return Generation(number, ObjectRows(transaction, prefix + deletion.prefix(number)))
+
+    def delete(self, transaction: Transaction, target: Target, stamp: Stamp, change: deletion.Delete) -> bool:
+        """Apply a deletion. Returns whether a new generation is the current one."""
+        self._first.drop(target)
+        # What is abandoned did not happen, and what is written was not looked up before it was.
+        transaction.when_written(lambda: self._first.drop(target))
+        return deletion.apply(ObjectRows(transaction, keys.object_rows(target.partition, *target)), stamp, change)
+
+    def bury(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> None:
+        """Keep what came beside a change of a generation that was ended, for peers that lack the change."""
+        dead_rows(transaction, target, change.generation).put(LIMBO + stamp.pack_position(), attached.pack([beside]))
+
+    def attached_of(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation) -> Attached:
+        """What travelled beside an applied change, or that it was erased.
+
+        Raises:
+            StoreCorrupt: a row that must be there is not, or does not hold what the log names by its hash.
+        """
+        if isinstance(change.change, deletion.Delete):
+            return NOTHING
+        current = self.current(transaction, target)
+        if change.generation == current.number:
+            return mutation.attached_of(current.rows, stamp, change.change)
+        rows = dead_rows(transaction, target, change.generation)
+        if (buried := rows.get(LIMBO + stamp.pack_position())) is not None:
+            return attached.unpack(buried)[0]
+        if next(iter(transaction.scan(*dead_range(target, change.generation + 1), limit=1)), None) is None:
+            return ERASED
+        try:
+            return mutation.attached_of(rows, stamp, change.change)
+        except StoreCorrupt:  # Whoever gets it will find it dead.
+            return ERASED
+
+
+def dead_rows(transaction: Transaction, target: Target, generation: int) -> ObjectRows:
+    return ObjectRows(transaction, keys.object_rows(target.partition, *target) + deletion.prefix(generation))
+
+
+def dead_range(target: Target, current: int) -> tuple[bytes, bytes]:
+    """The rows of the last generation before `current`."""
+    prefix = keys.object_rows(target.partition, *target)
+    ended = current - 1
+    if ended == 0:
+        stop = successor(prefix)
+        assert stop is not None  # It begins with the table's byte.
+        return prefix + b"\x01", stop
+    return prefix + deletion.prefix(ended), prefix + deletion.prefix(current)
+
+
+def split(row: bytes) -> tuple[int, bytes]:
+    """The generation of a row of an object, and the row's key within it."""
+    if not row.startswith(deletion.ROW) or row == deletion.ROW:
+        return 0, row
+    at = 1 + deletion.GENERATION_BYTES
+    return int.from_bytes(row[1:at], "big"), row[at:]
+
+
+def deletable(kind: Kind) -> bool:
+    """A document's dead client ids would have to be remembered, and a counter's keys: they are not yet."""
+    return kind is Kind.THREAD
