@@ -18,7 +18,6 @@ from shoal.node.recent import Recent
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.storage import keys
-from shoal.storage.keys import Kind
 
 # Objects known not to have been deleted, so that a request need not look.
 _FIRST_MAX = 65536
@@ -100,8 +99,3 @@ def split(row: bytes) -> tuple[int, bytes]:
         return 0, row
     at = 1 + deletion.GENERATION_BYTES
     return int.from_bytes(row[1:at], "big"), row[at:]
-
-
-def deletable(kind: Kind) -> bool:
-    """A document's dead client ids would have to be remembered, and a counter's keys: they are not yet."""
-    return kind is Kind.THREAD

@@ -174,18 +174,23 @@ class Incoming:
             return
         else:
             self._catalog.enter(own, target)
-            if beside.erased and not beside.content:
-                return
             self._receive(Place(own, generation.rows, target.snapshot_key), stamp, change.change, beside)
         if self._feed.wanted(target.space):
             changes.append(_staged(target, stamp, change, beside))
 
     def _receive(self, place: Place, stamp: Stamp, change: Change, beside: Attached) -> None:
+        if beside.erased and not beside.content and mutation.names_content(change):
+            return  # What it made was erased by an operation that is still to come.
         if isinstance(change, document.Update):
             check_update(change, beside)
             self._documents.receive(place, stamp, change, beside.content)
-        else:
+            return
+        try:
             mutation.receive(place.rows, stamp, change, beside)
+        except BadOperation:
+            if not beside.erased:
+                raise
+            # It stood on what was erased, and was erased with it.
 
     def _write(self, batch: Transaction, ahead: dict[int, _Ahead], *, received: Received, staged: list[Staged]) -> Received:
         self._opening.settle(batch)

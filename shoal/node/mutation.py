@@ -101,6 +101,11 @@ def kind_of(change: Change) -> Kind:
     return _HANDLINGS[type(change)].kind
 
 
+def names_content(change: Change) -> bool:
+    """Whether it names bytes that travel beside it."""
+    return _HANDLINGS[type(change)].names_content
+
+
 def apply(rows: Rows, stamp: Stamp, change: Change, attached: Attached) -> None:
     _HANDLINGS[type(change)].apply(rows, stamp, change, attached)
 

@@ -153,7 +153,7 @@ def test_rows_outside_a_bad_block_can_still_be_read(damaged_table: RocksStorage)
 
 
 def test_a_newer_format_is_left_untouched(killed: Path, open_store: OpenStore) -> None:
-    (killed / "FORMAT").write_text("shoal store, format 3\n")
+    (killed / "FORMAT").write_text("shoal store, format 99\n")
     names = sorted(os.listdir(killed))
     assert "newer version" in refused(open_store, killed, StoreTooNew)
     assert sorted(os.listdir(killed)) == names, "not even a lock file may be made"

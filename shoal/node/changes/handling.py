@@ -22,6 +22,10 @@ class Handling(NamedTuple):
     receive: Callable[[Rows, Stamp, Any, Attached], None]  # BadOperation: it is not what it says it is.
     attached_of: Callable[[Rows, Stamp, Any], Attached] = _nothing  # StoreCorrupt: what must be there is not.
 
+    @property
+    def names_content(self) -> bool:
+        return self.attached_of is not _nothing
+
 
 Handlings = dict[type, Handling]
 
