@@ -24,6 +24,7 @@ raised; `status` is its HTTP status.
     │   ├── TooManySiblings     a register would hold more concurrent values than allowed
     │   ├── ConsumerReset       a consumer's cursor was set anew since its reader began
     │   ├── OwnerSuperseded     another writer has claimed the thread since
+    │   ├── Taken               a message was taken by somebody before
     │   ├── RootConflict        a document's root exists with another type
     │   ├── StepUnresolved      an effect may have happened: its intent is there, its result is not
     │   ├── StepFailed          a step failed as often as it may
@@ -161,6 +162,12 @@ class OwnerSuperseded(Conflict):
     code = "owner-superseded"
     status = 412
     is_stale_write_owner_error = True  # By which LangGraph's runtimes know it.
+
+
+class Taken(Conflict):
+    """`detail["by"]` lists who took it."""
+
+    code = "taken"
 
 
 class RootConflict(Conflict):

@@ -7,6 +7,7 @@ from typing import Any
 from aiohttp import web
 from msgspec import Raw, Struct
 
+from shoal.api import queues
 from shoal.api.exchange import Exchange
 from shoal.api.items import DeletedView, PutBody, PutView, delete_request, put_request
 from shoal.api.journals import AppendedView, ConsumerView
@@ -27,8 +28,12 @@ from shoal.protocol.requests import (
     BatchReply,
     BatchWrite,
     ConsumerState,
+    Dequeue,
+    Enqueue,
+    Enqueued,
     ItemDeleted,
     ItemPut,
+    QueueItem,
     Saved,
 )
 
@@ -49,6 +54,19 @@ class AckOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="ack"):
     cursor: str
     generation: int | None = None
     reset: bool = False
+
+
+class SendOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="send"):
+    thread: str
+    message: Raw
+    key: str | None = None
+    by: str = ""
+
+
+class TakeOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="take"):
+    thread: str
+    id: str
+    by: str = ""
 
 
 class AddOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="add"):
@@ -78,7 +96,7 @@ class DeleteItemOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="dele
     expect: str | None = None
 
 
-Op = SaveOp | AppendOp | AckOp | AddOp | AssignOp | SetOp | PutItemOp | DeleteItemOp
+Op = SaveOp | AppendOp | AckOp | AddOp | AssignOp | SetOp | PutItemOp | DeleteItemOp | SendOp | TakeOp
 
 
 class BatchBody(Struct, forbid_unknown_fields=True):
@@ -105,6 +123,11 @@ def _write(exchange: Exchange, space: str, op: Op) -> BatchWrite:
             return Append(space, op.thread, exchange.stored(op.event), key=op.key)
         case AckOp():
             return Ack(space, op.thread, op.consumer, opaque(op.cursor, "cursor"), op.generation, op.reset)
+        case SendOp():
+            item = QueueItem(op.key, exchange.stored(op.message))
+            return Enqueue(space, op.thread, queues.INBOX, [item], op.by)
+        case TakeOp():
+            return Dequeue(space, op.thread, queues.INBOX, op.id, op.by, once=True)
         case AddOp():
             return Add(space, op.counter, op.add, op.key)
         case AssignOp():
@@ -124,6 +147,8 @@ def _view(reply: BatchAnswer) -> Struct | dict[str, Any]:
             return AppendedView(reply.id, reply.appended)
         case ConsumerState():
             return ConsumerView.of(reply)
+        case Enqueued():
+            return queues.SentView(reply.ids[0], reply.added[0])
         case Added():
             return AddedView(reply.value, reply.added)
         case Assigned():

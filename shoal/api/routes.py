@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from msgspec import Struct
 
-from shoal.api import batches, health, items, journals, objects, spaces, threads, watching
+from shoal.api import batches, health, items, journals, objects, queues, spaces, threads, watching
 from shoal.api.exchange import Exchange, NoQuery, ReadQuery, WriteQuery
 
 Handler = Callable[[Exchange], Awaitable[web.StreamResponse]]
@@ -178,6 +178,63 @@ ROUTES: tuple[Route, ...] = (
         "Acknowledge an event, and all before it",
         journals.ConsumerView,
         body=journals.AckBody,
+        query=WriteQuery,
+    ),
+    Route(
+        "POST",
+        f"{THREAD}/inbox",
+        queues.send,
+        "Send a message to the thread (200 if its key was there already)",
+        queues.SentView,
+        201,
+        queues.SendBody,
+        WriteQuery,
+    ),
+    Route(
+        "GET", f"{THREAD}/inbox", queues.inbox, "Messages that wait, or those taken", queues.QueueView, query=queues.QueueQuery
+    ),
+    Route(
+        "GET",
+        f"{THREAD}/inbox/{{message}}",
+        queues.message,
+        "A message, and who took it",
+        queues.EntryView,
+        query=ReadQuery,
+    ),
+    Route(
+        "POST",
+        f"{THREAD}/inbox/{{message}}/take",
+        queues.take,
+        "Take a message: nobody gets it again",
+        queues.TakenView,
+        body=queues.TakeBody,
+        query=WriteQuery,
+    ),
+    Route("GET", f"{THREAD}/worklists", queues.worklists, "The worklists", queues.WorklistsView, query=ReadQuery),
+    Route(
+        "GET",
+        f"{THREAD}/worklists/{{worklist}}",
+        queues.worklist,
+        "What is to be done, or what is",
+        queues.QueueView,
+        query=queues.QueueQuery,
+    ),
+    Route(
+        "POST",
+        f"{THREAD}/worklists/{{worklist}}",
+        queues.add,
+        "Add items, each key once",
+        queues.ItemsAddedView,
+        body=queues.AddItemsBody,
+        query=WriteQuery,
+    ),
+    Route(
+        "POST",
+        f"{THREAD}/worklists/{{worklist}}/done",
+        queues.done,
+        "An item is done",
+        queues.DoneView,
+        body=queues.DoneBody,
         query=WriteQuery,
     ),
     Route("GET", f"{SPACE}/documents/{{document}}", objects.read_document, "A document as JSON", Any, query=ReadQuery),

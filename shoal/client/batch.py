@@ -10,8 +10,11 @@ from shoal import values
 from shoal.client.connection import Connection
 from shoal.client.consumers import Consumer
 from shoal.client.events import Event
+from shoal.client.inbox import Message, take_request
 from shoal.client.items import delete_request, put_request
 from shoal.client.thread import OnConflict, encode_appended, encode_channels, encode_metadata, forks
+from shoal.client.worklist import Item, done_request
+from shoal.crdt.queue import INBOX
 from shoal.errors import InvalidInput
 from shoal.protocol import requests
 from shoal.protocol.requests import BatchWrite, Durability
@@ -153,6 +156,19 @@ class BatchThread:
     def ack(self, consumer: Consumer, event: Event) -> Pending[requests.ConsumerState]:
         """Acknowledge an event with what it led to: see `Journal.consumer`."""
         return self._batch.add(requests.Ack(self._space, self._name, consumer.name, event.cursor, consumer.generation))
+
+    def send(self, message: Any, *, key: str | None = None, by: str = "") -> Pending[requests.Enqueued]:
+        """A message to the thread's inbox."""
+        item = requests.QueueItem(key, values.encode(message, where="message"))
+        return self._batch.add(requests.Enqueue(self._space, self._name, INBOX, [item], by))
+
+    def take(self, message: Message, *, by: str = "") -> Pending[requests.Dequeued]:
+        """Take a message with what it led to: if somebody has taken it, nothing of the batch is written."""
+        return self._batch.add(take_request(self._space, self._name, message, by=by))
+
+    def done(self, worklist: str, item: Item | str, *, result: Any = None, by: str = "") -> Pending[requests.Dequeued]:
+        """An item of a worklist is done, with what it led to."""
+        return self._batch.add(done_request(self._space, self._name, worklist, item, result=result, by=by))
 
 
 class BatchJournal:

@@ -25,11 +25,13 @@ from msgspec.structs import replace
 
 from shoal import values
 from shoal.client.connection import Connection
+from shoal.client.inbox import Inbox, Message, take_request
 from shoal.client.journal import Journal
 from shoal.client.merging import Resolver, merged
 from shoal.client.moments import moment
 from shoal.client.standing import ThreadStanding
 from shoal.client.steps import Ledger, ThreadSteps
+from shoal.client.worklist import Worklist
 from shoal.errors import HeadMoved, InvalidInput, InvalidValue, NotFound, OutcomeUnknown
 from shoal.names import check_name, check_names
 from shoal.protocol import requests
@@ -49,6 +51,7 @@ class SaveOptions(TypedDict, total=False):
     expect_head: str | None
     on_conflict: OnConflict
     label: str
+    take: Sequence[Message]
     key: str | None
     durability: Durability | None
 
@@ -125,6 +128,7 @@ class Thread(ThreadSteps, ThreadStanding):
         self.name = check_name("thread", name)
         self.journal = Journal(connection, space, name)
         self._ledger = Ledger(connection, space, name, self.ready)
+        self.inbox = Inbox(connection, space, name)
         self._positions: dict[str, str] = {}
         self._unsettled: dict[str, str] = {}  # Branch → the key of its last save, if its outcome is unknown.
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -142,6 +146,7 @@ class Thread(ThreadSteps, ThreadStanding):
         expect_head: str | None = None,
         on_conflict: OnConflict = "refuse",
         label: str = "",
+        take: Sequence[Message] = (),
         key: str | None = None,
         durability: Durability | None = None,
     ) -> Checkpoint:
@@ -151,6 +156,8 @@ class Thread(ThreadSteps, ThreadStanding):
         branch that does not exist yet it begins that branch there. Where the branch has
         moved on, `on_conflict="fork"` makes it a head beside the others.
 
+        `take` takes messages of this thread's inbox with it, all or none.
+
         `expect_head` is the id that must be the branch's only head, or NO_HEAD for a
         branch that must not exist yet. `label` is a name to find this checkpoint by
         within its thread; one that had it loses it. `key` makes a repetition of this very save,
@@ -159,11 +166,12 @@ class Thread(ThreadSteps, ThreadStanding):
         Raises:
             InvalidValue: a value cannot be serialised; the message shows the line that registers its type.
             HeadMoved: `expect_head` does not hold, or the branch has moved on from what this builds on.
+            Taken: somebody has taken one of these messages.
             OutcomeUnknown: no answer came; the same save with the same key is safe.
         """
         channels, packed, fork = encode_channels(state), encode_metadata(metadata), forks(on_conflict)
         request = requests.Save(self.space, self.name, channels, packed, branch, parent, expect_head, fork=fork, label=label)
-        return await self._save(request, key, durability)
+        return await self._save(request, key, durability, take)
 
     async def update(
         self,
@@ -177,6 +185,7 @@ class Thread(ThreadSteps, ThreadStanding):
         expect_head: str | None = None,
         on_conflict: OnConflict = "refuse",
         label: str = "",
+        take: Sequence[Message] = (),
         key: str | None = None,
         durability: Durability | None = None,
     ) -> Checkpoint:
@@ -204,7 +213,7 @@ class Thread(ThreadSteps, ThreadStanding):
             fork=forks(on_conflict),
             label=label,
         )
-        return await self._save(request, key, durability)
+        return await self._save(request, key, durability, take)
 
     async def append(self, channel: str, element: Any, **options: Unpack[SaveOptions]) -> Checkpoint:
         """Save one element more at the end of a channel's list: see `update`."""
@@ -214,19 +223,29 @@ class Thread(ThreadSteps, ThreadStanding):
         """Save elements at the end of a channel's list: see `update`."""
         return await self.update(append={channel: elements}, **options)
 
-    async def _save(self, request: requests.Save, key: str | None, durability: Durability | None) -> Checkpoint:
+    async def _save(
+        self, request: requests.Save, key: str | None, durability: Durability | None, take: Sequence[Message]
+    ) -> Checkpoint:
         branch = request.branch
         # One save of a handle at a time and per branch: the next builds on this one.
         async with self._turns[branch]:
             if request.expect_head is None and request.parent is None:
                 request = replace(request, parent=await self._parent(branch))
-            saved = await self._sent(request, key, durability)
+            saved = await self._sent(request, key, durability, take)
             self._positions[branch] = saved.id
         return _saved(saved, request)
 
-    async def _sent(self, request: requests.Save, key: str | None, durability: Durability | None) -> requests.Saved:
+    def worklist(self, name: str) -> Worklist:
+        """A keyed list of what is to be done, and what is done."""
+        return Worklist(self._connection, self.space, self.name, name)
+
+    async def _sent(
+        self, request: requests.Save, key: str | None, durability: Durability | None, take: Sequence[Message] = ()
+    ) -> requests.Saved:
+        takes = [take_request(self.space, self.name, message, by=request.author) for message in take]
+        whole = requests.Batch([*takes, request]) if takes else request
         try:
-            saved = await self._connection.write(request, key=key, durability=durability)
+            reply = await self._connection.write(whole, key=key, durability=durability)
         except OutcomeUnknown as unknown:
             if request.parent is not None:
                 self._positions[request.branch] = request.parent  # Who saves it again, with its key, means this very save.
@@ -240,6 +259,7 @@ class Thread(ThreadSteps, ThreadStanding):
                     **{**moved.detail, "key": key},
                 ) from None
             raise
+        saved = reply.replies[-1] if isinstance(reply, requests.BatchReply) else reply
         assert isinstance(saved, requests.Saved)
         self._unsettled.pop(request.branch, None)
         return saved

@@ -60,6 +60,7 @@ from shoal.node.mutation import Mutation
 from shoal.node.opening import Opening
 from shoal.node.outgoing import Outgoing
 from shoal.node.partitions import Partition, Partitions
+from shoal.node.queues import Queues
 from shoal.node.reductions import Reductions
 from shoal.node.saves import Saves
 from shoal.node.scalars import Counters, Registers
@@ -144,6 +145,7 @@ class Database:
             Journals(config),
             Consumers(config),
             Reductions(config),
+            Queues(config),
             Counters(),
             Registers(config),
             self._items,

@@ -22,6 +22,7 @@ from shoal.crdt import (
     lineage,
     notes,
     ownership,
+    queue,
     reductions,
     register,
     standing,
@@ -29,7 +30,7 @@ from shoal.crdt import (
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 from shoal.node.attached import Attached
-from shoal.node.changes import checkpoints, deletions, documents, journals, scalars, steps
+from shoal.node.changes import checkpoints, deletions, documents, journals, queues, scalars, steps
 from shoal.node.changes import items as item_changes
 from shoal.node.changes import labels as label_changes
 from shoal.node.changes.handling import Handlings
@@ -45,6 +46,9 @@ Change = (
     | journal.Append
     | consumers.Ack
     | reductions.Reduce
+    | queue.Enqueue
+    | queue.Dequeue
+    | queue.Purge
     | document.Update
     | counter.Add
     | register.Assign
@@ -61,6 +65,7 @@ _HANDLINGS: Handlings = {
     **checkpoints.HANDLINGS,
     **label_changes.HANDLINGS,
     **journals.HANDLINGS,
+    **queues.HANDLINGS,
     **documents.HANDLINGS,
     **scalars.HANDLINGS,
     **item_changes.HANDLINGS,

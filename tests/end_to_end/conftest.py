@@ -41,10 +41,10 @@ class Rest:
         self.http = http
         self.path = f"/v1/spaces/{space}"
 
-    async def __call__(self, method: str, path: str, body: object = None) -> Any:
+    async def __call__(self, method: str, path: str, body: object = None, *, status: int | None = None) -> Any:
         async with self.http.request(method, self.path + path, json=body) as answer:
             found = await answer.json(content_type=None)
-            assert answer.status < 300, found
+            assert answer.status < 300 if status is None else answer.status == status, found
             return found
 
 

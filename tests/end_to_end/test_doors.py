@@ -134,6 +134,42 @@ async def test_consumers_of_a_journal(space: Space, rest: Rest) -> None:
     assert (await rest("GET", "/threads/t/consumers/billing"))["behind"] == 0
 
 
+async def test_an_inbox(space: Space, rest: Rest) -> None:
+    thread = space.thread("t")
+    sent = await rest("POST", "/threads/t/inbox", {"message": {"n": 1}, "key": "k", "by": "rest"})
+    assert await rest("POST", "/threads/t/inbox", {"message": {"n": 1}, "key": "k"}) == {"id": sent["id"], "sent": False}
+    message = await thread.inbox.next()
+    assert message is not None
+    assert (message.id, message.value, message.by) == (sent["id"], {"n": 1}, "rest")
+    page = await rest("GET", "/threads/t/inbox")
+    assert [(entry["key"], entry["value"]) for entry in page["entries"]] == [("k", {"n": 1})]
+    assert (page["pending"], page["finished"]) == (1, 0)
+    assert await rest("POST", f"/threads/t/inbox/{sent['id']}/take", {"by": "ann"}) == {"id": sent["id"], "by": "ann"}
+    refused = await rest("POST", f"/threads/t/inbox/{sent['id']}/take", {}, status=409)
+    assert (refused["code"], refused["by"]) == ("taken", ["ann"])
+    found = await rest("GET", f"/threads/t/inbox/{sent['id']}")
+    assert [finish["by"] for finish in found["finishes"]] == ["ann"]
+    await rest("GET", f"/threads/t/inbox/{'0' * 64}", status=404)
+    again = await thread.inbox.send("next")
+    take = {"op": "take", "thread": "t", "id": again.id}
+    await rest("POST", "/batch", {"writes": [take, {"op": "save", "thread": "t", "state": {"taken": 1}}]})
+    assert (await rest("GET", "/threads/t/inbox?finished=true"))["finished"] == 2
+
+
+async def test_a_worklist(space: Space, rest: Rest) -> None:
+    work = space.thread("t").worklist("files")
+    items = [{"key": "a", "value": 1}, {"key": "b", "value": None}]
+    assert await rest("POST", "/threads/t/worklists/files", {"items": items}) == {"added": ["a", "b"]}
+    assert await work.add({"a": 1, "c": None}) == 1
+    found = await work.find("a")
+    assert found is not None
+    entries = (await rest("GET", "/threads/t/worklists/files?limit=1"))["entries"]
+    done = {"id": entries[0]["id"], "result": "ok", "by": "ann"}
+    assert await rest("POST", "/threads/t/worklists/files/done", done) == {"first": True, "by": "ann", "result": "ok"}
+    assert [item.key async for item in work.pending()] == ["b", "c"]
+    assert (await rest("GET", "/threads/t/worklists"))["worklists"] == [{"name": "files", "pending": 2, "finished": 1}]
+
+
 async def test_a_request_waits_for_an_event(space: Space, store: Store, rest: Rest) -> None:
     journal = space.thread("t").journal
     await journal.append("first")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from random import Random
 
@@ -39,6 +39,14 @@ async def fill(bench: Bench, turn: int) -> None:
     await thread.save({"side": 1}, branch="what-if")
     await thread.journal.append({"turn": turn}, key="once" if turn == 0 else f"turn-{turn}")
     await thread.journal.append("plain")
+    await thread.journal.replay(lambda count, _: count + 1, initial=0, name="count", every=1)
+    await thread.journal.consumer("c").ack([event async for event in thread.journal.read()][-1])
+    await thread.inbox.send({"turn": turn}, key=f"m-{turn}")
+    await thread.inbox.send("another")
+    await thread.inbox.take(await anext(thread.inbox.pending()))
+    await thread.worklist("w").add([f"{turn}", "again"])
+    await thread.worklist("w").done(f"{turn}", result=turn)
+    await thread.worklist("w").forget(before=datetime(2200, 1, 1, tzinfo=UTC))
     await space.counter("tokens").add(7, key=f"k{turn}")
     await space.counter("tokens").add(-2)
     one, other = space.register("goal"), space.register("goal")

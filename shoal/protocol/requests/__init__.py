@@ -73,6 +73,24 @@ from shoal.protocol.requests.labels import (
     Unlabelled,
 )
 from shoal.protocol.requests.listings import ListObjects, ListSpaces, Names, ObjectKind
+from shoal.protocol.requests.queues import (
+    NIL,
+    Dequeue,
+    Dequeued,
+    Enqueue,
+    Enqueued,
+    Finish,
+    ListWorklists,
+    Purge,
+    Purged,
+    QueueEntries,
+    QueueEntry,
+    QueueItem,
+    ReadQueue,
+    ReadQueueEntry,
+    Worklist,
+    Worklists,
+)
 from shoal.protocol.requests.scalars import (
     Add,
     Added,
@@ -147,6 +165,9 @@ ObjectRead = (
     | ReadConsumer
     | ReadConsumers
     | ReadSnapshot
+    | ReadQueue
+    | ReadQueueEntry
+    | ListWorklists
     | ReadDocument
     | ReadDocumentJson
     | ReadCounter
@@ -171,6 +192,8 @@ AnyReply = (
     | Events
     | Consumers
     | Snapshot
+    | QueueEntries
+    | Worklists
     | DocumentState
     | CounterValue
     | Siblings
@@ -185,6 +208,7 @@ AnyReply = (
 )
 
 __all__ = [
+    "NIL",
     "NO_HEAD",
     "NO_ITEM",
     "Ack",
@@ -223,13 +247,18 @@ __all__ = [
     "DeleteItem",
     "DeleteThread",
     "Deleted",
+    "Dequeue",
+    "Dequeued",
     "DocumentJson",
     "DocumentState",
     "Durability",
     "Edit",
     "EndStep",
+    "Enqueue",
+    "Enqueued",
     "Event",
     "Events",
+    "Finish",
     "Follow",
     "GetItems",
     "Heads",
@@ -248,6 +277,7 @@ __all__ = [
     "ListObjects",
     "ListSpaces",
     "ListSteps",
+    "ListWorklists",
     "Load",
     "Match",
     "Member",
@@ -262,9 +292,14 @@ __all__ = [
     "ObjectRead",
     "Patch",
     "ProgressStep",
+    "Purge",
+    "Purged",
     "Push",
     "PutItem",
     "PutSnapshot",
+    "QueueEntries",
+    "QueueEntry",
+    "QueueItem",
     "Read",
     "ReadConsumer",
     "ReadConsumers",
@@ -273,6 +308,8 @@ __all__ = [
     "ReadDocumentJson",
     "ReadJournal",
     "ReadLabels",
+    "ReadQueue",
+    "ReadQueueEntry",
     "ReadRegister",
     "ReadSnapshot",
     "ReadStanding",
@@ -305,6 +342,8 @@ __all__ = [
     "Update",
     "Updated",
     "Watch",
+    "Worklist",
+    "Worklists",
     "Write",
     "WriteReply",
 ]

@@ -7,10 +7,27 @@ from shoal.protocol.requests.documents import Update, Updated
 from shoal.protocol.requests.items import DeleteItem, ItemDeleted, ItemPut, PutItem
 from shoal.protocol.requests.journal import Ack, Append, Appended, ConsumerState
 from shoal.protocol.requests.labels import Annotate, Annotated, Claim, Claimed, Unlabel, Unlabelled
+from shoal.protocol.requests.queues import Dequeue, Dequeued, Enqueue, Enqueued, Purge, Purged
 from shoal.protocol.requests.scalars import Add, Added, Assign, Assigned
 from shoal.protocol.requests.threads import Move, Moved, Save, Saved
 
-BatchWrite = Save | Append | Update | Add | Assign | PutItem | DeleteItem | Ack | Move | Annotate | Unlabel | Claim
+BatchWrite = (
+    Save
+    | Append
+    | Update
+    | Add
+    | Assign
+    | PutItem
+    | DeleteItem
+    | Ack
+    | Move
+    | Annotate
+    | Unlabel
+    | Claim
+    | Enqueue
+    | Dequeue
+    | Purge
+)
 BatchAnswer = (
     Saved
     | Appended
@@ -24,6 +41,9 @@ BatchAnswer = (
     | Annotated
     | Unlabelled
     | Claimed
+    | Enqueued
+    | Dequeued
+    | Purged
 )
 
 

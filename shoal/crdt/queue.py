@@ -1,0 +1,243 @@
+"""A thread's queues: keyed entries, pending until somebody finishes them. Its inbox is one, its worklists are others.
+
+Laws:
+- Of the puts with one key, the one with the least (dot, nth, index) is the entry,
+  on every replica; puts of another value under that key stay visible beside it.
+- An entry that anybody finished is pending nowhere from then on, whatever put of its
+  key arrives later. Of those who finished it at the same time all stay visible; the
+  least (dot, nth) is the one whose result counts.
+- What is pending is in the order of positions: (HLC, dot, nth, index).
+- Forgetting an entry removes the puts and finishes that its origin had seen, and no
+  others: what was put at the same time elsewhere comes out as a new entry. So a key
+  is known until it is forgotten, and its rows are gone after that.
+
+Rows (within the thread's; queue: `I` for the inbox, `W` for worklists, whose names are in the key):
+    I P position₃₈         W P len₂ name position₃₈        id₃₂: a pending entry
+    I F position₃₄         W F len₂ name position₃₄        id₃₂: a finished one, at its first finish
+    I E id₃₂               W E len₂ name id₃₂              msgpack [key, [put, …], [finish, …]], by rank
+    I N                    W N name                        pending₈ finished₈: how many there are
+A put is [position₃₈, wall_ms, by, value], a finish [position₃₄, wall_ms, by, key, result].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
+from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
+
+INBOX = ""  # No worklist's name is empty.
+ID_BYTES = 32
+SPOT_BYTES = POSITION_BYTES + 4
+_HLC_BYTES = 8
+_PENDING, _FINISHED, _ENTRY, _COUNTS = b"P", b"F", b"E", b"N"
+
+Context = tuple[tuple[Origin, int], ...]
+
+
+class Item(msgspec.Struct, array_like=True, frozen=True):
+    """What is put: under a key of its user's or its request's, or under none."""
+
+    key: str | None
+    value: bytes
+
+
+class Enqueue(msgspec.Struct, array_like=True, frozen=True, tag="enqueue"):
+    """A mutation: put these."""
+
+    queue: str
+    by: str
+    items: list[Item]
+
+
+class Dequeue(msgspec.Struct, array_like=True, frozen=True, tag="dequeue"):
+    """A mutation: one is finished. `key` is the request's: one that went to two nodes finished it once."""
+
+    queue: str
+    id: bytes
+    by: str
+    key: str | None
+    result: bytes
+
+
+class Purge(msgspec.Struct, array_like=True, frozen=True, tag="purge"):
+    """A mutation: forget these entries, as far as `context` covers them."""
+
+    queue: str
+    ids: list[bytes]
+    context: Context
+
+
+class Put(NamedTuple):
+    position: bytes  # With the index of the item within its mutation.
+    wall_ms: int
+    by: str
+    value: bytes
+
+
+class Finish(NamedTuple):
+    position: bytes
+    wall_ms: int
+    by: str
+    key: str | None
+    result: bytes
+
+
+class Entry(NamedTuple):
+    """By rank: the first put is the entry, the first finish the one that counts."""
+
+    key: str | None
+    puts: list[Put]
+    finishes: list[Finish]
+
+    @property
+    def is_pending(self) -> bool:
+        return bool(self.puts) and not self.finishes
+
+    def takers(self) -> list[Finish]:
+        """Those who finished it, one for each request."""
+        seen: dict[str, None] = {}
+        found = []
+        for finish in self.finishes:
+            if finish.key is None or finish.key not in seen:
+                found.append(finish)
+            if finish.key is not None:
+                seen[finish.key] = None
+        return found
+
+
+class Counts(NamedTuple):
+    pending: int = 0
+    finished: int = 0
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decode = msgspec.msgpack.Decoder(
+    tuple[str | None, list[tuple[bytes, int, str, bytes]], list[tuple[bytes, int, str, str | None, bytes]]]
+).decode
+
+
+def identify(key: str) -> bytes:
+    """The id of the entry of a key."""
+    return sha256(b"\x01" + key.encode()).digest()
+
+
+def identify_position(start: bytes, index: int) -> bytes:
+    """The id of one without a key: the `index`-th of the mutation at position `start`."""
+    return sha256(b"\x00" + start + index.to_bytes(4, "big")).digest()
+
+
+def apply_enqueue(rows: Rows, stamp: Stamp, change: Enqueue) -> None:
+    start = stamp.pack_position()
+    for index, item in enumerate(change.items):
+        position = start + index.to_bytes(4, "big")
+        id = identify(item.key) if item.key is not None else identify_position(start, index)
+        before = entry(rows, change.queue, id) or Entry(item.key, [], [])
+        put = Put(position, stamp.wall_ms, change.by, item.value)
+        puts = sorted([*before.puts, put], key=lambda put: put.position[_HLC_BYTES:])
+        _store(rows, change.queue, id, before, before._replace(puts=puts))
+
+
+def apply_dequeue(rows: Rows, stamp: Stamp, change: Dequeue) -> None:
+    before = entry(rows, change.queue, change.id) or Entry(None, [], [])
+    finish = Finish(stamp.pack_position(), stamp.wall_ms, change.by, change.key, change.result)
+    finishes = sorted([*before.finishes, finish], key=lambda finish: finish.position[_HLC_BYTES:])
+    _store(rows, change.queue, change.id, before, before._replace(finishes=finishes))
+
+
+def apply_purge(rows: Rows, _stamp: Stamp, change: Purge) -> None:
+    context = VersionVector(change.context)
+    for id in change.ids:
+        before = entry(rows, change.queue, id)
+        if before is not None:
+            puts = [put for put in before.puts if not context.covers(_dot(put.position))]
+            finishes = [finish for finish in before.finishes if not context.covers(_dot(finish.position))]
+            _store(rows, change.queue, id, before, Entry(before.key, puts, finishes))
+
+
+def entry(rows: Rows, queue: str, id: bytes) -> Entry | None:
+    stored = rows.get(_row(_ENTRY, queue) + id)
+    if stored is None:
+        return None
+    key, puts, finishes = _decode(stored)
+    return Entry(key, [Put(*put) for put in puts], [Finish(*finish) for finish in finishes])
+
+
+def pending(rows: Rows, queue: str, *, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    """Positions and ids of what is pending, in order."""
+    prefix = _row(_PENDING, queue)
+    for row, id in rows.scan(prefix, after=prefix + after if after else None):
+        yield row[len(prefix) :], id
+
+
+def finished(rows: Rows, queue: str, *, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    """Positions of first finishes and ids, in order."""
+    prefix = _row(_FINISHED, queue)
+    for row, id in rows.scan(prefix, after=prefix + after if after else None):
+        yield row[len(prefix) :], id
+
+
+def counts(rows: Rows, queue: str) -> Counts:
+    return _unpack_counts(rows.get(_counts_row(queue)))
+
+
+def worklists(rows: Rows) -> Iterator[tuple[str, Counts]]:
+    """Names in byte order; one without any entries is none."""
+    for row, stored in rows.scan(b"W" + _COUNTS):
+        yield row[2:].decode(), _unpack_counts(stored)
+
+
+def _store(rows: Rows, queue: str, id: bytes, before: Entry, after: Entry) -> None:
+    """Put an entry in another's place, and what is derived from it."""
+    if _spot(before) != _spot(after):
+        if (spot := _spot(before)) is not None:
+            rows.delete(_row(_PENDING, queue) + spot)
+        if (spot := _spot(after)) is not None:
+            rows.put(_row(_PENDING, queue) + spot, id)
+    if before.finishes[:1] != after.finishes[:1]:
+        for finish in before.finishes[:1]:
+            rows.delete(_row(_FINISHED, queue) + finish.position)
+        for finish in after.finishes[:1]:
+            rows.put(_row(_FINISHED, queue) + finish.position, id)
+    here = counts(rows, queue)
+    moved = Counts(
+        here.pending + after.is_pending - before.is_pending,
+        here.finished + bool(after.finishes) - bool(before.finishes),
+    )
+    if moved == Counts():
+        rows.delete(_counts_row(queue))
+    elif moved != here:
+        rows.put(_counts_row(queue), moved.pending.to_bytes(8, "big") + moved.finished.to_bytes(8, "big"))
+    if after.puts or after.finishes:
+        # A key is known from its puts; a finish may have come to be there alone.
+        key = after.key if after.puts else None
+        rows.put(_row(_ENTRY, queue) + id, _encoder.encode((key, after.puts, after.finishes)))
+    else:
+        rows.delete(_row(_ENTRY, queue) + id)
+
+
+def _spot(entry: Entry) -> bytes | None:
+    return entry.puts[0].position if entry.is_pending else None
+
+
+def _dot(position: bytes) -> Dot:
+    return Dot.unpack(position[_HLC_BYTES : _HLC_BYTES + DOT_BYTES])
+
+
+def _row(kind: bytes, queue: str) -> bytes:
+    if queue == INBOX:
+        return b"I" + kind
+    name = queue.encode()
+    return b"W" + kind + len(name).to_bytes(2, "big") + name
+
+
+def _counts_row(queue: str) -> bytes:
+    return b"I" + _COUNTS if queue == INBOX else b"W" + _COUNTS + queue.encode()
+
+
+def _unpack_counts(stored: bytes | None) -> Counts:
+    return Counts() if stored is None else Counts(int.from_bytes(stored[:8], "big"), int.from_bytes(stored[8:], "big"))
