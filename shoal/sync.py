@@ -27,7 +27,7 @@ from shoal.errors import InvalidInput, OutcomeUnknown, Unavailable
 from shoal.protocol.requests import Durability
 
 
-class _Portal:
+class Portal:
     """An event loop on a thread of its own."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Proxy:
 
     __slots__ = ("_portal", "_target")
 
-    def __init__(self, portal: _Portal, target: Any) -> None:
+    def __init__(self, portal: Portal, target: Any) -> None:
         object.__setattr__(self, "_portal", portal)
         object.__setattr__(self, "_target", target)
 
@@ -178,7 +178,7 @@ class Proxy:
         return bool(self._portal.run(lambda: getattr(self._target, leave)(*exception)))
 
 
-def _wrapped(portal: _Portal, value: Any) -> Any:
+def _wrapped(portal: Portal, value: Any) -> Any:
     """A proxy for what lives on the loop; plain values as they are."""
     if type(value) is tuple:
         return tuple(_wrapped(portal, item) for item in value)
@@ -199,7 +199,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def _opened(make: Callable[[], AbstractAsyncContextManager[Any]]) -> Iterator[Any]:
-    portal = _Portal()
+    portal = Portal()
     try:
         with Proxy(portal, portal.run(make)) as store:
             yield store

@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "client": BASE | {"crdt", "protocol"},
     "opening": BASE | {"client", "node", "protocol", "transport"},
     "sync": BASE | {"opening", "protocol"},
+    "integrations": BASE | {"client", "opening", "protocol", "sync"},
     "testing": BASE | {"crdt", "cluster", "protocol", "storage", "node", "client", "transport", "api"},
     "demo": BASE | {"opening", "client", "node", "protocol", "sync"},
     "cli": BASE | {"api", "client", "demo", "node", "opening", "protocol", "storage", "sync", "transport"},

@@ -41,6 +41,11 @@ class Store:
         await self.close()
 
     @property
+    def connection(self) -> Connection:
+        """What the handles stand on: for integrations, which make requests of their own."""
+        return self._connection
+
+    @property
     def bookmark(self) -> str:
         """What this store has written and seen, as text to hand to another one's `observe`."""
         return self._connection.session.bookmark.text()

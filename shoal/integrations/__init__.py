@@ -1,0 +1,1 @@
+"""Shoal under other frameworks' interfaces: each package here imports the client and one SDK."""

@@ -1,0 +1,311 @@
+"""LangGraph's checkpoints in Shoal's threads: the saver's work, on the store's own loop.
+
+Laws:
+- A thread is a Shoal thread, a namespace a branch of it, a checkpoint a checkpoint whose
+  label is its namespace and id. So the newest is the one with the greatest id, found in
+  one bounded read, and not the last that was written.
+- A put writes what is new: the channels whose version is not the parent's, each
+  serialised once. Whatever the parent has at the same version stays as it is there.
+- Pending writes are notes beside the label, which need not be there yet.
+- A put needs no read: what it must know of its parent it knows from the put or the
+  read before. It asks only when that is another process's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    PendingWrite,
+    get_checkpoint_metadata,
+    writes_sort_key,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from shoal.client.connection import Connection
+from shoal.errors import NotFound
+from shoal.integrations.langgraph import encoding
+from shoal.integrations.langgraph.naming import Place, branch_of, id_of, label_of, name_of, prefix_of, split_label
+from shoal.protocol import requests
+from shoal.protocol.requests import NO_HEAD, Labelled, Note
+
+BASES_MAX = 4096  # Live threads whose last checkpoint is known; others cost one read more.
+PAGE_ITEMS = 100
+
+
+class Base(NamedTuple):
+    """What a put must know of the checkpoint that it follows."""
+
+    id: str  # Shoal's.
+    versions: ChannelVersions
+    stored: frozenset[str]  # The channels that have a value.
+
+
+class Bases:
+    """The last checkpoints of live threads; the oldest goes first."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[Place, str], Base] = OrderedDict()
+
+    def get(self, place: Place, id: str) -> Base | None:
+        return self._known.get((place, id))
+
+    def put(self, place: Place, id: str, base: Base, *, replacing: str | None = None) -> None:
+        if replacing is not None:
+            self._known.pop((place, replacing), None)
+        self._known[place, id] = base
+        self._known.move_to_end((place, id))
+        if len(self._known) > BASES_MAX:
+            self._known.popitem(last=False)
+
+    def forget(self, place: Place, id: str) -> None:
+        self._known.pop((place, id), None)
+
+
+class Checkpoints:
+    def __init__(self, connection: Connection, space: str) -> None:
+        self.connection = connection
+        self.space = space
+        self.bases = Bases()
+
+    async def put(
+        self,
+        serde: SerializerProtocol,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+        owner: str,
+    ) -> RunnableConfig:
+        place, parent = place_of(config), config["configurable"].get("checkpoint_id")
+        bare = {name: value for name, value in checkpoint.items() if name != "channel_values"}
+        packed = encoding.pack_metadata(serde, bare, get_checkpoint_metadata(config, metadata), parent or "")
+        known = parent is not None and self.bases.get(place, parent) is not None
+        try:
+            await self._save(serde, place, parent, checkpoint, packed, new_versions, owner)
+        except NotFound:
+            # What the parent was known as is gone: another process deleted the thread.
+            if not known:
+                raise
+            self.bases.forget(place, cast(str, parent))
+            await self._save(serde, place, parent, checkpoint, packed, new_versions, owner)
+        return config_of(place, checkpoint["id"])
+
+    async def _save(
+        self,
+        serde: SerializerProtocol,
+        place: Place,
+        parent: str | None,
+        checkpoint: Checkpoint,
+        metadata: bytes,
+        new_versions: ChannelVersions,
+        owner: str,
+    ) -> None:
+        base = await self._base(serde, place, parent) if parent else None
+        values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+        before: Mapping[str, Any] = {} if base is None else base.versions
+        changed = [name for name, version in versions.items() if name in new_versions or before.get(name) != version]
+        channels = {name_of(name): encoding.pack_value(serde, values[name]) for name in changed if name in values}
+        kept = frozenset() if base is None else base.stored.intersection(versions).difference(changed)
+        stored = kept.union(name for name in changed if name in values)
+        request = requests.Save(
+            self.space,
+            name_of(place.thread_id),
+            channels,
+            metadata,
+            branch_of(place.namespace),
+            NO_HEAD if base is None else base.id,
+            delta=base is not None,
+            removed=[] if base is None else [name_of(name) for name in base.stored.difference(stored)],
+            fork=True,  # A graph may go on from any checkpoint of its history.
+            label=label_of(place.namespace, checkpoint["id"]),
+            owner=owner,
+        )
+        saved = await self.connection.write(request, key=None, durability=None)
+        assert isinstance(saved, requests.Saved)
+        # A copy: LangGraph goes on changing the versions that it gave.
+        self.bases.put(place, checkpoint["id"], Base(saved.id, dict(versions), stored), replacing=parent)
+
+    async def _base(self, serde: SerializerProtocol, place: Place, parent: str) -> Base | None:
+        known = self.bases.get(place, parent)
+        if known is not None:
+            return known
+        page = await self.read(place.thread_id, label=label_of(place.namespace, parent))
+        found = encoding.unpack_metadata(serde, page.items[0].checkpoint.metadata) if page.items else None
+        return None if found is None else _base_of(page.items[0], found.checkpoint)
+
+    async def put_writes(
+        self,
+        serde: SerializerProtocol,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str,
+        owner: str,
+    ) -> None:
+        if not writes:
+            return
+        notes = []
+        for number, (channel, value) in enumerate(writes):
+            index = WRITES_IDX_MAP.get(channel, number)
+            # An ordinary write is made once; a special one (an error, an answer to an interrupt) takes the former's place.
+            name = encoding.pack_note_name(task_id, index)
+            notes.append(Note(name, encoding.pack_write(serde, task_path, channel, value), first=index >= 0))
+        place = place_of(config)
+        label = label_of(place.namespace, config["configurable"]["checkpoint_id"])
+        request = requests.Annotate(self.space, name_of(place.thread_id), label, notes, owner)
+        await self.connection.write(request, key=None, durability=None)
+
+    async def get_tuple(self, serde: SerializerProtocol, config: RunnableConfig) -> CheckpointTuple | None:
+        place, id = place_of(config), config["configurable"].get("checkpoint_id")
+        if id:
+            page = await self.read(place.thread_id, label=label_of(place.namespace, id), channels=True, notes=True)
+        else:
+            page = await self.read(
+                place.thread_id, prefix=prefix_of(place.namespace), reverse=True, limit=1, channels=True, notes=True
+            )
+        found = self._tuple(serde, place.thread_id, page.items[0]) if page.items else None
+        return found._replace(config=config) if found is not None and id else found
+
+    async def list(
+        self,
+        serde: SerializerProtocol,
+        config: RunnableConfig | None,
+        filter: dict[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        wanted = {} if config is None else config["configurable"]
+        namespace, id = wanted.get("checkpoint_ns"), wanted.get("checkpoint_id")
+        until = before["configurable"].get("checkpoint_id") if before else None
+        threads = self.threads() if config is None else _only(str(wanted["thread_id"]))
+        given = 0
+        async for thread_id in threads:
+            # With a filter most may not be wanted: then only what is, is read in full.
+            async for item in self.labelled(serde, thread_id, namespace, id, until, limit, full=not filter):
+                if limit is not None and given >= limit:
+                    return
+                if filter and not _matches(serde, item, filter):
+                    continue
+                if filter:
+                    page = await self.read(thread_id, label=item.label, channels=True, notes=True)
+                    if not page.items:
+                        continue  # It was deleted meanwhile.
+                    item = page.items[0]
+                found = self._tuple(serde, thread_id, item)
+                if found is not None:
+                    given += 1
+                    yield found
+
+    async def labelled(
+        self,
+        serde: SerializerProtocol,
+        thread_id: str,
+        namespace: str | None = None,
+        id: str | None = None,
+        until: str | None = None,
+        limit: int | None = None,
+        *,
+        full: bool = False,
+    ) -> AsyncIterator[Labelled]:
+        """A thread's checkpoints, newest first within each namespace; `until` is exclusive."""
+        after: str | None = None
+        if namespace is not None and id is not None:
+            for item in (await self.read(thread_id, label=label_of(namespace, id), channels=full, notes=full)).items:
+                if until is None or id < until:
+                    yield item
+            return
+        if namespace is not None and until is not None:
+            after = label_of(namespace, until)
+        prefix = "" if namespace is None else prefix_of(namespace)
+        size = PAGE_ITEMS if limit is None else max(1, min(limit, PAGE_ITEMS))
+        while True:
+            page = await self.read(thread_id, prefix=prefix, after=after, reverse=True, limit=size, channels=full, notes=full)
+            for item in page.items:
+                parts = split_label(item.label)
+                if parts is None or (id is not None and parts[1] != id) or (until is not None and parts[1] >= until):
+                    continue
+                yield item
+            if not page.more:
+                return
+            after = page.items[-1].label
+
+    async def threads(self) -> AsyncIterator[str]:
+        after: str | None = None
+        while True:
+            page = await self.connection.read(requests.ListObjects(self.space, "thread", after=after))
+            assert isinstance(page, requests.Names)
+            for name in page.names:
+                yield id_of(name)
+            if not page.more:
+                return
+            after = page.names[-1]
+
+    async def read(self, thread_id: str, **options: Any) -> requests.Labels:
+        page = await self.connection.read(requests.ReadLabels(self.space, name_of(thread_id), **options))
+        assert isinstance(page, requests.Labels)
+        return page
+
+    def _tuple(self, serde: SerializerProtocol, thread_id: str, item: Labelled) -> CheckpointTuple | None:
+        opened = encoding.unpack_metadata(serde, item.checkpoint.metadata)
+        parts = split_label(item.label)
+        if opened is None or parts is None:
+            return None
+        place = Place(thread_id, parts[0])
+        there = item.checkpoint.channels
+        values = {
+            name: encoding.unpack_value(serde, there[name_of(name)])
+            for name in opened.checkpoint["channel_versions"]
+            if name_of(name) in there
+        }
+        self.bases.put(place, parts[1], _base_of(item, opened.checkpoint))
+        return CheckpointTuple(
+            config=config_of(place, parts[1]),
+            checkpoint=cast(Checkpoint, {**opened.checkpoint, "channel_values": values}),
+            metadata=opened.metadata,
+            parent_config=config_of(place, opened.parent) if opened.parent else None,
+            pending_writes=pending_writes(serde, item.notes),
+        )
+
+
+def place_of(config: RunnableConfig) -> Place:
+    configurable = config["configurable"]
+    return Place(str(configurable["thread_id"]), configurable.get("checkpoint_ns", ""))
+
+
+def config_of(place: Place, id: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": place.thread_id, "checkpoint_ns": place.namespace, "checkpoint_id": id}}
+
+
+def pending_writes(serde: SerializerProtocol, notes: Sequence[Note], channels: set[str] | None = None) -> list[PendingWrite]:
+    """In the order in which a running graph applies them; with `channels` only theirs."""
+    found = []
+    for note in notes:
+        task_id, index = encoding.unpack_note_name(note.name)
+        write = encoding.unpack_write(note.value)
+        if channels is None or write.channel in channels:
+            found.append((writes_sort_key(write.task_path, task_id, index), write))
+    found.sort(key=lambda entry: entry[0])
+    return [(key[1], write.channel, serde.loads_typed((write.kind, write.value))) for key, write in found]
+
+
+def _base_of(item: Labelled, checkpoint: dict[str, Any]) -> Base:
+    versions = dict(checkpoint["channel_versions"])
+    return Base(item.checkpoint.id, versions, frozenset(name for name in versions if name_of(name) in item.checkpoint.hashes))
+
+
+def _matches(serde: SerializerProtocol, item: Labelled, filter: Mapping[str, Any]) -> bool:
+    opened = encoding.unpack_metadata(serde, item.checkpoint.metadata)
+    return opened is not None and all(opened.metadata.get(key) == value for key, value in filter.items())
+
+
+async def _only(thread_id: str) -> AsyncIterator[str]:
+    yield thread_id

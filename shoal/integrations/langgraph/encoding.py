@@ -1,0 +1,167 @@
+"""Checkpoints and writes as bytes, and back: the saver's serialiser, once for each value.
+
+Laws:
+- A value is what the serialiser made of it, unchanged: of a list that grew the bytes
+  grow at their end, so that the store writes only what is new. What is not msgpack
+  (bytes, None, ciphertext) is one extension value of a code that neither the serialiser
+  nor Shoal uses, with the type's name: nothing that a graph stores can pass for it.
+- Nothing is decoded but by the serialiser, with the allow-list that it has.
+- A checkpoint's metadata holds LangGraph's own as plain fields, for Shoal's log and filters,
+  if they are plain; beside them, under "langgraph", what only LangGraph needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from shoal.errors import InvalidValue
+
+_TYPED_CODE = 83  # Neither Shoal's values nor LangGraph's serialiser use it.
+_OWN_KEY = "langgraph"
+_PACKED_OWN_KEY = msgspec.msgpack.encode(_OWN_KEY)
+_EXTENSION_SIZES = {0xD4: 0, 0xD5: 0, 0xD6: 0, 0xD7: 0, 0xD8: 0, 0xC7: 1, 0xC8: 2, 0xC9: 4}  # First byte → of the length.
+_ENVELOPE_VERSION = 1
+
+_encode = msgspec.msgpack.encode
+
+
+class Envelope(msgspec.Struct, array_like=True, frozen=True):
+    """What only LangGraph needs of a checkpoint."""
+
+    version: int
+    parent: str  # LangGraph's id of the checkpoint that it follows; empty: none.
+    kind: str  # Of the bytes that follow: the serialiser's name for them.
+    checkpoint: bytes  # All but its channels' values.
+    metadata_kind: str = ""  # Of metadata that has no plain form; empty: it lies beside.
+    metadata: bytes = b""
+
+
+class Write(msgspec.Struct, array_like=True, frozen=True):
+    """A pending write, as a note's value."""
+
+    task_path: str
+    channel: str
+    kind: str
+    value: bytes
+
+
+class Opened(NamedTuple):
+    """A checkpoint's metadata, taken apart."""
+
+    checkpoint: dict[str, Any]  # Without its channels' values.
+    metadata: Any
+    parent: str
+
+
+_decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
+_decode_write = msgspec.msgpack.Decoder(Write).decode
+_decode_note = msgspec.msgpack.Decoder(tuple[str, int]).decode
+_decode_typed = msgspec.msgpack.Decoder(tuple[str, bytes]).decode
+
+
+def pack_value(serde: SerializerProtocol, value: Any) -> bytes:
+    kind, data = serde.dumps_typed(value)
+    if kind == "msgpack" and not _is_typed(data):
+        return data
+    return _encode(msgspec.msgpack.Ext(_TYPED_CODE, _encode((kind, bytes(data)))))
+
+
+def unpack_value(serde: SerializerProtocol, packed: bytes) -> Any:
+    if not _is_typed(packed):
+        return serde.loads_typed(("msgpack", packed))
+    extension = msgspec.msgpack.decode(packed, type=msgspec.msgpack.Ext)
+    return serde.loads_typed(_decode_typed(extension.data))
+
+
+def _is_typed(packed: bytes) -> bool:
+    size = _EXTENSION_SIZES.get(packed[0]) if packed else None
+    return size is not None and packed[1 + size : 2 + size] == bytes([_TYPED_CODE])
+
+
+def pack_metadata(serde: SerializerProtocol, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], parent: str) -> bytes:
+    """`checkpoint` comes without its channels' values."""
+    kind, packed = serde.dumps_typed(checkpoint)
+    metadata_kind, data = serde.dumps_typed(metadata)
+    if metadata_kind == "msgpack" and _OWN_KEY not in metadata and _is_plain_map(data, len(metadata)):
+        own = _encode(_encode(Envelope(_ENVELOPE_VERSION, parent, kind, bytes(packed))))
+        return _map_header(len(metadata) + 1) + _PACKED_OWN_KEY + own + data[len(_map_header(len(metadata))) :]
+    own = _encode(_encode(Envelope(_ENVELOPE_VERSION, parent, kind, bytes(packed), metadata_kind, bytes(data))))
+    return _map_header(1) + _PACKED_OWN_KEY + own
+
+
+def unpack_metadata(serde: SerializerProtocol, packed: bytes) -> Opened | None:
+    """None for the checkpoint of somebody else.
+
+    Raises:
+        InvalidValue: it is of a version that is not known here.
+    """
+    count, at = _read_map_header(packed)
+    if not packed.startswith(_PACKED_OWN_KEY, at):
+        return None
+    at += len(_PACKED_OWN_KEY)
+    start, end = _read_bin(packed, at)
+    envelope = _decode_envelope(packed[start:end])
+    if envelope.version != _ENVELOPE_VERSION:
+        raise InvalidValue(f"the checkpoint was saved in form {envelope.version} of another version. Upgrade this process.")
+    if envelope.metadata_kind:
+        metadata = serde.loads_typed((envelope.metadata_kind, envelope.metadata))
+    else:
+        metadata = serde.loads_typed(("msgpack", _map_header(count - 1) + packed[end:]))
+    return Opened(serde.loads_typed((envelope.kind, envelope.checkpoint)), metadata, envelope.parent)
+
+
+def pack_write(serde: SerializerProtocol, task_path: str, channel: str, value: Any) -> bytes:
+    kind, data = serde.dumps_typed(value)
+    return _encode(Write(task_path, channel, kind, bytes(data)))
+
+
+def unpack_write(packed: bytes) -> Write:
+    return _decode_write(packed)
+
+
+def pack_note_name(task_id: str, index: int) -> bytes:
+    return _encode((task_id, index))
+
+
+def unpack_note_name(packed: bytes) -> tuple[str, int]:
+    return _decode_note(packed)
+
+
+def _refused(code: int, data: memoryview) -> None:
+    raise ValueError("not plain")
+
+
+_decode_plain = msgspec.msgpack.Decoder(ext_hook=_refused).decode
+
+
+def _is_plain_map(packed: bytes, count: int) -> bool:
+    """Whether Shoal reads it as the same: it has no extension values, whose codes mean something else there."""
+    if not packed.startswith(_map_header(count)):
+        return False
+    try:
+        _decode_plain(packed)
+    except ValueError:  # msgspec's own are ValueErrors too.
+        return False
+    return True
+
+
+def _map_header(count: int) -> bytes:
+    if count < 16:
+        return bytes([0x80 | count])
+    return b"\xde" + count.to_bytes(2, "big") if count < 65536 else b"\xdf" + count.to_bytes(4, "big")
+
+
+def _read_map_header(packed: bytes) -> tuple[int, int]:
+    """How many entries follow, and where."""
+    size = {0xDE: 2, 0xDF: 4}.get(packed[0], 0)
+    return (int.from_bytes(packed[1 : 1 + size], "big"), 1 + size) if size else (packed[0] & 0x0F, 1)
+
+
+def _read_bin(packed: bytes, at: int) -> tuple[int, int]:
+    size = {0xC4: 1, 0xC5: 2, 0xC6: 4}[packed[at]]
+    start = at + 1 + size
+    return start, start + int.from_bytes(packed[at + 1 : start], "big")

@@ -1,0 +1,198 @@
+"""Copies, deletions, and the history of delta channels.
+
+Laws:
+- What is deleted loses its label and its notes, in batches that are each one operation.
+- Pruning keeps, with the newest checkpoint of a namespace, what its delta channels are
+  made from: their ancestors' writes, back to where each has a value.
+- A copy is made oldest first, so that each checkpoint builds on the copy of its parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import DeltaChannelHistory, PendingWrite
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from shoal.errors import InvalidInput
+from shoal.integrations.langgraph import encoding
+from shoal.integrations.langgraph.checkpoints import PAGE_ITEMS, Checkpoints, pending_writes, place_of
+from shoal.integrations.langgraph.naming import Place, branch_of, label_of, name_of, prefix_of, split_label
+from shoal.protocol import requests
+from shoal.protocol.requests import NO_HEAD, Labelled
+
+_UNLABEL_MAX = 500  # In one operation.
+_DELTA_COUNTERS = "counters_since_delta_snapshot"  # Metadata's: it names the delta channels.
+
+
+async def delete(checkpoints: Checkpoints, thread_id: str, labels: Sequence[str], owner: str = "") -> None:
+    for start in range(0, len(labels), _UNLABEL_MAX):
+        some = list(labels[start : start + _UNLABEL_MAX])
+        await checkpoints.connection.write(
+            requests.Unlabel(checkpoints.space, name_of(thread_id), some, owner), key=None, durability=None
+        )
+        for label in some:
+            if (parts := split_label(label)) is not None:
+                checkpoints.bases.forget(Place(thread_id, parts[0]), parts[1])
+
+
+async def delete_thread(checkpoints: Checkpoints, serde: SerializerProtocol, thread_id: str, owner: str = "") -> None:
+    await delete(checkpoints, thread_id, [item.label async for item in checkpoints.labelled(serde, thread_id)], owner)
+
+
+async def delete_for_runs(checkpoints: Checkpoints, serde: SerializerProtocol, run_ids: Collection[str]) -> None:
+    wanted = set(run_ids)
+    if not wanted:
+        return
+    async for thread_id in checkpoints.threads():
+        labels = []
+        async for item in checkpoints.labelled(serde, thread_id):
+            opened = encoding.unpack_metadata(serde, item.checkpoint.metadata)
+            if opened is not None and opened.metadata.get("run_id") in wanted:
+                labels.append(item.label)
+        await delete(checkpoints, thread_id, labels)
+
+
+async def prune(checkpoints: Checkpoints, serde: SerializerProtocol, thread_ids: Sequence[str], strategy: str) -> None:
+    """
+    Raises:
+        InvalidInput: the strategy is unknown.
+    """
+    if strategy not in ("keep_latest", "delete"):
+        raise InvalidInput(f"a pruning strategy is 'keep_latest' or 'delete', not {strategy!r}. Nothing was written.")
+    for thread_id in thread_ids:
+        if strategy == "delete":
+            await delete_thread(checkpoints, serde, thread_id)
+            continue
+        found: dict[str, list[Labelled]] = {}
+        async for item in checkpoints.labelled(serde, thread_id):
+            parts = split_label(item.label)
+            if parts is not None:
+                found.setdefault(parts[0], []).append(item)
+        for namespace, items in found.items():
+            kept = _kept(serde, namespace, items)
+            await delete(checkpoints, thread_id, [item.label for item in items if item.label not in kept])
+
+
+def _kept(serde: SerializerProtocol, namespace: str, items: Sequence[Labelled]) -> set[str]:
+    """`items` are a namespace's, newest first."""
+    by_label = {item.label: item for item in items}
+    kept: set[str] = set()
+    item: Labelled | None = items[0]
+    lacking: set[str] | None = None
+    while item is not None:
+        kept.add(item.label)
+        opened = encoding.unpack_metadata(serde, item.checkpoint.metadata)
+        if opened is None:
+            break
+        if lacking is None:
+            lacking = set(opened.metadata.get(_DELTA_COUNTERS) or ())
+        lacking = {name for name in lacking if name_of(name) not in item.checkpoint.hashes}
+        item = by_label.get(label_of(namespace, opened.parent)) if lacking and opened.parent else None
+    return kept
+
+
+async def copy_thread(checkpoints: Checkpoints, serde: SerializerProtocol, source: str, target: str) -> None:
+    ids: dict[str, str] = {}  # Of the source's checkpoints → of their copies.
+    async for item in _oldest_first(checkpoints, source):
+        opened = encoding.unpack_metadata(serde, item.checkpoint.metadata)
+        parts = split_label(item.label)
+        if opened is None or parts is None:
+            continue
+        parent = ids.get(label_of(parts[0], opened.parent)) if opened.parent else None
+        request = requests.Save(
+            checkpoints.space,
+            name_of(target),
+            item.checkpoint.channels,
+            item.checkpoint.metadata,
+            branch_of(parts[0]),
+            parent or NO_HEAD,
+            fork=True,
+            label=item.label,
+        )
+        saved = await checkpoints.connection.write(request, key=None, durability=None)
+        assert isinstance(saved, requests.Saved)
+        ids[item.label] = saved.id
+        checkpoints.bases.forget(Place(target, parts[0]), parts[1])
+        if item.notes:
+            annotate = requests.Annotate(checkpoints.space, name_of(target), item.label, item.notes)
+            await checkpoints.connection.write(annotate, key=None, durability=None)
+
+
+async def _oldest_first(checkpoints: Checkpoints, thread_id: str) -> AsyncIterator[Labelled]:
+    after: str | None = None
+    while True:
+        page = await checkpoints.read(thread_id, after=after, limit=PAGE_ITEMS, channels=True, notes=True)
+        for item in page.items:
+            yield item
+        if not page.more:
+            return
+        after = page.items[-1].label
+
+
+async def delta_channel_history(
+    checkpoints: Checkpoints, serde: SerializerProtocol, config: RunnableConfig, channels: Sequence[str]
+) -> Mapping[str, DeltaChannelHistory]:
+    """Walk the ancestors of a checkpoint in pages, newest first, until each channel has its seed."""
+    collected: dict[str, list[PendingWrite]] = {name: [] for name in channels}
+    seeds: dict[str, Any] = {}
+    lacking = set(channels)
+    if lacking:
+        async for item in _ancestors(checkpoints, serde, config):
+            for write in reversed(pending_writes(serde, item.notes, lacking)):
+                collected[write[1]].append(write)
+            if found := [name for name in lacking if name_of(name) in item.checkpoint.hashes]:
+                seeds.update(await _values(checkpoints, serde, config, item.label, found))
+                lacking.difference_update(found)
+            if not lacking:
+                break
+    history: dict[str, DeltaChannelHistory] = {}
+    for name in channels:
+        history[name] = {"writes": collected[name][::-1]}
+        if name in seeds:
+            history[name]["seed"] = seeds[name]
+    return history
+
+
+async def _ancestors(checkpoints: Checkpoints, serde: SerializerProtocol, config: RunnableConfig) -> AsyncIterator[Labelled]:
+    """What the target descends from, newest first; without values, with notes."""
+    place, id = place_of(config), config["configurable"].get("checkpoint_id")
+    if id:
+        page = await checkpoints.read(place.thread_id, label=label_of(place.namespace, id))
+    else:
+        page = await checkpoints.read(place.thread_id, prefix=prefix_of(place.namespace), reverse=True, limit=1)
+    wanted = _parent_label(serde, place, page.items[0]) if page.items else None
+    while wanted is not None:
+        # The parent itself, then what comes before it by its id: most of that is its ancestors.
+        first = (await checkpoints.read(place.thread_id, label=wanted, notes=True)).items
+        if not first:
+            return
+        yield first[0]
+        wanted = _parent_label(serde, place, first[0])
+        page = await checkpoints.read(
+            place.thread_id,
+            prefix=prefix_of(place.namespace),
+            after=first[0].label,
+            reverse=True,
+            limit=PAGE_ITEMS,
+            notes=True,
+        )
+        for item in page.items:
+            if item.label == wanted:
+                yield item
+                wanted = _parent_label(serde, place, item)
+
+
+def _parent_label(serde: SerializerProtocol, place: Place, item: Labelled) -> str | None:
+    opened = encoding.unpack_metadata(serde, item.checkpoint.metadata)
+    return label_of(place.namespace, opened.parent) if opened is not None and opened.parent else None
+
+
+async def _values(
+    checkpoints: Checkpoints, serde: SerializerProtocol, config: RunnableConfig, label: str, names: Sequence[str]
+) -> dict[str, Any]:
+    page = await checkpoints.read(place_of(config).thread_id, label=label, channels=[name_of(name) for name in names])
+    there = page.items[0].checkpoint.channels if page.items else {}
+    return {name: encoding.unpack_value(serde, there[name_of(name)]) for name in names if name_of(name) in there}
