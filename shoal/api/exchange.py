@@ -123,8 +123,8 @@ class Exchange:
             )
         return await self.request.read()
 
-    async def call(self, request: AnyRequest, /, *, stale: bool = False) -> AnyReply:
-        """Ask the session; a write has the HTTP request's idempotency key and durability.
+    async def call(self, request: AnyRequest, /, *, stale: bool = False, durability: Durability | None = None) -> AnyReply:
+        """Ask the session; a write has the HTTP request's idempotency key and, unless one is given, durability.
 
         Raises:
             InvalidInput, InvalidName: either is not legal.
@@ -135,9 +135,11 @@ class Exchange:
         key = self.request.headers.get("Idempotency-Key")
         if key is not None:
             check_key("idempotency", key)
-        # What else the query holds is the route's business.
-        asked = {name: value for name, value in self.request.query.items() if name == "durability"}
-        return await self.session.call(request, key=key, durability=_converted(asked, WriteQuery, what="query").durability)
+        if durability is None:
+            # What else the query holds is the route's business.
+            asked = {name: value for name, value in self.request.query.items() if name == "durability"}
+            durability = _converted(asked, WriteQuery, what="query").durability
+        return await self.session.call(request, key=key, durability=durability)
 
     # ── values ────────────────────────────────────────────────────────────────
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from msgspec import Struct
 
-from shoal.api import batches, health, items, journals, objects, queues, spaces, threads, watching
+from shoal.api import batches, health, items, journals, objects, queues, spaces, steps, threads, watching
 from shoal.api.exchange import Exchange, NoQuery, ReadQuery, WriteQuery
 
 Handler = Callable[[Exchange], Awaitable[web.StreamResponse]]
@@ -51,7 +51,76 @@ def _listing(kind: str, handler: Handler) -> Route:
     return Route("GET", f"{SPACE}/{kind}", handler, f"List {kind}", spaces.NamesView, query=spaces.ObjectsQuery)
 
 
+_STEPS: tuple[Route, ...] = (
+    Route(
+        "POST",
+        f"{THREAD}/steps/{{step}}",
+        steps.begin,
+        "Write a step's intent, or learn what became of it (200: do not cause the effect)",
+        steps.StepView,
+        201,
+        steps.BeginBody,
+        steps.BeginQuery,
+    ),
+    Route(
+        "PUT",
+        f"{THREAD}/steps/{{step}}",
+        steps.end,
+        "Write a step's result, error or progress",
+        steps.StepView,
+        body=steps.EndBody,
+        query=WriteQuery,
+    ),
+    Route("GET", f"{THREAD}/steps/{{step}}", steps.read, "A step", steps.StepView, query=ReadQuery),
+    Route(
+        "POST",
+        f"{THREAD}/steps/{{step}}/resolve",
+        steps.resolve,
+        "Settle a step of which nobody knows how it ended",
+        steps.StepView,
+        body=steps.ResolveBody,
+        query=WriteQuery,
+    ),
+    Route(
+        "GET",
+        f"{THREAD}/steps",
+        steps.listing,
+        "Steps in the order of their first intents",
+        steps.StepsView,
+        query=steps.StepsQuery,
+    ),
+    Route("GET", f"{THREAD}/status", steps.status, "The thread's status", steps.StandingView, query=ReadQuery),
+    Route(
+        "PUT",
+        f"{THREAD}/status",
+        steps.set_status,
+        "Set the thread's status",
+        steps.StandingView,
+        body=steps.StatusBody,
+        query=WriteQuery,
+    ),
+    Route(
+        "POST",
+        f"{THREAD}/pause",
+        steps.pause,
+        "Hold the thread's steps",
+        steps.StandingView,
+        body=steps.MoveBody,
+        query=WriteQuery,
+    ),
+    Route(
+        "POST",
+        f"{THREAD}/approve",
+        steps.approve,
+        "Let the thread go on",
+        steps.StandingView,
+        body=steps.MoveBody,
+        query=WriteQuery,
+    ),
+)
+
 ROUTES: tuple[Route, ...] = (
+    *_STEPS,
     Route("GET", "/healthz", health.healthz, "Is the process alive?", health.Alive),
     Route("GET", "/readyz", health.readyz, "Does the node take reads and writes?", health.Ready),
     Route("GET", "/metrics", health.metrics, "Counts for Prometheus", content_type="text/plain"),

@@ -356,12 +356,12 @@ class Database:
         vector, floor = self.vector(target), partial(self._floor_hlc, target)
         return reader(View(place.transaction, target, place.rows, vector, floor), request)
 
-    def step(self, begun: requests.BeginStep) -> requests.Step:
+    def step(self, begun: requests.BeginStep, attempt: str) -> requests.Step:
         """A step that was begun, as it is here; durable or not."""
         rows = self.document(target_of(begun)).rows
         entry = ledger.find(rows, begun.step)
         assert entry is not None
-        return steps.shown(rows, begun.step, entry, attempt=begun.attempt)
+        return steps.shown(rows, begun.step, entry, attempt=attempt)
 
     def document(self, target: Target) -> Place:
         transaction = Transaction(self._storage)

@@ -120,11 +120,14 @@ class Service:
                 await self._owners.spread(partition, issued.copied, durability)
         bookmark.note(partition, issued.vector)
         if isinstance(request, requests.BeginStep) and durability in ("quorum", "all"):
-            return await self._looked_again(request, partition, bookmark)
+            return await self._looked_again(request, issued.reply, partition, bookmark)
         return issued.reply
 
-    async def _looked_again(self, request: requests.BeginStep, partition: int, bookmark: Bookmark) -> AnyReply:
+    async def _looked_again(self, request: requests.BeginStep, reply: AnyReply, partition: int, bookmark: Bookmark) -> AnyReply:
         """The step as it is once a quorum holds the intent: of two that began it at once, at least one sees the other."""
+        assert isinstance(reply, requests.Step)
+        if not reply.begun:
+            return reply
         try:
             await self._owners.current(partition)
         except NoQuorum as error:
@@ -133,7 +136,7 @@ class Service:
                 f"{error.message} Begin it again with the same attempt."
             )
             raise unknown from None
-        seen = self._database.step(request)
+        seen = self._database.step(request, reply.attempt)
         await self._database.durable_of(partition)
         bookmark.note(partition, self._database.vector_of(partition))
         return seen

@@ -63,7 +63,8 @@ class Steps:
     def _check_begin(self, request: BeginStep) -> None:
         _check_names(request.thread, request.step)
         check_name("step", request.name)
-        check_key("attempt", request.attempt)
+        if request.attempt:
+            check_key("attempt", request.attempt)
         check_text(self._config, request.holder, "a holder")
         if request.parent:
             check_key("step key", request.parent)
@@ -76,7 +77,8 @@ class Steps:
 
     def _check_progress(self, request: ProgressStep) -> None:
         _check_names(request.thread, request.step)
-        check_key("attempt", request.attempt)
+        if request.attempt:
+            check_key("attempt", request.attempt)
         self._check_small(request.progress, "progress")
 
     def _check_end(self, request: EndStep) -> None:
@@ -116,12 +118,13 @@ class Steps:
             ThreadHeld: the thread is paused or waiting, and the step is not settled.
         """
         rows = site.rows
+        attempt = request.attempt or site.key or site.stamp.pack_position().hex()
         digest = sha256(request.arguments).digest() if request.arguments else b""
         entry = ledger.find(rows, request.step)
         if entry is not None:
             _check_same(entry, request, digest)
-            if entry.state in ("done", "abandoned") or entry.holds(request.attempt):
-                return Decision(shown(rows, request.step, entry, attempt=request.attempt))
+            if entry.state in ("done", "abandoned") or entry.holds(attempt):
+                return Decision(shown(rows, request.step, entry, attempt=attempt))
         if standing.is_held(current := standing.current(rows)):
             assert current is not None
             raise ThreadHeld(
@@ -135,11 +138,11 @@ class Steps:
             )
         if entry is not None and not self._may_begin(entry, request):
             return Decision(shown(rows, request.step, entry))
-        takes = () if entry is None else tuple(sorted(attempt.id for attempt in entry.open_attempts))
+        takes = () if entry is None else tuple(sorted(known.id for known in entry.open_attempts))
         change = ledger.Intend(
             request.step,
             request.name,
-            request.attempt,
+            attempt,
             digest,
             holder=request.holder,
             parent=request.parent,
@@ -147,7 +150,7 @@ class Steps:
             takes=takes,
         )
         entry = ledger.apply(rows, site.stamp, change, request.arguments)
-        reply = shown(rows, request.step, entry, attempt=request.attempt)
+        reply = shown(rows, request.step, entry, attempt=attempt)
         return Decision(reply, (Made(change, Attached(request.arguments) if digest else NOTHING),))
 
     def _may_begin(self, entry: Entry, request: BeginStep) -> bool:
@@ -160,12 +163,14 @@ class Steps:
         """
         Raises:
             NotFound: there is no such step, or no such attempt of it.
+            StepSettled: no attempt is named, and not exactly one is open.
         """
         entry = _found(site.rows, request)
-        _check_attempt(entry, request, request.attempt)
-        change = ledger.Progress(request.step, request.attempt, request.progress)
+        attempt = request.attempt or _only_open(entry, request)
+        _check_attempt(entry, request, attempt)
+        change = ledger.Progress(request.step, attempt, request.progress)
         entry = ledger.apply(site.rows, site.stamp, change)
-        return Decision(shown(site.rows, request.step, entry, attempt=request.attempt), (Made(change),))
+        return Decision(shown(site.rows, request.step, entry, attempt=attempt), (Made(change),))
 
     def _end(self, site: Site, request: EndStep) -> Decision:
         """
@@ -269,6 +274,7 @@ def shown(rows: Rows, step: str, entry: Entry, *, attempt: str = "") -> Step:
         ],
         begun=begun,
         rivals=[known for known in is_open if known != attempt] if begun else [],
+        attempt=attempt if begun else "",
     )
 
 
@@ -299,7 +305,7 @@ def _found(rows: Rows, request: ProgressStep | EndStep | ResolveStep | ReadStep)
     return entry
 
 
-def _only_open(entry: Entry, request: EndStep) -> str:
+def _only_open(entry: Entry, request: ProgressStep | EndStep) -> str:
     found = entry.open_attempts
     if len(found) != 1:
         raise StepSettled(

@@ -146,3 +146,15 @@ def test_a_node_that_is_not_there_is_exit_code_1() -> None:
     result = shoal("status", "--url", "not a url")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("shoal: ")
+
+
+def test_steps_that_make_no_sense_are_not_understood(target: list[str]) -> None:
+    assert shoal("steps", "resolve", "plain", *target, *CREW).exit_code == 2
+    assert shoal("steps", "resolve", "plain", "k", "perhaps", *target, *CREW).exit_code == 2
+    assert shoal("steps", "resolve", "plain", "k", "result", "--value", "{", *target, *CREW).exit_code == 2
+
+
+def test_a_thread_is_paused_for_people_to_read(target: list[str]) -> None:
+    assert lines("pause", "held", "--by", "ana", *target, *CREW) == ["paused"]
+    assert lines("approve", "held", "--by", "ana", *target, *CREW) == ["running"]
+    assert lines("steps", "held", *target, *CREW) == []

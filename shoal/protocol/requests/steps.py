@@ -28,7 +28,7 @@ class BeginStep(Write, array_like=True, frozen=True, tag="begin-step"):
     thread: str
     step: str  # Its key.
     name: str
-    attempt: str  # Unique to this attempt.
+    attempt: str = ""  # Unique to this attempt; without one it is the request's key, or a new one.
     holder: str = ""
     arguments: bytes = b""  # A packed value; empty: none are recorded.
     parent: str = ""
@@ -38,7 +38,7 @@ class BeginStep(Write, array_like=True, frozen=True, tag="begin-step"):
 
 
 class ProgressStep(Write, array_like=True, frozen=True, tag="progress-step"):
-    """Say how far an attempt is; answered by `Step`."""
+    """Say how far an attempt is (of no text: the only one that is open); answered by `Step`."""
 
     space: str
     thread: str
@@ -133,6 +133,7 @@ class Step(Reply, array_like=True, frozen=True, tag="step"):
     conflicts: list[StepResult] = field(default_factory=list)
     begun: bool = False  # The request's own attempt is open: its caller causes the effect.
     rivals: list[str] = field(default_factory=list)  # Other open attempts, where one of the caller's is open.
+    attempt: str = ""  # The caller's own, where it has begun.
 
 
 class Steps(Reply, array_like=True, frozen=True, tag="steps"):

@@ -1,0 +1,96 @@
+"""Steps and statuses at every door: an agent over HTTP, a human at the command line, another agent in Python."""
+
+from __future__ import annotations
+
+import aiohttp
+import pytest
+
+from shoal.client.store import Space, Store
+from shoal.errors import StepUnresolved
+from tests.end_to_end.conftest import Cli, Rest
+
+STEP = "/threads/t/steps/call-42"
+
+
+@pytest.fixture
+def space(store: Store, request: pytest.FixtureRequest) -> Space:
+    return store.space(request.node.originalname)
+
+
+@pytest.fixture
+def rest(http: aiohttp.ClientSession, request: pytest.FixtureRequest) -> Rest:
+    return Rest(http, request.node.originalname)
+
+
+@pytest.fixture
+def cli(url: str, request: pytest.FixtureRequest) -> Cli:
+    return Cli(url, request.node.originalname)
+
+
+async def test_an_agent_over_http_causes_an_effect_once(space: Space, rest: Rest, cli: Cli) -> None:
+    begun = await rest("POST", STEP, {"name": "billing", "arguments": {"order": 1}, "holder": "a script"})
+    assert (begun["begun"], begun["state"], begun["arguments"]) == (True, "open", {"order": 1})
+    assert (await rest("POST", STEP, {"name": "billing"}))["begun"] is False
+    await rest("PUT", STEP, {"progress": {"pages": 3}})
+    with pytest.raises(StepUnresolved, match="begun by a script"):
+        await space.thread("t").step("billing", key="call-42", call=lambda: None)
+    done = await rest("PUT", STEP, {"result": {"due": 7}, "attempt": begun["attempt"]})
+    assert (done["state"], done["result"], done["attempts"][0]["progress"]) == ("done", {"due": 7}, {"pages": 3})
+    assert (await rest("POST", STEP, {"name": "billing"}))["result"] == {"due": 7}
+    assert await space.thread("t").step("billing", key="call-42", call=lambda: None) == {"due": 7}
+    (listed,) = await cli("steps", "t")
+    assert (listed["key"], listed["state"], listed["result"]) == ("call-42", "done", {"due": 7})
+    assert (await rest("GET", STEP))["name"] == "billing"
+
+
+async def test_an_error_is_kept_and_the_step_may_be_begun_again(space: Space, rest: Rest) -> None:
+    await rest("POST", STEP, {"name": "search"})
+    failed = await rest("PUT", STEP, {"error": "too slow"})
+    assert (failed["state"], failed["failures"], failed["attempts"][0]["error"]) == ("failed", 1, {"message": "too slow"})
+    assert (await rest("POST", STEP, {"name": "search", "attempts": 1}))["begun"] is False
+    assert (await rest("POST", STEP, {"name": "search"}))["begun"] is True
+    assert [record.error async for record in space.thread("t").steps()] == [{"message": "too slow"}]
+
+
+async def test_a_human_finds_what_is_open_and_settles_it(rest: Rest, cli: Cli) -> None:
+    for key in ("one", "two"):
+        await rest("POST", f"/threads/t/steps/{key}", {"name": "pay", "holder": "a script"})
+    assert [step["key"] for step in (await rest("GET", "/threads/t/steps?open=1&limit=1"))["steps"]] == ["one"]
+    assert [step["holder"] for step in await cli("steps", "t", "--open")] == ["a script"] * 2
+    (resolved,) = await cli("steps", "resolve", "t", "one", "result", "--value", '{"paid": true}', "--by", "ana")
+    assert (resolved["state"], resolved["result"], resolved["result_by"]) == ("done", {"paid": True}, "ana")
+    abandoned = await rest("POST", "/threads/t/steps/two/resolve", {"how": "abandon", "by": "ana"})
+    assert abandoned["state"] == "abandoned"
+    assert await cli("steps", "t", "--open") == []
+
+
+async def test_a_thread_is_paused_at_one_door_and_approved_at_another(space: Space, rest: Rest, cli: Cli) -> None:
+    paused = await rest("POST", "/threads/t/pause", {"reason": "too dear", "by": "ana"})
+    assert (paused["status"], paused["by"]) == ("paused", "ana")
+    async with rest.http.post(f"{rest.path}{STEP}", json={"name": "pay"}) as refused:
+        assert refused.status == 423
+        assert (await refused.json(content_type=None))["code"] == "thread-held"
+    assert (await cli("approve", "t", "--by", "ana"))[0]["status"] == "running"
+    assert (await space.thread("t").status()).by == "ana"
+    assert (await cli("pause", "t", "--reason", "again"))[0]["reason"] == "again"
+    assert (await rest("POST", "/threads/t/approve", {}))["status"] == "running"
+    assert (await rest("PUT", "/threads/t/status", {"status": "done"}))["status"] == "done"
+    assert (await rest("GET", "/threads/t/status"))["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("PUT", STEP, {"result": 1}, 404),
+        ("PUT", STEP, {"result": 1, "error": "both"}, 400),
+        ("PUT", STEP, {}, 400),
+        ("POST", STEP, {}, 400),
+        ("POST", f"{STEP}/resolve", {"how": "perhaps"}, 400),
+        ("PUT", "/threads/t/status", {"status": "asleep"}, 400),
+        ("GET", "/threads/t/steps?after=zz", None, 400),
+    ],
+)
+async def test_what_makes_no_sense_is_refused(rest: Rest, method: str, path: str, body: object, status: int) -> None:
+    async with rest.http.request(method, rest.path + path, json=body) as answer:
+        assert answer.status == status
+        assert answer.content_type == "application/problem+json"
