@@ -239,13 +239,16 @@ class Items:
                 cursor, more = reply.cursor, reply.more
         return found[offset:]
 
-    async def refresh(self, namespace: Sequence[str], keys: Sequence[str]) -> int:
+    async def refresh(self, namespace: Sequence[str], keys: Sequence[str], *, durability: Durability | None = None) -> int:
         """Let the times to live of these items begin anew; the number of those whose expiry moved."""
         label, rest = split(namespace)
-        request = requests.RefreshItems(self.space, label, [(rest, key) for key in keys])
-        reply = await self._connection.write(request, key=None, durability=None)
-        assert isinstance(reply, requests.ItemsRefreshed)
-        return reply.refreshed
+        refreshed, page = 0, self._connection.config.page_items_max
+        for start in range(0, len(keys), page):
+            request = requests.RefreshItems(self.space, label, [(rest, key) for key in keys[start : start + page]])
+            reply = await self._connection.write(request, key=None, durability=durability)
+            assert isinstance(reply, requests.ItemsRefreshed)
+            refreshed += reply.refreshed
+        return refreshed
 
     async def sweep(self, label: str) -> int:
         """Erase what expired longer than the node's `item_expiry_grace_s` ago below a first label; how many that were.

@@ -1,0 +1,369 @@
+"""`ShoalStore`: LangGraph's long-term memory, as memory items of one Shoal space.
+
+    async with ShoalStore.open("./state") as store:
+        graph = builder.compile(store=store)
+
+Laws:
+- A batch's reads see what was there before it. Of its puts of one item the last counts. Those
+  below one first label are one operation, all or none (in pieces, past the bounds of a batch).
+- Namespaces and keys are any text that LangGraph takes; what a Shoal name may not hold is
+  percent-encoded (`shoal.integrations.langgraph.naming`).
+- Searches come in the order of (namespace, key), not of time. There is no vector index: an
+  `index` is refused, and a `query` ranks nothing, as LangGraph has it for stores without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    IndexConfig,
+    InvalidNamespaceError,
+    Item,
+    ListNamespacesOp,
+    Op,
+    PutOp,
+    Result,
+    SearchItem,
+    SearchOp,
+    TTLConfig,
+    validate_op_namespace,
+)
+
+from shoal import opening
+from shoal.client import items
+from shoal.client.items import ItemChange, Items
+from shoal.client.store import Store
+from shoal.config import Config
+from shoal.errors import (
+    Disconnected,
+    InvalidInput,
+    InvalidValue,
+    OutcomeUnknown,
+    ShoalError,
+    StorageError,
+    TooLarge,
+    Unavailable,
+    Unsupported,
+)
+from shoal.integrations.langgraph.bridge import Bridge
+from shoal.integrations.langgraph.naming import id_of, name_of
+from shoal.integrations.langgraph.opening import Opening
+from shoal.names import check_name
+from shoal.protocol import requests
+from shoal.protocol.requests import NO_ITEM, Durability
+
+Namespace = tuple[str, ...]
+
+
+class VersionedItem(Item):
+    """LangGraph's item, with what `compare_and_set` takes."""
+
+    __slots__ = ("expires_at", "version")
+
+    def __init__(self, found: items.Item) -> None:
+        super().__init__(**_fields(found))
+        self.version = found.version
+        self.expires_at: datetime | None = found.expires
+
+
+class VersionedSearchItem(SearchItem):
+    """The same, from a search. Its score is None."""
+
+    __slots__ = ("expires_at", "version")
+
+    def __init__(self, found: items.Item) -> None:
+        super().__init__(**_fields(found))
+        self.version = found.version
+        self.expires_at: datetime | None = found.expires
+
+
+class ShoalStore(BaseStore):
+    """Both faces work on either side, as `ShoalSaver`'s do.
+
+    A read of an item with a time to live lets that begin anew, unless `refresh_on_read` or the call's
+    `refresh_ttl` says no; where the node cannot write, the read is answered all the same.
+
+    What goes wrong raises a `ShoalError`, an illegal namespace LangGraph's `InvalidNamespaceError`.
+    """
+
+    supports_ttl = True
+
+    def __init__(
+        self, store: Store, *, space: str = "langgraph", index: IndexConfig | None = None, ttl: TTLConfig | None = None
+    ) -> None:
+        """On a store that is open on the running loop, and that the caller closes.
+
+        Raises:
+            Unsupported: an `index` is given.
+        """
+        if index is not None:
+            raise Unsupported(
+                "ShoalStore has no vector index yet (it comes with issue 6): `index` would be ignored. "
+                "Leave it out, and search by namespace and filter."
+            )
+        self.ttl_config = ttl
+        self._store = store
+        self._space = check_name("space", space)
+        self._items = Items(store.connection, space)
+        self._bridge = Bridge()
+
+    @classmethod
+    def open(
+        cls,
+        directory: str | os.PathLike[str],
+        *,
+        space: str = "langgraph",
+        index: IndexConfig | None = None,
+        ttl: TTLConfig | None = None,
+        config: Config | None = None,
+        durability: Durability = "local",
+    ) -> Opening[ShoalStore]:
+        """On an embedded store: `async with` or `with`. See `shoal.open`, also for what it raises.
+
+        One process opens a directory once: for a saver beside it use `shoal.open`, and make both on what it gives.
+        """
+        return Opening(
+            lambda: opening.open(directory, config=config, durability=durability),
+            lambda store: cls(store, space=space, index=index, ttl=ttl),
+        )
+
+    @classmethod
+    def connect(
+        cls,
+        urls: str,
+        *,
+        token: str | None = None,
+        space: str = "langgraph",
+        index: IndexConfig | None = None,
+        ttl: TTLConfig | None = None,
+        config: Config | None = None,
+        durability: Durability = "local",
+    ) -> Opening[ShoalStore]:
+        """On a node, or on any of several: `async with` or `with`. See `shoal.connect`."""
+        return Opening(
+            lambda: opening.connect(urls, token=token, config=config, durability=durability),
+            lambda store: cls(store, space=space, index=index, ttl=ttl),
+        )
+
+    # ── LangGraph's interface ─────────────────────────────────────────────────
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """The results of `ops`, in their order.
+
+        Raises:
+            InvalidInput: this is the loop that the store lives on; use `abatch` there.
+            InvalidNamespaceError, ShoalError: as the class says.
+        """
+        wanted = list(ops)
+        return self._bridge.blocking(lambda: self._batch(wanted))
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        wanted = list(ops)
+        return await self._bridge.awaited(lambda: self._batch(wanted))
+
+    # ── beyond it ─────────────────────────────────────────────────────────────
+
+    async def acompare_and_set(
+        self, namespace: Namespace, key: str, value: Mapping[str, Any] | None, *, expect: str | None, ttl: float | None = None
+    ) -> str | None:
+        """Put a value (None deletes) if the item has the version `expect`, None for no item; return its new version.
+
+        Versions are those of items that `get` and `search` return. `ttl` is in minutes. The node that is asked decides:
+        two that are cut off from each other can both agree, and the greater of the values' times then counts.
+
+        Raises:
+            ItemChanged: it has another version; nothing was written.
+        """
+        _check_writable(namespace)
+        return await self._bridge.awaited(lambda: self._set(namespace, key, value, expect, ttl))
+
+    def compare_and_set(
+        self, namespace: Namespace, key: str, value: Mapping[str, Any] | None, *, expect: str | None, ttl: float | None = None
+    ) -> str | None:
+        """`acompare_and_set`, blocking."""
+        _check_writable(namespace)
+        return self._bridge.blocking(lambda: self._set(namespace, key, value, expect, ttl))
+
+    async def watch(self, namespace: Namespace = ()) -> AsyncGenerator[ItemChange, None]:
+        """Every durable put and delete in a namespace and those below it, from now on. Only on the store's own loop.
+
+        Who stops early closes it (`contextlib.aclosing`), which ends its subscription at once.
+        """
+        source = self._items.watch(tuple(map(name_of, namespace)))
+        try:
+            async for change in source:
+                decoded = tuple(map(id_of, change.namespace))
+                yield ItemChange(decoded, id_of(change.key), change.what, change.time)
+        finally:
+            await source.aclose()
+
+    # ── on the store's own loop ───────────────────────────────────────────────
+
+    async def _set(
+        self, namespace: Namespace, key: str, value: Mapping[str, Any] | None, expect: str | None, ttl: float | None
+    ) -> str | None:
+        place, name, wanted = tuple(map(name_of, namespace)), name_of(key), NO_ITEM if expect is None else expect
+        if value is None:
+            await self._items.delete(place, name, expect=wanted)
+            return None
+        return await self._items.put(place, name, _value(value), ttl=_time_to_live(ttl), expect=wanted)
+
+    async def _batch(self, ops: list[Op]) -> list[Result]:
+        for op in ops:
+            _check(op)
+        writes = [self._write(op) for op in _last_puts(ops)]  # Encoded before anything is asked: what is wrong writes nothing.
+        gets = [at for at, op in enumerate(ops) if isinstance(op, GetOp) and op.namespace]
+        reads = {at: read for at, op in enumerate(ops) if (read := self._read(op)) is not None}
+        got, *others = await asyncio.gather(self._items.get_many([_name(ops[at]) for at in gets]), *reads.values())
+        found: dict[int, Any] = {**dict(zip(gets, got, strict=True)), **dict(zip(reads, others, strict=True))}
+        await self._refresh(ops, found)
+        await self._commit(writes)
+        return [_result(op, found.get(at)) for at, op in enumerate(ops)]
+
+    def _read(self, op: Op) -> Coroutine[Any, Any, list[items.Item] | list[Namespace]] | None:
+        if isinstance(op, SearchOp):
+            prefix = tuple(map(name_of, op.namespace_prefix))
+            return self._items.search(prefix, filter=op.filter, limit=op.limit, offset=op.offset)
+        if isinstance(op, ListNamespacesOp):
+            conditions = op.match_conditions or ()
+            matches = [(condition.match_type, tuple(map(name_of, condition.path))) for condition in conditions]
+            return self._items.matching(matches, max_depth=op.max_depth, limit=op.limit, offset=op.offset)
+        return None
+
+    def _write(self, op: PutOp) -> requests.PutItem | requests.DeleteItem:
+        namespace, key = _name(op)
+        if op.value is None:
+            return items.delete_request(self._space, namespace, key, expect=None)
+        value, ttl = _value(op.value), _time_to_live(op.ttl)
+        request = items.put_request(self._space, namespace, key, value, ttl=ttl, expect=None)
+        bytes_max = self._store.connection.config.request_bytes_max
+        if len(request.value) > bytes_max:  # The node would say so too, but perhaps after an earlier piece was written.
+            raise TooLarge(
+                f"an item may have at most {bytes_max} bytes; this one has {len(request.value)}. Nothing was written."
+            )
+        return request
+
+    async def _refresh(self, ops: list[Op], found: Mapping[int, Any]) -> None:
+        due: dict[Namespace, set[str]] = {}
+        for at, op in enumerate(ops):
+            if isinstance(op, GetOp | SearchOp) and op.refresh_ttl:
+                read = found.get(at)
+                for item in read if isinstance(read, list) else () if read is None else (read,):
+                    if item.expires is not None:
+                        due.setdefault(item.namespace, set()).add(item.key)
+        with suppress(Unavailable, Disconnected, OutcomeUnknown, StorageError):
+            for namespace, keys in due.items():
+                # Should a crash undo it, the item expires when it would have before.
+                await self._items.refresh(namespace, sorted(keys), durability="memory")
+
+    async def _commit(self, writes: list[requests.PutItem | requests.DeleteItem]) -> None:
+        by_label: dict[str, list[requests.PutItem | requests.DeleteItem]] = {}
+        for write in writes:
+            by_label.setdefault(write.items, []).append(write)
+        outcomes = await asyncio.gather(*map(self._commit_pieces, by_label.values()), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, ShoalError) and len(outcomes) > 1:
+                outcome.written = "unknown"
+                outcome.add_note("What this batch puts below other first labels may be written, and can be put again.")
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _commit_pieces(self, writes: list[requests.PutItem | requests.DeleteItem]) -> None:
+        connection = self._store.connection
+        config = connection.config
+        for piece in _pieces(writes, count_max=config.batch_writes_max, bytes_max=config.request_bytes_max // 2):
+            request = requests.Batch(list(piece)) if len(piece) > 1 else piece[0]
+            await connection.write(request, key=None, durability=None)
+
+
+def _check(op: Op) -> None:
+    """
+    Raises:
+        InvalidNamespaceError, InvalidInput: it is not legal.
+    """
+    if not isinstance(op, GetOp | SearchOp | PutOp | ListNamespacesOp):
+        raise InvalidInput(f"{type(op).__name__} is no operation of a store. Nothing was written.")
+    validate_op_namespace(op)
+    if isinstance(op, PutOp):
+        _check_writable(op.namespace)
+
+
+def _check_writable(namespace: Namespace) -> None:
+    validate_op_namespace(GetOp(namespace, ""))
+    if not namespace:
+        raise InvalidNamespaceError("Namespace cannot be empty.")
+    if namespace[0] == "langgraph":
+        raise InvalidNamespaceError(f'Root label for namespace cannot be "langgraph". Got: {namespace}')
+
+
+def _last_puts(ops: list[Op]) -> list[PutOp]:
+    """Of each item the last put, in the order of the first ones."""
+    last: dict[tuple[Namespace, str], PutOp] = {}
+    for op in ops:
+        if isinstance(op, PutOp):
+            last[op.namespace, str(op.key)] = op
+    return list(last.values())
+
+
+def _pieces(
+    writes: list[requests.PutItem | requests.DeleteItem], *, count_max: int, bytes_max: int
+) -> Iterator[list[requests.PutItem | requests.DeleteItem]]:
+    piece: list[requests.PutItem | requests.DeleteItem] = []
+    size = 0
+    for write in writes:
+        more = len(write.value) if isinstance(write, requests.PutItem) else 0
+        if piece and (len(piece) == count_max or size + more > bytes_max):
+            yield piece
+            piece, size = [], 0
+        piece.append(write)
+        size += more
+    if piece:
+        yield piece
+
+
+def _name(op: Op) -> tuple[Namespace, str]:
+    assert isinstance(op, GetOp | PutOp)
+    return tuple(map(name_of, op.namespace)), name_of(str(op.key))
+
+
+def _value(value: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidValue(f"a store's values are maps; this one is a {type(value).__name__}. Nothing was written.")
+    return dict(value)
+
+
+def _time_to_live(minutes: float | None) -> timedelta | None:
+    try:
+        return None if minutes is None else timedelta(minutes=minutes)
+    except (OverflowError, ValueError):
+        raise InvalidInput(f"{minutes} minutes are no time to live. Nothing was written.") from None
+
+
+def _result(op: Op, found: Any) -> Result:
+    match op:
+        case GetOp():
+            return None if found is None else VersionedItem(found)
+        case SearchOp():
+            return list[SearchItem](map(VersionedSearchItem, found))
+        case ListNamespacesOp():
+            return [tuple(map(id_of, namespace)) for namespace in found]
+        case _:
+            return None
+
+
+def _fields(found: items.Item) -> dict[str, Any]:
+    return {
+        "namespace": tuple(map(id_of, found.namespace)),
+        "key": id_of(found.key),
+        "value": found.value,
+        "created_at": found.created,
+        "updated_at": found.updated,
+    }
