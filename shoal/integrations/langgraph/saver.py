@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
-from types import TracebackType
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -34,10 +32,10 @@ from shoal.integrations.langgraph import upkeep
 from shoal.integrations.langgraph.bridge import Bridge
 from shoal.integrations.langgraph.checkpoints import Checkpoints
 from shoal.integrations.langgraph.naming import name_of
+from shoal.integrations.langgraph.opening import Opening
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
-from shoal.sync import Portal
 
 _FRACTION_DIGITS = 16
 
@@ -65,9 +63,12 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         serde: SerializerProtocol | None = None,
         config: Config | None = None,
         durability: Durability = "local",
-    ) -> Opening:
+    ) -> Opening[ShoalSaver]:
         """A saver on an embedded store: `async with` or `with`. See `shoal.open`, also for what it raises."""
-        return Opening(lambda: opening.open(directory, config=config, durability=durability), cls, space, serde)
+        return Opening(
+            lambda: opening.open(directory, config=config, durability=durability),
+            lambda store: cls(store, space=space, serde=serde),
+        )
 
     @classmethod
     def connect(
@@ -79,12 +80,15 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         serde: SerializerProtocol | None = None,
         config: Config | None = None,
         durability: Durability = "local",
-    ) -> Opening:
+    ) -> Opening[ShoalSaver]:
         """A saver on a node, or on any of several: `async with` or `with`. See `shoal.connect`."""
-        return Opening(lambda: opening.connect(urls, token=token, config=config, durability=durability), cls, space, serde)
+        return Opening(
+            lambda: opening.connect(urls, token=token, config=config, durability=durability),
+            lambda store: cls(store, space=space, serde=serde),
+        )
 
     @classmethod
-    def from_conn_string(cls, conn_string: str, *, serde: SerializerProtocol | None = None) -> Opening:
+    def from_conn_string(cls, conn_string: str, *, serde: SerializerProtocol | None = None) -> Opening[ShoalSaver]:
         """`connect` for a URL, `open` for a directory: the name that LangGraph's own savers give it."""
         if conn_string.startswith(("http://", "https://")):
             return cls.connect(conn_string, serde=serde)
@@ -228,42 +232,3 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         if self._owned is not None and self._owned[0] == str(config["configurable"]["thread_id"]):
             return self._owned[1]
         return ""
-
-
-class Opening:
-    """What `ShoalSaver.open` and `connect` return: a context manager of either kind."""
-
-    def __init__(
-        self,
-        store: Callable[[], AbstractAsyncContextManager[Store]],
-        make: type[ShoalSaver],
-        space: str,
-        serde: SerializerProtocol | None,
-    ) -> None:
-        self._store = store
-        self._make = make
-        self._space = space
-        self._serde = serde
-        self._open = AsyncExitStack()
-        self._blocking = ExitStack()
-
-    async def __aenter__(self) -> ShoalSaver:
-        store = await self._open.enter_async_context(self._store())
-        return self._make(store, space=self._space, serde=self._serde)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._open.__aexit__(kind, error, trace)
-
-    def __enter__(self) -> ShoalSaver:
-        with ExitStack() as stack:
-            portal = Portal()
-            stack.callback(portal.close)
-            saver: ShoalSaver = portal.run(self.__aenter__)
-            stack.callback(lambda: portal.run(self._open.aclose))
-            self._blocking = stack.pop_all()
-            return saver
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._blocking.__exit__(kind, error, trace)
