@@ -51,6 +51,9 @@ class Config(Struct, frozen=True, kw_only=True):
     seen_bytes_max: int = 2 * KiB  # What it had read of other partitions; what has no place goes with its next save.
     batch_writes_max: int = 1024
     note_name_bytes_max: int = 1024
+    schema_bytes_max: int = 64 * KiB  # One replicated JSON Schema.
+    schemas_max: int = 256  # Replicated schemas of one space.
+    schema_versions_max: int = 256  # Of one of them.
     page_items_max: int = 1000  # In one answer of a listing, history or journal.
     page_bytes_max: int = 8 * MiB  # The same, by bytes: a page ends at the first item past it.
     journal_wait_s_max: float = 60.0  # How long a request may wait for an event.

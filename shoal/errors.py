@@ -12,6 +12,8 @@ raised; `status` is its HTTP status.
     │   ├── InvalidConfig       a setting is unknown, of the wrong type, or out of range
     │   ├── TooLarge            a body, frame or value is over its bound
     │   ├── SpansPartitions     a batch names objects of more than one partition
+    │   ├── InvalidSchema       a schema is none, is over its bounds, or its migrations leave a gap
+    │   ├── SchemaViolation     a state breaks a schema or an invariant; `detail["path"]` is the field
     │   └── Unsupported         unknown request type, or a feature of a newer version
     ├── NotFound                no such thread, checkpoint, branch, document, …
     ├── Conflict                the request is valid, the state has moved on
@@ -31,6 +33,10 @@ raised; `status` is its HTTP status.
     │   ├── StepAbandoned       a human decided that a step is not to be done
     │   ├── StepSettled         a step has a result, or no attempt that this could be about
     │   ├── ThreadHeld          the thread is paused, or waits for a human
+    │   ├── SchemaTaken         a version of a replicated schema is there with another content
+    │   ├── SchemaMismatch      a checkpoint was saved under another schema than the handle's
+    │   ├── SchemaTooNew        a checkpoint's schema is newer than the reader's, and not readable by it
+    │   ├── MigrationFailed     no migration leads up from a checkpoint's version, or one failed
     │   └── BookmarkLost        no node holds what the client has seen
     ├── NotReady                an update depends on one that this replica lacks
     ├── Unavailable             try again later, or elsewhere
@@ -95,6 +101,17 @@ class TooLarge(InvalidInput):
 
 class SpansPartitions(InvalidInput):
     code = "spans-partitions"
+
+
+class InvalidSchema(InvalidInput):
+    code = "invalid-schema"
+
+
+class SchemaViolation(InvalidInput):
+    """`detail["path"]` is a JSON pointer into the state; `detail["schema"]` and `["version"]` name the schema."""
+
+    code = "schema-violation"
+    status = 422
 
 
 class Unsupported(InvalidInput):
@@ -203,6 +220,27 @@ class ThreadHeld(Conflict):
 
     code = "thread-held"
     status = 423
+
+
+class SchemaTaken(Conflict):
+    code = "schema-taken"
+
+
+class SchemaMismatch(Conflict):
+    code = "schema-mismatch"
+
+
+class SchemaTooNew(Conflict):
+    """`detail["readable_from"]` is the oldest version of the schema that can read the checkpoint."""
+
+    code = "schema-too-new"
+
+
+class MigrationFailed(Conflict):
+    """The checkpoint stays as it was saved, and a handle without a schema reads it. `detail["version"]` is the failing step."""
+
+    code = "migration-failed"
+    status = 422
 
 
 class BookmarkLost(Conflict):

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent / "shoal"
 
 # Modules at the top that everyone may import: they import nothing above them.
-BASE = {"errors", "names", "config", "values", "version"}
+BASE = {"errors", "names", "config", "values", "version", "schemas"}
 
 # Layer → the other layers of shoal that it may import.
 ALLOWED: dict[str, set[str]] = {
@@ -19,6 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "names": {"errors"},
     "config": {"errors"},
     "values": {"errors"},
+    "schemas": {"errors", "values"},
     "crdt": BASE,
     "cluster": BASE | {"crdt"},
     "protocol": {"errors", "names", "crdt"},

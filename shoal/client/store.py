@@ -10,6 +10,7 @@ from shoal.client.connection import Connection
 from shoal.client.document import Document
 from shoal.client.items import Items
 from shoal.client.scalars import Counter, Register
+from shoal.client.schemas import Schemas
 from shoal.client.thread import Thread
 from shoal.errors import InvalidInput
 from shoal.names import check_name, is_colocated
@@ -112,6 +113,7 @@ class Space:
     def __init__(self, connection: Connection, name: str) -> None:
         self._connection = connection
         self.name = check_name("space", name)
+        self.schemas = Schemas(connection, name)
 
     def __repr__(self) -> str:
         return f"Space({self.name!r})"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from shoal import values
 from shoal.config import Config
-from shoal.errors import TooLarge
+from shoal.crdt import schema
+from shoal.errors import InvalidInput, TooLarge
+from shoal.names import check_name
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Save
+from shoal.schemas.pointers import POINTERS_MAX
 
 
 def check_size(config: Config, size: int, what: str) -> None:
@@ -45,3 +48,23 @@ def check_annotations(config: Config, request: Save) -> None:
 def _check_bytes(size: int, bytes_max: int, what: str) -> None:
     if size > bytes_max:
         raise TooLarge(f"{what} may have at most {bytes_max} bytes; this one has {size}. Nothing was written.")
+
+
+def check_schema(request: Save) -> None:
+    """
+    Raises:
+        InvalidName, InvalidInput: the schema that a state claims to keep cannot be one.
+    """
+    if request.schema:
+        check_name("schema", request.schema)
+    if not 0 <= request.schema_version <= schema.VERSION_MAX or not 0 <= request.readable_from <= request.schema_version:
+        raise InvalidInput(
+            f"a schema's version is at most {schema.VERSION_MAX}, and a state is readable from that version or an earlier one; "
+            f"got {request.schema_version} and {request.readable_from}. Nothing was written."
+        )
+    if len(request.secret) > POINTERS_MAX:
+        raise InvalidInput(
+            f"a checkpoint has at most {POINTERS_MAX} secret fields; got {len(request.secret)}. Nothing was written."
+        )
+    for field in request.secret:
+        check_name("secret field", field)

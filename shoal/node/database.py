@@ -62,8 +62,10 @@ from shoal.node.outgoing import Outgoing
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.queues import Queues
 from shoal.node.reductions import Reductions
+from shoal.node.rules import Rules
 from shoal.node.saves import Saves
 from shoal.node.scalars import Counters, Registers
+from shoal.node.schemas import Schemas
 from shoal.node.shapes import ShapeCache
 from shoal.node.standings import Standings
 from shoal.node.steps import Steps
@@ -137,8 +139,9 @@ class Database:
         self._items = Items(config, environment.now_ms)
         self.eraser = Eraser(self.generations, self.garbage, self.catalog, shapes)
         self.documents = Documents(config, environment, self.catalog)
+        rules = Rules(storage, self.catalog, config)
         facets: list[Facet] = [
-            Saves(config, shapes),
+            Saves(config, shapes, rules),
             checkpoints,
             Labels(config, checkpoints),
             Branches(config),
@@ -153,6 +156,7 @@ class Database:
             self.documents,
             Steps(config),
             Standings(config),
+            Schemas(config, self.catalog, rules),
         ]
         self._checks: Checks = {request: check for facet in facets for request, check in facet.checks.items()}
         self._writers: Writers = {request: writer for facet in facets for request, writer in facet.writers.items()}
@@ -167,6 +171,7 @@ class Database:
             documents=self.documents,
             catalog=self.catalog,
             eraser=self.eraser,
+            rules=rules,
             feed=feed,
         )
         self.on_logged: Callable[[Logged], None] | None = None  # With peers: told of every operation issued here.

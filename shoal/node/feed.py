@@ -30,6 +30,7 @@ LABELS: dict[Kind, ObjectKind] = {
     Kind.COUNTER: "counter",
     Kind.REGISTER: "register",
     Kind.ITEMS: "items",
+    Kind.SCHEMA: "schema",
 }
 
 _OVERHEAD_BYTES = 200  # Of a push as a Python object.

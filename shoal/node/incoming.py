@@ -32,6 +32,7 @@ from shoal.node.feed import LABELS, Feed, Staged
 from shoal.node.mutation import Change, Mutation
 from shoal.node.opening import Opening
 from shoal.node.partitions import Partition, Partitions
+from shoal.node.rules import Rules
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests
@@ -80,6 +81,7 @@ class Incoming:
         documents: Documents,
         catalog: Catalog,
         eraser: Eraser,
+        rules: Rules,
         feed: Feed,
     ) -> None:
         self._storage = storage
@@ -90,6 +92,7 @@ class Incoming:
         self._documents = documents
         self._catalog = catalog
         self._eraser = eraser
+        self._rules = rules
         self._feed = feed
 
     def apply(self, arrivals: Sequence[Arrival]) -> Received:
@@ -175,6 +178,8 @@ class Incoming:
         else:
             self._catalog.enter(own, target)
             self._receive(Place(own, generation.rows, target.snapshot_key), stamp, change.change, beside)
+            if target.kind is Kind.SCHEMA:
+                own.when_written(lambda: self._rules.forget(target.space))
         if self._feed.wanted(target.space):
             changes.append(_staged(target, stamp, change, beside))
 

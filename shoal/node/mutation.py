@@ -25,12 +25,13 @@ from shoal.crdt import (
     queue,
     reductions,
     register,
+    schema,
     standing,
 )
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 from shoal.node.attached import Attached
-from shoal.node.changes import checkpoints, deletions, documents, journals, queues, scalars, steps
+from shoal.node.changes import checkpoints, deletions, documents, journals, queues, scalars, schemas, steps
 from shoal.node.changes import items as item_changes
 from shoal.node.changes import labels as label_changes
 from shoal.node.changes.handling import Handlings
@@ -59,6 +60,7 @@ Change = (
     | ledger.Change
     | standing.Move
     | deletion.Delete
+    | schema.Put
 )
 
 _HANDLINGS: Handlings = {
@@ -69,6 +71,7 @@ _HANDLINGS: Handlings = {
     **documents.HANDLINGS,
     **scalars.HANDLINGS,
     **item_changes.HANDLINGS,
+    **schemas.HANDLINGS,
     **steps.HANDLINGS,
     **deletions.HANDLINGS,
 }

@@ -20,19 +20,22 @@ from shoal.errors import HeadMoved, InvalidInput, NotFound, TooLarge
 from shoal.names import check_name, check_names
 from shoal.node import shapes
 from shoal.node.attached import Attached
-from shoal.node.checks import check_annotations, check_size
+from shoal.node.checks import check_annotations, check_schema, check_size
 from shoal.node.decision import Decision, Made
 from shoal.node.facet import Checks, Readers, Site, Writers
 from shoal.node.naming import hexed, unhex
 from shoal.node.owner import check_owner
+from shoal.node.rules import Claim, Rules, State
+from shoal.node.schemas import stored_state
 from shoal.node.shapes import ShapeCache, Shapes, Spot
 from shoal.protocol.requests import NO_HEAD, Save, Saved
 
 
 class Saves:
-    def __init__(self, config: Config, cache: ShapeCache) -> None:
+    def __init__(self, config: Config, cache: ShapeCache, rules: Rules) -> None:
         self._config = config
         self._cache = cache
+        self._rules = rules
         self.checks: Checks = {Save: self._check}
         self.writers: Writers = {Save: self._save}
         self.readers: Readers = {}
@@ -49,6 +52,7 @@ class Saves:
         size = sum(map(len, request.channels.values())) + len(request.metadata)
         check_size(self._config, size + sum(map(len, request.appended.values())), "a checkpoint")
         check_annotations(self._config, request)
+        check_schema(request)
         if request.delta or request.appended or request.removed:
             _check_delta(request)
 
@@ -60,6 +64,7 @@ class Saves:
             InvalidInput: it appends to what is no list, or removes what is not there.
             TooLarge: too many channels, or with what is there already too many bytes.
             OwnerSuperseded: another has claimed the thread.
+            SchemaViolation: the state that it makes breaks a schema of the space.
         """
         rows, stamp = site.rows, site.stamp
         check_owner(rows, request)
@@ -90,6 +95,7 @@ class Saves:
         over = [head.token for head in before_heads if head.token != head.id and head.id in record.parents]
         change = lineage.Save(id, sha256(packed_record).digest(), over)
         heads = lineage.apply(rows, stamp, change, record=packed_record, chunks=drafted.chunks, decoded=record)
+        self._enforce(rows, request, lineage.Checkpoint(id, stamp.dot, stamp.hlc, stamp.wall_ms, record))
         saved = Spot(request.space, request.thread, id)
         site.transaction.when_written(lambda: self._cache.put(saved, drafted.shapes, replacing=before))
         reply = Saved(
@@ -101,6 +107,13 @@ class Saves:
         )
         made = Made(change, Attached(packed_record, drafted.chunks), id.hex())
         return Decision(reply, (made, *_released(site, request.label, had_label, id)))
+
+    def _enforce(self, rows: Rows, request: Save, made: lineage.Checkpoint) -> None:
+        def state() -> State:
+            stored = stored_state(rows, made)
+            return State(stored.hashes, lambda name: request.channels.get(name) or stored.packed(name))
+
+        self._rules.enforce(Claim(request.space, request.thread, request.schema, request.schema_version), state)
 
     def _check_whole(self, state: Shapes) -> None:
         if len(state) > self._config.channels_max:

@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
-from shoal.errors import Conflict, InvalidInput, NoQuorum, OutcomeUnknown, ShuttingDown
+from shoal.errors import Conflict, InvalidInput, NoQuorum, OutcomeUnknown, SchemaViolation, ShuttingDown
 from shoal.names import check_key, check_name
 from shoal.node.database import Database
 from shoal.node.environment import Environment
@@ -110,6 +110,9 @@ class Service:
             shown = self._database.vector_of(partition)
             await self._database.durable_of(partition)
             bookmark.note(partition, shown)
+            raise
+        except SchemaViolation:
+            await self._database.all_durable()  # The schema may be of another partition.
             raise
         self._database.do_chores()
         if durability == "memory":

@@ -35,6 +35,7 @@ class Kind(IntEnum):
     COUNTER = 3
     REGISTER = 4
     ITEMS = 5
+    SCHEMA = 6
 
     @property
     def label(self) -> str:

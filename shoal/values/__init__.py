@@ -16,12 +16,14 @@ Laws:
 Native: None, bool, int of 64 bits, float, str, bytes, list, dict (any hashable
 key). Extensions: longer ints, complex, tuple, set, frozenset, datetime, date,
 time, timedelta, Decimal, UUID, NumPy arrays and scalars, and every class that
-was registered. `to_json` and `from_json` are the same, for people.
+was registered. `to_json` and `from_json` are the same, for people; `project` is
+what a schema sees of packed bytes.
 """
 
 from shoal.values.codec import VALUE_BYTES_MAX, check, decode, encode
 from shoal.values.forms import NESTED_MAX
+from shoal.values.projection import project
 from shoal.values.registry import register
 from shoal.values.tagged import from_json, to_json
 
-__all__ = ["NESTED_MAX", "VALUE_BYTES_MAX", "check", "decode", "encode", "from_json", "register", "to_json"]
+__all__ = ["NESTED_MAX", "VALUE_BYTES_MAX", "check", "decode", "encode", "from_json", "project", "register", "to_json"]

@@ -102,6 +102,15 @@ from shoal.protocol.requests.scalars import (
     Sibling,
     Siblings,
 )
+from shoal.protocol.requests.schemas import (
+    PutSchema,
+    ReadSchema,
+    ReadViolations,
+    SchemaVersion,
+    SchemaVersions,
+    Violation,
+    Violations,
+)
 from shoal.protocol.requests.status import Cluster, ClusterView, Member, NodeStatus, Status
 from shoal.protocol.requests.steps import (
     BeginStep,
@@ -152,8 +161,9 @@ SingleWrite = (
     | ResolveStep
     | MoveThread
     | DeleteThread
+    | PutSchema
 )
-WriteReply = BatchAnswer | ItemsRefreshed | ItemsSwept | DocumentJson | SnapshotKept | Step | Standing | Deleted
+WriteReply = BatchAnswer | ItemsRefreshed | ItemsSwept | DocumentJson | SnapshotKept | Step | Standing | Deleted | SchemaVersion
 AnyWrite = SingleWrite | Batch
 ObjectRead = (
     Load
@@ -178,6 +188,8 @@ ObjectRead = (
     | ReadStep
     | ListSteps
     | ReadStanding
+    | ReadSchema
+    | ReadViolations
 )
 AnyRead = ObjectRead | ListObjects | ListSpaces | Status | Cluster | CatchUp
 AnyRequest = AnyWrite | AnyRead
@@ -198,6 +210,8 @@ AnyReply = (
     | CounterValue
     | Siblings
     | Steps
+    | SchemaVersions
+    | Violations
     | CaughtUp
     | Names
     | ItemsFound
@@ -296,6 +310,7 @@ __all__ = [
     "Purged",
     "Push",
     "PutItem",
+    "PutSchema",
     "PutSnapshot",
     "QueueEntries",
     "QueueEntry",
@@ -311,9 +326,11 @@ __all__ = [
     "ReadQueue",
     "ReadQueueEntry",
     "ReadRegister",
+    "ReadSchema",
     "ReadSnapshot",
     "ReadStanding",
     "ReadStep",
+    "ReadViolations",
     "RefreshItems",
     "Reply",
     "Request",
@@ -321,6 +338,8 @@ __all__ = [
     "RootKind",
     "Save",
     "Saved",
+    "SchemaVersion",
+    "SchemaVersions",
     "SearchItems",
     "Sibling",
     "Siblings",
@@ -341,6 +360,8 @@ __all__ = [
     "Unlabelled",
     "Update",
     "Updated",
+    "Violation",
+    "Violations",
     "Watch",
     "Worklist",
     "Worklists",

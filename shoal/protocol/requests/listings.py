@@ -6,7 +6,7 @@ from typing import Literal
 
 from shoal.protocol.requests.base import Read, Reply
 
-ObjectKind = Literal["thread", "document", "counter", "register", "items"]
+ObjectKind = Literal["thread", "document", "counter", "register", "items", "schema"]
 
 
 class ListObjects(Read, array_like=True, frozen=True, tag="list-objects"):

@@ -1,0 +1,113 @@
+"""The replicated JSON Schemas of a space: `space.schemas`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from shoal.client.connection import Connection
+from shoal.client.moments import moment
+from shoal.errors import InvalidSchema
+from shoal.names import check_name
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+
+
+class SchemaVersion(Struct, frozen=True):
+    """What the nodes of a space enforce under one name and version."""
+
+    name: str
+    version: int
+    json: dict[str, Any] | bool
+    threads: str  # Which threads must keep it, if it is the newest: a name, a prefix and `*`, or nothing.
+    wall_ms: int
+    rivals: int  # Other contents that were put concurrently under this version, and do not count.
+
+    @property
+    def time(self) -> datetime:
+        return moment(self.wall_ms)
+
+
+class Schemas:
+    """JSON Schemas that every node enforces at each save, for every client.
+
+    A node decides by what has reached it: a save that another node takes before a new
+    schema has, stands, and `thread.violations()` lists it.
+    """
+
+    def __init__(self, connection: Connection, space: str) -> None:
+        self._connection = connection
+        self._space = space
+
+    async def put(
+        self,
+        name: str,
+        version: int,
+        schema: Mapping[str, Any] | bool,
+        *,
+        threads: str = "",
+        durability: Durability | None = None,
+    ) -> SchemaVersion:
+        """Put a version of the schema `name`; what a version says never changes.
+
+        Saves under this name keep the version that they name. `threads` ("planner-1",
+        "planner-*") must keep the newest version whatever they are saved under; a newer
+        version without `threads` lifts that.
+
+        Raises:
+            InvalidSchema: it is no JSON Schema, refers to what is outside it, or asks for too much work.
+            SchemaTaken: the version is there, with another content.
+        """
+        text = _encoded(schema)
+        reply = await self._connection.write(
+            requests.PutSchema(self._space, name, version, text, threads), key=None, durability=durability
+        )
+        assert isinstance(reply, requests.SchemaVersion)
+        return _version(name, reply)
+
+    async def versions(self, name: str, *, stale: bool = False) -> list[SchemaVersion]:
+        """All versions of a schema, oldest first. `stale`: see `Store`.
+
+        Raises:
+            NotFound: there is no such schema.
+        """
+        reply = await self._connection.read(requests.ReadSchema(self._space, check_name("schema", name)), stale=stale)
+        assert isinstance(reply, requests.SchemaVersions)
+        return [_version(name, version) for version in reply.versions]
+
+    async def get(self, name: str, *, stale: bool = False) -> SchemaVersion:
+        """The newest version.
+
+        Raises:
+            NotFound: there is no such schema.
+        """
+        return (await self.versions(name, stale=stale))[-1]
+
+    async def list(self, prefix: str = "") -> AsyncIterator[str]:
+        """Names in byte order."""
+        after: str | None = None
+        while True:
+            page = await self._connection.read(requests.ListObjects(self._space, "schema", prefix, after))
+            assert isinstance(page, requests.Names)
+            for name in page.names:
+                yield name
+            if not page.more:
+                return
+            after = page.names[-1]
+
+
+def _encoded(schema: Mapping[str, Any] | bool) -> bytes:
+    try:
+        # Of one order: the same schema again is the same version.
+        return json.dumps(schema if isinstance(schema, bool) else dict(schema), sort_keys=True, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidSchema(f"a JSON Schema is made of what JSON has: {error}. Nothing was written.") from None
+
+
+def _version(name: str, found: requests.SchemaVersion) -> SchemaVersion:
+    return SchemaVersion(name, found.version, msgspec.json.decode(found.json), found.threads, found.wall_ms, found.rivals)

@@ -1,0 +1,101 @@
+"""A replicated JSON Schema: its versions, each of which is put once.
+
+Laws:
+- What a version says never changes: of two contents that were put concurrently under
+  one version the least dot's counts on every replica, and the others can be seen.
+- A content that is put again is the same one; its least dot is kept.
+
+Rows:
+    V version₄ digest₃₂    dot₂₄ nth₂ wall_ms₈ and the content
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.crdt.dot import DOT_BYTES, Dot
+from shoal.crdt.rows import Rows, Stamp
+from shoal.errors import StoreCorrupt
+
+VERSION = b"V"
+VERSION_MAX = 2**31 - 1
+_STAMP_BYTES = DOT_BYTES + 2 + 8
+
+
+class Put(msgspec.Struct, array_like=True, frozen=True, tag="put-schema"):
+    """The mutation. Its content is stored once, as a row; the log holds this."""
+
+    version: int
+    digest: bytes  # SHA-256 of the content.
+
+
+class Content(msgspec.Struct, array_like=True, frozen=True):
+    """What a version says."""
+
+    json: bytes  # A JSON Schema, as text.
+    threads: str = ""  # Which threads must keep it: a name, or a prefix and `*`; empty: those that are saved under it.
+
+
+class Version(NamedTuple):
+    version: int
+    digest: bytes
+    dot: Dot
+    wall_ms: int
+    content: Content
+    rivals: int  # Other contents that were put concurrently, and do not count.
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Content)
+
+
+def encode(content: Content) -> bytes:
+    return _encoder.encode(content)
+
+
+def decode(packed: bytes) -> Content:
+    """
+    Raises:
+        StoreCorrupt: these bytes are no content.
+    """
+    try:
+        return _decoder.decode(packed)
+    except ValueError as error:
+        raise StoreCorrupt(f"a schema cannot be decoded ({error}). Run `shoal verify`.") from None
+
+
+def apply(rows: Rows, stamp: Stamp, put: Put, content: bytes) -> None:
+    key = _key(put)
+    at = stamp.dot.pack() + stamp.nth.to_bytes(2, "big")
+    stored = rows.get(key)
+    if stored is None or at < stored[: len(at)]:
+        rows.put(key, at + stamp.wall_ms.to_bytes(8, "big") + content)
+
+
+def content_of(rows: Rows, put: Put) -> bytes | None:
+    """What travelled beside a change that was applied."""
+    stored = rows.get(_key(put))
+    return None if stored is None else stored[_STAMP_BYTES:]
+
+
+def versions(rows: Rows) -> list[Version]:
+    """Oldest first."""
+    found: dict[int, Version] = {}
+    least: dict[int, bytes] = {}
+    for row, stored in rows.scan(VERSION):
+        number, at = int.from_bytes(row[1:5], "big"), stored[: DOT_BYTES + 2]
+        before = found.get(number)
+        rivals = 0 if before is None else before.rivals + 1
+        if before is not None and least[number] < at:
+            found[number] = before._replace(rivals=rivals)
+            continue
+        wall_ms = int.from_bytes(stored[DOT_BYTES + 2 : _STAMP_BYTES], "big")
+        dot, content = Dot.unpack(stored[:DOT_BYTES]), decode(stored[_STAMP_BYTES:])
+        found[number], least[number] = Version(number, row[5:], dot, wall_ms, content, rivals), at
+    return [found[number] for number in sorted(found)]
+
+
+def _key(put: Put) -> bytes:
+    return VERSION + put.version.to_bytes(4, "big") + put.digest

@@ -1,0 +1,63 @@
+"""Replicated JSON Schemas, which nodes enforce for every client of a space."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from shoal.protocol.requests.base import Read, Reply, Write
+
+
+class PutSchema(Write, array_like=True, frozen=True, tag="put-schema"):
+    """Put a version of a schema; answered by `SchemaVersion`. The same content again changes nothing.
+
+    `threads` says which threads must keep its newest version, whoever saves them: a
+    name, a prefix and `*`, or nothing. Saves under its name keep the version they name.
+    """
+
+    space: str
+    schema: str
+    version: int
+    json: bytes
+    threads: str = ""
+
+
+class SchemaVersion(Reply, array_like=True, frozen=True, tag="schema-version"):
+    version: int
+    json: bytes
+    threads: str
+    wall_ms: int
+    rivals: int  # Other contents that were put concurrently under this version, and do not count.
+
+
+class ReadSchema(Read, array_like=True, frozen=True, tag="read-schema"):
+    """Answered by `SchemaVersions`.
+
+    Raises NotFound if there is no such schema.
+    """
+
+    space: str
+    schema: str
+
+
+class SchemaVersions(Reply, array_like=True, frozen=True, tag="schema-versions"):
+    versions: list[SchemaVersion]  # Oldest first.
+
+
+class ReadViolations(Read, array_like=True, frozen=True, tag="read-violations"):
+    """Which heads of a thread break a schema that the space has for it; answered by `Violations`."""
+
+    space: str
+    thread: str
+
+
+class Violation(Struct, array_like=True, frozen=True):
+    checkpoint: str
+    branch: str
+    schema: str
+    version: int
+    path: str  # A JSON pointer into the state.
+    why: str
+
+
+class Violations(Reply, array_like=True, frozen=True, tag="violations"):
+    violations: list[Violation]

@@ -1,0 +1,129 @@
+"""A JSON Schema that states must keep, compiled: what a node enforces, and a client may.
+
+Laws:
+- A rule is a function of its text: two nodes that hold one text decide alike. Nothing
+  outside the text is fetched, patterns run in linear time, and `breadth` bounds the work.
+- What cannot be checked is refused, never passed.
+- Flaws name places and what is expected there, and no values: those may be secret.
+
+The validator is jsonschema-rs (Rust): every draft up to 2020-12, and the regex crate's
+automata instead of a backtracking matcher. `format` says nothing, as the drafts have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn
+
+import jsonschema_rs
+import msgspec
+
+from shoal.errors import InvalidSchema, InvalidValue, ShoalError
+from shoal.schemas.breadth import check_breadth
+from shoal.schemas.pointers import pointer
+
+_PATTERN_BYTES_MAX = 1 << 20  # A compiled pattern's.
+
+# Keywords that say something of each channel by itself, or of their names alone.
+_APART = frozenset({"properties", "additionalProperties", "patternProperties"})
+_NAMES = frozenset({"type", "required", "minProperties", "maxProperties"})
+_SILENT = frozenset({"$schema", "$id", "$defs", "definitions", "$comment", "title", "description", "default", "examples"})
+
+
+class Flaw(NamedTuple):
+    path: str  # A JSON pointer into the state; empty for the state itself.
+    why: str
+
+
+class Rule:
+    """`parted`: each channel can be checked by itself, so that only those that changed need to be."""
+
+    def __init__(self, text: bytes) -> None:
+        """
+        Raises:
+            InvalidSchema: it is no JSON Schema, or asks for what a node does not do.
+        """
+        schema = _parsed(text)
+        check_breadth(schema)
+        self._whole = _compiled(schema)
+        self._names = self._channels = None
+        if isinstance(schema, dict) and schema.keys() <= _APART | _NAMES | _SILENT:
+            try:
+                self._names = _compiled(_shallow(schema))
+                self._channels = _compiled({key: part for key, part in schema.items() if key not in _NAMES})
+            except InvalidSchema:  # A reference into what was left out.
+                self._names = self._channels = None
+
+    @property
+    def parted(self) -> bool:
+        return self._channels is not None
+
+    def flaw(self, state: Mapping[str, Any]) -> Flaw | None:
+        """The first flaw of a projected state."""
+        return _flaw(self._whole, dict(state))
+
+    def flaw_of_names(self, names: Mapping[str, object]) -> Flaw | None:
+        assert self._names is not None
+        return _flaw(self._names, dict.fromkeys(names))
+
+    def flaw_of_channels(self, channels: Mapping[str, Any]) -> Flaw | None:
+        """The first flaw of some of a state's channels, if `parted`."""
+        assert self._channels is not None
+        return _flaw(self._channels, dict(channels))
+
+
+def _parsed(text: bytes) -> dict[str, Any] | bool:
+    try:
+        schema = msgspec.json.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidSchema(f"the schema is no JSON: {error}. Nothing was written.") from None
+    if not isinstance(schema, dict | bool):
+        raise InvalidSchema(f"a JSON Schema is an object or a boolean, not {type(schema).__name__}. Nothing was written.")
+    return schema
+
+
+def _shallow(schema: dict[str, Any]) -> dict[str, Any]:
+    made = dict(schema)
+    for key in ("properties", "patternProperties"):
+        if isinstance(made.get(key), dict):
+            made[key] = {name: part is not False for name, part in made[key].items()}
+    if isinstance(made.get("additionalProperties"), dict):
+        made["additionalProperties"] = True
+    return made
+
+
+def _refuse(uri: str) -> NoReturn:
+    raise InvalidSchema(f"{uri} is outside the schema")
+
+
+def _compiled(schema: dict[str, Any] | bool) -> jsonschema_rs.Validator:
+    options = jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES_MAX, dfa_size_limit=_PATTERN_BYTES_MAX)
+    try:
+        return jsonschema_rs.validator_for(
+            schema, mask="it", pattern_options=options, retriever=_refuse, validate_formats=False
+        )
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
+        place = pointer(getattr(error, "instance_path", ()))
+        raise InvalidSchema(
+            f"this is no JSON Schema that can be enforced{f', at {place}' if place else ''}: "
+            f"{str(error).splitlines()[0][:300]}. Nothing was written."
+        ) from None
+    except Exception as error:
+        raise InvalidSchema(f"this is no JSON Schema that can be enforced: {error}. Nothing was written.") from None
+
+
+def _flaw(validator: jsonschema_rs.Validator, tree: dict[str, Any]) -> Flaw | None:
+    try:
+        if validator.is_valid(tree):
+            return None
+        for error in validator.iter_errors(tree):
+            return Flaw(pointer(error.instance_path), error.message[:500])
+    except Exception as error:
+        return Flaw("", f"it cannot be checked ({error})")
+    return Flaw("", "it does not match")
+
+
+def reason_of(error: ShoalError) -> Flaw:
+    """The flaw of a state that cannot even be looked at."""
+    assert isinstance(error, InvalidValue)
+    return Flaw("", error.message.removesuffix(" Nothing was written.").rstrip("."))

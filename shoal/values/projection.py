@@ -1,0 +1,122 @@
+"""Packed values as plain JSON trees, for who must look at a state and may build nothing.
+
+Law: a projection is a function of the bytes. No class needs to be registered and
+none is built, so that a node and a client that check one state see the same tree.
+
+    None, bool, int, float, str, list    themselves
+    dict                                 an object; keys that are no text by their JSON text
+    bytes                                base64
+    tuple, set, frozenset                an array
+    datetime, date, time, Decimal, UUID  their text
+    timedelta, complex                   an array of their numbers
+    NumPy number                         the number; other scalars and arrays {"dtype", "shape"}
+    a registered class                   what it is stored as: the object of its fields, or an enum member's value
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+
+from shoal.errors import InvalidValue
+from shoal.values.codec import check
+from shoal.values.forms import BY_CLASS, FROZENSET_CODE, NESTED_MAX, OBJECT_CODE, SET_CODE
+
+DEPTH_MAX = 128
+"""Of a tree: what lies deeper cannot be checked, and is refused."""
+
+_TUPLE_CODE, _INT_CODE = BY_CLASS[tuple].code, BY_CLASS[int].code
+_ARRAY_CODE, _SCALAR_CODE = 13, 14
+_NUMBERS = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q"} | {
+    "f2": "e",
+    "f4": "f",
+    "f8": "d",
+}
+
+
+def project(packed: bytes) -> Any:
+    """
+    Raises:
+        InvalidValue: it is no value, nests deeper than `DEPTH_MAX`, or two keys of a dict have one text.
+    """
+    return _plain(_unpacked(packed, 0), DEPTH_MAX)
+
+
+def _unpacked(packed: bytes, level: int) -> Any:
+    if level > NESTED_MAX:
+        raise InvalidValue(f"more than {NESTED_MAX} tuples, sets or objects lie inside each other. Nothing was written.")
+    check(packed)  # A length that promises more than there is must not allocate for it.
+
+    def extension(code: int, inner: bytes) -> Any:
+        return _projected(code, _unpacked(inner, level + 1))
+
+    try:
+        return msgpack.unpackb(packed, ext_hook=extension, strict_map_key=False, timestamp=3)
+    except InvalidValue:
+        raise
+    except Exception as error:  # Among others, a dict whose key cannot be one.
+        raise InvalidValue(f"the bytes are no value: {error or type(error).__name__}. Nothing was written.") from None
+
+
+def _projected(code: int, plain: Any) -> Any:
+    match code, plain:
+        case (_, [_, form, *_]) if code == OBJECT_CODE:
+            return form
+        case (_, list()) if code in (_TUPLE_CODE, SET_CODE, FROZENSET_CODE):
+            return _Array(plain)
+        case (_, bytes()) if code == _INT_CODE:
+            return int.from_bytes(plain, "big", signed=True)
+        case (_, [str() as dtype, bytes() as data]) if code == _SCALAR_CODE:
+            return _number(dtype, data)
+        case (_, [str() as dtype, list() as shape, bytes()]) if code == _ARRAY_CODE:
+            return {"dtype": dtype, "shape": shape}
+    return plain
+
+
+class _Array(list[Any]):
+    """A tuple or a set, which may be a dict's key."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(json.dumps(self, default=repr))
+
+
+def _number(dtype: str, data: bytes) -> Any:
+    letter = _NUMBERS.get(dtype[1:])
+    if letter is None:
+        return {"dtype": dtype, "shape": []}
+    try:
+        return struct.unpack((">" if dtype[0] == ">" else "<") + letter, data)[0]
+    except struct.error:
+        raise InvalidValue(f"a NumPy scalar of type {dtype[:20]!r} came with {len(data)} bytes. Nothing was written.") from None
+
+
+def _plain(tree: Any, depth: int) -> Any:
+    if tree is None or type(tree) in _LEAVES:
+        return tree
+    if depth == 0:
+        raise InvalidValue(f"a state that is checked by a schema nests at most {DEPTH_MAX} deep. Nothing was written.")
+    if isinstance(tree, list):
+        return [_plain(item, depth - 1) for item in tree]
+    if isinstance(tree, dict):
+        return _object(tree, lambda item: _plain(item, depth - 1))
+    if isinstance(tree, bytes):
+        return base64.b64encode(tree).decode()
+    return tree.isoformat() if isinstance(tree, datetime) else str(tree)
+
+
+_LEAVES = frozenset({bool, int, float, str})
+
+
+def _object(tree: dict[Any, Any], plain: Callable[[Any], Any]) -> dict[str, Any]:
+    made = {key if type(key) is str else json.dumps(plain(key)): plain(item) for key, item in tree.items()}
+    if len(made) < len(tree):
+        raise InvalidValue(
+            "a dict has two keys of one text, as 1 and '1': no schema can tell them apart. Nothing was written. Rename one."
+        )
+    return made

@@ -1,0 +1,74 @@
+"""The work that a schema asks for is bounded before anything is checked by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shoal.errors import InvalidSchema
+from shoal.schemas.breadth import VISITS_MAX, check_breadth
+
+
+def _doubling(levels: int, keyword: str = "allOf") -> dict[str, Any]:
+    parts: dict[str, Any] = {
+        f"a{n}": {keyword: [{"$ref": f"#/$defs/a{n + 1}"}, {"$ref": f"#/$defs/a{n + 1}"}]} for n in range(levels)
+    }
+    return {"$defs": {**parts, f"a{levels}": {"type": "integer"}}, "$ref": "#/$defs/a0"}
+
+
+def _tree(alternatives: int) -> dict[str, Any]:
+    child = {"properties": {"child": {"$ref": "#/$defs/node"}}, "required": ["never"]}
+    return {"$defs": {"node": {"anyOf": [dict(child) for _ in range(alternatives)]}}, "$ref": "#/$defs/node"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        {},
+        {"type": "object", "properties": {"a": {"items": {"type": "string"}}}},
+        {"properties": {"child": {"$ref": "#"}}},
+        {"$defs": {"n": {"properties": {"left": {"$ref": "#/$defs/n"}, "right": {"$ref": "#/$defs/n"}}}}, "$ref": "#/$defs/n"},
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#"}}]},
+        _doubling(8),
+        _tree(1),
+        {"$defs": {"a b": {}, "a/b": {}}, "allOf": [{"$ref": "#/$defs/a%20b"}, {"$ref": "#/$defs/a~1b"}]},
+    ],
+)
+def test_what_people_write_is_within_the_bound(schema: Any) -> None:
+    check_breadth(schema)
+
+
+@pytest.mark.parametrize("schema", [_doubling(30), _doubling(14, "anyOf"), _tree(2)])
+def test_what_multiplies_is_refused(schema: Any) -> None:
+    with pytest.raises(InvalidSchema, match=f"more than {VISITS_MAX} looks"):
+        check_breadth(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"$ref": "#"}, "refers to itself"),
+        ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"not": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"}, "refers to itself"),
+        ({"$ref": "https://example.com/plan.json"}, "nothing outside the schema"),
+        ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "nothing outside the schema"),
+        ({"$ref": "other.json#/$defs/a"}, "nothing outside the schema"),
+        ({"$ref": "#/$defs/a"}, "not there"),
+        ({"title": "x", "$ref": "#/title"}, "no schema"),
+        ({"$defs": {"a": {"$id": "https://example.com/a"}}}, r"\$id"),
+    ],
+)
+def test_what_goes_nowhere_or_outside_is_refused(schema: Any, why: str) -> None:
+    with pytest.raises(InvalidSchema, match=why):
+        check_breadth(schema)
+
+
+def test_a_schema_that_nests_too_deep_or_has_too_many_parts_is_refused() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(200):
+        deep = {"not": deep}
+    with pytest.raises(InvalidSchema, match="deep"):
+        check_breadth(deep)
+    with pytest.raises(InvalidSchema, match="parts"):
+        check_breadth({"properties": {f"p{n}": {} for n in range(5000)}})
