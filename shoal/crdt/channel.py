@@ -17,14 +17,14 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import NamedTuple
 
 import msgspec
 
 from shoal.crdt import tree
-from shoal.crdt.chunking import cuts
+from shoal.crdt.chunking import CHUNK_BYTES_MIN, cuts
 from shoal.crdt.tree import Tops
 
 DEPTH_MAX = 32
@@ -72,6 +72,7 @@ class Pieces(NamedTuple):
 
 
 NO_PIECES = Pieces([], [])
+_NO_ROWS: Mapping[bytes, bytes] = {}
 
 
 class Shape(NamedTuple):
@@ -96,7 +97,7 @@ class Shape(NamedTuple):
 class Draft(NamedTuple):
     recipe: Recipe
     shape: Shape
-    rows: dict[bytes, bytes]  # New chunks, and nodes of the tree, by digest.
+    rows: Mapping[bytes, bytes]  # New chunks, and nodes of the tree, by digest.
 
 
 def header_bytes(packed: bytes) -> int:
@@ -116,6 +117,8 @@ def hash_of(header: bytes, tops: Tops, tail: bytes) -> bytes:
 def draft(packed: bytes, base: Shape | None = None, base_id: bytes = b"") -> Draft:
     """Describe a value, against the same channel of checkpoint `base_id` before it, if there is one."""
     start = header_bytes(packed)
+    if len(packed) - start < CHUNK_BYTES_MIN:
+        return _draft_small(packed, start, base, base_id)
     known = base.pieces if base is not None else None
     kept, at, settled = 0, start, start
     if known is not None and base is not None and base.outline is not None:
@@ -131,6 +134,23 @@ def draft(packed: bytes, base: Shape | None = None, base_id: bytes = b"") -> Dra
     whole = fresh if known is None or not kept else _joined(Pieces(known.chunks[:kept], known.digests[:kept]), fresh)
     value = _Value(len(packed), packed[:start], packed[at:], whole)
     return _settle(value, _step(whole, kept, base), base, base_id)
+
+
+def _draft_small(packed: bytes, start: int, base: Shape | None, base_id: bytes) -> Draft:
+    """The same of a value that is too small to have a chunk: most channels of most saves."""
+    header, tail = packed[:start], packed[start:]
+    hash = hash_of(header, (), tail)
+    old = base.outline if base is not None else None
+    if base is not None and base.hash == hash and base.header == header and (hash or (old is not None and old.tail == tail)):
+        return point(base._replace(outline=Outline((), tail), pieces=NO_PIECES), base_id)
+    recipe = Recipe(hash, len(packed), header, tail)
+    if base is not None and old is not None and not old.tops and base.depth < DEPTH_MAX:
+        written = len(old.tail)
+        if written > TINY_BYTES_MAX and tail.startswith(old.tail):
+            home = base.home or base_id
+            recipe = Recipe(hash, len(packed), header, tail[written:], base=home, keep=True, depth=base.depth + 1)
+    shape = Shape(hash, len(packed), header, b"", recipe.depth, Outline((), tail), NO_PIECES)
+    return Draft(recipe, shape, _NO_ROWS)
 
 
 def extend(elements: bytes, base: Shape, base_id: bytes) -> Draft | None:
@@ -161,10 +181,10 @@ def point(base: Shape, base_id: bytes) -> Draft:
     """Describe a value that is the base's."""
     if not base.hash:
         assert base.outline is not None  # A tiny value is in its recipe.
-        return Draft(Recipe(b"", base.size, base.header, base.outline.tail), base, {})
+        return Draft(Recipe(b"", base.size, base.header, base.outline.tail), base, _NO_ROWS)
     # It points at the checkpoint in which the value last changed, so the chain does not grow.
     shape = base if base.home else base._replace(home=base_id)
-    return Draft(Recipe(base.hash, base.size, base.header, base=shape.home, keep=True, depth=base.depth + 1), shape, {})
+    return Draft(Recipe(base.hash, base.size, base.header, base=shape.home, keep=True, depth=base.depth + 1), shape, _NO_ROWS)
 
 
 def sketch(recipe: Recipe) -> Shape:

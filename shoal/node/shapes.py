@@ -219,7 +219,7 @@ def _chunk(rows: Rows, found: lineage.Checkpoint, name: str, digest: bytes) -> b
     return piece
 
 
-def _missing(rows: Rows, chunks: dict[bytes, bytes]) -> dict[bytes, bytes]:
+def _missing(rows: Rows, chunks: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     return {digest: piece for digest, piece in chunks.items() if lineage.chunk(rows, digest) is None}
 
 
