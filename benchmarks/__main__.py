@@ -12,7 +12,7 @@ from time import perf_counter
 
 from rich.console import Console
 
-from benchmarks import blocking, cluster, crashes, embedded, machine, served
+from benchmarks import blocking, cluster, crashes, embedded, machine, served, threads
 from benchmarks.figures import Benchmark, Effort
 from benchmarks.report import markdown, show
 
@@ -22,11 +22,12 @@ ALL = [
     Benchmark("embedded", embedded.run),
     Benchmark("served", served.run),
     Benchmark("blocking", blocking.run),
+    Benchmark("threads", threads.run),
     Benchmark("crashes", crashes.run),
     Benchmark("cluster", cluster.run),
 ]
-FULL = Effort(repeats=5, seconds=2.0, crashes=50)
-QUICK = Effort(repeats=2, seconds=0.5, crashes=4)
+FULL = Effort(repeats=5, seconds=2.0, crashes=50, threads=100_000)
+QUICK = Effort(repeats=2, seconds=0.5, crashes=4, threads=2000)
 _WIDTH = 128  # Of a table that goes to a file.
 
 

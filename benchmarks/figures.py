@@ -58,6 +58,7 @@ class Effort:
     repeats: int
     seconds: float  # Of one measurement.
     crashes: int  # Of each kind.
+    threads: int  # In a store of many.
 
 
 class Benchmark(NamedTuple):
