@@ -61,6 +61,7 @@ class Config(Struct, frozen=True, kw_only=True):
     consumers_max: int = 256  # Of one thread's journal.
     reducers_max: int = 64  # That keep snapshots, of one thread's journal.
     snapshot_bytes_max: int = 4 * MiB  # What one of them made of the events.
+    loops_max: int = 1024  # Of one thread, that keep their place.
     queue_pending_max: int = 100_000  # Entries of an inbox or a worklist.
     worklists_max: int = 256  # Of one thread.
     inbox_taken_s: int = 7 * 24 * 3600  # How long a message is known once it is taken, and its key with it.

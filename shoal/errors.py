@@ -27,6 +27,7 @@ raised; `status` is its HTTP status.
     │   ├── ConsumerReset       a consumer's cursor was set anew since its reader began
     │   ├── OwnerSuperseded     another writer has claimed the thread since
     │   ├── Taken               a message was taken by somebody before
+    │   ├── UndoConflict        what is to be undone has been changed since
     │   ├── RootConflict        a document's root exists with another type
     │   ├── StepUnresolved      an effect may have happened: its intent is there, its result is not
     │   ├── StepFailed          a step failed as often as it may
@@ -185,6 +186,12 @@ class Taken(Conflict):
     """`detail["by"]` lists who took it."""
 
     code = "taken"
+
+
+class UndoConflict(Conflict):
+    """`detail["channel"]` and `detail["path"]` name the place."""
+
+    code = "undo-conflict"
 
 
 class RootConflict(Conflict):

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypedDict, Unpack, get_args
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,9 +26,11 @@ from msgspec.structs import replace
 from shoal import values
 from shoal.client.connection import Connection
 from shoal.client.inbox import Inbox, Message, take_request
+from shoal.client.iteration import Loop
 from shoal.client.journal import Journal
 from shoal.client.merging import Resolver, merged
 from shoal.client.moments import moment
+from shoal.client.mutations import ThreadMutations
 from shoal.client.standing import ThreadStanding
 from shoal.client.steps import Ledger, ThreadSteps
 from shoal.client.worklist import Worklist
@@ -40,6 +42,9 @@ from shoal.values.difference import Change, channel_differences
 
 OnConflict = Literal["refuse", "fork"]
 """What becomes of a save where its branch has moved on."""
+
+
+T = TypeVar("T")
 
 
 class SaveOptions(TypedDict, total=False):
@@ -121,7 +126,7 @@ class Difference(Struct, frozen=True):
     channels: dict[str, list[Change]]  # Those that differ.
 
 
-class Thread(ThreadSteps, ThreadStanding):
+class Thread(ThreadSteps, ThreadStanding, ThreadMutations):
     def __init__(self, connection: Connection, space: str, name: str) -> None:
         self._connection = connection
         self.space = check_name("space", space)
@@ -238,6 +243,18 @@ class Thread(ThreadSteps, ThreadStanding):
     def worklist(self, name: str) -> Worklist:
         """A keyed list of what is to be done, and what is done."""
         return Worklist(self._connection, self.space, self.name, name)
+
+    def iterate(
+        self, rows: Iterable[T] | AsyncIterable[T], *, key: str, every: int = 1000, restart: bool = False
+    ) -> AsyncGenerator[T, None]:
+        """`async for row in thread.iterate(rows, key="import")`: a loop that goes on where its last run came to.
+
+        Its place is kept under `key` after every so many rows, and at its end; a row counts
+        as finished once the next one is asked for. Who may leave the loop early closes it
+        (`contextlib.aclosing`), which keeps the place at once. `rows` must be the same in each
+        run; a sequence is not read again up to the place. `restart` begins again.
+        """
+        return Loop(self._connection, self.space, self.name, key).rows(rows, every=every, restart=restart)
 
     async def _sent(
         self, request: requests.Save, key: str | None, durability: Durability | None, take: Sequence[Message] = ()

@@ -28,11 +28,10 @@ from typing import NamedTuple
 import msgspec
 
 from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
-from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
+from shoal.crdt.rows import Rows, Stamp
 
 INBOX = ""  # No worklist's name is empty.
 ID_BYTES = 32
-SPOT_BYTES = POSITION_BYTES + 4
 _HLC_BYTES = 8
 _PENDING, _FINISHED, _ENTRY, _COUNTS = b"P", b"F", b"E", b"N"
 

@@ -60,6 +60,7 @@ from shoal.node.mutation import Mutation
 from shoal.node.opening import Opening
 from shoal.node.outgoing import Outgoing
 from shoal.node.partitions import Partition, Partitions
+from shoal.node.places import Places
 from shoal.node.queues import Queues
 from shoal.node.reductions import Reductions
 from shoal.node.rules import Rules
@@ -149,6 +150,7 @@ class Database:
             Consumers(config),
             Reductions(config),
             Queues(config),
+            Places(config),
             Counters(),
             Registers(config),
             self._items,

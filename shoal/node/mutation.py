@@ -22,6 +22,7 @@ from shoal.crdt import (
     lineage,
     notes,
     ownership,
+    places,
     queue,
     reductions,
     register,
@@ -47,6 +48,7 @@ Change = (
     | journal.Append
     | consumers.Ack
     | reductions.Reduce
+    | places.Reach
     | queue.Enqueue
     | queue.Dequeue
     | queue.Purge

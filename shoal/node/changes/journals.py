@@ -5,10 +5,10 @@ from __future__ import annotations
 from hashlib import sha256
 
 from shoal import values
-from shoal.crdt import consumers, journal, reductions
+from shoal.crdt import consumers, journal, places, reductions
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
-from shoal.names import check_name
+from shoal.names import check_key, check_name
 from shoal.node.attached import Attached
 from shoal.node.changes.handling import Handling, Handlings
 from shoal.storage.keys import Kind
@@ -60,8 +60,20 @@ def _receive_reduce(rows: Rows, stamp: Stamp, change: reductions.Reduce, _attach
     reductions.apply(rows, stamp, change)
 
 
+def _reach(rows: Rows, stamp: Stamp, change: places.Reach, _attached: Attached) -> None:
+    places.apply(rows, stamp, change)
+
+
+def _receive_reach(rows: Rows, stamp: Stamp, change: places.Reach, _attached: Attached) -> None:
+    check_key("loop key", change.key)
+    if not (0 <= change.generation <= places.NUMBER_MAX and 0 <= change.place <= places.NUMBER_MAX):
+        raise BadOperation("its place is none", reason="content")
+    places.apply(rows, stamp, change)
+
+
 HANDLINGS: Handlings = {
     journal.Append: Handling(Kind.THREAD, _apply, _receive, _event_of),
     consumers.Ack: Handling(Kind.THREAD, _ack, _receive_ack),
     reductions.Reduce: Handling(Kind.THREAD, _reduce, _receive_reduce),
+    places.Reach: Handling(Kind.THREAD, _reach, _receive_reach),
 }

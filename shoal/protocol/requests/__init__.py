@@ -52,10 +52,13 @@ from shoal.protocol.requests.journal import (
     ConsumerState,
     Event,
     Events,
+    Place,
     PutSnapshot,
+    ReachPlace,
     ReadConsumer,
     ReadConsumers,
     ReadJournal,
+    ReadPlace,
     ReadSnapshot,
     Snapshot,
     SnapshotKept,
@@ -190,6 +193,7 @@ ObjectRead = (
     | ReadStanding
     | ReadSchema
     | ReadViolations
+    | ReadPlace
 )
 AnyRead = ObjectRead | ListObjects | ListSpaces | Status | Cluster | CatchUp
 AnyRequest = AnyWrite | AnyRead
@@ -305,6 +309,7 @@ __all__ = [
     "ObjectKind",
     "ObjectRead",
     "Patch",
+    "Place",
     "ProgressStep",
     "Purge",
     "Purged",
@@ -315,6 +320,7 @@ __all__ = [
     "QueueEntries",
     "QueueEntry",
     "QueueItem",
+    "ReachPlace",
     "Read",
     "ReadConsumer",
     "ReadConsumers",
@@ -323,6 +329,7 @@ __all__ = [
     "ReadDocumentJson",
     "ReadJournal",
     "ReadLabels",
+    "ReadPlace",
     "ReadQueue",
     "ReadQueueEntry",
     "ReadRegister",

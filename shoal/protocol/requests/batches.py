@@ -5,7 +5,7 @@ from __future__ import annotations
 from shoal.protocol.requests.base import Reply, Write
 from shoal.protocol.requests.documents import Update, Updated
 from shoal.protocol.requests.items import DeleteItem, ItemDeleted, ItemPut, PutItem
-from shoal.protocol.requests.journal import Ack, Append, Appended, ConsumerState
+from shoal.protocol.requests.journal import Ack, Append, Appended, ConsumerState, Place, ReachPlace
 from shoal.protocol.requests.labels import Annotate, Annotated, Claim, Claimed, Unlabel, Unlabelled
 from shoal.protocol.requests.queues import Dequeue, Dequeued, Enqueue, Enqueued, Purge, Purged
 from shoal.protocol.requests.scalars import Add, Added, Assign, Assigned
@@ -27,6 +27,7 @@ BatchWrite = (
     | Enqueue
     | Dequeue
     | Purge
+    | ReachPlace
 )
 BatchAnswer = (
     Saved
@@ -44,6 +45,7 @@ BatchAnswer = (
     | Enqueued
     | Dequeued
     | Purged
+    | Place
 )
 
 

@@ -121,3 +121,25 @@ class Snapshot(Reply, array_like=True, frozen=True, tag="snapshot"):
     value: bytes | None  # None: there is none that holds.
     event: str  # The last event that is in it; empty without one.
     cursor: bytes  # To read on after it.
+
+
+class ReachPlace(Write, array_like=True, frozen=True, tag="reach-place"):
+    """A loop has come so far; answered by `Place`. With `restart` it begins again, from there."""
+
+    space: str
+    thread: str
+    key: str
+    place: int
+    restart: bool = False
+
+
+class ReadPlace(Read, array_like=True, frozen=True, tag="read-place"):
+    """How far a loop has come; answered by `Place`."""
+
+    space: str
+    thread: str
+    key: str
+
+
+class Place(Reply, array_like=True, frozen=True, tag="place"):
+    place: int  # 0: at the start.

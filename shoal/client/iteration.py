@@ -1,0 +1,71 @@
+"""A loop over many rows that keeps its place, so that a restart goes on where it was.
+
+Law: a row counts as finished once the next one is asked for, or the loop has ended.
+The place that is kept is never past an unfinished row: after a crash at most the
+rows since it was kept last come again, and none is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
+from itertools import islice
+from typing import TypeVar
+
+from shoal.client.connection import Connection
+from shoal.errors import InvalidInput
+from shoal.protocol import requests
+
+T = TypeVar("T")
+
+
+class Loop:
+    def __init__(self, connection: Connection, space: str, thread: str, key: str) -> None:
+        self._connection = connection
+        self._space, self._thread, self._key = space, thread, key
+
+    async def place(self) -> int:
+        """How many rows are finished."""
+        reply = await self._connection.read(requests.ReadPlace(self._space, self._thread, self._key))
+        assert isinstance(reply, requests.Place)
+        return reply.place
+
+    async def reach(self, place: int, *, restart: bool = False) -> None:
+        request = requests.ReachPlace(self._space, self._thread, self._key, place, restart)
+        await self._connection.write(request, key=None, durability=None)
+
+    async def rows(self, rows: Iterable[T] | AsyncIterable[T], *, every: int, restart: bool) -> AsyncGenerator[T, None]:
+        if every < 1:
+            raise InvalidInput(f"the place is kept every so many rows, from 1; got {every}. Nothing was written.")
+        if restart:
+            await self.reach(0, restart=True)
+        finished = kept = 0 if restart else await self.place()
+        try:
+            async with aclosing(_after(rows, finished)) as rest:
+                async for row in rest:
+                    yield row
+                    finished += 1
+                    if finished - kept >= every:
+                        await self.reach(finished)
+                        kept = finished
+        finally:
+            if finished > kept:
+                await self.reach(finished)
+
+
+async def _after(rows: Iterable[T] | AsyncIterable[T], count: int) -> AsyncGenerator[T, None]:
+    """All but the first `count`."""
+    if isinstance(rows, AsyncIterable):
+        left = count
+        source: AsyncIterator[T] = aiter(rows)
+        async for row in source:
+            if left:
+                left -= 1
+            else:
+                yield row
+    elif isinstance(rows, Sequence):
+        for index in range(count, len(rows)):
+            yield rows[index]
+    else:
+        for row in islice(rows, count, None):
+            yield row

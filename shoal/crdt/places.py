@@ -1,0 +1,49 @@
+"""How far loops have come: per key a number that only grows.
+
+Law: a place is the greatest of its generation, and of two generations the greater
+one's counts alone: who begins again begins a generation.
+
+Rows (within the thread's):
+    K 0x02 key         generation₈ place₈
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.crdt.rows import Rows, Stamp
+
+PLACE = b"K\x02"
+NUMBER_MAX = 2**63 - 1
+
+
+class Reach(msgspec.Struct, array_like=True, frozen=True, tag="reach"):
+    """The mutation."""
+
+    key: str
+    generation: int
+    place: int
+
+
+class Place(NamedTuple):
+    generation: int = 0
+    place: int = 0
+
+
+def apply(rows: Rows, _stamp: Stamp, change: Reach) -> None:
+    reached = Place(change.generation, change.place)
+    if reached > find(rows, change.key):
+        rows.put(PLACE + change.key.encode(), reached.generation.to_bytes(8, "big") + reached.place.to_bytes(8, "big"))
+
+
+def find(rows: Rows, key: str) -> Place:
+    """Where it is; at the start if there is none."""
+    stored = rows.get(PLACE + key.encode())
+    return Place() if stored is None else Place(int.from_bytes(stored[:8], "big"), int.from_bytes(stored[8:], "big"))
+
+
+def count(rows: Rows, limit: int) -> int:
+    """How many there are, up to `limit`."""
+    return sum(1 for _ in rows.scan(PLACE, limit=limit))
