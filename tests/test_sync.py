@@ -336,3 +336,16 @@ def test_a_bookmark_is_handed_over_as_text_and_reads_can_be_stale(tmp_path: Path
         assert other.space("s").thread("t").load(stale=True).state == {"n": 1}
         with pytest.raises(InvalidValue):
             other.observe("garbage")
+
+
+def test_items_are_plain_and_searches_lists(space: Any) -> None:
+    version = space.items.put(("memory", "u"), "k", {"n": 1})
+    space.items.put(("memory", "v"), "k", {"n": 2})
+    item = space.items.get(("memory", "u"), "k")
+    assert (item.value, item.version) == ({"n": 1}, version)
+    assert [found.key for found in space.items.search(("memory",), filter={"n": {"$gt": 1}})] == ["k"]
+    assert [found.value["n"] for found in space.items.scan()] == [1, 2]
+    assert space.items.namespaces() == [("memory", "u"), ("memory", "v")]
+    with space.batch() as batch:
+        batch.items.delete(("memory", "u"), "k")
+    assert space.items.get(("memory", "u"), "k") is None

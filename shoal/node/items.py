@@ -17,7 +17,7 @@ from shoal.config import Config
 from shoal.crdt import items
 from shoal.crdt.items import NEVER
 from shoal.crdt.rows import Rows
-from shoal.errors import InvalidInput, ItemChanged
+from shoal.errors import InvalidInput, ItemChanged, TooLarge
 from shoal.names import check_label, check_name
 from shoal.node.checks import check_size
 from shoal.node.decision import Decision, Made
@@ -84,13 +84,13 @@ class Items:
                 f"a time to live is 1 to {_TTL_MS_MAX} ms; got {request.ttl_ms}. Nothing was written. None is for ever."
             )
 
-    def _check_paths(self, request: RefreshItems | GetItems) -> None:
+    def _check_paths(self, request: RefreshItems) -> None:
         for rest, key in request.paths:
             self._check_namespace(request.items, rest)
             check_name("key", key)
         if len(request.paths) > self._config.page_items_max:
-            raise InvalidInput(
-                f"one request names at most {self._config.page_items_max} items; this one has {len(request.paths)}. "
+            raise TooLarge(
+                f"one request refreshes at most {self._config.page_items_max} items; this one names {len(request.paths)}. "
                 "Nothing was written. Ask in several requests."
             )
 
@@ -181,10 +181,11 @@ class Items:
     # ── reads ─────────────────────────────────────────────────────────────────
 
     def _get(self, view: View, request: GetItems) -> ItemsFound:
-        self._check_paths(request)
         found: list[requests.Item | None] = []
         size = 0
-        for rest, key in request.paths:
+        for rest, key in request.paths[: self._config.page_items_max]:
+            self._check_namespace(request.items, rest)
+            check_name("key", key)
             if size >= self._config.page_bytes_max:
                 break
             item = self._shown(items.find(view.rows, rest, key))

@@ -33,6 +33,8 @@ async def contents_of(store: Store, session: Session) -> Contents:
             found[f"counter {name}/{counter}"] = await space.counter(counter).value()
         async for register in space.registers():
             found[f"register {name}/{register}"] = _one(await space.register(register).siblings())
+        async for item in space.items.scan():
+            found[f"item {name}/{'.'.join(item.namespace)}/{item.key}"] = _one([item.value, *item.siblings])
         async for document in space.documents():
             shown = await session.call(requests.ReadDocumentJson(name, document))
             assert isinstance(shown, requests.DocumentJson)

@@ -39,6 +39,16 @@ async def test_an_item_is_read_as_it_was_put(bench: Bench) -> None:
     assert item.created == item.updated
 
 
+async def test_an_answer_of_many_items_may_be_a_part_of_them(open_bench: Opener) -> None:
+    bench = open_bench(page_items_max=2)
+    await bench.space.items.put(("memory",), "k", 1)
+    found = await bench.node.session().call(requests.GetItems("crew", "memory", [([], "absent"), ([], "k"), ([], "k")]))
+    assert isinstance(found, requests.ItemsFound)
+    assert [item and item.key for item in found.items] == [None, "k"]
+    many = await bench.space.items.get_many([(("memory",), "k")] * 5)
+    assert [item and item.value for item in many] == [1] * 5
+
+
 async def test_an_item_that_is_not_there_is_none(bench: Bench) -> None:
     assert await bench.space.items.get(USER, "likes") is None
     assert await bench.space.items.search(("memory",)) == []
@@ -478,7 +488,7 @@ async def test_a_filter_that_is_none_is_refused(bench: Bench, filter: Any) -> No
         requests.ListNamespaces("crew", "memory", depth_max=0),
         requests.ListNamespaces("crew", "memory", [("prefix", [""])]),
         requests.GetItems("crew", "memory", [(["a", ""], "k")]),
-        requests.GetItems("crew", "memory", [([], "k")] * (Config().page_items_max + 1)),
+        requests.RefreshItems("crew", "memory", [([], "k")] * (Config().page_items_max + 1)),
         requests.PutItem("crew", "memory", [], "k", b"\xc1"),
         requests.PutItem("crew", "memory", [], "k", b"\x01", 0),
         requests.PutItem("crew", "memory", [], "k", b"\x01", 1 << 60),

@@ -158,7 +158,7 @@ def test_an_agent_that_saves_its_position_after_keyed_writes_survives() -> None:
     assert "all ended like the run without a crash" in str(report)
 
 
-@pytest.mark.parametrize("kind", ["thread", "register", "document", "branch"])
+@pytest.mark.parametrize("kind", ["thread", "register", "document", "branch", "item"])
 def test_what_an_agent_leaves_otherwise_when_it_resumes_is_found(kind: str) -> None:
     async def agent(store: Store) -> None:
         space = store.space("s")
@@ -170,6 +170,8 @@ def test_what_an_agent_leaves_otherwise_when_it_resumes_is_found(kind: str) -> N
                 await space.thread("t").save({"step": 1}, branch=f"b{times}")
             case "register":
                 await space.register("r").set({"starts": times})
+            case "item":
+                await space.items.put(("m", "u"), "k", {"starts": times})
             case "document":
                 async with await space.document("d") as document:
                     document.map("m")["starts"] = times
@@ -182,6 +184,7 @@ def test_what_an_agent_leaves_otherwise_when_it_resumes_is_found(kind: str) -> N
         "thread": "thread s/t, branch main, starts is 2 instead of 1",
         "branch": "thread s/t, branch b2 is {'step': 1}; without a crash there is none",
         "register": "register s/r, starts is 2 instead of 1",
+        "item": "item s/m.u/k, starts is 2 instead of 1",
         "document": "document s/d, m, starts is 2 instead of 1",
     }
     assert expected[kind] in {problem.text for trial in report.bad for problem in trial.problems}

@@ -100,7 +100,7 @@ class Item(Struct, array_like=True, frozen=True):
 
 
 class ItemsFound(Reply, array_like=True, frozen=True, tag="items-found"):
-    items: list[Item | None]  # In the order of the paths; of fewer of them if it grew too large: ask for the rest.
+    items: list[Item | None]  # In the order of the paths; of fewer if these are more than a page: ask for the rest.
 
 
 class SearchItems(Read, array_like=True, frozen=True, tag="search-items"):
