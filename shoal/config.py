@@ -55,6 +55,7 @@ class Config(Struct, frozen=True, kw_only=True):
     schemas_max: int = 256  # Replicated schemas of one space.
     schema_versions_max: int = 256  # Of one of them.
     page_items_max: int = 1000  # In one answer of a listing, history or journal.
+    history_scan_max: int = 4096  # Checkpoints that are looked at for one page of a filtered history.
     page_bytes_max: int = 8 * MiB  # The same, by bytes: a page ends at the first item past it.
     journal_wait_s_max: float = 60.0  # How long a request may wait for an event.
     journal_scan_rows_max: int = 20_000  # Events looked at for one answer, so that a reader far behind holds up nobody.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from msgspec import Struct
 
-from shoal.api import batches, health, items, journals, objects, queues, spaces, steps, threads, watching
+from shoal.api import batches, differences, health, items, journals, objects, queues, spaces, steps, threads, watching
 from shoal.api.exchange import Exchange, NoQuery, ReadQuery, WriteQuery
 
 Handler = Callable[[Exchange], Awaitable[web.StreamResponse]]
@@ -187,6 +187,14 @@ ROUTES: tuple[Route, ...] = (
         "GET", f"{THREAD}/heads", threads.heads, "The heads of every branch, winner first", threads.HeadsView, query=ReadQuery
     ),
     Route("GET", f"{THREAD}/branches", threads.branches, "The branches", threads.BranchesView, query=ReadQuery),
+    Route(
+        "GET",
+        f"{THREAD}/diff",
+        differences.diff,
+        "What changed between two checkpoints, per channel and path",
+        differences.DiffView,
+        query=differences.DiffQuery,
+    ),
     Route(
         "POST",
         f"{THREAD}/branches",

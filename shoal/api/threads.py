@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 from urllib.parse import unquote
 
+import msgspec
 from aiohttp import web
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
+from shoal import values
 from shoal.api.exchange import Exchange, ReadQuery
 from shoal.api.saving import SaveFields, save_request
+from shoal.errors import InvalidInput
 from shoal.protocol.requests import (
     Branches,
     Checkpoint,
@@ -57,6 +61,8 @@ class CheckpointView(Struct, omit_defaults=True):
     schema: str
     schema_version: int
     metadata: Raw
+    author: str = ""
+    hashes: dict[str, str] = field(default_factory=dict)
     state: dict[str, Raw] | None = None  # Left out of a history.
 
 
@@ -64,16 +70,20 @@ class HistoryQuery(ReadQuery, forbid_unknown_fields=True):
     branch: str = "main"
     before: str | None = None
     limit: Limit = 100
+    filter: str = ""  # A JSON object: metadata keys and the values that they must have.
+    author: str | None = None
 
 
 class HistoryView(Struct):
     checkpoints: list[CheckpointView]
     more: bool
+    next: str  # With more: the `before` to go on with.
 
 
 class LoadQuery(ReadQuery, forbid_unknown_fields=True):
     branch: str = "main"
     channels: str | None = None  # Only these, with commas between them, each percent-encoded; all, if left out.
+    as_of: datetime | None = None  # With a time zone: where the branch was then.
 
 
 class HeadsView(Struct):
@@ -123,12 +133,26 @@ async def delete(exchange: Exchange) -> web.Response:
 
 async def history(exchange: Exchange) -> web.Response:
     query = exchange.query(HistoryQuery)
+    asked = History(exchange.name("space"), exchange.name("thread"), query.branch, query.before, query.limit)
     reply = await exchange.call(
-        History(exchange.name("space"), exchange.name("thread"), query.branch, query.before, query.limit),
-        stale=query.stale,
+        msgspec.structs.replace(asked, filter=_wanted(query.filter), author=query.author), stale=query.stale
     )
     assert isinstance(reply, Checkpoints)
-    return exchange.answer(HistoryView([_view(exchange, item, state=False) for item in reply.items], reply.more))
+    return exchange.answer(HistoryView([_view(exchange, item, state=False) for item in reply.items], reply.more, reply.next))
+
+
+def _wanted(text: str) -> dict[str, bytes]:
+    """
+    Raises:
+        InvalidInput: it is no JSON object.
+    """
+    if not text:
+        return {}
+    try:
+        fields = msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        raise InvalidInput('filter is a JSON object, as in ?filter={"source":"loop"}.', field="filter") from None
+    return {name: values.encode(values.from_json(value)) for name, value in fields.items()}
 
 
 async def load(exchange: Exchange) -> web.Response:
@@ -140,6 +164,7 @@ async def load(exchange: Exchange) -> web.Response:
             None if id == LATEST else id,
             query.branch,
             channels=_names(query.channels),
+            as_of_ms=_as_of_ms(query.as_of),
         ),
         stale=query.stale,
     )
@@ -152,6 +177,18 @@ def _names(listed: str | None) -> list[str] | None:
     return None if listed is None else [unquote(name) for name in listed.split(",") if name]
 
 
+def _as_of_ms(time: datetime | None) -> int | None:
+    """
+    Raises:
+        InvalidInput: it has no time zone.
+    """
+    if time is None:
+        return None
+    if time.tzinfo is None:
+        raise InvalidInput("as_of needs a time zone, as in 2026-01-01T12:00:00Z.", field="as_of")
+    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
 def _view(exchange: Exchange, checkpoint: Checkpoint, *, state: bool) -> CheckpointView:
     return CheckpointView(
         checkpoint.id,
@@ -162,6 +199,8 @@ def _view(exchange: Exchange, checkpoint: Checkpoint, *, state: bool) -> Checkpo
         checkpoint.schema,
         checkpoint.schema_version,
         exchange.shown(checkpoint.metadata),
+        checkpoint.author,
+        checkpoint.hashes,
         {name: exchange.shown(value) for name, value in checkpoint.channels.items()} if state else None,
     )
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+from json import loads
 from typing import Annotated, Any
 
 import typer
 
+from shoal import values
 from shoal.cli.execution import execute
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.client.checkpoint import Checkpoint
 from shoal.client.store import Space
-from shoal.client.thread import Checkpoint, Thread
-from shoal.errors import NotFound
+from shoal.client.thread import Thread
+from shoal.errors import InvalidInput, NotFound
 
 PANEL = "Look into a store"
 
@@ -52,6 +56,11 @@ def log(
     thread: ThreadName,
     branch: Branch = "main",
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most so many.")] = 20,
+    filter: Annotated[
+        list[str] | None,
+        typer.Option("--filter", metavar="KEY=VALUE", help="Only those with this metadata; repeatable."),
+    ] = None,
+    author: Annotated[str | None, typer.Option("--author", metavar="NAME", help="Only theirs.")] = None,
     journal: Annotated[bool, typer.Option("--journal", help="Show the journal's events, oldest first, instead.")] = False,
     data: Data = None,
     url: Url = None,
@@ -63,12 +72,32 @@ def log(
     Example: shoal log researcher-1 --data ./state --space crew -n 5
     """
     target = chosen(data, url, environment=os.environ)
-    execute(
-        _journal(target, space, thread, limit, json=json) if journal else _log(target, space, thread, branch, limit, json=json)
-    )
+    if journal:
+        execute(_journal(target, space, thread, limit, json=json))
+    else:
+        execute(_log(target, space, thread, branch, limit, _wanted(filter or []), author, json=json))
 
 
-async def _log(target: Target, space: str, name: str, branch: str, limit: int, *, json: bool) -> None:
+def _wanted(fields: list[str]) -> dict[str, Any]:
+    """
+    Raises:
+        InvalidInput: a field has no name.
+    """
+    wanted = {}
+    for field in fields:
+        name, found, text = field.partition("=")
+        if not found or not name:
+            raise InvalidInput(f"--filter is KEY=VALUE; got {field!r}.")
+        try:
+            wanted[name] = values.from_json(loads(text))
+        except ValueError:
+            wanted[name] = text
+    return wanted
+
+
+async def _log(
+    target: Target, space: str, name: str, branch: str, limit: int, wanted: dict[str, Any], author: str | None, *, json: bool
+) -> None:
     async with opened(target) as store:
         thread = store.space(space).thread(name)
         heads = await thread.heads()
@@ -76,7 +105,7 @@ async def _log(target: Target, space: str, name: str, branch: str, limit: int, *
             raise await _no_branch(store.space(space), name, branch, heads)
         if not json:
             _print_heads(heads)
-        async for checkpoint in thread.history(branch=branch, limit=limit):
+        async for checkpoint in thread.history(branch=branch, limit=limit, filter=wanted, author=author):
             marks = [head for head, ids in heads.items() if checkpoint.id in ids]
             emit(_described(checkpoint) | {"head_of": marks}) if json else _print_checkpoint(checkpoint, marks)
 
@@ -114,6 +143,7 @@ def _described(checkpoint: Checkpoint) -> dict[str, Any]:
         "time": checkpoint.time.isoformat(),
         "schema": checkpoint.schema,
         "schema_version": checkpoint.schema_version,
+        "author": checkpoint.author,
         "metadata": checkpoint.metadata,
     }
 
@@ -136,6 +166,9 @@ def show(
         str | None, typer.Argument(metavar="[ID]", help="A checkpoint; without it, the branch's head.")
     ] = None,
     branch: Branch = "main",
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", metavar="TIME", help="Where the branch was at a time: ISO 8601, with its zone.")
+    ] = None,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -145,11 +178,24 @@ def show(
 
     Example: shoal show researcher-1 --data ./state --space crew
     """
-    execute(_show(chosen(data, url, environment=os.environ), space, thread, checkpoint, branch, json=json))
+    execute(_show(chosen(data, url, environment=os.environ), space, thread, checkpoint, branch, _moment(as_of), json=json))
 
 
-async def _show(target: Target, space: str, name: str, checkpoint: str | None, branch: str, *, json: bool) -> None:
+def _moment(text: str | None) -> datetime | None:
+    """
+    Raises:
+        InvalidInput: it is no time.
+    """
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(f"--as-of is a time as in 2026-01-01T12:00:00+00:00; got {text!r}.") from None
+
+
+async def _show(
+    target: Target, space: str, name: str, checkpoint: str | None, branch: str, as_of: datetime | None, *, json: bool
+) -> None:
     async with opened(target) as store:
         thread: Thread = store.space(space).thread(name)
-        found = await thread.load(checkpoint, branch=branch)
+        found = await thread.load(checkpoint, branch=branch, as_of=as_of)
         emit(_described(found) | {"state": found.state}) if json else line(to_text(found.state, indent=2))

@@ -7,12 +7,13 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from shoal import values
+from shoal.client.checkpoint import encode_appended, encode_channels, encode_metadata
 from shoal.client.connection import Connection
 from shoal.client.consumers import Consumer
 from shoal.client.events import Event
 from shoal.client.inbox import Message, take_request
 from shoal.client.items import delete_request, put_request
-from shoal.client.thread import OnConflict, encode_appended, encode_channels, encode_metadata, forks
+from shoal.client.thread import OnConflict, forks
 from shoal.client.worklist import Item, done_request
 from shoal.crdt.queue import INBOX
 from shoal.errors import InvalidInput

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from typing import get_args
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, get_args
 
 from shoal.client.batch import Batch
 from shoal.client.connection import Connection
@@ -118,8 +118,20 @@ class Space:
     def __repr__(self) -> str:
         return f"Space({self.name!r})"
 
-    def thread(self, name: str) -> Thread:
-        return Thread(self._connection, self.name, name)
+    def thread(
+        self,
+        name: str,
+        *,
+        author: str = "",
+        configuration: Mapping[str, Any] | None = None,
+        dependencies: Mapping[str, str] | None = None,
+    ) -> Thread:
+        """A handle of its own, with a position of its own.
+
+        `author`: who saves with it; each checkpoint then tells what its author had read, too. Of a `configuration`
+        a hash is kept beside the checkpoints, of `dependencies` the versions by name.
+        """
+        return Thread(self._connection, self.name, name, author=author, configuration=configuration, dependencies=dependencies)
 
     def counter(self, name: str) -> Counter:
         return Counter(self._connection, self.name, name)

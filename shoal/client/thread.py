@@ -20,25 +20,32 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterab
 from datetime import datetime
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from shoal import values
+from shoal.client.authoring import Author
+from shoal.client.branching import ThreadBranches
+from shoal.client.checkpoint import (
+    Checkpoint,
+    encode_appended,
+    encode_channels,
+    encode_metadata,
+    saved_checkpoint,
+    shown_checkpoint,
+)
 from shoal.client.connection import Connection
 from shoal.client.inbox import Inbox, Message, take_request
 from shoal.client.iteration import Loop
 from shoal.client.journal import Journal
-from shoal.client.merging import Resolver, merged
-from shoal.client.moments import moment
+from shoal.client.moments import as_wall_ms
 from shoal.client.mutations import ThreadMutations
 from shoal.client.standing import ThreadStanding
 from shoal.client.steps import Ledger, ThreadSteps
 from shoal.client.worklist import Worklist
-from shoal.errors import HeadMoved, InvalidInput, InvalidValue, NotFound, OutcomeUnknown
-from shoal.names import check_name, check_names
+from shoal.errors import HeadMoved, InvalidInput, OutcomeUnknown
+from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
-from shoal.values.difference import Change, channel_differences
 
 OnConflict = Literal["refuse", "fork"]
 """What becomes of a save where its branch has moved on."""
@@ -61,79 +68,24 @@ class SaveOptions(TypedDict, total=False):
     durability: Durability | None
 
 
-class Checkpoint(Struct, frozen=True):
-    """An immutable snapshot of a thread's channels."""
-
-    id: str
-    parents: tuple[str, ...]
-    branch: str
-    heads: tuple[str, ...]  # Of the branch when this was answered, the winner first.
-    wall_ms: int
-    schema: str
-    schema_version: int
-    _metadata: bytes
-    _channels: Mapping[str, bytes] | None
-
-    def __repr__(self) -> str:
-        return f"Checkpoint({self.id!r}, branch={self.branch!r}, time={self.time.isoformat()!r})"
-
-    @property
-    def time(self) -> datetime:
-        """When it was saved, by the clock of the node that did."""
-        return moment(self.wall_ms)
-
-    @property
-    def forked(self) -> bool:
-        """Whether the branch had more than one head."""
-        return len(self.heads) > 1
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        return dict(values.decode(self._metadata))
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """Channel name → value, decoded anew at each access: change it as you like.
-
-        Raises:
-            InvalidInput: this came from a history without states, or was saved as a change.
-            InvalidValue: a value's type is not registered here.
-        """
-        if self._channels is None:
-            raise InvalidInput(f"checkpoint {self.id} came without its state; load({self.id!r}) has it.")
-        return {name: values.decode(packed) for name, packed in self._channels.items()}
-
-
-class Branch(Struct, frozen=True):
-    name: str
-    heads: tuple[str, ...]  # The winner first.
-
-    @property
-    def head(self) -> str:
-        """The winner: what a handle without a position builds on."""
-        return self.heads[0]
-
-    @property
-    def forked(self) -> bool:
-        return len(self.heads) > 1
-
-
-class Difference(Struct, frozen=True):
-    """What makes the checkpoint `after` of the checkpoint `before`."""
-
-    before: str
-    after: str
-    channels: dict[str, list[Change]]  # Those that differ.
-
-
-class Thread(ThreadSteps, ThreadStanding, ThreadMutations):
-    def __init__(self, connection: Connection, space: str, name: str) -> None:
+class Thread(ThreadBranches, ThreadSteps, ThreadStanding, ThreadMutations):
+    def __init__(
+        self,
+        connection: Connection,
+        space: str,
+        name: str,
+        *,
+        author: str = "",
+        configuration: Mapping[str, Any] | None = None,
+        dependencies: Mapping[str, str] | None = None,
+    ) -> None:
         self._connection = connection
         self.space = check_name("space", space)
         self.name = check_name("thread", name)
         self.journal = Journal(connection, space, name)
         self._ledger = Ledger(connection, space, name, self.ready)
         self.inbox = Inbox(connection, space, name)
+        self._author = Author(connection, author, configuration=configuration, dependencies=dependencies)
         self._positions: dict[str, str] = {}
         self._unsettled: dict[str, str] = {}  # Branch → the key of its last save, if its outcome is unknown.
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -229,16 +181,18 @@ class Thread(ThreadSteps, ThreadStanding, ThreadMutations):
         return await self.update(append={channel: elements}, **options)
 
     async def _save(
-        self, request: requests.Save, key: str | None, durability: Durability | None, take: Sequence[Message]
+        self, request: requests.Save, key: str | None, durability: Durability | None, take: Sequence[Message] = ()
     ) -> Checkpoint:
         branch = request.branch
         # One save of a handle at a time and per branch: the next builds on this one.
         async with self._turns[branch]:
             if request.expect_head is None and request.parent is None:
                 request = replace(request, parent=await self._parent(branch))
+            request = self._author.signed(request)
             saved = await self._sent(request, key, durability, take)
+            self._author.noted(request, saved)
             self._positions[branch] = saved.id
-        return _saved(saved, request)
+        return saved_checkpoint(saved, request)
 
     def worklist(self, name: str) -> Worklist:
         """A keyed list of what is to be done, and what is done."""
@@ -296,27 +250,32 @@ class Thread(ThreadSteps, ThreadStanding, ThreadMutations):
         branch: str | None = None,
         label: str | None = None,
         channels: Iterable[str] | None = None,
+        as_of: datetime | None = None,
         stale: bool = False,
     ) -> Checkpoint:
         """Load a checkpoint by id or label, or the winner of `branch` ("main"), and build on it from now on.
 
         With `channels` its state has, and the node reads, only those.
+        `as_of`: where the branch was at that time, by the clocks of the nodes that put it there.
 
         What is loaded by id or label is built on in `branch`, or else in that which it was saved on.
         `stale`: see `Store`.
 
         Raises:
             NotFound: there is none, or it has no such channel.
+            InvalidInput: `as_of` has no time zone.
             SessionBehind, BookmarkLost: the node lacks what this store has written or seen.
         """
         if isinstance(channels, str):
             raise InvalidInput(f"channels is a list of names; got the text {channels!r}.")
         named = None if channels is None else list(channels)
-        request = requests.Load(self.space, self.name, checkpoint, branch or "main", channels=named, label=label)
+        request = requests.Load(
+            self.space, self.name, checkpoint, branch or "main", channels=named, label=label, as_of_ms=as_wall_ms(as_of)
+        )
         found = await self._connection.read(request, stale=stale)
         assert isinstance(found, requests.Checkpoint)
         self._positions[branch or (found.branch if checkpoint is not None or label is not None else "main")] = found.id
-        return _checkpoint(found, channels=True)
+        return shown_checkpoint(found, channels=True)
 
     async def history(
         self,
@@ -324,20 +283,26 @@ class Thread(ThreadSteps, ThreadStanding, ThreadMutations):
         branch: str = "main",
         before: str | None = None,
         limit: int | None = None,
+        filter: Mapping[str, Any] | None = None,
+        author: str | None = None,
         states: bool = False,
         stale: bool = False,
     ) -> AsyncIterator[Checkpoint]:
-        """Checkpoints from the branch's winner (or strictly before `before`) back, newest first. `stale`: see `Store`."""
+        """Checkpoints from the branch's winner (or strictly before `before`) back, newest first.
+
+        `filter`: only those whose metadata has these keys with these values; `author`: only theirs. `stale`: see `Store`.
+        """
+        wanted = {name: values.encode(value, where=f"filter[{name!r}]") for name, value in (filter or {}).items()}
         while limit is None or limit > 0:
             asked = 100 if limit is None else min(limit, 100)
-            request = requests.History(self.space, self.name, branch, before, asked, states)
+            request = requests.History(self.space, self.name, branch, before, asked, states, wanted, author)
             page = await self._connection.read(request, stale=stale)
             assert isinstance(page, requests.Checkpoints)
             for found in page.items:
-                yield _checkpoint(found, channels=states)
-            if not page.more or not page.items:
+                yield shown_checkpoint(found, channels=states)
+            if not page.more:
                 return
-            before = page.items[-1].id
+            before = page.next or page.items[-1].id
             limit = None if limit is None else limit - len(page.items)
 
     async def labels(self, prefix: str = "", *, reverse: bool = False, stale: bool = False) -> AsyncIterator[tuple[str, str]]:
@@ -371,140 +336,6 @@ class Thread(ThreadSteps, ThreadStanding, ThreadMutations):
         self._positions.clear()
         return reply.existed
 
-    async def heads(self, *, stale: bool = False) -> dict[str, list[str]]:
-        """Branch name → ids of its heads, the winner first; more than one is a fork. `stale`: see `Store`."""
-        found = await self._connection.read(requests.Heads(self.space, self.name), stale=stale)
-        assert isinstance(found, requests.Branches)
-        return found.branches
-
-    async def branches(self, *, stale: bool = False) -> list[Branch]:
-        """By name. `stale`: see `Store`."""
-        return [Branch(name, tuple(ids)) for name, ids in sorted((await self.heads(stale=stale)).items())]
-
-    async def branch(
-        self, name: str, *, at: str | None = None, key: str | None = None, durability: Durability | None = None
-    ) -> Branch:
-        """Make a branch at a checkpoint of this thread: `at`, or what this handle last saw of "main".
-
-        Raises:
-            BranchTaken: there is one of this name, elsewhere.
-            NotFound: the thread has no such checkpoint.
-        """
-        return await self._move(requests.Move(self.space, self.name, name, at or await self._here(), True), key, durability)
-
-    async def rollback(
-        self,
-        to: str,
-        *,
-        branch: str = "main",
-        reason: str = "",
-        by: str = "",
-        key: str | None = None,
-        durability: Durability | None = None,
-    ) -> Branch:
-        """Put a branch on a checkpoint of this thread, and build on it from now on.
-
-        Nothing is deleted, and the journal records it. Other handles' saves are refused
-        until they load; one that was made meanwhile on a node that did not know stays as
-        a second head.
-
-        Raises:
-            NotFound: the thread has no such checkpoint, or no such branch.
-        """
-        return await self._move(requests.Move(self.space, self.name, branch, to, False, reason, by), key, durability)
-
-    async def diff(self, before: str, after: str | None = None, *, branch: str = "main", stale: bool = False) -> Difference:
-        """What changed from one checkpoint to another, per channel and path.
-
-        Both are ids, or names of branches; `after` is by default the winner of `branch`.
-        Only channels whose hashes differ are read.
-
-        Raises:
-            NotFound: there is no such checkpoint or branch.
-        """
-        first = await self._peek(before, stale=stale)
-        second = await self._peek(after or branch, stale=stale)
-        names = [name for name in {**first.hashes, **second.hashes} if first.hashes.get(name) != second.hashes.get(name)]
-        sides = [await self._channels_of(found, [n for n in names if n in found.hashes], stale) for found in (first, second)]
-        return Difference(first.id, second.id, channel_differences(*sides))
-
-    async def _peek(self, place: str, *, stale: bool = False) -> requests.Checkpoint:
-        """A checkpoint by its id or a branch's name, without its channels. The handle stays where it is."""
-        id, branch = (place, "main") if is_id(place) else (None, place)
-        found = await self._connection.read(requests.Load(self.space, self.name, id, branch, []), stale=stale)
-        assert isinstance(found, requests.Checkpoint)
-        return found
-
-    async def _channels_of(self, found: requests.Checkpoint, names: list[str], stale: bool = False) -> dict[str, Any]:
-        if not names:
-            return {}
-        whole = await self._connection.read(requests.Load(self.space, self.name, found.id, found.branch, names), stale=stale)
-        assert isinstance(whole, requests.Checkpoint)
-        return {name: values.decode(packed) for name, packed in whole.channels.items()}
-
-    async def merge(
-        self,
-        heads: Sequence[str] | None = None,
-        resolver: Resolver | None = None,
-        *,
-        branch: str = "main",
-        metadata: Mapping[str, Any] | None = None,
-        key: str | None = None,
-        durability: Durability | None = None,
-    ) -> Checkpoint:
-        """Join all heads of a branch, or these checkpoints, in one checkpoint on it, and build on that from now on.
-
-        Per channel: what one side left as their nearest common ancestor has it takes the
-        other's; lists that grew on both sides keep both; the rest is for
-        `resolver(channel, base, sides)`. With nothing to join it loads what is there.
-
-        Raises:
-            MergeConflict: sides do not fit together, and there is no resolver.
-            HeadMoved: the branch moved meanwhile; merge again.
-            NotFound: there is no such branch or checkpoint.
-        """
-        there = (await self.heads()).get(branch, [])
-        wanted = list(dict.fromkeys([*there[:1], *heads] if heads is not None else there))
-        if not wanted:
-            raise NotFound(f"thread {self.name!r} has no branch {branch!r} to merge. Nothing was written.")
-        if len(wanted) == 1:
-            return await self.load(wanted[0], branch=branch)
-        asked = await self._connection.read(requests.CommonAncestor(self.space, self.name, wanted))
-        assert isinstance(asked, requests.Ancestor)
-        base = {} if asked.id is None else await self._state_of(asked.id)
-        state = await merged(base, [await self._state_of(id) for id in asked.ordered], resolver)
-        parent = next((id for id in there if id in wanted), wanted[0])
-        async with self._turns[branch]:
-            request = requests.Save(
-                self.space,
-                self.name,
-                encode_channels(state),
-                encode_metadata(metadata),
-                branch,
-                parent,
-                merged=[id for id in asked.ordered if id != parent],
-            )
-            saved = await self._sent(request, key, durability)
-            self._positions[branch] = saved.id
-        return _saved(saved, request)
-
-    async def _state_of(self, id: str) -> dict[str, Any]:
-        found = await self._peek(id)
-        return await self._channels_of(found, list(found.hashes))
-
-    async def _here(self) -> str:
-        parent = await self._parent("main")
-        if parent == requests.NO_HEAD:
-            raise NotFound(f"thread {self.name!r} has no checkpoint to branch at. Nothing was written. Save one first.")
-        return parent
-
-    async def _move(self, request: requests.Move, key: str | None, durability: Durability | None) -> Branch:
-        async with self._turns[request.branch]:
-            moved = await self._connection.write(request, key=key, durability=durability)
-            assert isinstance(moved, requests.Moved)
-            self._positions[request.branch] = moved.to
-        return Branch(moved.branch, tuple(moved.heads))
-
 
 def forks(on_conflict: str) -> bool:
     """
@@ -514,59 +345,3 @@ def forks(on_conflict: str) -> bool:
     if on_conflict not in get_args(OnConflict):
         raise InvalidInput(f'on_conflict is "refuse" or "fork"; got {on_conflict!r}. Nothing was written.')
     return on_conflict == "fork"
-
-
-def encode_channels(state: Mapping[str, Any]) -> dict[str, bytes]:
-    if type(state) is not dict and not isinstance(state, Mapping):  # The abstract class is slow to ask.
-        raise InvalidValue(f"a state is a mapping of channel names to values, not {type(state).__name__}. Nothing was written.")
-    check_names("channel", state)
-    return {name: values.encode(value, where=f"state[{name!r}]") for name, value in state.items()}
-
-
-def encode_appended(append: Mapping[str, Iterable[Any]]) -> dict[str, bytes]:
-    """Channel → a packed list of the elements that are new at its end."""
-    check_names("channel", append)
-    for name, elements in append.items():
-        if isinstance(elements, str | bytes | Mapping):
-            raise InvalidInput(
-                f"append[{name!r}] is a list of elements, not {type(elements).__name__}. Nothing was written. "
-                "For one element use thread.append."
-            )
-    return {name: values.encode(list(elements), where=f"append[{name!r}]") for name, elements in append.items()}
-
-
-def encode_metadata(metadata: Mapping[str, Any] | None) -> bytes:
-    return b"\x80" if metadata is None else values.encode(dict(metadata), where="metadata")
-
-
-def is_id(place: str) -> bool:
-    """Whether it names a checkpoint, and not a branch."""
-    return len(place) == 64 and not place.strip("0123456789abcdef")
-
-
-def _saved(saved: requests.Saved, request: requests.Save) -> Checkpoint:
-    return Checkpoint(
-        saved.id,
-        tuple(saved.parents),
-        saved.branch,
-        tuple(saved.heads),
-        saved.wall_ms,
-        request.schema,
-        request.schema_version,
-        request.metadata,
-        None if request.delta else request.channels,
-    )
-
-
-def _checkpoint(found: requests.Checkpoint, *, channels: bool) -> Checkpoint:
-    return Checkpoint(
-        found.id,
-        tuple(found.parents),
-        found.branch,
-        tuple(found.heads),
-        found.wall_ms,
-        found.schema,
-        found.schema_version,
-        found.metadata,
-        found.channels if channels else None,
-    )

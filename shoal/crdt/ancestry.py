@@ -1,4 +1,4 @@
-"""What checkpoints descend from: along all parents, where `lineage.ancestry` follows the first.
+"""What checkpoints descend from, along all parents, where `lineage.ancestry` follows the first; and when.
 
 Law: nothing here is cut short silently. A walk that would look at more than it may
 raises; a history that was pruned ends where a checkpoint is not stored.
@@ -14,6 +14,7 @@ from shoal.crdt.rows import Rows
 from shoal.errors import NotFound, TooLarge
 
 VISITS_MAX = 20_000
+BRANCHES_WALKED_MAX = 64  # That began on each other.
 
 
 def in_order(rows: Rows, ids: Sequence[bytes]) -> list[bytes]:
@@ -57,6 +58,35 @@ def common_ancestor(rows: Rows, ids: Sequence[bytes], *, visits_max: int = VISIT
             if older is not None:
                 reach(parent, sides[id], older)
     raise TooLarge(f"these checkpoints have nothing in common within the last {visits_max}. Nothing was written.")
+
+
+def as_of(rows: Rows, branch: str, wall_ms: int) -> bytes | None:
+    """Where the branch was at a time, by the clocks of those who put it there; None if it was nowhere.
+
+    Before its own beginning a branch was where it began: on another one.
+    """
+    for _ in range(BRANCHES_WALKED_MAX):
+        prefix = lineage.WHEN + branch.encode() + b"\x00"
+        for row, id in rows.scan(prefix, after=prefix + (wall_ms + 1).to_bytes(8, "big"), reverse=True, limit=1):
+            return id or row[-lineage.ID_BYTES :]
+        origin = _origin(rows, prefix, branch)
+        if origin is None or origin.wall_ms <= wall_ms:
+            return None if origin is None else origin.id
+        if origin.record.branch == branch:
+            return None
+        branch = origin.record.branch
+    return None
+
+
+def _origin(rows: Rows, prefix: bytes, branch: str) -> lineage.Checkpoint | None:
+    """The checkpoint, saved on another branch, on which this one began."""
+    for row, id in rows.scan(prefix, limit=1):
+        first = lineage.checkpoint(rows, id or row[-lineage.ID_BYTES :])
+        if first is not None and not id:
+            parents = first.record.parents
+            first = lineage.checkpoint(rows, parents[0]) if parents else None
+        return None if first is None or first.record.branch == branch else first
+    return None
 
 
 def _there(rows: Rows, id: bytes) -> lineage.Checkpoint:

@@ -18,6 +18,7 @@ Rows:
     C id₃₂                dot₂₄ hlc₈ wall_ms₈ and the record
     B branch              the heads, greatest (HLC, id) first: hlc₈ id₃₂ each, a move's 0x80 ∣ hlc₈ id₃₂ token₃₂
     M token₃₂             dot₂₄ hlc₈ wall_ms₈ id₃₂ branch: a move
+    A branch 0 wall_ms₈ token₃₂   id₃₂: where the branch was put when; no bytes for a save, whose token it is
     D digest₃₂            a chunk, or a node of the tree over a value's chunks
 """
 
@@ -35,7 +36,7 @@ from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 
-CHECKPOINT, BRANCH, CHUNK, MOVE = b"C", b"B", b"D", b"M"
+CHECKPOINT, BRANCH, CHUNK, MOVE, WHEN = b"C", b"B", b"D", b"M", b"A"
 ID_BYTES = 32
 _STAMP_BYTES = DOT_BYTES + 16
 _MOVED = 1 << 63  # No HLC has this bit.
@@ -136,6 +137,7 @@ def apply(
     head = Head(stamp.hlc, save.id, save.id)
     if stored is None or stamp.dot < Dot.unpack(stored[:DOT_BYTES]):
         rows.put(key, _pack_stamp(stamp) + record)
+        _put_when(rows, decoded.branch, stamp, head, before=stored)
         if decoded.label:
             labels.name(rows, decoded.label, labels.Entry(stamp.hlc, save.id), first=stored is None)
         return _move_heads(rows, decoded.branch, head, over=[*decoded.parents, *save.over], first=stored is None)
@@ -149,6 +151,7 @@ def apply_move(rows: Rows, stamp: Stamp, move: Move) -> list[Head]:
     head = Head(stamp.hlc, move.to, move.token)
     if stored is None or stamp.dot < Dot.unpack(stored[:DOT_BYTES]):
         rows.put(key, _pack_stamp(stamp) + move.to + move.branch.encode())
+        _put_when(rows, move.branch, stamp, head, before=stored)
         return _move_heads(rows, move.branch, head, over=move.over, first=stored is None)
     return _supersede(rows, move.branch, move.over)
 
@@ -160,6 +163,17 @@ def token_of(branch: str, to: bytes, nonce: bytes) -> bytes:
 
 def _pack_stamp(stamp: Stamp) -> bytes:
     return stamp.dot.pack() + stamp.hlc.to_bytes(8, "big") + stamp.wall_ms.to_bytes(8, "big")
+
+
+def _put_when(rows: Rows, branch: str, stamp: Stamp, head: Head, *, before: bytes | None) -> None:
+    if before is not None:
+        rows.delete(when_row(branch, int.from_bytes(before[DOT_BYTES + 8 : _STAMP_BYTES], "big"), head.token))
+    rows.put(when_row(branch, stamp.wall_ms, head.token), b"" if head.token == head.id else head.id)
+
+
+def when_row(branch: str, wall_ms: int, token: bytes) -> bytes:
+    # No name of a branch has a 0 byte.
+    return WHEN + branch.encode() + b"\x00" + wall_ms.to_bytes(8, "big") + token
 
 
 def _move_heads(rows: Rows, branch: str, head: Head, *, over: Iterable[bytes], first: bool) -> list[Head]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from itertools import islice
+
+import msgspec
 
 from shoal.config import Config
-from shoal.crdt import labels, lineage
+from shoal.crdt import ancestry, labels, lineage
 from shoal.crdt.channel import Recipe
 from shoal.crdt.rows import Rows
-from shoal.errors import NotFound
+from shoal.errors import InvalidInput, NotFound
 from shoal.names import check_name
 from shoal.node.facet import Checks, Readers, View, Writers
 from shoal.node.naming import hexed, unhex
 from shoal.node.shapes import ShapeCache, Spot, completed, value_of
 from shoal.protocol import requests
 from shoal.protocol.requests import History, Load, ReadLabels
+
+_END_MS = 1 << 62
+_metadata = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 
 class Checkpoints:
@@ -29,10 +33,13 @@ class Checkpoints:
     def _load(self, view: View, request: Load) -> requests.Checkpoint:
         """
         Raises:
-            NotFound: no such checkpoint, label or channel, or the branch has none.
+            NotFound: no such checkpoint, label or channel, or the branch has none, or had none then.
+            InvalidInput: more than one of an id, a label and a time are given.
             StoreCorrupt: a chunk is missing or does not match its hash.
         """
         rows = view.rows
+        if request.as_of_ms is not None and (request.checkpoint is not None or request.label is not None):
+            raise InvalidInput("a checkpoint is loaded by its id, by its label or as of a time; give one of them.")
         if request.checkpoint is not None:
             return self._loaded(rows, request, found_checkpoint(rows, request.thread, unhex(request.checkpoint)))
         if request.label is not None:
@@ -43,7 +50,12 @@ class Checkpoints:
                 f"thread {request.thread!r} of space {request.space!r} has no checkpoint on branch {request.branch!r}. "
                 "Save one first, or list the branches with heads()."
             )
-        return self._loaded(rows, request, found_checkpoint(rows, request.thread, heads[0].id))
+        if request.as_of_ms is None:
+            return self._loaded(rows, request, found_checkpoint(rows, request.thread, heads[0].id))
+        then = ancestry.as_of(rows, request.branch, min(max(0, request.as_of_ms), _END_MS))
+        if then is None:
+            raise NotFound(f"branch {request.branch!r} of thread {request.thread!r} had no checkpoint then.")
+        return self._loaded(rows, request, found_checkpoint(rows, request.thread, then))
 
     def _loaded(self, rows: Rows, request: Load, found: lineage.Checkpoint) -> requests.Checkpoint:
         # In the order in which they were saved.
@@ -64,13 +76,15 @@ class Checkpoints:
         """
         limit = min(max(1, request.limit), self._config.page_items_max)
         items: list[requests.Checkpoint] = []
-        size = 0
-        for found in islice(_walk(view.rows, request), limit + 1):
-            if len(items) == limit or size > self._config.page_bytes_max:
-                return requests.Checkpoints(items, more=True)
-            items.append(self.shown(view.rows, request, found, found.record.channels if request.channels else ()))
-            size += sum(map(len, items[-1].channels.values())) + len(items[-1].metadata) + 200
-        return requests.Checkpoints(items, more=False)
+        size, last = 0, ""
+        for looked, found in enumerate(_walk(view.rows, request)):
+            if len(items) == limit or size > self._config.page_bytes_max or looked == self._config.history_scan_max:
+                return requests.Checkpoints(items, more=True, next=last)
+            last = found.id.hex()
+            if _matches(found.record, request):
+                items.append(self.shown(view.rows, request, found, found.record.channels if request.channels else ()))
+                size += sum(map(len, items[-1].channels.values())) + len(items[-1].metadata) + 200
+        return requests.Checkpoints(items, more=False, next=last)
 
     def shown(
         self, rows: Rows, request: Load | History | ReadLabels, found: lineage.Checkpoint, names: Collection[str]
@@ -111,6 +125,18 @@ class Checkpoints:
 def _shown_hash(recipe: Recipe) -> str:
     # A tiny value stands for itself.
     return (recipe.hash or recipe.header + recipe.tail).hex()
+
+
+def _matches(record: lineage.Record, request: History) -> bool:
+    if request.author is not None and record.author != request.author:
+        return False
+    if not request.filter:
+        return True
+    try:
+        metadata = _metadata.decode(record.metadata)
+    except ValueError:  # A key that is no text.
+        return False
+    return all(name in metadata and bytes(metadata[name]) == wanted for name, wanted in request.filter.items())
 
 
 def _walk(rows: Rows, request: History) -> Iterator[lineage.Checkpoint]:

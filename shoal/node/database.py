@@ -413,8 +413,15 @@ class Database:
 def _digest(request: requests.AnyWrite) -> bytes:
     """Of what a key stands for. Not of where a save's author stood: who repeats it may meanwhile have found the first one's."""
     if isinstance(request, requests.Save):
-        request = msgspec.structs.replace(request, parent=None, fork=False, setting=b"", seen=b"")
+        request = _placeless(request)
+    elif isinstance(request, requests.Batch):
+        writes = [_placeless(write) if isinstance(write, requests.Save) else write for write in request.writes]
+        request = requests.Batch(writes)
     return sha256(_encoder.encode(request)).digest()
+
+
+def _placeless(save: requests.Save) -> requests.Save:
+    return msgspec.structs.replace(save, parent=None, fork=False, setting=b"", seen=b"")
 
 
 def _staged(target: Target, stamp: Stamp, made: Made) -> Staged:

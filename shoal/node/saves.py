@@ -28,6 +28,7 @@ from shoal.node.owner import check_owner
 from shoal.node.rules import Claim, Rules, State
 from shoal.node.schemas import stored_state
 from shoal.node.shapes import ShapeCache, Shapes, Spot
+from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import NO_HEAD, Save, Saved
 
 
@@ -86,7 +87,7 @@ class Saves:
             author=request.author,
             label=request.label,
             setting=request.setting,
-            seen=request.seen,
+            seen=_elsewhere(request.seen, site.target.partition),
             readable_from=request.readable_from,
             secret=request.secret,
         )
@@ -104,6 +105,7 @@ class Saves:
             branch=request.branch,
             heads=hexed(heads),
             wall_ms=stamp.wall_ms,
+            partition=site.target.partition,
         )
         made = Made(change, Attached(packed_record, drafted.chunks), id.hex())
         return Decision(reply, (made, *_released(site, request.label, had_label, id)))
@@ -150,6 +152,17 @@ class Saves:
     def _check_there(self, rows: Rows, request: Save, id: bytes) -> None:
         if self._cache.get(Spot(request.space, request.thread, id)) is None and lineage.packed_record(rows, id) is None:
             raise NotFound(f"thread {request.thread!r} has no checkpoint {id.hex()} to save on. Nothing was written.")
+
+
+def _elsewhere(seen: bytes, partition: int) -> bytes:
+    """What was read of other partitions; of the thread's own the checkpoint's place tells it."""
+    if not seen:
+        return b""
+    elsewhere = Bookmark()
+    for number, vector in Bookmark.unpack(seen):
+        if number != partition:
+            elsewhere.note(number, vector)
+    return elsewhere.pack() if len(elsewhere) else b""
 
 
 def _moved(request: Save, heads: list[lineage.Head], wanted: str) -> HeadMoved:

@@ -64,6 +64,38 @@ async def test_branches(space: Space, rest: Rest) -> None:
     assert [event.event["kind"] async for event in thread.journal.read()] == ["rollback"]
 
 
+async def test_histories(space: Space, rest: Rest, cli: Cli) -> None:
+    thread = space.thread("t", author="planner")
+    first = await thread.save({"n": 0}, metadata={"source": "input"})
+    second = await thread.save({"n": 1, "list": [1]}, metadata={"source": "loop"})
+    for query, expected in (
+        ("filter=%7B%22source%22%3A%22loop%22%7D", [second.id]),
+        ("author=nobody", []),
+        ("limit=1", [second.id]),
+    ):
+        page = await rest("GET", f"/threads/t/checkpoints?{query}")
+        assert [found["id"] for found in page["checkpoints"]] == expected
+    then = first.time.isoformat().replace("+00:00", "Z")
+    assert (await rest("GET", f"/threads/t/checkpoints/latest?as_of={then}"))["id"] in (first.id, second.id)
+    changed = await rest("GET", f"/threads/t/diff?from={first.id}&to=main")
+    assert changed["channels"] == {
+        "n": [{"op": "replace", "path": "", "before": 0, "after": 1}],
+        "list": [{"op": "add", "path": "", "after": [1]}],
+    }
+    assert [found["id"] for found in await cli("log", "t", "--filter", "source=loop")] == [second.id]
+    assert (await cli("diff", "t", first.id))[0]["channels"] == changed["channels"]
+
+
+async def test_branches_in_the_shell(space: Space, cli: Cli) -> None:
+    thread = space.thread("t")
+    first, second = await thread.save({"n": 0}), await thread.save({"n": 1})
+    assert await cli("branch", "t", "side", "--at", first.id) == [{"branch": "side", "heads": [first.id]}]
+    assert await cli("rollback", "t", first.id, "--by", "me") == [{"branch": "main", "heads": [first.id]}]
+    assert await cli("branch", "t") == [{"branch": "main", "heads": [first.id]}, {"branch": "side", "heads": [first.id]}]
+    [shown] = await cli("show", "t", "--as-of", second.time.isoformat())
+    assert shown["id"] in (first.id, second.id)
+
+
 async def test_documents(space: Space, rest: Rest, cli: Cli) -> None:
     async with await space.document("plan") as mirror:
         mirror.map("tasks")["t1"] = {"done": False}

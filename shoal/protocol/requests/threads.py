@@ -62,6 +62,7 @@ class Saved(Reply, array_like=True, frozen=True, tag="saved"):
     branch: str
     heads: list[str]  # Of the branch, winner first; more than one is a fork.
     wall_ms: int
+    partition: int = -1  # Of the thread.
 
 
 class Move(Write, array_like=True, frozen=True, tag="move"):
@@ -95,6 +96,7 @@ class Load(Read, array_like=True, frozen=True, tag="load"):
     checkpoint: str | None = None
     branch: str = "main"
     channels: list[str] | None = None  # Only these; None: all.
+    as_of_ms: int | None = None  # Where the branch was then, by the clocks of those who put it there.
     label: str | None = None  # The checkpoint that has this label.
 
 
@@ -120,7 +122,9 @@ class Checkpoint(Reply, array_like=True, frozen=True, tag="checkpoint"):
 class History(Read, array_like=True, frozen=True, tag="history"):
     """Checkpoints from the branch's winner (or strictly before `before`) back; answered by `Checkpoints`.
 
-    They come without channels unless `channels` is set.
+    They come without channels unless `channels` is set. With a `filter` (metadata key →
+    packed value) or an `author` only those that match; a page then looks at so many
+    that it may be empty, and `next` says where to go on.
     """
 
     space: str
@@ -129,11 +133,14 @@ class History(Read, array_like=True, frozen=True, tag="history"):
     before: str | None = None
     limit: int = 100
     channels: bool = False
+    filter: dict[str, bytes] = field(default_factory=dict)
+    author: str | None = None
 
 
 class Checkpoints(Reply, array_like=True, frozen=True, tag="checkpoints"):
     items: list[Checkpoint]
-    more: bool  # True if older ones exist; ask again with before=items[-1].id.
+    more: bool  # True if older ones exist; ask again with before=next.
+    next: str = ""  # The last that was looked at.
 
 
 class Heads(Read, array_like=True, frozen=True, tag="heads"):

@@ -1,0 +1,130 @@
+"""`shoal branch`, `shoal rollback`, `shoal diff`: where a thread's branches are, and what lies between."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from shoal.cli.execution import execute
+from shoal.cli.output import emit, line, to_text
+from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.cli.threads import ThreadName
+from shoal.client.branching import Branch, Difference
+from shoal.values.difference import Change
+
+PANEL = "Look into a store"
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to `app`."""
+    app.command(rich_help_panel=PANEL)(diff)
+    app.command(rich_help_panel=PANEL)(branch)
+    app.command(rich_help_panel=PANEL)(rollback)
+
+
+def diff(
+    thread: ThreadName,
+    before: Annotated[str, typer.Argument(metavar="A", help="A checkpoint's id, or a branch.", show_default=False)],
+    after: Annotated[str, typer.Argument(metavar="[B]", help="Another; without it, the head of main.")] = "main",
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Show what changed from one checkpoint to another, per channel and path.
+
+    Example: shoal diff researcher-1 what-if main --data ./state --space crew
+    """
+    execute(_diff(chosen(data, url, environment=os.environ), space, thread, before, after, json=json))
+
+
+async def _diff(target: Target, space: str, name: str, before: str, after: str, *, json: bool) -> None:
+    async with opened(target) as store:
+        found = await store.space(space).thread(name).diff(before, after)
+    if json:
+        emit({"before": found.before, "after": found.after, "channels": _described(found)})
+        return
+    line(f"--- {found.before}")
+    line(f"+++ {found.after}")
+    for channel, changes in found.channels.items():
+        line(to_text(channel)[1:-1])
+        for change in changes:
+            _print(change)
+
+
+def _described(found: Difference) -> dict[str, list[dict[str, Any]]]:
+    return {channel: [_fields(change) for change in changes] for channel, changes in found.channels.items()}
+
+
+def _fields(change: Change) -> dict[str, Any]:
+    fields: dict[str, Any] = {"op": change.op, "path": change.path}
+    if change.op != "add":
+        fields["before"] = change.before
+    if change.op != "remove":
+        fields["after"] = change.after
+    return fields
+
+
+def _print(change: Change) -> None:
+    path = to_text(change.path)[1:-1]
+    if change.op != "add":
+        line(f"  - {path}  {to_text(change.before)}".replace("   ", "  "))
+    if change.op != "remove":
+        line(f"  + {path}  {to_text(change.after)}".replace("   ", "  "))
+
+
+def branch(
+    thread: ThreadName,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The new branch; without it, all are listed.")] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="ID", help="The checkpoint that it begins at; without it, the head of main.")
+    ] = None,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """List a thread's branches, or make one.
+
+    Example: shoal branch researcher-1 what-if --at ID --data ./state --space crew
+    """
+    execute(_branch(chosen(data, url, environment=os.environ), space, thread, name, at, json=json))
+
+
+async def _branch(target: Target, space: str, thread: str, name: str | None, at: str | None, *, json: bool) -> None:
+    async with opened(target) as store:
+        handle = store.space(space).thread(thread)
+        for found in [await handle.branch(name, at=at)] if name is not None else await handle.branches():
+            _show(found, json=json)
+
+
+def rollback(
+    thread: ThreadName,
+    to: Annotated[str, typer.Argument(metavar="ID", help="The checkpoint to put the branch on.", show_default=False)],
+    branch: Annotated[str, typer.Option("--branch", metavar="NAME", help="The branch to move.")] = "main",
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; the journal keeps it.")] = "",
+    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who; the journal keeps it.")] = "",
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Put a branch back on an earlier checkpoint, or on any other of its thread. Nothing is deleted.
+
+    Example: shoal rollback researcher-1 ID --reason "wrong turn" --by me --data ./state --space crew
+    """
+    execute(_rollback(chosen(data, url, environment=os.environ), space, thread, to, branch, reason, by, json=json))
+
+
+async def _rollback(target: Target, space: str, thread: str, to: str, branch: str, reason: str, by: str, *, json: bool) -> None:
+    async with opened(target) as store:
+        _show(await store.space(space).thread(thread).rollback(to, branch=branch, reason=reason, by=by), json=json)
+
+
+def _show(found: Branch, *, json: bool) -> None:
+    if json:
+        emit({"branch": found.name, "heads": list(found.heads)})
+    else:
+        line(f"{to_text(found.name)[1:-1]}  {'  '.join(found.heads)}")

@@ -1,0 +1,196 @@
+"""A thread's branches: where they are, what puts them elsewhere, what lies between, and how they are joined.
+
+Law: nothing here deletes. Who moves or joins a branch builds on where it is then; who
+compares or lists stays where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from shoal import values
+from shoal.client.authoring import Author
+from shoal.client.checkpoint import Checkpoint, encode_channels, encode_metadata, is_id
+from shoal.client.connection import Connection
+from shoal.client.merging import Resolver, merged
+from shoal.errors import NotFound
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+from shoal.values.difference import Change, channel_differences
+
+
+class Branch(Struct, frozen=True):
+    name: str
+    heads: tuple[str, ...]  # The winner first.
+
+    @property
+    def head(self) -> str:
+        """The winner: what a handle without a position builds on."""
+        return self.heads[0]
+
+    @property
+    def forked(self) -> bool:
+        return len(self.heads) > 1
+
+
+class Difference(Struct, frozen=True):
+    """What makes the checkpoint `after` of the checkpoint `before`."""
+
+    before: str
+    after: str
+    channels: dict[str, list[Change]]  # Those that differ.
+
+
+class ThreadBranches:
+    """What a `Thread` offers of its branches."""
+
+    space: str
+    name: str
+    _connection: Connection
+    _author: Author
+    _positions: dict[str, str]
+    _turns: defaultdict[str, asyncio.Lock]
+
+    if TYPE_CHECKING:
+
+        async def load(self, checkpoint: str | None = None, *, branch: str | None = None) -> Checkpoint: ...
+        async def _save(self, request: requests.Save, key: str | None, durability: Durability | None) -> Checkpoint: ...
+        async def _parent(self, branch: str) -> str: ...
+
+    async def heads(self, *, stale: bool = False) -> dict[str, list[str]]:
+        """Branch name → ids of its heads, the winner first; more than one is a fork. `stale`: see `Store`."""
+        found = await self._connection.read(requests.Heads(self.space, self.name), stale=stale)
+        assert isinstance(found, requests.Branches)
+        return found.branches
+
+    async def branches(self, *, stale: bool = False) -> list[Branch]:
+        """By name. `stale`: see `Store`."""
+        return [Branch(name, tuple(ids)) for name, ids in sorted((await self.heads(stale=stale)).items())]
+
+    async def branch(
+        self, name: str, *, at: str | None = None, key: str | None = None, durability: Durability | None = None
+    ) -> Branch:
+        """Make a branch at a checkpoint of this thread: `at`, or what this handle last saw of "main".
+
+        Raises:
+            BranchTaken: there is one of this name, elsewhere.
+            NotFound: the thread has no such checkpoint.
+        """
+        return await self._move(requests.Move(self.space, self.name, name, at or await self._here(), True), key, durability)
+
+    async def rollback(
+        self,
+        to: str,
+        *,
+        branch: str = "main",
+        reason: str = "",
+        by: str = "",
+        key: str | None = None,
+        durability: Durability | None = None,
+    ) -> Branch:
+        """Put a branch on a checkpoint of this thread, and build on it from now on.
+
+        Nothing is deleted, and the journal records it. Other handles' saves are refused
+        until they load; one that was made meanwhile on a node that did not know stays as
+        a second head.
+
+        Raises:
+            NotFound: the thread has no such checkpoint, or no such branch.
+        """
+        return await self._move(
+            requests.Move(self.space, self.name, branch, to, False, reason, by or self._author.name), key, durability
+        )
+
+    async def diff(self, before: str, after: str | None = None, *, branch: str = "main", stale: bool = False) -> Difference:
+        """What changed from one checkpoint to another, per channel and path.
+
+        Both are ids, or names of branches; `after` is by default the winner of `branch`.
+        Only channels whose hashes differ are read.
+
+        Raises:
+            NotFound: there is no such checkpoint or branch.
+        """
+        first = await self._peek(before, stale=stale)
+        second = await self._peek(after or branch, stale=stale)
+        names = [name for name in {**first.hashes, **second.hashes} if first.hashes.get(name) != second.hashes.get(name)]
+        sides = [await self._channels_of(found, [n for n in names if n in found.hashes], stale) for found in (first, second)]
+        return Difference(first.id, second.id, channel_differences(*sides))
+
+    async def _peek(self, place: str, *, stale: bool = False) -> requests.Checkpoint:
+        """A checkpoint by its id or a branch's name, without its channels. The handle stays where it is."""
+        id, branch = (place, "main") if is_id(place) else (None, place)
+        found = await self._connection.read(requests.Load(self.space, self.name, id, branch, []), stale=stale)
+        assert isinstance(found, requests.Checkpoint)
+        return found
+
+    async def _channels_of(self, found: requests.Checkpoint, names: list[str], stale: bool = False) -> dict[str, Any]:
+        if not names:
+            return {}
+        whole = await self._connection.read(requests.Load(self.space, self.name, found.id, found.branch, names), stale=stale)
+        assert isinstance(whole, requests.Checkpoint)
+        return {name: values.decode(packed) for name, packed in whole.channels.items()}
+
+    async def merge(
+        self,
+        heads: Sequence[str] | None = None,
+        resolver: Resolver | None = None,
+        *,
+        branch: str = "main",
+        metadata: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        durability: Durability | None = None,
+    ) -> Checkpoint:
+        """Join all heads of a branch, or these checkpoints, in one checkpoint on it, and build on that from now on.
+
+        Per channel: what one side left as their nearest common ancestor has it takes the
+        other's; lists that grew on both sides keep both; the rest is for
+        `resolver(channel, base, sides)`. With nothing to join it loads what is there.
+
+        Raises:
+            MergeConflict: sides do not fit together, and there is no resolver.
+            HeadMoved: the branch moved meanwhile; merge again.
+            NotFound: there is no such branch or checkpoint.
+        """
+        there = (await self.heads()).get(branch, [])
+        wanted = list(dict.fromkeys([*there[:1], *heads] if heads is not None else there))
+        if not wanted:
+            raise NotFound(f"thread {self.name!r} has no branch {branch!r} to merge. Nothing was written.")
+        if len(wanted) == 1:
+            return await self.load(wanted[0], branch=branch)
+        asked = await self._connection.read(requests.CommonAncestor(self.space, self.name, wanted))
+        assert isinstance(asked, requests.Ancestor)
+        base = {} if asked.id is None else await self._state_of(asked.id)
+        state = await merged(base, [await self._state_of(id) for id in asked.ordered], resolver)
+        parent = next((id for id in there if id in wanted), wanted[0])
+        request = requests.Save(
+            self.space,
+            self.name,
+            encode_channels(state),
+            encode_metadata(metadata),
+            branch,
+            parent,
+            merged=[id for id in asked.ordered if id != parent],
+        )
+        return await self._save(request, key, durability)
+
+    async def _state_of(self, id: str) -> dict[str, Any]:
+        found = await self._peek(id)
+        return await self._channels_of(found, list(found.hashes))
+
+    async def _here(self) -> str:
+        parent = await self._parent("main")
+        if parent == requests.NO_HEAD:
+            raise NotFound(f"thread {self.name!r} has no checkpoint to branch at. Nothing was written. Save one first.")
+        return parent
+
+    async def _move(self, request: requests.Move, key: str | None, durability: Durability | None) -> Branch:
+        async with self._turns[request.branch]:
+            moved = await self._connection.write(request, key=key, durability=durability)
+            assert isinstance(moved, requests.Moved)
+            self._positions[request.branch] = moved.to
+        return Branch(moved.branch, tuple(moved.heads))
