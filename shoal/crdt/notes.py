@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from shoal.crdt.dot import DOT_BYTES, Dot, VersionVector
+from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import InvalidValue, StoreCorrupt
 
@@ -44,9 +44,10 @@ class Annotate(msgspec.Struct, array_like=True, frozen=True, tag="annotate"):
 
 
 class Cut(msgspec.Struct, array_like=True, frozen=True, tag="cut"):
-    """The mutation: the label's notes that its operation's context covers are dropped."""
+    """The mutation: the label's notes that a vector covers are dropped."""
 
     label: str
+    known: bytes  # The packed vector.
 
 
 class _Written(NamedTuple):
@@ -79,11 +80,18 @@ def apply(rows: Rows, stamp: Stamp, annotate: Annotate, content: bytes) -> None:
     rows.put(_prefix(annotate.label) + stamp.pack_position(), len(key).to_bytes(2, "big") + key + content)
 
 
-def cut(rows: Rows, stamp: Stamp, change: Cut) -> None:
+def cut(rows: Rows, _stamp: Stamp, change: Cut) -> None:
     row = _prefix(change.label)
-    before = rows.get(row)
-    known = VersionVector() if before is None else VersionVector.unpack(before)
-    rows.put(row, known.join(stamp.context).pack())
+    before = VersionVector.unpack(rows.get(row) or b"")
+    rows.put(row, before.join(VersionVector.unpack(change.known)).pack())
+
+
+def known(rows: Rows, label: str) -> VersionVector:
+    """A vector that covers the label's notes, and no more of each origin than it must."""
+    greatest: dict[Origin, int] = {}
+    for entry in _written(rows, label):
+        greatest[entry.dot.origin] = max(entry.dot.sequence, greatest.get(entry.dot.origin, 0))
+    return VersionVector(greatest)
 
 
 def content_of(rows: Rows, stamp: Stamp, annotate: Annotate) -> bytes:
@@ -121,13 +129,13 @@ def _counting(written: list[_Written]) -> Iterator[bytes]:
 def _written(rows: Rows, label: str) -> Iterator[_Written]:
     """What counts of what was written, in the order of positions."""
     prefix = _prefix(label)
-    known = VersionVector()
+    gone = VersionVector()
     for row, stored in rows.scan(prefix):
         if row == prefix:
-            known = VersionVector.unpack(stored)
+            gone = VersionVector.unpack(stored)
             continue
         dot = Dot.unpack(row[len(prefix) + 8 : len(prefix) + 8 + DOT_BYTES])
-        if not known.covers(dot):
+        if not gone.covers(dot):
             end = 2 + int.from_bytes(stored[:2], "big")
             yield _Written(dot, stored[2:end], stored[end:])
 

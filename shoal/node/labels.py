@@ -117,8 +117,8 @@ def _unlabel(site: Site, request: Unlabel) -> Decision:
             release = labels.Release(label, ids)
             labels.apply(site.rows, site.stamp, release)
             made.append(Made(release))
-        if notes.read(site.rows, label):
-            cut = notes.Cut(label)
+        if known := notes.known(site.rows, label):
+            cut = notes.Cut(label, known.pack())
             notes.cut(site.rows, site.stamp, cut)
             made.append(Made(cut))
     return Decision(Unlabelled(count), tuple(made))

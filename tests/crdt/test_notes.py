@@ -21,19 +21,20 @@ class Operation(NamedTuple):
     stamp: Stamp
     notes: list[Note]  # None: a cut of the label.
     key: str | None = None
+    cuts: VersionVector = VersionVector()
 
     def apply(self, rows: DictRows) -> None:
         if not self.notes:
-            notes.cut(rows, self.stamp, Cut("l"))
+            notes.cut(rows, self.stamp, Cut("l", self.cuts.pack()))
             return
         packed = notes.pack(self.notes)
         notes.apply(rows, self.stamp, Annotate("l", b"", self.key), packed)
 
 
-def operation(number: int, *written: Note, context: dict[Origin, int] | None = None, key: str | None = None) -> Operation:
+def operation(number: int, *written: Note, cuts: dict[Origin, int] | None = None, key: str | None = None) -> Operation:
     """The `number`-th on one of three nodes: its HLC grows with its number."""
-    stamp = Stamp(Dot(ORIGINS[number % 3], number // 3 + 1), 10 + number, 0, VersionVector(context or {}))
-    return Operation(stamp, list(written), key)
+    stamp = Stamp(Dot(ORIGINS[number % 3], number // 3 + 1), 10 + number, 0, VersionVector())
+    return Operation(stamp, list(written), key, VersionVector(cuts or {}))
 
 
 def shown(operations: list[Operation]) -> list[tuple[bytes, bytes]]:
@@ -44,13 +45,16 @@ def shown(operations: list[Operation]) -> list[tuple[bytes, bytes]]:
 
 
 written = st.builds(Note, st.sampled_from([b"a", b"b"]), st.binary(max_size=2), st.booleans())
-histories = st.lists(st.tuples(st.lists(written, max_size=3), st.sampled_from([None, "k"])), max_size=7)
+cuts = st.dictionaries(st.sampled_from(ORIGINS), st.integers(1, 3))
+histories = st.lists(st.tuples(st.lists(written, max_size=3), st.sampled_from([None, "k"]), cuts), max_size=7)
 
 
 @given(histories, st.data())
 @settings(max_examples=200)
-def test_replicas_agree_whatever_the_order(history: list[tuple[list[Note], str | None]], data: st.DataObject) -> None:
-    operations = [operation(number, *what, key=key) for number, (what, key) in enumerate(history)]
+def test_replicas_agree_whatever_the_order(
+    history: list[tuple[list[Note], str | None, dict[Origin, int]]], data: st.DataObject
+) -> None:
+    operations = [operation(number, *what, key=key, cuts=cut) for number, (what, key, cut) in enumerate(history)]
     rows, others = DictRows(), DictRows()
     for op in operations:
         op.apply(rows)
@@ -78,7 +82,7 @@ def test_what_one_request_wrote_on_two_nodes_counts_once() -> None:
 
 def test_a_cut_drops_what_it_knew_and_nothing_else() -> None:
     known, unknown = operation(0, Note(b"a", b"known")), operation(1, Note(b"a", b"unknown", True))
-    cut = operation(5, context={ORIGINS[0]: 1})
+    cut = operation(5, cuts={ORIGINS[0]: 1})
     for order in ([known, unknown, cut], [known, cut, unknown], [unknown, known, cut]):
         assert shown(order) == [(b"a", b"unknown")]
 
@@ -102,3 +106,14 @@ def test_the_content_of_a_change_is_found_again() -> None:
 def test_bytes_that_are_no_notes_are_refused() -> None:
     with pytest.raises(InvalidValue):
         notes.unpack(b"\xc1")
+
+
+def test_what_is_known_covers_the_notes_that_are_there() -> None:
+    rows = DictRows()
+    for number in range(5):
+        operation(number, Note(b"a", b"v")).apply(rows)
+    vector = notes.known(rows, "l")
+    assert vector == VersionVector({ORIGINS[0]: 2, ORIGINS[1]: 2, ORIGINS[2]: 1})
+    notes.cut(rows, operation(9).stamp, Cut("l", vector.pack()))
+    assert notes.read(rows, "l") == []
+    assert not notes.known(rows, "l")

@@ -28,10 +28,23 @@ async def write_everything(fleet: Fleet, name: str, count: int = 3) -> None:
         await space.thread("shared").journal.append({"by": name, "n": n}, key=f"{name}-{n}")
         await space.counter("tokens").add(n + 1)
         await space.register("goal").set(f"{name}-{n}")
+    await labelled(fleet, name)
     document = await space.document("plan")
     document.map("tasks")[name] = count
     document.text("notes").insert(0, f"{name} ")
     await document.close()
+
+
+async def labelled(fleet: Fleet, name: str) -> None:
+    """Checkpoints and notes under labels that the others use too; one is taken away again."""
+    store = fleet[name].store()
+    thread = store.space("crew").thread("labelled")
+    for label in ("release", name):
+        await thread.save({"by": name}, label=label, on_conflict="fork")
+        note = requests.Note(b"from", name.encode(), first=label == "release")
+        await store.connection.write(requests.Annotate("crew", "labelled", label, [note]), key=None, durability=None)
+    await thread.unlabel(name)
+    await store.connection.write(requests.Claim("crew", "labelled"), key=None, durability=None)
 
 
 async def test_what_each_node_writes_all_come_to_hold_byte_for_byte(fleet: Fleet) -> None:

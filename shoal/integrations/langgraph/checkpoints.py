@@ -69,6 +69,10 @@ class Bases:
     def forget(self, place: Place, id: str) -> None:
         self._known.pop((place, id), None)
 
+    def forget_thread(self, thread_id: str) -> None:
+        for known in [known for known in self._known if known[0].thread_id == thread_id]:
+            del self._known[known]
+
 
 class Checkpoints:
     def __init__(self, connection: Connection, space: str) -> None:

@@ -167,10 +167,10 @@ class ShoalSaver(BaseCheckpointSaver[str]):
     # ── whole threads ─────────────────────────────────────────────────────────
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await self._bridge.awaited(lambda: upkeep.delete_thread(self._checkpoints, self.serde, thread_id))
+        await self._bridge.awaited(lambda: upkeep.delete_thread(self._checkpoints, thread_id))
 
     def delete_thread(self, thread_id: str) -> None:
-        self._bridge.blocking(lambda: upkeep.delete_thread(self._checkpoints, self.serde, thread_id))
+        self._bridge.blocking(lambda: upkeep.delete_thread(self._checkpoints, thread_id))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """It looks at every checkpoint of the space: a run may have written to any thread."""

@@ -1,7 +1,8 @@
 """Copies, deletions, and the history of delta channels.
 
 Laws:
-- What is deleted loses its label and its notes, in batches that are each one operation.
+- A thread is deleted for good, everywhere. Checkpoints of it that are deleted lose their
+  labels and notes, in batches that are each one operation.
 - Pruning keeps, with the newest checkpoint of a namespace, what its delta channels are
   made from: their ancestors' writes, back to where each has a value.
 - A copy is made oldest first, so that each checkpoint builds on the copy of its parent.
@@ -27,19 +28,21 @@ _UNLABEL_MAX = 500  # In one operation.
 _DELTA_COUNTERS = "counters_since_delta_snapshot"  # Metadata's: it names the delta channels.
 
 
-async def delete(checkpoints: Checkpoints, thread_id: str, labels: Sequence[str], owner: str = "") -> None:
+async def delete(checkpoints: Checkpoints, thread_id: str, labels: Sequence[str]) -> None:
     for start in range(0, len(labels), _UNLABEL_MAX):
         some = list(labels[start : start + _UNLABEL_MAX])
         await checkpoints.connection.write(
-            requests.Unlabel(checkpoints.space, name_of(thread_id), some, owner), key=None, durability=None
+            requests.Unlabel(checkpoints.space, name_of(thread_id), some), key=None, durability=None
         )
         for label in some:
             if (parts := split_label(label)) is not None:
                 checkpoints.bases.forget(Place(thread_id, parts[0]), parts[1])
 
 
-async def delete_thread(checkpoints: Checkpoints, serde: SerializerProtocol, thread_id: str, owner: str = "") -> None:
-    await delete(checkpoints, thread_id, [item.label async for item in checkpoints.labelled(serde, thread_id)], owner)
+async def delete_thread(checkpoints: Checkpoints, thread_id: str) -> None:
+    request = requests.DeleteThread(checkpoints.space, name_of(thread_id))
+    await checkpoints.connection.write(request, key=None, durability=None)
+    checkpoints.bases.forget_thread(thread_id)
 
 
 async def delete_for_runs(checkpoints: Checkpoints, serde: SerializerProtocol, run_ids: Collection[str]) -> None:
@@ -64,7 +67,7 @@ async def prune(checkpoints: Checkpoints, serde: SerializerProtocol, thread_ids:
         raise InvalidInput(f"a pruning strategy is 'keep_latest' or 'delete', not {strategy!r}. Nothing was written.")
     for thread_id in thread_ids:
         if strategy == "delete":
-            await delete_thread(checkpoints, serde, thread_id)
+            await delete_thread(checkpoints, thread_id)
             continue
         found: dict[str, list[Labelled]] = {}
         async for item in checkpoints.labelled(serde, thread_id):

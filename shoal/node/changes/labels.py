@@ -33,9 +33,20 @@ def _notes_of(rows: Rows, stamp: Stamp, change: notes.Annotate) -> Attached:
     return Attached(content)
 
 
+def _receive_cut(rows: Rows, stamp: Stamp, change: notes.Cut, _attached: Attached) -> None:
+    try:
+        notes.cut(rows, stamp, change)
+    except ValueError:
+        raise BadOperation("what it cuts is named by no vector", reason="content") from None
+
+
+def _cut(rows: Rows, stamp: Stamp, change: notes.Cut, _attached: Attached) -> None:
+    notes.cut(rows, stamp, change)
+
+
 HANDLINGS: Handlings = {
     labels.Release: bare(Kind.THREAD, labels.apply),
     notes.Annotate: Handling(Kind.THREAD, _apply, _receive, _notes_of),
-    notes.Cut: bare(Kind.THREAD, notes.cut),
+    notes.Cut: Handling(Kind.THREAD, _cut, _receive_cut),
     ownership.Claim: bare(Kind.THREAD, ownership.apply),
 }

@@ -49,9 +49,9 @@ def build(saver: BaseCheckpointSaver[str] | None, entered: Callable[[str], None]
         entered("plan")
         return {"notes": [f"planned {state['topic']}"]}
 
-    def work(item: Work) -> State:
-        entered(f"work-{item['number']}")
-        return {"found": [f"fact {item['number']}"]}
+    def work(state: Work) -> State:
+        entered(f"work-{state['number']}")
+        return {"found": [f"fact {state['number']}"]}
 
     def gather(state: State) -> State:
         entered("gather")
@@ -63,7 +63,7 @@ def build(saver: BaseCheckpointSaver[str] | None, entered: Callable[[str], None]
         entered("reviewed")
         return {"answer": answer}
 
-    def write(_state: Inner) -> Inner:
+    def write(state: Inner) -> Inner:
         entered("write")
         return {"draft": "a draft", "notes": ["wrote"]}
 
@@ -81,7 +81,7 @@ def build(saver: BaseCheckpointSaver[str] | None, entered: Callable[[str], None]
 
     outer = StateGraph(State)
     outer.add_node("plan", plan)
-    outer.add_node("work", work)
+    outer.add_node("work", work, input_schema=Work)
     outer.add_node("gather", gather)
     outer.add_node("review", review)
     outer.add_node("main", inner.compile())

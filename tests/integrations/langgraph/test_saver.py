@@ -287,6 +287,17 @@ async def test_a_copy_stands_by_itself(saver: ShoalSaver) -> None:
     ) == memory.get_delta_channel_history(config=config(id="0009"), channels=["d"])
 
 
+async def test_a_thread_that_another_process_deleted_begins_anew(url: str) -> None:
+    async with ShoalSaver.connect(url, space="deleted") as ours, ShoalSaver.connect(url, space="deleted") as theirs:
+        await put(ours, 1, {"a": 1, "b": 1}, {"a": "1", "b": "1"})
+        await ours.aput_writes(config(id="0002"), [("early", 1)], "task")
+        await theirs.adelete_thread("t")
+        # A graph that was under way goes on: it gives whole states, of which all is saved again.
+        await put(ours, 2, {"a": 2, "b": 1}, {"a": "2", "b": "1"}, new={"a": "2"}, parent=1)
+        found = [found async for found in theirs.alist(config())]
+        assert [(each.checkpoint["channel_values"], each.pending_writes) for each in found] == [({"a": 2, "b": 1}, [])]
+
+
 # ── who may write ─────────────────────────────────────────────────────────────
 
 
