@@ -207,7 +207,7 @@ class RocksStorage:
 
     def _end_reclaiming(self) -> None:
         """Go back to compacting now and then once there is nothing left to compact."""
-        if self._reclaiming and self._db.property_value("rocksdb.num-files-at-level0") == "0":
+        if self._reclaiming and not self._closed and self._db.property_value("rocksdb.num-files-at-level0") == "0":
             self._reclaiming = False
             self._db.set_options({_COMPACTS_AT: str(_LEVEL_ZERO_FILES)})
 

@@ -156,3 +156,11 @@ def test_a_store_of_the_default_configuration_opens_and_reopens(tmp_path: Path) 
         storage.write({b"%d" % number: b""})
         storage.close()
         assert not list(tmp_path.rglob("*.new"))
+
+
+def test_a_store_that_compacts_can_be_closed(storage: RocksStorage) -> None:
+    fill(storage, 3)
+    storage.reclaim()
+    storage.close()
+    with pytest.raises(StorageError, match="closed"):
+        storage.get(b"k")
