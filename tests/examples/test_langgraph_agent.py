@@ -1,0 +1,31 @@
+"""The example, run as its first lines say; each run is a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cli.conftest import PATIENCE_S, clean_environment
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "langgraph_agent.py"
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *command], env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_answer_of_another_process_is_acted_on(tmp_path: Path) -> None:
+    state = str(tmp_path / "state")
+    assert run(str(EXAMPLE), state) == "waits: refund 120 €?\n"
+    assert run(str(EXAMPLE), state, "yes") == "done: looked up the order, refunded\n"
+    where = ("--data", state, "--space", "langgraph", "--json")
+    shown = json.loads(run("-m", "shoal.cli", "show", "order-17", *where))
+    assert shown["state"]["log"] == ["looked up the order", "refunded"]
+    log = [json.loads(row) for row in run("-m", "shoal.cli", "log", "order-17", *where).splitlines()]
+    assert [row["metadata"]["step"] for row in log] == [2, 1, 0, -1]
