@@ -20,7 +20,7 @@ class DiffQuery(ReadQuery, forbid_unknown_fields=True, kw_only=True):
     after: str = field(name="to", default="main")
 
 
-class ChangeView(Struct):
+class DifferenceView(Struct):
     op: Literal["add", "remove", "replace"]
     path: str  # RFC 6901, within the channel; empty: the channel itself.
     before: Raw | UnsetType = UNSET
@@ -30,7 +30,7 @@ class ChangeView(Struct):
 class DiffView(Struct):
     before: str
     after: str
-    channels: dict[str, list[ChangeView]]  # Those that differ.
+    channels: dict[str, list[DifferenceView]]  # Those that differ.
 
 
 async def diff(exchange: Exchange) -> web.Response:
@@ -58,8 +58,8 @@ async def _channels(exchange: Exchange, found: Checkpoint, differ: set[str], *, 
     return {name: values.decode(packed) for name, packed in whole.channels.items()}
 
 
-def _view(exchange: Exchange, change: Change) -> ChangeView:
-    return ChangeView(
+def _view(exchange: Exchange, change: Change) -> DifferenceView:
+    return DifferenceView(
         change.op,
         change.path,
         UNSET if change.op == "add" else exchange.shown(values.encode(change.before)),

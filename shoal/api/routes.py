@@ -154,7 +154,7 @@ ROUTES: tuple[Route, ...] = (
         THREAD,
         threads.delete,
         "Delete a thread everywhere (also if there is none)",
-        threads.DeletedView,
+        threads.ErasedView,
         query=WriteQuery,
     ),
     Route(
@@ -211,7 +211,7 @@ ROUTES: tuple[Route, ...] = (
         threads.rollback,
         "Put a branch on a checkpoint; nothing is deleted",
         threads.MovedView,
-        body=threads.MoveBody,
+        body=threads.RollbackBody,
         query=WriteQuery,
     ),
     Route(

@@ -48,7 +48,7 @@ class SavedView(Struct):
         return cls(reply.id, reply.parents, reply.branch, reply.heads, reply.wall_ms)
 
 
-class DeletedView(Struct):
+class ErasedView(Struct):
     existed: bool
 
 
@@ -105,7 +105,7 @@ class NewBranchBody(Struct, forbid_unknown_fields=True):
     at: str
 
 
-class MoveBody(Struct, forbid_unknown_fields=True):
+class RollbackBody(Struct, forbid_unknown_fields=True):
     to: str
     reason: str = ""
     by: str = ""
@@ -128,7 +128,7 @@ async def save(exchange: Exchange) -> web.Response:
 async def delete(exchange: Exchange) -> web.Response:
     reply = await exchange.call(DeleteThread(exchange.name("space"), exchange.name("thread")))
     assert isinstance(reply, Deleted)
-    return exchange.answer(DeletedView(reply.existed))
+    return exchange.answer(ErasedView(reply.existed))
 
 
 async def history(exchange: Exchange) -> web.Response:
@@ -221,7 +221,7 @@ async def new_branch(exchange: Exchange) -> web.Response:
 
 
 async def rollback(exchange: Exchange) -> web.Response:
-    body = await exchange.body(MoveBody)
+    body = await exchange.body(RollbackBody)
     space, thread, branch = exchange.name("space"), exchange.name("thread"), exchange.name("branch")
     return await _moved(exchange, Move(space, thread, branch, body.to, reason=body.reason, by=body.by), status=200)
 

@@ -27,7 +27,8 @@ from shoal.protocol import requests
 from shoal.values.difference import Change, applied, channel_differences, differences
 
 if TYPE_CHECKING:
-    from shoal.client.thread import Checkpoint, SaveOptions
+    from shoal.client.checkpoint import Checkpoint
+    from shoal.client.thread import SaveOptions
 
 UNDOES, REDOES = "shoal.undoes", "shoal.redoes"  # In a checkpoint's metadata: ids of checkpoints.
 _PAGE = 100

@@ -46,7 +46,7 @@ def operation(
     drafted = channel.draft(msgspec.msgpack.encode(value), None, b"")
     record = Record(parents or [], branch, "", 0, b"\x80", nonce, {"value": drafted.recipe})
     stamp = Stamp(Dot(ORIGINS[origin], number + 1), number if hlc is None else hlc, 0, VersionVector())
-    return Operation(stamp, record, drafted.rows, needs or set())
+    return Operation(stamp, record, dict(drafted.rows), needs or set())
 
 
 # Each element: which earlier saves it builds on (by number), the branch, and whether it repeats an earlier save elsewhere.
