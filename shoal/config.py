@@ -68,6 +68,7 @@ class Config(Struct, frozen=True, kw_only=True):
     inbox_taken_s: int = 7 * 24 * 3600  # How long a message is known once it is taken, and its key with it.
     document_bytes_max: int = 64 * MiB  # A document's whole state.
     siblings_max: int = 32  # Concurrent values of one register.
+    listing_scan_max: int = 1000  # Threads that one answer of a listing by status or metadata looks at.
     step_attempts_max: int = 100  # Of one step, in all; each leaves a trace of some hundred bytes.
     step_progress_bytes_max: int = 64 * KiB  # The same bound holds for an error.
     roots_max: int = 256  # Root types of one document.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from msgspec import Struct
 
-from shoal.api import batches, differences, health, items, journals, objects, queues, spaces, steps, threads, watching
+from shoal.api import batches, differences, health, items, journals, objects, queues, resume, spaces, steps, threads, watching
 from shoal.api.exchange import Exchange, NoQuery, ReadQuery, WriteQuery
 
 Handler = Callable[[Exchange], Awaitable[web.StreamResponse]]
@@ -89,6 +89,14 @@ _STEPS: tuple[Route, ...] = (
         steps.StepsView,
         query=steps.StepsQuery,
     ),
+    Route(
+        "GET",
+        f"{THREAD}/resume",
+        resume.resume,
+        "The newest state by quorum, the open steps, the journal since, and why",
+        resume.ResumeView,
+        query=resume.ResumeQuery,
+    ),
     Route("GET", f"{THREAD}/status", steps.status, "The thread's status", steps.StandingView, query=ReadQuery),
     Route(
         "PUT",
@@ -126,7 +134,14 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/metrics", health.metrics, "Counts for Prometheus", content_type="text/plain"),
     Route("GET", "/v1/cluster", health.cluster, "The nodes and their state", health.ClusterDocument),
     Route("GET", "/v1/spaces", spaces.list_spaces, "List spaces", spaces.SpacesView, query=spaces.SpacesQuery),
-    _listing("threads", spaces.list_objects("thread")),
+    Route(
+        "GET",
+        f"{SPACE}/threads",
+        resume.threads,
+        "List threads, by status and metadata",
+        resume.ThreadsView,
+        query=resume.ThreadsQuery,
+    ),
     _listing("documents", spaces.list_objects("document")),
     _listing("counters", spaces.list_objects("counter")),
     _listing("registers", spaces.list_objects("register")),

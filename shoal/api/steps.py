@@ -141,7 +141,7 @@ async def begin(exchange: Exchange) -> web.Response:
     if step.begun and step.rivals and not body.idempotent:
         withdrawal = EndStep(space, thread, key, step.attempt, "withdrawn")
         step = _answered(await exchange.session.call(withdrawal))
-    return exchange.answer(_view(exchange, step), status=201 if step.begun else 200)
+    return exchange.answer(step_view(exchange, step), status=201 if step.begun else 200)
 
 
 async def end(exchange: Exchange) -> web.Response:
@@ -158,7 +158,7 @@ async def end(exchange: Exchange) -> web.Response:
 
 
 async def _ended(exchange: Exchange, request: ProgressStep | EndStep) -> web.Response:
-    return exchange.answer(_view(exchange, await _asked(exchange, request)))
+    return exchange.answer(step_view(exchange, await _asked(exchange, request)))
 
 
 async def resolve(exchange: Exchange) -> web.Response:
@@ -167,13 +167,13 @@ async def resolve(exchange: Exchange) -> web.Response:
     request = ResolveStep(
         exchange.name("space"), exchange.name("thread"), exchange.name("step"), body.how, value, body.by, body.reason
     )
-    return exchange.answer(_view(exchange, await _asked(exchange, request)))
+    return exchange.answer(step_view(exchange, await _asked(exchange, request)))
 
 
 async def read(exchange: Exchange) -> web.Response:
     request = ReadStep(exchange.name("space"), exchange.name("thread"), exchange.name("step"))
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
-    return exchange.answer(_view(exchange, _answered(reply)))
+    return exchange.answer(step_view(exchange, _answered(reply)))
 
 
 async def listing(exchange: Exchange) -> web.Response:
@@ -181,7 +181,7 @@ async def listing(exchange: Exchange) -> web.Response:
     request = ListSteps(exchange.name("space"), exchange.name("thread"), query.open, query.after, query.limit)
     reply = await exchange.call(request, stale=query.stale)
     assert isinstance(reply, Steps)
-    return exchange.answer(StepsView([_view(exchange, step) for step in reply.items], reply.more))
+    return exchange.answer(StepsView([step_view(exchange, step) for step in reply.items], reply.more))
 
 
 async def pause(exchange: Exchange) -> web.Response:
@@ -225,7 +225,7 @@ def _answered(reply: object) -> Step:
     return reply
 
 
-def _view(exchange: Exchange, step: Step) -> StepView:
+def step_view(exchange: Exchange, step: Step) -> StepView:
     return StepView(
         step.key,
         step.name,

@@ -12,7 +12,7 @@ from shoal import values
 from shoal.cli.execution import execute
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
-from shoal.cli.threads import PANEL, ThreadName
+from shoal.cli.threads import PANEL, Branch, ThreadName
 from shoal.client.standing import Standing
 from shoal.client.steps import StepRecord
 from shoal.client.thread import Thread
@@ -25,6 +25,7 @@ _HOW = ("result", "retry", "abandon")
 def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
     app.command(rich_help_panel=PANEL)(steps)
+    app.command(rich_help_panel=PANEL)(resume)
     app.command(rich_help_panel=PANEL)(pause)
     app.command(rich_help_panel=PANEL)(approve)
 
@@ -165,3 +166,47 @@ def _print_standing(standing: Standing, *, json: bool) -> None:
         emit({"status": standing.status, "reason": standing.reason, "by": standing.by})
     else:
         line(standing.status)
+
+
+def resume(
+    thread: ThreadName,
+    branch: Branch = "main",
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Show what an agent would go on from: the newest state by quorum, and why.
+
+    Example: shoal resume support-1 --url http://n1:7400
+    """
+    execute(_resume(chosen(data, url, environment=os.environ), space, thread, branch, json=json))
+
+
+async def _resume(target: Target, space: str, name: str, branch: str, *, json: bool) -> None:
+    async with opened(target) as store:
+        found = await store.space(space).thread(name).resume(branch=branch)
+    if not json:
+        line(found.reason.text)
+        for record in found.open:
+            _print(record, json=False)
+        line(to_text(found.state, indent=2))
+        return
+    emit(
+        {
+            "checkpoint": found.reason.head,
+            "state": found.state,
+            "at": found.at,
+            "stack": found.stack,
+            "open": [described(record) for record in found.open],
+            "events": [{"id": event.id, "key": event.key, "event": event.event} for event in found.events],
+            "reason": {
+                "text": found.reason.text,
+                "other_heads": list(found.reason.other_heads),
+                "skipped": list(found.reason.skipped),
+                "unresolved": list(found.reason.unresolved),
+                "quorum": found.reason.quorum,
+                "staleness": found.reason.staleness,
+            },
+        }
+    )

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from json import loads
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -34,6 +34,10 @@ def register(app: typer.Typer) -> None:
 
 def threads(
     prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only names that begin so.")] = "",
+    status: Annotated[
+        str | None,
+        typer.Option("--status", metavar="STATUS", help="Only: running, paused, waiting, done or failed."),
+    ] = None,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -43,12 +47,12 @@ def threads(
 
     Example: shoal threads --data ./state --space crew --prefix researcher-
     """
-    execute(_threads(chosen(data, url, environment=os.environ), space, prefix, json=json))
+    execute(_threads(chosen(data, url, environment=os.environ), space, prefix, status, json=json))
 
 
-async def _threads(target: Target, space: str, prefix: str, *, json: bool) -> None:
+async def _threads(target: Target, space: str, prefix: str, status: str | None, *, json: bool) -> None:
     async with opened(target) as store:
-        async for name in store.space(space).threads(prefix):
+        async for name in store.space(space).threads(prefix, status=cast("Any", status)):
             emit(name) if json else line(name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, get_args
 
+from shoal import values
 from shoal.client.batch import Batch
 from shoal.client.connection import Connection
 from shoal.client.document import Document
@@ -16,7 +17,7 @@ from shoal.errors import InvalidInput
 from shoal.names import check_name, is_colocated
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import Durability, ObjectKind
+from shoal.protocol.requests import Durability, ObjectKind, ThreadStatus
 
 # pycrdt keeps 53 bits of a Yjs client id; the top bit stays clear of other peers' rounding.
 CLIENT_ID_BITS = 53
@@ -181,9 +182,27 @@ class Space:
                 if isinstance(push, requests.Change):
                     yield push
 
-    def threads(self, prefix: str = "") -> AsyncIterator[str]:
-        """Names in byte order; so do the others."""
-        return self._names("thread", prefix)
+    def threads(
+        self, prefix: str = "", *, status: ThreadStatus | None = None, filter: Mapping[str, Any] | None = None
+    ) -> AsyncIterator[str]:
+        """Names in byte order; so do the others.
+
+        `status`: only threads of which it is the status (running, where none was set).
+        `filter`: only those where the metadata of the head of `main` holds these values.
+        """
+        return self._names("thread", prefix) if status is None and not filter else self._found(prefix, status, filter or {})
+
+    async def _found(self, prefix: str, status: ThreadStatus | None, filter: Mapping[str, Any]) -> AsyncIterator[str]:
+        if status is not None and status not in get_args(ThreadStatus):
+            raise InvalidInput(f"a status is one of {', '.join(get_args(ThreadStatus))}; got {status!r}.")
+        wanted = {name: values.encode(value, where=f"filter[{name!r}]") for name, value in filter.items()}
+        after: str | None = None
+        while after != "":
+            page = await self._connection.read(requests.ListThreads(self.name, status or "", prefix, wanted, after))
+            assert isinstance(page, requests.ThreadNames)
+            for name in page.names:
+                yield name
+            after = page.after
 
     def documents(self, prefix: str = "") -> AsyncIterator[str]:
         return self._names("document", prefix)

@@ -39,6 +39,7 @@ from shoal.client.iteration import Loop
 from shoal.client.journal import Journal
 from shoal.client.moments import as_wall_ms
 from shoal.client.mutations import ThreadMutations
+from shoal.client.resume import Hook, ThreadResume
 from shoal.client.standing import ThreadStanding
 from shoal.client.steps import Ledger, ThreadSteps
 from shoal.client.worklist import Worklist
@@ -68,7 +69,7 @@ class SaveOptions(TypedDict, total=False):
     durability: Durability | None
 
 
-class Thread(ThreadBranches, ThreadSteps, ThreadStanding, ThreadMutations):
+class Thread(ThreadBranches, ThreadResume, ThreadSteps, ThreadStanding, ThreadMutations):
     def __init__(
         self,
         connection: Connection,
@@ -84,6 +85,7 @@ class Thread(ThreadBranches, ThreadSteps, ThreadStanding, ThreadMutations):
         self.name = check_name("thread", name)
         self.journal = Journal(connection, space, name)
         self._ledger = Ledger(connection, space, name, self.ready)
+        self._hooks: list[Hook] = []
         self.inbox = Inbox(connection, space, name)
         self._author = Author(connection, author, configuration=configuration, dependencies=dependencies)
         self._positions: dict[str, str] = {}

@@ -38,7 +38,7 @@ from shoal.errors import (
     Unsupported,
 )
 from shoal.names import check_name
-from shoal.node import attached, mutation, steps
+from shoal.node import attached, listing, mutation, steps
 from shoal.node.attached import Attached
 from shoal.node.branches import Branches
 from shoal.node.catalog import Catalog
@@ -362,6 +362,10 @@ class Database:
         place = self.document(target)
         vector, floor = self.vector(target), partial(self._floor_hlc, target)
         return reader(View(place.transaction, target, place.rows, vector, floor), request)
+
+    def threads(self, request: requests.ListThreads) -> listing.Found:
+        """A page of a space's threads, by status and metadata."""
+        return listing.threads(self.catalog, request, lambda target: self.document(target).rows, self._config)
 
     def step(self, begun: requests.BeginStep, attempt: str) -> requests.Step:
         """A step that was begun, as it is here; durable or not."""

@@ -7,6 +7,7 @@ from hashlib import sha256
 from shoal import values
 from shoal.config import Config
 from shoal.crdt import journal
+from shoal.crdt.clock import COUNTER_BITS
 from shoal.errors import KeyReused
 from shoal.names import check_key, check_name
 from shoal.node.attached import Attached
@@ -60,7 +61,7 @@ class Journals:
             view.rows,
             cursor,
             view.vector,
-            floor_hlc=view.floor_hlc(cursor.vector),
+            floor_hlc=_floor_hlc(view, cursor, request),
             limit=min(max(1, request.limit), self._config.page_items_max),
             bytes_max=self._config.page_bytes_max,
         )
@@ -69,3 +70,9 @@ class Journals:
             for event, cursor in zip(page.events, page.cursors(), strict=True)
         ]
         return requests.Events(events, page.cursor.pack(), page.more)
+
+
+def _floor_hlc(view: View, cursor: journal.Cursor, request: ReadJournal) -> int | None:
+    """Nothing below is looked at: it was read, or is not asked for."""
+    read = view.floor_hlc(cursor.vector)
+    return max(read or 0, request.since_ms << COUNTER_BITS) if request.since_ms > 0 else read

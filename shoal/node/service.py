@@ -160,6 +160,8 @@ class Service:
                 return await self._spaces(request, bookmark)
             case requests.ListObjects():
                 return await self._objects(request, bookmark)
+            case requests.ListThreads():
+                return await self._threads(request, bookmark)
             case requests.CatchUp():
                 return await self._caught_up(request, bookmark)
         target = target_of(request)
@@ -202,6 +204,16 @@ class Service:
         for partition, vector in shown.items():
             bookmark.note(partition, vector)
         return requests.Names(names[:limit], more=len(names) > limit)
+
+    async def _threads(self, request: requests.ListThreads, bookmark: Bookmark) -> requests.ThreadNames:
+        check_name("space", request.space)
+        await self._reach_all(bookmark)
+        found = self._database.threads(request)
+        shown = {number: self._database.vector_of(number) for number in found.partitions}
+        await self._database.all_durable()
+        for partition, vector in shown.items():
+            bookmark.note(partition, vector)
+        return found.reply
 
     async def _spaces(self, request: requests.ListSpaces, bookmark: Bookmark) -> requests.Names:
         await self._reach_all(bookmark)

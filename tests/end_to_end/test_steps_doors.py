@@ -78,6 +78,38 @@ async def test_a_thread_is_paused_at_one_door_and_approved_at_another(space: Spa
     assert (await rest("GET", "/threads/t/status"))["status"] == "done"
 
 
+async def test_what_an_agent_goes_on_from_is_the_same_at_every_door(space: Space, rest: Rest, cli: Cli) -> None:
+    thread = space.thread("t")
+    await thread.step("bill", call=lambda: 7)
+    saved = await thread.save({"due": 7}, metadata={"at": "draft"})
+    await rest("POST", "/threads/t/steps/send", {"name": "send"})
+    await thread.journal.append("after")
+    found = await rest("GET", "/threads/t/resume")
+    assert (found["checkpoint"]["id"], found["checkpoint"]["state"]) == (saved.id, {"due": 7})
+    assert [step["key"] for step in found["open"]] == ["send"]
+    assert "after" in [event["event"] for event in found["events"]]
+    reason = {"skipped": ["bill"], "unresolved": ["send"], "quorum": True, "staleness": ""}
+    assert found["reason"].items() >= reason.items()
+    (printed,) = await cli("resume", "t")
+    assert (printed["checkpoint"], printed["state"], printed["at"]) == (saved.id, {"due": 7}, "draft")
+    assert printed["reason"].items() >= reason.items()
+    assert (await rest("GET", "/threads/never/resume"))["checkpoint"] is None
+
+
+async def test_threads_are_found_by_status_and_metadata(space: Space, rest: Rest, cli: Cli) -> None:
+    for name in ("a", "b", "c"):
+        await space.thread(name).save({"n": 1}, metadata={"team": "red" if name == "c" else "blue"})
+        if name != "b":
+            await space.thread(name).pause()
+    assert (await rest("GET", "/threads?status=paused"))["names"] == ["a", "c"]
+    assert (await rest("GET", "/threads?filter=%7B%22team%22:%22red%22%7D"))["names"] == ["c"]
+    first = await rest("GET", "/threads?status=paused&limit=1")
+    assert (first["names"], first["more"]) == (["a"], True)
+    assert (await rest("GET", f"/threads?status=paused&after={first['after']}"))["names"] == ["c"]
+    assert await cli("threads", "--status", "paused") == ["a", "c"]
+    assert (await rest("GET", "/threads"))["names"] == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
@@ -88,6 +120,8 @@ async def test_a_thread_is_paused_at_one_door_and_approved_at_another(space: Spa
         ("POST", f"{STEP}/resolve", {"how": "perhaps"}, 400),
         ("PUT", "/threads/t/status", {"status": "asleep"}, 400),
         ("GET", "/threads/t/steps?after=zz", None, 400),
+        ("GET", "/threads?status=asleep", None, 400),
+        ("GET", "/threads?filter=5", None, 400),
     ],
 )
 async def test_what_makes_no_sense_is_refused(rest: Rest, method: str, path: str, body: object, status: int) -> None:

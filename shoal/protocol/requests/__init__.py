@@ -75,7 +75,7 @@ from shoal.protocol.requests.labels import (
     Unlabel,
     Unlabelled,
 )
-from shoal.protocol.requests.listings import ListObjects, ListSpaces, Names, ObjectKind
+from shoal.protocol.requests.listings import ListObjects, ListSpaces, ListThreads, Names, ObjectKind, ThreadNames
 from shoal.protocol.requests.queues import (
     NIL,
     Dequeue,
@@ -195,7 +195,7 @@ ObjectRead = (
     | ReadViolations
     | ReadPlace
 )
-AnyRead = ObjectRead | ListObjects | ListSpaces | Status | Cluster | CatchUp
+AnyRead = ListThreads | ObjectRead | ListObjects | ListSpaces | Status | Cluster | CatchUp
 AnyRequest = AnyWrite | AnyRead
 AnyReply = (
     WriteReply
@@ -218,6 +218,7 @@ AnyReply = (
     | Violations
     | CaughtUp
     | Names
+    | ThreadNames
     | ItemsFound
     | ItemsPage
     | Namespaces
@@ -295,6 +296,7 @@ __all__ = [
     "ListObjects",
     "ListSpaces",
     "ListSteps",
+    "ListThreads",
     "ListWorklists",
     "Load",
     "Match",
@@ -362,6 +364,7 @@ __all__ = [
     "Steps",
     "Subscription",
     "SweepItems",
+    "ThreadNames",
     "ThreadStatus",
     "Unlabel",
     "Unlabelled",

@@ -28,6 +28,7 @@ class ReadJournal(Read, array_like=True, frozen=True, tag="read-journal"):
     thread: str
     after: bytes = b""
     limit: int = 1000
+    since_ms: int = 0  # Events that were ordered before this time are passed over.
 
 
 class Event(Struct, array_like=True, frozen=True):

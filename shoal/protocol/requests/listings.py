@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from msgspec import field
+
 from shoal.protocol.requests.base import Read, Reply
 
 ObjectKind = Literal["thread", "document", "counter", "register", "items", "schema"]
@@ -29,3 +31,19 @@ class ListSpaces(Read, array_like=True, frozen=True, tag="list-spaces"):
 class Names(Reply, array_like=True, frozen=True, tag="names"):
     names: list[str]
     more: bool
+
+
+class ListThreads(Read, array_like=True, frozen=True, tag="list-threads"):
+    """Threads by status and metadata, in byte order; answered by `ThreadNames`. An answer may hold none and have more."""
+
+    space: str
+    status: str = ""  # Empty: any.
+    prefix: str = ""
+    filter: dict[str, bytes] = field(default_factory=dict)  # Name → packed value, in the metadata of the head of `main`.
+    after: str | None = None
+    limit: int = 1000
+
+
+class ThreadNames(Reply, array_like=True, frozen=True, tag="thread-names"):
+    names: list[str]
+    after: str  # Ask again with this; empty: there are no more.

@@ -1,0 +1,141 @@
+"""Going on over HTTP: what an agent resumes from, and which threads there are to go on with."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from shoal import values
+from shoal.api.exchange import Exchange, ReadQuery
+from shoal.api.journals import EventView
+from shoal.api.opaque import shown_opaque
+from shoal.api.spaces import ObjectsQuery
+from shoal.api.steps import StepView, step_view
+from shoal.api.threads import CheckpointView
+from shoal.errors import InvalidInput, NotFound
+from shoal.protocol.requests import (
+    CatchUp,
+    CaughtUp,
+    Checkpoint,
+    Events,
+    ListObjects,
+    ListSteps,
+    ListThreads,
+    Load,
+    Names,
+    ReadJournal,
+    Steps,
+    ThreadNames,
+    ThreadStatus,
+)
+
+_LISTED_MAX = 1000
+
+
+class ResumeQuery(ReadQuery, forbid_unknown_fields=True):
+    branch: str = "main"
+
+
+class ReasonView(Struct):
+    branch: str
+    head: str | None
+    other_heads: list[str]
+    skipped: list[str]  # Keys of steps that are done.
+    unresolved: list[str]  # Keys of steps that have an intent and no end.
+    more_steps: bool
+    more_events: bool
+    quorum: bool  # A majority of the owners was asked, and this shows no less than they hold.
+    staleness: str  # Why not.
+
+
+class ResumeView(Struct):
+    checkpoint: CheckpointView | None
+    open: list[StepView]
+    events: list[EventView]  # Since about the time of the checkpoint.
+    reason: ReasonView
+
+
+class ThreadsQuery(ObjectsQuery, forbid_unknown_fields=True):
+    status: ThreadStatus | None = None
+    filter: str = ""  # A JSON object: what the metadata of the head of `main` must hold.
+
+
+class ThreadsView(Struct, omit_defaults=True):
+    names: list[str]  # In byte order; by status or metadata, it may be none though there are more.
+    more: bool
+    after: str | None = None  # Ask again with this, or else with names[-1].
+
+
+async def resume(exchange: Exchange) -> web.Response:
+    query = exchange.query(ResumeQuery)
+    space, thread = exchange.name("space"), exchange.name("thread")
+    caught = await exchange.call(CatchUp(space, thread))
+    assert isinstance(caught, CaughtUp)
+    checkpoint = await _newest(exchange, Load(space, thread, branch=query.branch), stale=query.stale)
+    steps = await exchange.call(ListSteps(space, thread, limit=_LISTED_MAX), stale=query.stale)
+    still = await exchange.call(ListSteps(space, thread, only_open=True, limit=_LISTED_MAX), stale=query.stale)
+    since_ms = 0 if checkpoint is None else checkpoint.wall_ms
+    events = await exchange.call(ReadJournal(space, thread, limit=_LISTED_MAX, since_ms=since_ms), stale=query.stale)
+    assert isinstance(steps, Steps)
+    assert isinstance(still, Steps)
+    assert isinstance(events, Events)
+    reason = ReasonView(
+        query.branch,
+        None if checkpoint is None else checkpoint.id,
+        [] if checkpoint is None else [head for head in checkpoint.heads if head != checkpoint.id],
+        [step.key for step in steps.items if step.state == "done"],
+        [step.key for step in still.items],
+        steps.more or still.more,
+        events.more,
+        caught.quorum,
+        caught.reason,
+    )
+    views = [EventView(e.id, e.key, e.wall_ms, exchange.shown(e.event), e.late, shown_opaque(e.cursor)) for e in events.events]
+    shown = None if checkpoint is None else _checkpoint(exchange, checkpoint)
+    return exchange.answer(ResumeView(shown, [step_view(exchange, step) for step in still.items], views, reason))
+
+
+async def _newest(exchange: Exchange, request: Load, *, stale: bool) -> Checkpoint | None:
+    try:
+        reply = await exchange.call(request, stale=stale)
+    except NotFound:
+        return None
+    assert isinstance(reply, Checkpoint)
+    return reply
+
+
+def _checkpoint(exchange: Exchange, checkpoint: Checkpoint) -> CheckpointView:
+    return CheckpointView(
+        id=checkpoint.id,
+        parents=checkpoint.parents,
+        branch=checkpoint.branch,
+        heads=checkpoint.heads,
+        wall_ms=checkpoint.wall_ms,
+        schema=checkpoint.schema,
+        schema_version=checkpoint.schema_version,
+        metadata=exchange.shown(checkpoint.metadata),
+        state={name: exchange.shown(value) for name, value in checkpoint.channels.items()},
+    )
+
+
+async def threads(exchange: Exchange) -> web.Response:
+    query, space = exchange.query(ThreadsQuery), exchange.name("space")
+    if query.status is None and not query.filter:
+        listed = await exchange.call(ListObjects(space, "thread", query.prefix, query.after, query.limit))
+        assert isinstance(listed, Names)
+        return exchange.answer(ThreadsView(listed.names, listed.more))
+    request = ListThreads(space, query.status or "", query.prefix, _filter(query.filter), query.after, query.limit)
+    found = await exchange.call(request)
+    assert isinstance(found, ThreadNames)
+    return exchange.answer(ThreadsView(found.names, bool(found.after), found.after or None))
+
+
+def _filter(text: str) -> dict[str, bytes]:
+    if not text:
+        return {}
+    try:
+        wanted = msgspec.json.decode(text, type=dict[str, object])
+    except ValueError as reason:  # msgspec's own are ValueErrors.
+        raise InvalidInput(f"filter is no JSON object: {reason}. Nothing was written.", field="filter") from None
+    return {name: values.encode(values.from_json(value)) for name, value in wanted.items()}
