@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args
 
@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from shoal import values
 from shoal.client.authoring import Author
+from shoal.client.autosave import Autosave
 from shoal.client.branching import ThreadBranches
 from shoal.client.checkpoint import (
     Checkpoint,
@@ -211,6 +212,26 @@ class Thread(ThreadBranches, ThreadResume, ThreadSteps, ThreadStanding, ThreadMu
         run; a sequence is not read again up to the place. `restart` begins again.
         """
         return Loop(self._connection, self.space, self.name, key).rows(rows, every=every, restart=restart)
+
+    def autosave(
+        self,
+        state: Callable[[], Mapping[str, Any]],
+        *,
+        every: float | None = None,
+        on_change: bool = True,
+        on_sigterm: bool = False,
+        **options: Unpack[SaveOptions],
+    ) -> Autosave:
+        """`async with thread.autosave(get_state, every=30):` saves what it returns, every so many seconds and at the end.
+
+        With `on_change` only what differs from what it saved last. `on_sigterm` ends the block
+        when the process is asked to stop, saves, and exits with 143. The rest is as in `save`.
+        """
+
+        def save(found: Mapping[str, Any]) -> Awaitable[Checkpoint]:
+            return self.save(found, **options)
+
+        return Autosave(save, state, every=every, on_change=on_change, on_sigterm=on_sigterm)
 
     async def _sent(
         self, request: requests.Save, key: str | None, durability: Durability | None, take: Sequence[Message] = ()
