@@ -22,6 +22,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from shoal.crdt import tree
 from shoal.crdt.chunking import CHUNK_BYTES_MIN, cuts
@@ -57,7 +58,7 @@ class Recipe(msgspec.Struct, array_like=True, frozen=True):
         return bool(self.base) and self.keep and not (self.tail or self.added or self.tops)
 
 
-class Outline(NamedTuple):
+class Outline(msgspec.Struct, frozen=True, gc=False):
     """A value without its chunks' bytes: all that an append needs to know."""
 
     tops: Tops
@@ -75,7 +76,7 @@ NO_PIECES = Pieces([], [])
 _NO_ROWS: Mapping[bytes, bytes] = {}
 
 
-class Shape(NamedTuple):
+class Shape(msgspec.Struct, frozen=True):
     """A value taken apart, as far as it is known: what the next save of the same channel is compared with."""
 
     hash: bytes
@@ -94,7 +95,7 @@ class Shape(NamedTuple):
         return 400 if self.outline is None else 400 + len(self.outline.tail) + 70 * sum(map(len, self.outline.tops))
 
 
-class Draft(NamedTuple):
+class Draft(msgspec.Struct, frozen=True):
     recipe: Recipe
     shape: Shape
     rows: Mapping[bytes, bytes]  # New chunks, and nodes of the tree, by digest.
@@ -142,7 +143,7 @@ def _draft_small(packed: bytes, start: int, base: Shape | None, base_id: bytes) 
     hash = hash_of(header, (), tail)
     old = base.outline if base is not None else None
     if base is not None and base.hash == hash and base.header == header and (hash or (old is not None and old.tail == tail)):
-        return point(base._replace(outline=Outline((), tail), pieces=NO_PIECES), base_id)
+        return point(replace(base, outline=Outline((), tail), pieces=NO_PIECES), base_id)
     recipe = Recipe(hash, len(packed), header, tail)
     if base is not None and old is not None and not old.tops and base.depth < DEPTH_MAX:
         written = len(old.tail)
@@ -183,7 +184,7 @@ def point(base: Shape, base_id: bytes) -> Draft:
         assert base.outline is not None  # A tiny value is in its recipe.
         return Draft(Recipe(b"", base.size, base.header, base.outline.tail), base, _NO_ROWS)
     # It points at the checkpoint in which the value last changed, so the chain does not grow.
-    shape = base if base.home else base._replace(home=base_id)
+    shape = base if base.home else replace(base, home=base_id)
     return Draft(Recipe(base.hash, base.size, base.header, base=shape.home, keep=True, depth=base.depth + 1), shape, _NO_ROWS)
 
 
@@ -228,7 +229,7 @@ def _settle(value: _Value, step: _Step, base: Shape | None, base_id: bytes) -> D
     tops, nodes = tree.grown(step.start, step.added.digests)
     outline, hash = Outline(tops, tail), hash_of(header, tops, tail)
     if base is not None and base.header == header and base.hash == hash and (hash or base.outline == outline):
-        return point(base._replace(outline=outline, pieces=pieces), base_id)
+        return point(replace(base, outline=outline, pieces=pieces), base_id)
     added = tuple(step.added.digests)
     recipe = Recipe(hash, size, header, tail, added=added, nodes=tuple(nodes), tops=step.start)
     if base is not None and base.outline is not None and base.depth < DEPTH_MAX:
@@ -313,7 +314,7 @@ def outline_of(recipe: Recipe, of_base: Callable[[bytes], Recipe | None]) -> Out
 def is_sound(recipe: Recipe, of_base: Callable[[bytes], Recipe | None]) -> bool:
     """Whether a recipe makes what its hash names, and has nothing in it that does not count for that."""
     outline = outline_of(recipe, of_base)
-    if outline is None or hash_of(recipe.header, *outline) != recipe.hash:
+    if outline is None or hash_of(recipe.header, outline.tops, outline.tail) != recipe.hash:
         return False
     before: Outline | None = Outline(recipe.tops, b"")
     if recipe.base and not recipe.tops:

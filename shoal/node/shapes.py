@@ -11,11 +11,15 @@ from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from shoal.crdt import channel, lineage, tree
 from shoal.crdt.channel import Pieces, Recipe, Shape
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, StoreCorrupt
 from shoal.protocol.requests import Save
+
+_ENTRY_BYTES = 600  # What an entry of the cache costs beside its shapes.
 
 Shapes = Mapping[str, Shape]  # By channel: all of a checkpoint's, each as far as it is known.
 
@@ -50,7 +54,7 @@ class ShapeCache:
         for stale in (spot, replacing):
             if stale is not None:
                 self._drop(stale)
-        cost = sum([shape.cost_bytes for shape in shapes.values()])
+        cost = _ENTRY_BYTES + sum([shape.cost_bytes for shape in shapes.values()])
         self._entries[spot] = shapes, cost
         self._bytes += cost
         while self._bytes > self._bytes_max and self._entries:
@@ -130,8 +134,8 @@ def sketches(record: lineage.Record) -> dict[str, Shape]:
     """What a record alone tells of its channels; of a damaged one no more than its hash."""
     drawn = {name: channel.sketch(recipe) for name, recipe in record.channels.items()}
     for name, shape in drawn.items():
-        if shape.outline is not None and channel.hash_of(shape.header, *shape.outline) != shape.hash:
-            drawn[name] = shape._replace(outline=None, pieces=None)
+        if shape.outline is not None and channel.hash_of(shape.header, shape.outline.tops, shape.outline.tail) != shape.hash:
+            drawn[name] = replace(shape, outline=None, pieces=None)
     return drawn
 
 
@@ -191,9 +195,9 @@ class Reader:
         recipes = self.recipes(name)
         recipe = recipes(shape.home or id)
         outline = None if recipe is None else channel.outline_of(recipe, recipes)
-        if outline is None or channel.hash_of(shape.header, *outline) != shape.hash:
+        if outline is None or channel.hash_of(shape.header, outline.tops, outline.tail) != shape.hash:
             return None
-        return shape._replace(outline=outline, pieces=None if outline.tops else channel.NO_PIECES)
+        return replace(shape, outline=outline, pieces=None if outline.tops else channel.NO_PIECES)
 
 
 def _assembled(reader: Reader, found: lineage.Checkpoint, name: str, shape: Shape) -> Shape:
@@ -206,8 +210,8 @@ def _assembled(reader: Reader, found: lineage.Checkpoint, name: str, shape: Shap
         return _chunk(reader.rows, found, name, digest)
 
     digests = list(tree.leaves(outline.tops, chunk))
-    whole = shape._replace(outline=outline, pieces=Pieces([chunk(digest) for digest in digests], digests))
-    if channel.hash_of(recipe.header, *outline) != recipe.hash or len(value_of(whole)) != recipe.size:
+    whole = replace(shape, outline=outline, pieces=Pieces([chunk(digest) for digest in digests], digests))
+    if channel.hash_of(recipe.header, outline.tops, outline.tail) != recipe.hash or len(value_of(whole)) != recipe.size:
         raise _corrupt(found.id, name, "its hash does not hold")
     return whole
 

@@ -295,7 +295,7 @@ def _check_thread(place: _Place, object_rows: ObjectRows, rows: dict[bytes, byte
             if outline is None or size is None:
                 report.problem(f"{_text(place)}: channel {name!r} of checkpoint {id.hex()} misses chunks")
             elif (
-                channel.hash_of(recipe.header, *outline) != recipe.hash
+                channel.hash_of(recipe.header, outline.tops, outline.tail) != recipe.hash
                 or len(recipe.header) + size + len(outline.tail) != recipe.size
             ):
                 report.problem(f"{_text(place)}: channel {name!r} of checkpoint {id.hex()} does not match its hash")

@@ -52,7 +52,7 @@ class Store:
         assert channel.is_sound(recipe, self.recipes.get)
         digests = list(tree.leaves(outline.tops, self.rows.__getitem__))
         value = recipe.header + b"".join(self.rows[digest] for digest in digests) + outline.tail
-        assert hash_of(recipe.header, *outline) == recipe.hash
+        assert hash_of(recipe.header, outline.tops, outline.tail) == recipe.hash
         assert len(value) == recipe.size
         return value
 
@@ -60,7 +60,7 @@ class Store:
         """What the records alone tell."""
         shape = channel.sketch(self.recipes[id])
         outline = outline_of(self.recipes[shape.home or id], self.recipes.get)
-        return shape._replace(outline=outline)
+        return msgspec.structs.replace(shape, outline=outline)
 
 
 # An edit of a list of blobs: append, drop the last, replace one, insert one, clear, keep.
