@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 
@@ -28,6 +29,8 @@ async def write_everything(fleet: Fleet, name: str, count: int = 3) -> None:
         await space.thread("shared").journal.append({"by": name, "n": n}, key=f"{name}-{n}")
         await space.counter("tokens").add(n + 1)
         await space.register("goal").set(f"{name}-{n}")
+        await space.items.put(("memory", name), f"k{n}", {"n": n}, ttl=timedelta(days=1))
+        await space.items.put(("memory", "shared"), "k", {"by": name, "n": n})
     await labelled(fleet, name)
     document = await space.document("plan")
     document.map("tasks")[name] = count

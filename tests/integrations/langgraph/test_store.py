@@ -408,6 +408,21 @@ def test_a_graph_remembers_on_a_node(tmp_path: Path) -> None:
             assert store.list_namespaces() == []
 
 
+def test_blocking_compare_and_set_and_what_an_item_tells(tmp_path: Path) -> None:
+    with ShoalStore.open(tmp_path / "state") as store:
+        version = store.compare_and_set(("a",), "k", {"n": 1}, expect=None, ttl=60)
+        item, (found,) = store.get(("a",), "k"), store.search(("a",))
+        assert isinstance(item, VersionedItem)
+        assert isinstance(found, VersionedSearchItem)
+        assert item.expires_at is not None
+        assert found.expires_at is not None
+        assert found.expires_at - found.updated_at >= timedelta(minutes=60)
+        store.compare_and_set(("a",), "k", {"n": 2}, expect=version)
+        with pytest.raises(ItemChanged):
+            store.compare_and_set(("a",), "k", {"n": 3}, expect=version)
+        assert store.get(("a",), "k").value == {"n": 2}  # type: ignore[union-attr]
+
+
 def test_spaces_are_apart(tmp_path: Path) -> None:
     with ShoalStore.open(tmp_path / "state", space="one") as store:
         store.put(("a",), "k", {"n": 1})
