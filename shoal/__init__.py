@@ -14,7 +14,8 @@ from shoal import errors, sync
 from shoal.config import Config
 from shoal.opening import connect, open
 from shoal.protocol.requests import NO_HEAD
+from shoal.schemas import Schema
 from shoal.values import register
 from shoal.version import __version__
 
-__all__ = ["NO_HEAD", "Config", "__version__", "connect", "errors", "open", "register", "sync"]
+__all__ = ["NO_HEAD", "Config", "Schema", "__version__", "connect", "errors", "open", "register", "sync"]

@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "names": {"errors"},
     "config": {"errors"},
     "values": {"errors"},
-    "schemas": {"errors", "values"},
+    "schemas": {"errors", "names", "values"},
     "crdt": BASE,
     "cluster": BASE | {"crdt"},
     "protocol": {"errors", "names", "crdt"},

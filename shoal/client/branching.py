@@ -12,15 +12,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from shoal import values
 from shoal.client.authoring import Author
 from shoal.client.checkpoint import Checkpoint, encode_channels, encode_metadata, is_id
 from shoal.client.connection import Connection
+from shoal.client.declared import Declared
 from shoal.client.merging import Resolver, merged
 from shoal.errors import NotFound
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
+from shoal.schemas.pointers import hidden
 from shoal.values.difference import Change, channel_differences
 
 
@@ -55,11 +58,13 @@ class ThreadBranches:
     _author: Author
     _positions: dict[str, str]
     _turns: defaultdict[str, asyncio.Lock]
+    _declared: Declared | None
 
     if TYPE_CHECKING:
 
         async def load(self, checkpoint: str | None = None, *, branch: str | None = None) -> Checkpoint: ...
         async def _save(self, request: requests.Save, key: str | None, durability: Durability | None) -> Checkpoint: ...
+        async def _whole(self, id: str) -> requests.Checkpoint: ...
         async def _parent(self, branch: str) -> str: ...
 
     async def heads(self, *, stale: bool = False) -> dict[str, list[str]]:
@@ -106,8 +111,12 @@ class ThreadBranches:
             requests.Move(self.space, self.name, branch, to, False, reason, by or self._author.name), key, durability
         )
 
-    async def diff(self, before: str, after: str | None = None, *, branch: str = "main", stale: bool = False) -> Difference:
+    async def diff(
+        self, before: str, after: str | None = None, *, branch: str = "main", reveal: bool = False, stale: bool = False
+    ) -> Difference:
         """What changed from one checkpoint to another, per channel and path.
+
+        Of secret fields it shows that they changed, and with `reveal` how.
 
         Both are ids, or names of branches; `after` is by default the winner of `branch`.
         Only channels whose hashes differ are read.
@@ -119,7 +128,8 @@ class ThreadBranches:
         second = await self._peek(after or branch, stale=stale)
         names = [name for name in {**first.hashes, **second.hashes} if first.hashes.get(name) != second.hashes.get(name)]
         sides = [await self._channels_of(found, [n for n in names if n in found.hashes], stale) for found in (first, second)]
-        return Difference(first.id, second.id, channel_differences(*sides))
+        changes = channel_differences(*sides)
+        return Difference(first.id, second.id, changes if reveal else _hidden(changes, {*first.secret, *second.secret}))
 
     async def _peek(self, place: str, *, stale: bool = False) -> requests.Checkpoint:
         """A checkpoint by its id or a branch's name, without its channels. The handle stays where it is."""
@@ -179,8 +189,9 @@ class ThreadBranches:
         return await self._save(request, key, durability)
 
     async def _state_of(self, id: str) -> dict[str, Any]:
-        found = await self._peek(id)
-        return await self._channels_of(found, list(found.hashes))
+        found = await self._whole(id)
+        shown = found if self._declared is None else self._declared.shown(found)
+        return {name: values.decode(packed) for name, packed in shown.channels.items()}
 
     async def _here(self) -> str:
         parent = await self._parent("main")
@@ -194,3 +205,13 @@ class ThreadBranches:
             assert isinstance(moved, requests.Moved)
             self._positions[request.branch] = moved.to
         return Branch(moved.branch, tuple(moved.heads))
+
+
+def _hidden(changes: dict[str, list[Change]], secret: set[str]) -> dict[str, list[Change]]:
+    """The changes, without what is secret."""
+
+    def shown(name: str, change: Change) -> Change:
+        before, after = (hidden(secret, name, change.path, value) for value in (change.before, change.after))
+        return replace(change, before=before, after=after)
+
+    return {name: [shown(name, change) for change in found] for name, found in changes.items()}

@@ -14,6 +14,7 @@ from shoal.errors import InvalidInput, InvalidValue
 from shoal.names import check_names
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
+from shoal.schemas.pointers import redacted
 
 
 class Checkpoint(Struct, frozen=True):
@@ -33,6 +34,8 @@ class Checkpoint(Struct, frozen=True):
     hashes: Mapping[str, str] = {}  # Per channel, as the node has them; none where this process saved it.
     _setting: bytes = b""
     _seen: bytes = b""
+    readable_from: int = 0  # Of its schema: the oldest version whose readers can do with it; 0: its own.
+    secret: tuple[str, ...] = ()  # JSON pointers to what must not be shown.
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.id!r}, branch={self.branch!r}, time={self.time.isoformat()!r})"
@@ -72,6 +75,11 @@ class Checkpoint(Struct, frozen=True):
         if self._channels is None:
             raise InvalidInput(f"checkpoint {self.id} came without its state; load({self.id!r}) has it.")
         return {name: values.decode(packed) for name, packed in self._channels.items()}
+
+    @property
+    def redacted(self) -> dict[str, Any]:
+        """The state to be shown: with «secret» in the place of its secret fields."""
+        return redacted(self.state, self.secret)
 
 
 def encode_channels(state: Mapping[str, Any]) -> dict[str, bytes]:
@@ -118,6 +126,8 @@ def saved_checkpoint(saved: requests.Saved, request: requests.Save) -> Checkpoin
         {},
         request.setting,
         request.seen,
+        request.readable_from,
+        tuple(request.secret),
     )
 
 
@@ -137,4 +147,6 @@ def shown_checkpoint(found: requests.Checkpoint, *, channels: bool) -> Checkpoin
         found.hashes,
         found.setting,
         found.seen,
+        found.readable_from,
+        tuple(found.secret),
     )

@@ -18,6 +18,7 @@ from shoal.names import check_name, is_colocated
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Durability, ObjectKind, ThreadStatus
+from shoal.schemas import Schema
 
 # pycrdt keeps 53 bits of a Yjs client id; the top bit stays clear of other peers' rounding.
 CLIENT_ID_BITS = 53
@@ -126,13 +127,23 @@ class Space:
         author: str = "",
         configuration: Mapping[str, Any] | None = None,
         dependencies: Mapping[str, str] | None = None,
+        schema: Schema | None = None,
     ) -> Thread:
         """A handle of its own, with a position of its own.
 
         `author`: who saves with it; each checkpoint then tells what its author had read, too. Of a `configuration`
-        a hash is kept beside the checkpoints, of `dependencies` the versions by name.
+        a hash is kept beside the checkpoints, of `dependencies` the versions by name. With a `schema` its saves and loads
+        keep that.
         """
-        return Thread(self._connection, self.name, name, author=author, configuration=configuration, dependencies=dependencies)
+        return Thread(
+            self._connection,
+            self.name,
+            name,
+            author=author,
+            configuration=configuration,
+            dependencies=dependencies,
+            schema=schema,
+        )
 
     def counter(self, name: str) -> Counter:
         return Counter(self._connection, self.name, name)

@@ -35,6 +35,7 @@ from shoal.client.checkpoint import (
     shown_checkpoint,
 )
 from shoal.client.connection import Connection
+from shoal.client.declared import Declared, ThreadSchema, narrowed
 from shoal.client.inbox import Inbox, Message, take_request
 from shoal.client.iteration import Loop
 from shoal.client.journal import Journal
@@ -48,6 +49,7 @@ from shoal.errors import HeadMoved, InvalidInput, OutcomeUnknown
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
+from shoal.schemas import Schema
 
 OnConflict = Literal["refuse", "fork"]
 """What becomes of a save where its branch has moved on."""
@@ -70,7 +72,7 @@ class SaveOptions(TypedDict, total=False):
     durability: Durability | None
 
 
-class Thread(ThreadBranches, ThreadResume, ThreadSteps, ThreadStanding, ThreadMutations):
+class Thread(ThreadBranches, ThreadResume, ThreadSteps, ThreadStanding, ThreadMutations, ThreadSchema):
     def __init__(
         self,
         connection: Connection,
@@ -80,6 +82,7 @@ class Thread(ThreadBranches, ThreadResume, ThreadSteps, ThreadStanding, ThreadMu
         author: str = "",
         configuration: Mapping[str, Any] | None = None,
         dependencies: Mapping[str, str] | None = None,
+        schema: Schema | None = None,
     ) -> None:
         self._connection = connection
         self.space = check_name("space", space)
@@ -92,6 +95,9 @@ class Thread(ThreadBranches, ThreadResume, ThreadSteps, ThreadStanding, ThreadMu
         self._positions: dict[str, str] = {}
         self._unsettled: dict[str, str] = {}  # Branch → the key of its last save, if its outcome is unknown.
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._declared: Declared | None = None
+        if schema is not None:
+            self.declare(schema)
 
     def __repr__(self) -> str:
         return f"Thread({self.space!r}, {self.name!r})"
@@ -125,13 +131,18 @@ class Thread(ThreadBranches, ThreadResume, ThreadSteps, ThreadStanding, ThreadMu
 
         Raises:
             InvalidValue: a value cannot be serialised; the message shows the line that registers its type.
+            SchemaViolation: it breaks the declared schema, or one of the space.
             HeadMoved: `expect_head` does not hold, or the branch has moved on from what this builds on.
             Taken: somebody has taken one of these messages.
             OutcomeUnknown: no answer came; the same save with the same key is safe.
         """
+        carry = False
+        if self._declared is not None:
+            state, carry = self._declared.schema.plain(state)
+            state = self._stored(state)
         channels, packed, fork = encode_channels(state), encode_metadata(metadata), forks(on_conflict)
         request = requests.Save(self.space, self.name, channels, packed, branch, parent, expect_head, fork=fork, label=label)
-        return await self._save(request, key, durability, take)
+        return await self._save(request, key, durability, take, carry=carry)
 
     async def update(
         self,
@@ -162,13 +173,13 @@ class Thread(ThreadBranches, ThreadResume, ThreadSteps, ThreadStanding, ThreadMu
         request = requests.Save(
             self.space,
             self.name,
-            encode_channels(changes or {}),
+            encode_channels(self._stored(changes or {})),
             encode_metadata(metadata),
             branch,
             parent,
             expect_head,
             delta=True,
-            appended=encode_appended(append or {}),
+            appended=encode_appended(self._stored(append or {})),
             removed=list(remove),
             fork=forks(on_conflict),
             label=label,
@@ -184,13 +195,20 @@ class Thread(ThreadBranches, ThreadResume, ThreadSteps, ThreadStanding, ThreadMu
         return await self.update(append={channel: elements}, **options)
 
     async def _save(
-        self, request: requests.Save, key: str | None, durability: Durability | None, take: Sequence[Message] = ()
+        self,
+        request: requests.Save,
+        key: str | None,
+        durability: Durability | None,
+        take: Sequence[Message] = (),
+        *,
+        carry: bool = False,
     ) -> Checkpoint:
         branch = request.branch
         # One save of a handle at a time and per branch: the next builds on this one.
         async with self._turns[branch]:
             if request.expect_head is None and request.parent is None:
                 request = replace(request, parent=await self._parent(branch))
+            request = await self._claimed(request, carry=carry)
             request = self._author.signed(request)
             saved = await self._sent(request, key, durability, take)
             self._author.noted(request, saved)
@@ -256,6 +274,8 @@ class Thread(ThreadBranches, ThreadResume, ThreadSteps, ThreadStanding, ThreadMu
         saved = reply.replies[-1] if isinstance(reply, requests.BatchReply) else reply
         assert isinstance(saved, requests.Saved)
         self._unsettled.pop(request.branch, None)
+        if self._declared is not None:
+            self._declared.settled(saved.id, request)
         return saved
 
     async def _parent(self, branch: str) -> str:
@@ -287,16 +307,20 @@ class Thread(ThreadBranches, ThreadResume, ThreadSteps, ThreadStanding, ThreadMu
         Raises:
             NotFound: there is none, or it has no such channel.
             InvalidInput: `as_of` has no time zone.
+            SchemaTooNew, SchemaMismatch, MigrationFailed: the declared schema cannot read it. The handle stays where it was.
             SessionBehind, BookmarkLost: the node lacks what this store has written or seen.
         """
         if isinstance(channels, str):
             raise InvalidInput(f"channels is a list of names; got the text {channels!r}.")
         named = None if channels is None else list(channels)
+        asked = named if self._declared is None else None  # To migrate a part, one needs the whole.
         request = requests.Load(
-            self.space, self.name, checkpoint, branch or "main", channels=named, label=label, as_of_ms=as_wall_ms(as_of)
+            self.space, self.name, checkpoint, branch or "main", channels=asked, label=label, as_of_ms=as_wall_ms(as_of)
         )
         found = await self._connection.read(request, stale=stale)
         assert isinstance(found, requests.Checkpoint)
+        if self._declared is not None:
+            found = narrowed(self._declared.loaded(found), named)
         self._positions[branch or (found.branch if checkpoint is not None or label is not None else "main")] = found.id
         return shown_checkpoint(found, channels=True)
 
@@ -322,7 +346,8 @@ class Thread(ThreadBranches, ThreadResume, ThreadSteps, ThreadStanding, ThreadMu
             page = await self._connection.read(request, stale=stale)
             assert isinstance(page, requests.Checkpoints)
             for found in page.items:
-                yield shown_checkpoint(found, channels=states)
+                shown = self._declared.shown(found) if self._declared is not None and states else found
+                yield shown_checkpoint(shown, channels=states)
             if not page.more:
                 return
             before = page.next or page.items[-1].id

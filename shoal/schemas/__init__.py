@@ -1,1 +1,5 @@
-"""Schemas of states: JSON Schemas that nodes enforce, and what a thread declares in its own process."""
+"""Schemas of states: what a thread declares in its own process, and JSON Schemas that nodes enforce."""
+
+from shoal.schemas.schema import Schema
+
+__all__ = ["Schema"]

@@ -55,6 +55,18 @@ def redacted(state: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
     return shown
 
 
+def hidden(fields: Iterable[str], channel: str, path: str, value: Any) -> Any:
+    """A value at `path` within a channel, as it may be shown."""
+    if value is None:
+        return None
+    at = (channel, *path.split("/")[1:])
+    for field in fields:
+        parts = tuple(part.replace("~", "~0").replace("/", "~1") if n else part for n, part in enumerate(parts_of(field)))
+        if all(EVERY in (mine, theirs) or mine == theirs for mine, theirs in zip(parts, at, strict=False)):
+            value = _changed(value, parts_of(field)[len(at) :], lambda _: HIDDEN)
+    return value
+
+
 def covers(fields: Iterable[str], path: str) -> bool:
     """Whether what is at `path`, or some of it, is one of the fields."""
     parts = parts_of(path) if path else ()
