@@ -55,7 +55,7 @@ async def _load(exchange: Exchange, place: str, names: list[str], *, stale: bool
 async def _channels(exchange: Exchange, found: Checkpoint, differ: set[str], *, stale: bool) -> dict[str, Any]:
     names = [name for name in found.hashes if name in differ]
     whole = await _load(exchange, found.id, names, stale=stale) if names else found
-    return {name: values.decode(packed) for name, packed in whole.channels.items()}
+    return {name: values.decode_channel(packed, whole.schema) for name, packed in whole.channels.items()}
 
 
 def _view(exchange: Exchange, change: Change) -> DifferenceView:

@@ -161,11 +161,11 @@ class Exchange:
         """The same for a map of values, as one value."""
         return msgspec.msgpack.encode({name: Raw(self.stored(value)) for name, value in fields.items()})
 
-    def shown(self, stored: bytes, /) -> Raw:
-        """A stored value, as part of the answer."""
+    def shown(self, stored: bytes, /, schema: str = "") -> Raw:
+        """A stored value, as part of the answer; a channel's says by its checkpoint's schema whose value it is."""
         if self.answers_packed:
             return Raw(stored)
-        return Raw(msgspec.json.encode(values.to_json(values.decode(stored))))
+        return Raw(msgspec.json.encode(values.to_json(values.decode_channel(stored, schema))))
 
     # ── the answer ────────────────────────────────────────────────────────────
 

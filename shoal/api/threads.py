@@ -201,7 +201,7 @@ def _view(exchange: Exchange, checkpoint: Checkpoint, *, state: bool) -> Checkpo
         exchange.shown(checkpoint.metadata),
         checkpoint.author,
         checkpoint.hashes,
-        {name: exchange.shown(value) for name, value in checkpoint.channels.items()} if state else None,
+        {name: exchange.shown(value, checkpoint.schema) for name, value in checkpoint.channels.items()} if state else None,
     )
 
 

@@ -143,7 +143,7 @@ class ThreadBranches:
             return {}
         whole = await self._connection.read(requests.Load(self.space, self.name, found.id, found.branch, names), stale=stale)
         assert isinstance(whole, requests.Checkpoint)
-        return {name: values.decode(packed) for name, packed in whole.channels.items()}
+        return {name: values.decode_channel(packed, whole.schema) for name, packed in whole.channels.items()}
 
     async def merge(
         self,

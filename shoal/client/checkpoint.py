@@ -74,7 +74,7 @@ class Checkpoint(Struct, frozen=True):
         """
         if self._channels is None:
             raise InvalidInput(f"checkpoint {self.id} came without its state; load({self.id!r}) has it.")
-        return {name: values.decode(packed) for name, packed in self._channels.items()}
+        return {name: values.decode_channel(packed, self.schema) for name, packed in self._channels.items()}
 
     @property
     def redacted(self) -> dict[str, Any]:

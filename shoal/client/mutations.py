@@ -206,7 +206,7 @@ class MutationLog:
 
 
 def _decoded(found: requests.Checkpoint) -> dict[str, Any]:
-    return {name: values.decode(packed) for name, packed in found.channels.items()}
+    return {name: values.decode_channel(packed, found.schema) for name, packed in found.channels.items()}
 
 
 def _named(metadata: Any, field: str) -> list[str]:

@@ -21,9 +21,21 @@ what a schema sees of packed bytes.
 """
 
 from shoal.values.codec import VALUE_BYTES_MAX, check, decode, encode
+from shoal.values.foreign import decode_channel
 from shoal.values.forms import NESTED_MAX
 from shoal.values.projection import project
 from shoal.values.registry import register
 from shoal.values.tagged import from_json, to_json
 
-__all__ = ["NESTED_MAX", "VALUE_BYTES_MAX", "check", "decode", "encode", "from_json", "project", "register", "to_json"]
+__all__ = [
+    "NESTED_MAX",
+    "VALUE_BYTES_MAX",
+    "check",
+    "decode",
+    "decode_channel",
+    "encode",
+    "from_json",
+    "project",
+    "register",
+    "to_json",
+]

@@ -36,6 +36,7 @@ from shoal.integrations.langgraph import encoding
 from shoal.integrations.langgraph.naming import Place, branch_of, id_of, label_of, name_of, prefix_of, split_label
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Labelled, Note
+from shoal.values.foreign import LANGGRAPH
 
 BASES_MAX = 4096  # Live threads whose last checkpoint is known; others cost one read more.
 PAGE_ITEMS = 100
@@ -127,6 +128,7 @@ class Checkpoints:
             metadata,
             branch_of(place.namespace),
             NO_HEAD if base is None else base.id,
+            schema=LANGGRAPH,
             delta=base is not None,
             removed=[] if base is None else [name_of(name) for name in base.stored.difference(stored)],
             fork=True,  # A graph may go on from any checkpoint of its history.

@@ -19,8 +19,9 @@ import msgspec
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from shoal.errors import InvalidValue
+from shoal.values.foreign import LANGGRAPH_TYPED
 
-_TYPED_CODE = 83  # Neither Shoal's values nor LangGraph's serialiser use it.
+TYPED_CODE = LANGGRAPH_TYPED  # Neither Shoal's values nor LangGraph's serialiser use it.
 _OWN_KEY = "langgraph"
 _PACKED_OWN_KEY = msgspec.msgpack.encode(_OWN_KEY)
 _EXTENSION_SIZES = {0xD4: 0, 0xD5: 0, 0xD6: 0, 0xD7: 0, 0xD8: 0, 0xC7: 1, 0xC8: 2, 0xC9: 4}  # First byte → of the length.
@@ -67,7 +68,7 @@ def pack_value(serde: SerializerProtocol, value: Any) -> bytes:
     kind, data = serde.dumps_typed(value)
     if kind == "msgpack" and not _is_typed(data):
         return data
-    return _encode(msgspec.msgpack.Ext(_TYPED_CODE, _encode((kind, bytes(data)))))
+    return _encode(msgspec.msgpack.Ext(TYPED_CODE, _encode((kind, bytes(data)))))
 
 
 def unpack_value(serde: SerializerProtocol, packed: bytes) -> Any:
@@ -79,7 +80,7 @@ def unpack_value(serde: SerializerProtocol, packed: bytes) -> Any:
 
 def _is_typed(packed: bytes) -> bool:
     size = _EXTENSION_SIZES.get(packed[0]) if packed else None
-    return size is not None and packed[1 + size : 2 + size] == bytes([_TYPED_CODE])
+    return size is not None and packed[1 + size : 2 + size] == bytes([TYPED_CODE])
 
 
 def pack_metadata(serde: SerializerProtocol, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], parent: str) -> bytes:

@@ -23,6 +23,7 @@ from shoal.integrations.langgraph.checkpoints import PAGE_ITEMS, Checkpoints, pe
 from shoal.integrations.langgraph.naming import Place, branch_of, label_of, name_of, prefix_of, split_label
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Labelled
+from shoal.values.foreign import LANGGRAPH
 
 _UNLABEL_MAX = 500  # In one operation.
 _DELTA_COUNTERS = "counters_since_delta_snapshot"  # Metadata's: it names the delta channels.
@@ -112,6 +113,7 @@ async def copy_thread(checkpoints: Checkpoints, serde: SerializerProtocol, sourc
             item.checkpoint.metadata,
             branch_of(parts[0]),
             parent or NO_HEAD,
+            schema=LANGGRAPH,
             fork=True,
             label=item.label,
         )

@@ -15,6 +15,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 import shoal
+from shoal.client.store import Space
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, OwnerSuperseded, Unavailable
 from shoal.integrations.langgraph import ShoalSaver
@@ -211,6 +212,19 @@ async def test_a_thread_is_read_by_shoals_own_handles(tmp_path: Path) -> None:
         history = [found async for found in thread.history()]
         assert [(found.metadata["source"], found.metadata["step"]) for found in history] == [("loop", 2), ("input", 1)]
         assert [label async for label, _ in thread.labels()] == ["/0001", "/0002"]
+
+
+async def test_shoals_own_handles_show_messages_as_plain_values(saver: ShoalSaver) -> None:
+    thread = Space(saver._checkpoints.connection, "langgraph").thread("t")
+    talk = [HumanMessage("hi", id="1"), HumanMessage("there", id="2")]
+    await put(saver, 1, {"messages": talk[:1], "raw": b"x"}, {"messages": "1", "raw": "1"})
+    await put(saver, 2, {"messages": talk, "raw": b"x"}, {"messages": "2", "raw": "1"}, new={"messages": "2"}, parent=1)
+    state = (await thread.load()).state
+    assert [message["value"]["content"] for message in state["messages"]] == ["hi", "there"]
+    assert state["raw"] == b"x"
+    before, after = [id async for _, id in thread.labels()]
+    change = (await thread.diff(before, after)).channels["messages"][0]
+    assert (change.op, change.after["value"]["content"]) == ("add", "there")
 
 
 # ── whole threads ─────────────────────────────────────────────────────────────
