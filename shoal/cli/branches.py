@@ -1,4 +1,4 @@
-"""`shoal branch`, `shoal rollback`, `shoal diff`: where a thread's branches are, and what lies between."""
+"""`shoal branch`, `rollback`, `diff` and `why`: where a thread's branches are, what lies between, and what led there."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from shoal.cli.execution import execute
-from shoal.cli.output import emit, line, to_text
+from shoal.cli.output import emit, line, pairs, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
-from shoal.cli.threads import ThreadName
+from shoal.cli.threads import ThreadName, described
 from shoal.client.branching import Branch, Difference
+from shoal.client.events import Event
+from shoal.client.scrutiny import Why
 from shoal.values.difference import Change
 
 PANEL = "Look into a store"
@@ -22,6 +24,7 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(diff)
     app.command(rich_help_panel=PANEL)(branch)
     app.command(rich_help_panel=PANEL)(rollback)
+    app.command(rich_help_panel=PANEL)(why)
 
 
 def diff(
@@ -128,3 +131,64 @@ def _show(found: Branch, *, json: bool) -> None:
         emit({"branch": found.name, "heads": list(found.heads)})
     else:
         line(f"{to_text(found.name)[1:-1]}  {'  '.join(found.heads)}")
+
+
+def why(
+    thread: ThreadName,
+    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Its id.", show_default=False)],
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most so many of each.")] = 20,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Show what the author of a checkpoint could see: what it built on, ran with and had read, and the journal before it.
+
+    Example: shoal why researcher-1 ID --data ./state --space crew
+    """
+    execute(_why(chosen(data, url, environment=os.environ), space, thread, checkpoint, limit, json=json))
+
+
+async def _why(target: Target, space: str, thread: str, checkpoint: str, limit: int, *, json: bool) -> None:
+    async with opened(target) as store:
+        found = await store.space(space).thread(thread).why(checkpoint, limit=limit)
+    (_emit_why if json else _print_why)(found)
+
+
+def _emit_why(found: Why) -> None:
+    emit(
+        described(found.checkpoint)
+        | {
+            "setting": found.setting,
+            "seen": found.seen,
+            "partitions": {str(number): count for number, count in found.partitions.items()},
+            "earlier": [described(older) for older in found.earlier],
+            "events": [_event(event) for event in found.events],
+        }
+    )
+
+
+def _event(event: Event) -> dict[str, Any]:
+    return {"id": event.id, "key": event.key, "time": event.time.isoformat(), "event": event.event}
+
+
+def _print_why(found: Why) -> None:
+    one = found.checkpoint
+    had_read = ", ".join(f"{count} of partition {number}" for number, count in found.partitions.items())
+    pairs(
+        {
+            "checkpoint": one.id,
+            "saved": f"{one.time:%Y-%m-%d %H:%M:%S}Z on {to_text(one.branch)[1:-1]}",
+            "author": to_text(one.author)[1:-1] or "(not said)",
+            "metadata": to_text(one.metadata),
+            "parents": "  ".join(one.parents) or "(none)",
+            "ran with": to_text(found.setting) if found.setting else "(not said)",
+            "had read": had_read or "(not said)",
+        }
+    )
+    line("built on:" if found.earlier else "built on nothing")
+    for older in found.earlier:
+        line(f"  {older.id}  {older.time:%Y-%m-%d %H:%M:%S}Z  {to_text(older.metadata) if older.metadata else ''}".rstrip())
+    line("journal before it:" if found.events else "no journal before it")
+    for event in found.events:
+        line(f"  {event.time:%Y-%m-%d %H:%M:%S}Z  {to_text(event.event)}")

@@ -111,7 +111,7 @@ async def _log(
             _print_heads(heads)
         async for checkpoint in thread.history(branch=branch, limit=limit, filter=wanted, author=author):
             marks = [head for head, ids in heads.items() if checkpoint.id in ids]
-            emit(_described(checkpoint) | {"head_of": marks}) if json else _print_checkpoint(checkpoint, marks)
+            emit(described(checkpoint) | {"head_of": marks}) if json else _print_checkpoint(checkpoint, marks)
 
 
 async def _no_branch(space: Space, name: str, branch: str, heads: Mapping[str, Sequence[str]]) -> NotFound:
@@ -138,7 +138,7 @@ def _print_checkpoint(checkpoint: Checkpoint, marks: Sequence[str]) -> None:
     line(f"{sign} {checkpoint.id}  {checkpoint.time:%Y-%m-%d %H:%M:%S}Z  {'  '.join(notes)}".rstrip())
 
 
-def _described(checkpoint: Checkpoint) -> dict[str, Any]:
+def described(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "id": checkpoint.id,
         "parents": list(checkpoint.parents),
@@ -202,4 +202,4 @@ async def _show(
     async with opened(target) as store:
         thread: Thread = store.space(space).thread(name)
         found = await thread.load(checkpoint, branch=branch, as_of=as_of)
-        emit(_described(found) | {"state": found.state}) if json else line(to_text(found.state, indent=2))
+        emit(described(found) | {"state": found.state}) if json else line(to_text(found.state, indent=2))

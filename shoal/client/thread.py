@@ -42,6 +42,7 @@ from shoal.client.journal import Journal
 from shoal.client.moments import as_wall_ms
 from shoal.client.mutations import ThreadMutations
 from shoal.client.resume import Hook, ThreadResume
+from shoal.client.scrutiny import ThreadScrutiny
 from shoal.client.standing import ThreadStanding
 from shoal.client.steps import Ledger, ThreadSteps
 from shoal.client.worklist import Worklist
@@ -72,7 +73,7 @@ class SaveOptions(TypedDict, total=False):
     durability: Durability | None
 
 
-class Thread(ThreadBranches, ThreadResume, ThreadSteps, ThreadStanding, ThreadMutations, ThreadSchema):
+class Thread(ThreadBranches, ThreadScrutiny, ThreadResume, ThreadSteps, ThreadStanding, ThreadMutations, ThreadSchema):
     def __init__(
         self,
         connection: Connection,

@@ -143,6 +143,12 @@ def find(rows: Rows, key: str) -> Entry | None:
     return None if claim is None else Entry(claim[:POSITION_BYTES], claim[POSITION_BYTES:])
 
 
+def before(rows: Rows, hlc: int, limit: int) -> Iterator[Event]:
+    """The last events before a time, the newest first."""
+    for row, stored in rows.scan(EVENT, after=EVENT + hlc.to_bytes(_HLC_BYTES, "big"), reverse=True, limit=limit):
+        yield _unpack_event(row[1:], stored)
+
+
 def conflicts(rows: Rows) -> list[Conflict]:
     """The appends that are no events, by key and digest."""
     return [_conflict(row, stored) for row, stored in rows.scan(CONFLICT)]

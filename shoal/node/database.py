@@ -67,6 +67,7 @@ from shoal.node.rules import Rules
 from shoal.node.saves import Saves
 from shoal.node.scalars import Counters, Registers
 from shoal.node.schemas import Schemas
+from shoal.node.scrutiny import Scrutiny
 from shoal.node.shapes import ShapeCache
 from shoal.node.standings import Standings
 from shoal.node.steps import Steps
@@ -146,6 +147,7 @@ class Database:
             checkpoints,
             Labels(config, checkpoints),
             Branches(config),
+            Scrutiny(config, checkpoints),
             Journals(config),
             Consumers(config),
             Reductions(config),

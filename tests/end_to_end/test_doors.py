@@ -92,6 +92,8 @@ async def test_branches_in_the_shell(space: Space, cli: Cli) -> None:
     assert await cli("branch", "t", "side", "--at", first.id) == [{"branch": "side", "heads": [first.id]}]
     assert await cli("rollback", "t", first.id, "--by", "me") == [{"branch": "main", "heads": [first.id]}]
     assert await cli("branch", "t") == [{"branch": "main", "heads": [first.id]}, {"branch": "side", "heads": [first.id]}]
+    [why] = await cli("why", "t", second.id)
+    assert (why["id"], [older["id"] for older in why["earlier"]], why["events"]) == (second.id, [first.id], [])
     [shown] = await cli("show", "t", "--as-of", second.time.isoformat())
     assert shown["id"] in (first.id, second.id)
 

@@ -114,6 +114,7 @@ from shoal.protocol.requests.schemas import (
     Violation,
     Violations,
 )
+from shoal.protocol.requests.scrutiny import Damage, Explain, Explained, Verified, VerifyCheckpoints
 from shoal.protocol.requests.status import Cluster, ClusterView, Member, NodeStatus, Status
 from shoal.protocol.requests.steps import (
     BeginStep,
@@ -174,6 +175,8 @@ ObjectRead = (
     | Heads
     | ReadLabels
     | CommonAncestor
+    | VerifyCheckpoints
+    | Explain
     | ReadJournal
     | ReadConsumer
     | ReadConsumers
@@ -205,6 +208,8 @@ AnyReply = (
     | Branches
     | Labels
     | Ancestor
+    | Verified
+    | Explained
     | Events
     | Consumers
     | Snapshot
@@ -263,6 +268,7 @@ __all__ = [
     "ConsumerState",
     "Consumers",
     "CounterValue",
+    "Damage",
     "DeleteItem",
     "DeleteThread",
     "Deleted",
@@ -277,6 +283,8 @@ __all__ = [
     "Enqueued",
     "Event",
     "Events",
+    "Explain",
+    "Explained",
     "Finish",
     "Follow",
     "GetItems",
@@ -370,6 +378,8 @@ __all__ = [
     "Unlabelled",
     "Update",
     "Updated",
+    "Verified",
+    "VerifyCheckpoints",
     "Violation",
     "Violations",
     "Watch",

@@ -1,0 +1,49 @@
+"""Checkpoints looked at closely."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from shoal.protocol.requests.base import Read, Reply
+from shoal.protocol.requests.journal import Event
+from shoal.protocol.requests.threads import Checkpoint
+
+
+class VerifyCheckpoints(Read, array_like=True, frozen=True, tag="verify-checkpoints"):
+    """Compute again what is stored of a checkpoint, or of a branch's by first parents; answered by `Verified`."""
+
+    space: str
+    thread: str
+    checkpoint: str | None = None
+    branch: str = "main"
+    start: str = ""  # The id to go on at; empty: the branch's winner.
+    limit: int = 100
+
+
+class Damage(Struct, array_like=True, frozen=True):
+    checkpoint: str
+    channel: str  # Empty: its record.
+    what: str
+
+
+class Verified(Reply, array_like=True, frozen=True, tag="verified"):
+    checked: int
+    damage: list[Damage]
+    next: str  # Ask again with start=next; empty: that was all.
+
+
+class Explain(Read, array_like=True, frozen=True, tag="explain"):
+    """What a checkpoint's author could see; answered by `Explained`."""
+
+    space: str
+    thread: str
+    checkpoint: str
+    limit: int = 20
+
+
+class Explained(Reply, array_like=True, frozen=True, tag="explained"):
+    checkpoint: Checkpoint
+    setting: bytes  # Packed map, its own or an ancestor's; empty: not said.
+    seen: bytes  # Packed bookmark: what it and its ancestors' authors said that they had read.
+    earlier: list[Checkpoint]  # First parents, the newest first.
+    events: list[Event]  # Before it in the journal, the newest first.

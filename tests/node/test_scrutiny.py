@@ -1,0 +1,108 @@
+"""What is stored is computed again, and what an author could see is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.cluster.partition import partition_of
+from shoal.crdt import lineage
+from shoal.errors import NotFound
+from shoal.protocol.bookmark import Bookmark
+from shoal.storage import keys
+from tests.node.conftest import Bench, Opener
+
+LARGE = [f"message {n} " * 40 for n in range(60)]
+
+
+async def grown(bench: Bench, count: int = 5) -> list[str]:
+    thread = bench.space.thread("a")
+    return [(await thread.save({"m": LARGE[: 20 + 10 * n], "n": n})).id for n in range(count)]
+
+
+def rows_of(bench: Bench, first: bytes) -> list[tuple[bytes, bytes]]:
+    table = keys.object_rows(partition_of("crew", "a"), keys.Kind.THREAD, "crew", "a")
+    return [(key, value) for key, value in bench.storage.scan(table, None) if key.startswith(table + first)]
+
+
+async def test_a_sound_branch_is_said_to_be_sound(open_bench: Opener) -> None:
+    bench = open_bench()
+    ids = await grown(bench, 230)
+    thread = bench.space.thread("a")
+    assert (await thread.verify()).checkpoints == len(ids)
+    assert (await thread.verify()).sound
+    one = await thread.verify(ids[3])
+    assert (one.checkpoints, one.sound) == (1, True)
+
+
+async def test_a_damaged_chunk_is_told_by_checkpoint_and_channel(bench: Bench) -> None:
+    ids = await grown(bench)
+    [*_, (key, chunk)] = rows_of(bench, lineage.CHUNK)
+    bench.storage.write({key: chunk[:-1] + bytes([chunk[-1] ^ 1])})
+    found = await bench.space.thread("a").verify()
+    assert not found.sound
+    assert found.checkpoints == len(ids)
+    assert {damage.channel for damage in found.damage} == {"m"}
+    assert {damage.checkpoint for damage in found.damage} <= set(ids)
+    assert all("damaged" in damage.what for damage in found.damage)
+
+
+async def test_a_missing_chunk_is_told_though_the_cache_has_the_value(bench: Bench) -> None:
+    ids = await grown(bench)
+    for key, _ in rows_of(bench, lineage.CHUNK):
+        bench.storage.write({key: None})
+    assert (await bench.space.thread("a").load()).state["n"] == 4
+    found = await bench.space.thread("a").verify()
+    assert {damage.checkpoint for damage in found.damage} >= set(ids[1:])
+
+
+async def test_a_record_that_was_changed_does_not_match_its_id(bench: Bench) -> None:
+    ids = await grown(bench)
+    for key, stored in rows_of(bench, lineage.CHECKPOINT):
+        if key.endswith(bytes.fromhex(ids[1])):
+            bench.storage.write({key: stored.replace(b"main", b"mane")})
+    found = await bench.space.thread("a").verify()
+    assert [(damage.checkpoint, damage.channel) for damage in found.damage] == [(ids[1], "")]
+    assert "id does not match" in found.damage[0].what
+
+
+async def test_a_record_that_cannot_be_read_ends_the_line_and_is_told(bench: Bench) -> None:
+    ids = await grown(bench)
+    for key, stored in rows_of(bench, lineage.CHECKPOINT):
+        if key.endswith(bytes.fromhex(ids[1])):
+            bench.storage.write({key: stored[:60]})
+    found = await bench.space.thread("a").verify()
+    assert (found.checkpoints, found.damage[-1].checkpoint, found.damage[-1].channel) == (4, ids[1], "")
+    assert {damage.checkpoint for damage in found.damage} <= set(ids[1:])  # Whose values are described against it.
+
+
+async def test_what_is_not_there_cannot_be_verified(bench: Bench) -> None:
+    await grown(bench, 1)
+    with pytest.raises(NotFound):
+        await bench.space.thread("a").verify("00" * 32)
+    with pytest.raises(NotFound):
+        await bench.space.thread("a").verify(branch="x")
+
+
+async def test_why_tells_what_its_author_could_see(bench: Bench) -> None:
+    thread = bench.space.thread("a", author="planner", dependencies={"openai": "1.2"})
+    await bench.space.counter("tokens").add(1)
+    first = await thread.save({"n": 0})
+    await thread.journal.append("before")
+    await thread.journal.append("just before")
+    second = await thread.save({"n": 1}, metadata={"step": 1})
+    await thread.journal.append("after")
+    third = await thread.save({"n": 2})
+    found = await bench.space.thread("a").why(second.id)
+    assert (found.checkpoint.id, found.checkpoint.author, found.checkpoint.metadata) == (second.id, "planner", {"step": 1})
+    assert [older.id for older in found.earlier] == [first.id]
+    assert [event.event for event in found.events] == ["just before", "before"]
+    assert found.setting == {"dependencies": {"openai": "1.2"}}
+    assert list(found.partitions.values()) == [1]
+    assert len(Bookmark.parse(found.seen)) == 1
+    last = await bench.space.thread("a").why(third.id, limit=1)
+    assert ([older.id for older in last.earlier], [event.event for event in last.events]) == ([second.id], ["after"])
+
+
+async def test_why_of_what_is_not_there_is_not_found(bench: Bench) -> None:
+    with pytest.raises(NotFound):
+        await bench.space.thread("a").why("00" * 32)
