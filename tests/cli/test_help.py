@@ -12,7 +12,8 @@ from shoal.cli.main import app
 
 COMMANDS = [
     *(["serve"], ["demo"], ["verify"]),
-    *(["status"], ["spaces"], ["threads"], ["log"], ["show"], ["watch"]),
+    *(["status"], ["spaces"], ["threads"], ["log"], ["show"], ["watch"], ["events"], ["export"]),
+    *(["inbox", "list"], ["inbox", "send"]),
     *(["items", "get"], ["items", "put"], ["items", "search"], ["items", "delete"], ["items", "namespaces"]),
     *(["doc", "get"], ["doc", "list"], ["counter", "get"], ["counter", "list"], ["register", "get"], ["register", "list"]),
 ]

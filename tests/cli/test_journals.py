@@ -1,0 +1,113 @@
+"""Events, inboxes and exports, on a directory and on a node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shoal
+from shoal import values
+from tests.cli.test_commands import CREW, documents, lines
+from tests.cli.test_commands import shoal as command
+
+
+def test_events_are_printed_in_order(target: list[str]) -> None:
+    paid, note = lines("events", "plain", *target, *CREW)
+    assert paid.endswith('[order-1]  {"paid": 5}')
+    assert note.endswith('"note"')
+
+
+def test_events_go_on_after_a_cursor(target: list[str]) -> None:
+    first, second = documents("events", "plain", *target, *CREW)
+    assert [event["event"] for event in (first, second)] == [{"paid": 5}, "note"]
+    assert documents("events", "plain", "--after", first["cursor"], *target, *CREW) == [second]
+    assert documents("events", "plain", "--after", second["cursor"], *target, *CREW) == []
+    assert documents("events", "plain", "--follow", "-n", "2", *target, *CREW) == [first, second]
+
+
+def test_what_is_no_cursor_is_refused(target: list[str]) -> None:
+    result = command("events", "plain", "--after", "é", *target, *CREW)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "--after is not what an earlier answer gave" in result.stderr
+
+
+def test_a_message_is_sent_and_listed(target: list[str], request: pytest.FixtureRequest) -> None:
+    thread = f"to-{abs(hash(request.node.name))}"
+    (sent,) = documents("inbox", "send", thread, '{"review": 17}', "--key", "k", "--by", "editor", *target, *CREW)
+    assert sent["sent"]
+    (again,) = lines("inbox", "send", thread, '{"review": 17}', "--key", "k", *target, *CREW)
+    assert again == f"{sent['id']}  was sent before under this key"
+    (listed,) = documents("inbox", "list", thread, *target, *CREW)
+    assert (listed["id"], listed["key"], listed["by"], listed["message"]) == (sent["id"], "k", "editor", {"review": 17})
+    (shown,) = lines("inbox", "list", thread, *target, *CREW)
+    assert shown.endswith('[k]  from "editor"  {"review": 17}')
+    assert lines("inbox", "list", thread, "--taken", *target, *CREW) == []
+
+
+def test_a_message_that_is_no_json_is_refused(target: list[str]) -> None:
+    result = command("inbox", "send", "plain", "{", *target, *CREW)
+    assert result.exit_code == 1
+    assert "not valid JSON" in result.stderr
+
+
+def test_an_export_is_one_thread_or_all(target: list[str]) -> None:
+    assert command("export", *target, *CREW).exit_code == 2
+    assert command("export", "plain", "--all", *target, *CREW).exit_code == 2
+    absent = command("export", "plai", *target, *CREW)
+    assert (absent.exit_code, absent.stdout) == (1, "")
+
+
+def test_an_export_has_every_thread(target: list[str]) -> None:
+    exported = documents("export", "--all", *target, *CREW)
+    assert {record["thread"] for record in exported[1:]} >= {"plain", "forked"}
+    forked = [record for record in exported if record["type"] == "checkpoint" and record["thread"] == "forked"]
+    assert sorted(record["state"]["side"] for record in forked) == [0, 1, 2]
+
+
+STATE = {
+    "at": datetime(2030, 1, 2, tzinfo=UTC),
+    "price": Decimal("1.50"),
+    "raw": b"\x00\xff",
+    "log": ["é\x9b", {"$type": 1}, (1, 2)],
+}
+
+
+async def fill(data: Path) -> dict[str, dict[str, Any]]:
+    saved: dict[str, dict[str, Any]] = {}
+    async with shoal.open(data) as store:
+        thread, rival = (store.space("crew").thread("t") for _ in range(2))
+        first = await thread.save(STATE, metadata={"by": "me"})
+        await rival.load()
+        left = await thread.save({"side": "left"}, label="best")
+        right = await rival.save({"side": "right"}, on_conflict="fork")
+        joined = await thread.merge(resolver=lambda _name, _base, sides: sides[0])
+        await thread.branch("what-if", at=first.id)
+        elsewhere = await thread.save({"n": 1}, branch="what-if")
+        await thread.journal.append({"paid": Decimal("2.5")}, key="order-1")
+        for checkpoint in (first, left, right, joined, elsewhere):
+            saved[checkpoint.id] = (await store.space("crew").thread("t").load(checkpoint.id)).state
+    return saved
+
+
+def test_an_export_read_again_is_what_was_saved(tmp_path: Path) -> None:
+    saved = asyncio.run(fill(tmp_path / "state"))
+    text = command("export", "t", "--data", str(tmp_path / "state"), *CREW).stdout
+    exported = [values.from_json(json.loads(line)) for line in text.splitlines()]
+    assert (exported[0]["type"], exported[0]["format"], exported[0]["space"]) == ("export", 1, "crew")
+    checkpoints = {record["id"]: record for record in exported if record["type"] == "checkpoint"}
+    assert len(checkpoints) == sum(record["type"] == "checkpoint" for record in exported)
+    assert {id: record["state"] for id, record in checkpoints.items()} == saved
+    assert all(parent in checkpoints for record in checkpoints.values() for parent in record["parents"])
+    branches = {record["name"]: record["heads"] for record in exported if record["type"] == "branch"}
+    assert set(branches) == {"main", "what-if"}
+    assert all(head in checkpoints for heads in branches.values() for head in heads)
+    (best,) = [record for record in exported if record["type"] == "label"]
+    assert checkpoints[best["checkpoint"]]["state"] == {"side": "left"}
+    events = [record["event"] for record in exported if record["type"] == "event" and record["key"] == "order-1"]
+    assert events == [{"paid": Decimal("2.5")}]
