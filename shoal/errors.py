@@ -38,6 +38,7 @@ raised; `status` is its HTTP status.
     │   ├── SchemaMismatch      a checkpoint was saved under another schema than the handle's
     │   ├── SchemaTooNew        a checkpoint's schema is newer than the reader's, and not readable by it
     │   ├── MigrationFailed     no migration leads up from a checkpoint's version, or one failed
+    │   ├── DriftRefused        an agent's configuration is not that of the checkpoint
     │   └── BookmarkLost        no node holds what the client has seen
     ├── NotReady                an update depends on one that this replica lacks
     ├── Unavailable             try again later, or elsewhere
@@ -248,6 +249,12 @@ class MigrationFailed(Conflict):
 
     code = "migration-failed"
     status = 422
+
+
+class DriftRefused(Conflict):
+    """`detail["differences"]` lists what differs."""
+
+    code = "drift-refused"
 
 
 class BookmarkLost(Conflict):

@@ -11,20 +11,21 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jsonpatch
 import jsonpointer
 
 from shoal import values
+from shoal.client.authoring import SAID_AGAIN_EVERY, Author
 from shoal.client.checkpoint import Checkpoint
 from shoal.client.connection import Connection
 from shoal.client.events import Event
 from shoal.client.moments import moment
 from shoal.client.steps import StepRecord, record_of
-from shoal.errors import Conflict, InvalidInput, NotFound
+from shoal.errors import Conflict, DriftRefused, InvalidInput, NotFound
 from shoal.names import check_names
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
@@ -47,6 +48,7 @@ class Reason:
     more_events: bool  # There are more than `EVENTS_LISTED_MAX`.
     quorum: bool  # A majority of the owners said what it holds, and this shows no less.
     staleness: str  # What may be missing, and why; empty if nothing is.
+    differences: tuple[str, ...]  # Between what the handle runs with and what the checkpoint's author ran with.
 
     @property
     def text(self) -> str:
@@ -57,6 +59,8 @@ class Reason:
             parts.append(f"{len(self.skipped)} steps are done and will not be called again: {_some(self.skipped)}")
         if self.unresolved:
             parts.append(f"{len(self.unresolved)} steps are unresolved, and may have happened: {_some(self.unresolved)}")
+        if self.differences:
+            parts.append(f"it was saved with another setting: {_some(self.differences)}")
         parts.append(self.staleness or "nothing that a quorum has acknowledged is missing")
         return "; ".join(parts) + "."
 
@@ -95,7 +99,12 @@ class ThreadResume:
     space: str
     name: str
     _connection: Connection
+    _author: Author
     _hooks: list[Hook]
+
+    def history(self, *, branch: str = "main", limit: int | None = None) -> AsyncIterator[Checkpoint]:
+        """See `Thread.history`."""
+        raise NotImplementedError
 
     async def load(self, checkpoint: str | None = None, *, branch: str | None = None) -> Checkpoint:
         """See `Thread.load`."""
@@ -106,13 +115,16 @@ class ThreadResume:
         self._hooks.append(hook)
         return hook
 
-    async def resume(self, *, branch: str = "main") -> Resumption:
+    async def resume(self, *, branch: str = "main", on_drift: Literal["warn", "refuse"] = "warn") -> Resumption:
         """The newest state, the open steps and the journal since, and why; the handle builds on it from now on.
 
         A node that has peers first takes in what a majority of them holds; where that
-        cannot be had, `reason.quorum` is false and `reason.staleness` says why.
+        cannot be had, `reason.quorum` is false and `reason.staleness` says why. Where this
+        handle has a configuration or dependencies, `reason.differences` says what differs
+        from those that were last recorded.
 
         Raises:
+            DriftRefused: something does, and `on_drift` is "refuse". No hook was called.
             SessionBehind, BookmarkLost: the node lacks what this store has written or seen.
         """
         caught = await self._connection.read(requests.CatchUp(self.space, self.name))
@@ -122,6 +134,13 @@ class ThreadResume:
             checkpoint: Checkpoint | None = await self.load(branch=branch)
         except NotFound:
             checkpoint = None
+        differences = () if checkpoint is None else await self._drift(branch)
+        if differences and on_drift == "refuse":
+            raise DriftRefused(
+                f"thread {self.name!r} was saved with another setting: {_some(differences)}. Nothing was written. "
+                'Run with what was recorded, or resume with on_drift="warn".',
+                differences=list(differences),
+            )
         steps, more_steps = await self._listed(only_open=False)
         still, more_open = await self._listed(only_open=True)
         events, more_events = await self._since(0 if checkpoint is None else checkpoint.wall_ms)
@@ -135,11 +154,20 @@ class ThreadResume:
             more_events=more_events,
             quorum=caught.quorum,
             staleness=staleness,
+            differences=differences,
         )
         found = Resumption(checkpoint, still, events, reason)
         for hook in self._hooks:
             await hook(found)
         return found
+
+    async def _drift(self, branch: str) -> tuple[str, ...]:
+        if not self._author.setting:
+            return ()
+        async for checkpoint in self.history(branch=branch, limit=SAID_AGAIN_EVERY):
+            if checkpoint.setting:
+                return tuple(_differences(checkpoint.setting, values.decode(self._author.setting)))
+        return ()
 
     async def _staleness(self, caught: requests.CaughtUp) -> str:
         view = await self._connection.read(requests.Cluster())
@@ -202,6 +230,17 @@ class ThreadResume:
         saved = await self._connection.write(request, key=None, durability=durability)
         assert isinstance(saved, requests.Saved)
         return await self.load(branch=branch)
+
+
+def _differences(recorded: Mapping[str, Any], running: Mapping[str, Any]) -> Iterator[str]:
+    """What one of them leaves out is not compared: who says nothing of its dependencies does not care."""
+    if "configuration" in recorded and "configuration" in running and recorded["configuration"] != running["configuration"]:
+        yield f"configuration {running['configuration'][:12]} instead of {recorded['configuration'][:12]}"
+    if "dependencies" in recorded and "dependencies" in running:
+        before, now = recorded["dependencies"], running["dependencies"]
+        for name in sorted(before.keys() | now.keys()):
+            if before.get(name) != now.get(name):
+                yield f"{name} {now.get(name, 'absent')} instead of {before.get(name, 'absent')}"
 
 
 def _away(member: requests.Member) -> str:

@@ -12,8 +12,9 @@ import pytest
 from shoal.client.connection import Connection
 from shoal.client.resume import Resumption
 from shoal.client.store import Space, Store
+from shoal.client.thread import Thread
 from shoal.config import Config
-from shoal.errors import Conflict, InvalidInput, InvalidName, NotFound
+from shoal.errors import Conflict, DriftRefused, InvalidInput, InvalidName, NotFound
 from shoal.node.node import Node
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.environment import SimulatedEnvironment
@@ -130,6 +131,32 @@ async def test_without_a_quorum_it_says_what_may_be_missing() -> None:
         assert not found.reason.quorum
         assert "without a:1 (linked last at" in found.reason.staleness
         assert found.reason.staleness in found.reason.text
+
+
+def running(space: Space, *, model: str, sdk: str | None = "1.0") -> Thread:
+    dependencies = None if sdk is None else {"sdk": sdk, "numpy": "2"}
+    return space.thread("t", configuration={"model": model}, dependencies=dependencies)
+
+
+async def test_what_differs_from_the_recorded_setting_is_told_or_refused(space: Space, node: Node) -> None:
+    first = running(space, model="small")
+    for number in range(3):  # It is recorded with the first of them.
+        await first.save({"n": number})
+    elsewhere = space_on(node, Config())
+    assert (await running(elsewhere, model="small").resume(on_drift="refuse")).reason.differences == ()
+    other = running(elsewhere, model="large", sdk="1.1")
+    told = (await other.resume()).reason
+    assert [text.split()[0] for text in told.differences] == ["configuration", "sdk"]
+    assert "sdk 1.1 instead of 1.0" in told.text
+    with pytest.raises(DriftRefused, match=r"sdk 1\.1 instead of 1\.0"):
+        await other.resume(on_drift="refuse")
+
+
+async def test_what_is_left_out_of_a_setting_is_not_compared(space: Space, node: Node) -> None:
+    await running(space, model="small").save({"n": 1})
+    elsewhere = space_on(node, Config())
+    assert (await running(elsewhere, model="small", sdk=None).resume(on_drift="refuse")).reason.differences == ()
+    assert (await elsewhere.thread("t").resume(on_drift="refuse")).reason.differences == ()
 
 
 # ── edits ─────────────────────────────────────────────────────────────────────
