@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import subprocess
 import sys
@@ -13,14 +14,18 @@ import pytest
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-@pytest.fixture(scope="module")
-def crash_safe_agent() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("crash_safe_agent", EXAMPLES / "crash_safe_agent.py")
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def crash_safe_agent() -> ModuleType:
+    return example("crash_safe_agent")
 
 
 def test_the_naive_agent_charges_and_notifies_twice(crash_safe_agent: ModuleType) -> None:
@@ -32,6 +37,25 @@ def test_the_naive_agent_charges_and_notifies_twice(crash_safe_agent: ModuleType
 
 def test_the_mended_agent_survives_a_crash_anywhere(crash_safe_agent: ModuleType) -> None:
     crash_safe_agent.check(crash_safe_agent.mended).raise_if_bad()
+
+
+def test_the_support_agent_survives_a_crash_anywhere_and_looks_up_once() -> None:
+    example("support_agent").check().raise_if_bad()
+
+
+def test_the_reviewers_path_and_the_agents_are_both_in_the_audit() -> None:
+    draft, entries = asyncio.run(example("support_agent").reviewed())
+    assert draft == "You owe 120; take ten days."
+    told = [(entry.kind, entry.text) for entry in entries]
+    assert told.count(("step", "billing done")) == 1
+    assert told.count(("step", "search failed")) == 2
+    assert ("checkpoint", "saved on main") in told
+    [reviewed] = [entry for entry in entries if entry.text == "saved on reviewed"]
+    assert reviewed.by == "reviewer"
+    [billing] = [entry for entry in entries if entry.text == "billing begun"]
+    assert billing.known == ""
+    [approval] = [entry for entry in entries if entry.kind == "event" and entry.by == "reviewer"]
+    assert approval.known == reviewed.id
 
 
 @pytest.mark.parametrize("program", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)

@@ -7,6 +7,7 @@ import os
 from typing import Annotated, Any, cast
 
 import typer
+from msgspec import structs
 
 from shoal import values
 from shoal.cli.execution import execute
@@ -26,6 +27,7 @@ def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
     app.command(rich_help_panel=PANEL)(steps)
     app.command(rich_help_panel=PANEL)(resume)
+    app.command(rich_help_panel=PANEL)(audit)
     app.command(rich_help_panel=PANEL)(pause)
     app.command(rich_help_panel=PANEL)(approve)
 
@@ -210,3 +212,29 @@ async def _resume(target: Target, space: str, name: str, branch: str, *, json: b
             },
         }
     )
+
+
+def audit(
+    thread: ThreadName,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Show checkpoints, steps, events and moves in one time line, and which checkpoint was known at each.
+
+    Example: shoal audit support-1 --url http://n1:7400
+    """
+    execute(_audit(chosen(data, url, environment=os.environ), space, thread, json=json))
+
+
+async def _audit(target: Target, space: str, name: str, *, json: bool) -> None:
+    async with opened(target) as store:
+        for entry in await store.space(space).thread(name).audit():
+            if json:
+                emit({**structs.asdict(entry), "time": entry.time.isoformat()})
+                continue
+            by = f"  by {entry.by}" if entry.by else ""
+            known = f"  knowing {entry.known[:12]}" if entry.known else ""
+            shown = entry.id[:12] if entry.kind == "checkpoint" else f"[{entry.id}]" if entry.kind == "step" else ""
+            line(f"{entry.time:%Y-%m-%d %H:%M:%S}Z  {entry.text} {shown}{by}{known}  {to_text(entry.data)}")

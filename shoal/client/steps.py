@@ -49,6 +49,7 @@ class Attempt(Struct, frozen=True):
     state: str  # "open", "result", "error", "withdrawn", "taken", "retry" or "abandon".
     holder: str  # Who made it: host and process.
     begun: datetime
+    ended: datetime | None
     error: Mapping[str, str] | None  # Its `type` and `message`.
     progress: Any
     by: str  # The human who ended it, if one did.
@@ -539,6 +540,7 @@ def _attempt(attempt: requests.StepAttempt) -> Attempt:
         attempt.state,
         attempt.holder,
         moment(attempt.begun_ms),
+        moment(attempt.ended_ms) if attempt.ended_ms else None,
         _error(attempt.error) if attempt.error else None,
         values.decode(attempt.progress) if attempt.progress else None,
         attempt.by,

@@ -23,6 +23,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args
 from msgspec.structs import replace
 
 from shoal import values
+from shoal.client.audit import ThreadAudit
 from shoal.client.authoring import Author
 from shoal.client.autosave import Autosave
 from shoal.client.branching import ThreadBranches
@@ -73,7 +74,9 @@ class SaveOptions(TypedDict, total=False):
     durability: Durability | None
 
 
-class Thread(ThreadBranches, ThreadScrutiny, ThreadResume, ThreadSteps, ThreadStanding, ThreadMutations, ThreadSchema):
+class Thread(
+    ThreadBranches, ThreadScrutiny, ThreadResume, ThreadAudit, ThreadSteps, ThreadStanding, ThreadMutations, ThreadSchema
+):
     def __init__(
         self,
         connection: Connection,

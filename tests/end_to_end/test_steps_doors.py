@@ -96,6 +96,20 @@ async def test_what_an_agent_goes_on_from_is_the_same_at_every_door(space: Space
     assert (await rest("GET", "/threads/never/resume"))["checkpoint"] is None
 
 
+async def test_the_audit_is_one_time_line(space: Space, cli: Cli) -> None:
+    thread = space.thread("t")
+    saved = await thread.save({"n": 1}, metadata={"at": "begin"})
+    await thread.step("bill", call=lambda: 7, arguments={"order": 1})
+    await thread.pause("enough", by="ana")
+    listed = await cli("audit", "t")
+    by_text = {entry["text"]: entry for entry in listed}
+    assert sorted(by_text) == ["bill begun", "bill done", "saved on main", "status"]
+    assert [entry["time"] for entry in listed] == sorted(entry["time"] for entry in listed)
+    assert (by_text["bill begun"]["data"], by_text["bill done"]["data"]) == ({"order": 1}, 7)
+    assert by_text["bill begun"]["known"] == saved.id
+    assert (by_text["status"]["by"], by_text["status"]["data"]["reason"]) == ("ana", "enough")
+
+
 async def test_threads_are_found_by_status_and_metadata(space: Space, rest: Rest, cli: Cli) -> None:
     for name in ("a", "b", "c"):
         await space.thread(name).save({"n": 1}, metadata={"team": "red" if name == "c" else "blue"})
