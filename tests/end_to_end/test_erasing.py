@@ -10,7 +10,7 @@ from tests.end_to_end.conftest import Cli, Rest
 SAVE = {"state": {"n": 1}}
 
 
-async def test_a_thread_that_one_door_deletes_is_gone_at_the_others(
+async def test_what_one_door_deletes_is_gone_at_the_others(
     url: str, store: Store, http: aiohttp.ClientSession
 ) -> None:
     rest, cli = Rest(http, "erasing"), Cli(url, "erasing")
