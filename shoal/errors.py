@@ -16,6 +16,7 @@ raised; `status` is its HTTP status.
     │   ├── SchemaViolation     a state breaks a schema or an invariant; `detail["path"]` is the field
     │   └── Unsupported         unknown request type, or a feature of a newer version
     ├── NotFound                no such thread, checkpoint, branch, document, …
+    │   └── Pruned              the checkpoint was given up, and its history ends there
     ├── Conflict                the request is valid, the state has moved on
     │   ├── HeadMoved           a branch is not where the caller last saw it
     │   ├── BranchTaken         a branch of this name is elsewhere
@@ -124,6 +125,11 @@ class Unsupported(InvalidInput):
 class NotFound(ShoalError):
     code = "not-found"
     status = 404
+
+
+class Pruned(NotFound):
+    code = "pruned"
+    status = 410
 
 
 class Conflict(ShoalError):

@@ -165,6 +165,15 @@ ROUTES: tuple[Route, ...] = (
         query=WriteQuery,
     ),
     Route(
+        "POST",
+        f"{THREAD}/prune",
+        threads.prune,
+        "Give up old checkpoints, or say which would go",
+        threads.PruneView,
+        body=threads.PruneBody,
+        query=WriteQuery,
+    ),
+    Route(
         "DELETE",
         THREAD,
         threads.delete,

@@ -25,6 +25,8 @@ from shoal.protocol.requests import (
     Load,
     Move,
     Moved,
+    Prune,
+    PruneReport,
     Saved,
 )
 
@@ -46,6 +48,21 @@ class SavedView(Struct):
     @classmethod
     def of(cls, reply: Saved) -> SavedView:
         return cls(reply.id, reply.parents, reply.branch, reply.heads, reply.wall_ms)
+
+
+class PruneBody(Struct, forbid_unknown_fields=True):
+    keep_last: int | None = None
+    older_than_s: float | None = None
+    branch: str | None = None
+    dry_run: bool = False
+
+
+class PruneView(Struct):
+    gone: list[str]  # Not more than 10,000.
+    count: int
+    stays: dict[str, int]
+    bytes: int
+    dry_run: bool
 
 
 class ErasedView(Struct):
@@ -123,6 +140,16 @@ async def save(exchange: Exchange) -> web.Response:
     reply = await exchange.call(save_request(exchange, exchange.name("space"), exchange.name("thread"), body))
     assert isinstance(reply, Saved)
     return exchange.answer(SavedView.of(reply), status=201)
+
+
+async def prune(exchange: Exchange) -> web.Response:
+    body = await exchange.body(PruneBody)
+    age_ms = None if body.older_than_s is None else int(body.older_than_s * 1000)
+    reply = await exchange.call(
+        Prune(exchange.name("space"), exchange.name("thread"), body.keep_last, age_ms, body.branch, body.dry_run)
+    )
+    assert isinstance(reply, PruneReport)
+    return exchange.answer(PruneView(reply.gone, reply.count, reply.stays, reply.bytes, reply.dry_run))
 
 
 async def delete(exchange: Exchange) -> web.Response:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args
 
 from msgspec.structs import replace
@@ -376,6 +376,30 @@ class Thread(
         reply = await self._connection.write(request, key=key, durability=durability)
         assert isinstance(reply, requests.Unlabelled)
         return reply.count
+
+    async def prune(
+        self,
+        *,
+        keep_last: int | None = 10,
+        older_than: timedelta | None = None,
+        branch: str | None = None,
+        dry_run: bool = False,
+        durability: Durability | None = None,
+    ) -> requests.PruneReport:
+        """Give up old checkpoints: those that are neither among the last `keep_last` of a branch nor younger than `older_than`.
+
+        Heads stay, and what has a label, and where lines part. With `branch` only what was saved on
+        that one goes; with `dry_run` nothing does, and the report says what would. Histories
+        end where they were pruned. Disk is freed on every node once all hold the prune.
+
+        Raises:
+            InvalidInput: neither `keep_last` nor `older_than` is given, or one is out of range.
+        """
+        age_ms = None if older_than is None else int(older_than / timedelta(milliseconds=1))
+        request = requests.Prune(self.space, self.name, keep_last, age_ms, branch, dry_run)
+        reply = await self._connection.write(request, key=None, durability=durability)
+        assert isinstance(reply, requests.PruneReport)
+        return reply
 
     async def delete(self, *, key: str | None = None, durability: Durability | None = None) -> bool:
         """Delete the thread: checkpoints, branches, journal, all of it, on every node. False: there was none.

@@ -54,7 +54,7 @@ def common_ancestor(rows: Rows, ids: Sequence[bytes], *, visits_max: int = VISIT
         if sides[id] == everyone:
             return id
         for parent in _there(rows, id).record.parents:
-            older = lineage.checkpoint(rows, parent)
+            older = lineage.shown(rows, parent)
             if older is not None:
                 reach(parent, sides[id], older)
     raise TooLarge(f"these checkpoints have nothing in common within the last {visits_max}. Nothing was written.")
@@ -90,7 +90,7 @@ def _origin(rows: Rows, prefix: bytes, branch: str) -> lineage.Checkpoint | None
 
 
 def _there(rows: Rows, id: bytes) -> lineage.Checkpoint:
-    found = lineage.checkpoint(rows, id)
+    found = lineage.shown(rows, id)
     if found is None:
         raise NotFound(f"this thread has no checkpoint {id.hex()}. Nothing was written. List them with history().")
     return found

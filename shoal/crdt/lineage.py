@@ -20,6 +20,7 @@ Rows:
     M token₃₂             dot₂₄ hlc₈ wall_ms₈ id₃₂ branch: a move
     A branch 0 wall_ms₈ token₃₂   id₃₂: where the branch was put when; no bytes for a save, whose token it is
     D digest₃₂            a chunk, or a node of the tree over a value's chunks
+    T id₃₂                a pruned checkpoint: see `shoal.crdt.pruning`
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 
-CHECKPOINT, BRANCH, CHUNK, MOVE, WHEN = b"C", b"B", b"D", b"M", b"A"
+CHECKPOINT, BRANCH, CHUNK, MOVE, WHEN, PRUNED = b"C", b"B", b"D", b"M", b"A", b"T"
 ID_BYTES = 32
 _STAMP_BYTES = DOT_BYTES + 16
 _MOVED = 1 << 63  # No HLC has this bit.
@@ -47,7 +48,7 @@ class Save(msgspec.Struct, array_like=True, frozen=True, tag="save"):
 
     id: bytes
     record: bytes  # SHA-256 of the record.
-    over: list[bytes] = []  # Tokens of moves that it supersedes, beside its parents.
+    over: list[bytes] = []  # Tokens that it supersedes: what is left of it once its record is pruned.
 
 
 class Move(msgspec.Struct, array_like=True, frozen=True, tag="move"):
@@ -144,6 +145,17 @@ def apply(
     return _supersede(rows, decoded.branch, save.over)
 
 
+def apply_erased(rows: Rows, stamp: Stamp, save: Save, branch: str | None) -> None:
+    """Apply a save whose record is gone: it is no head any more, and what it superseded is none either.
+
+    `branch` is its own, if its stamp is the one that counts.
+    """
+    if branch is not None:
+        rows.put(when_row(branch, stamp.wall_ms, save.id), b"")
+    for branch in [key[1:].decode() for key, _ in rows.scan(BRANCH)] if save.over else ():
+        _supersede(rows, branch, save.over)
+
+
 def apply_move(rows: Rows, stamp: Stamp, move: Move) -> list[Head]:
     """Apply a move, and return the heads of its branch."""
     key = MOVE + move.token
@@ -152,6 +164,8 @@ def apply_move(rows: Rows, stamp: Stamp, move: Move) -> list[Head]:
     if stored is None or stamp.dot < Dot.unpack(stored[:DOT_BYTES]):
         rows.put(key, _pack_stamp(stamp) + move.to + move.branch.encode())
         _put_when(rows, move.branch, stamp, head, before=stored)
+        if stored is None and is_pruned(rows, move.to):
+            rows.delete(PRUNED + move.to)  # By who did not know of this move: who knows a prune moves nothing there.
         return _move_heads(rows, move.branch, head, over=move.over, first=stored is None)
     return _supersede(rows, move.branch, move.over)
 
@@ -245,6 +259,70 @@ def checkpoint(rows: Rows, id: bytes) -> Checkpoint | None:
     )
 
 
+class Lead(msgspec.Struct, frozen=True):
+    """What a checkpoint is, but for its channels."""
+
+    id: bytes
+    hlc: int
+    wall_ms: int
+    parents: list[bytes]
+    branch: str
+    label: str
+
+
+class _Front(msgspec.Struct, array_like=True, frozen=True):
+    """The first fields of a record."""
+
+    parents: list[bytes]
+    branch: str
+    schema: str
+    schema_version: int
+    metadata: bytes
+    nonce: bytes
+    channels: msgspec.Raw
+    author: str = ""
+    label: str = ""
+
+
+_front = msgspec.msgpack.Decoder(_Front)
+
+
+def leads(rows: Rows, *, after: bytes | None = None, limit: int | None = None) -> Iterator[Lead]:
+    """All checkpoints whose records are stored, pruned ones too, by id; `after` is one.
+
+    Raises:
+        StoreCorrupt: one cannot be decoded.
+    """
+    start = None if after is None else CHECKPOINT + after
+    for key, stored in rows.scan(CHECKPOINT, after=start, limit=limit):
+        hlc, wall_ms = (int.from_bytes(stored[at : at + 8], "big") for at in (DOT_BYTES, DOT_BYTES + 8))
+        try:
+            front = _front.decode(stored[_STAMP_BYTES:])
+        except ValueError as error:
+            raise StoreCorrupt(f"checkpoint {key[1:].hex()} cannot be decoded ({error}). Run `shoal verify`.") from None
+        yield Lead(key[1:], hlc, wall_ms, front.parents, front.branch, front.label)
+
+
+def is_pruned(rows: Rows, id: bytes) -> bool:
+    return rows.get(PRUNED + id) is not None
+
+
+def shown(rows: Rows, id: bytes) -> Checkpoint | None:
+    """As `checkpoint`; None also if it was pruned."""
+    return None if is_pruned(rows, id) else checkpoint(rows, id)
+
+
+def erased_branch(rows: Rows, stamp: Stamp, save: Save) -> str | None:
+    """The branch of a save whose record is gone; None if another stamp of it counts."""
+    names = [key[1:].decode() for key, _ in rows.scan(BRANCH)]
+    return next((name for name in names if rows.get(when_row(name, stamp.wall_ms, save.id)) is not None), None)
+
+
+def moved_to(packed: bytes) -> bytes:
+    """The checkpoint of a row `M`."""
+    return packed[_STAMP_BYTES : _STAMP_BYTES + ID_BYTES]
+
+
 def packed_record(rows: Rows, id: bytes) -> bytes | None:
     """The record as it was stored: what a replica sends on."""
     stored = rows.get(CHECKPOINT + id)
@@ -256,8 +334,8 @@ def chunk(rows: Rows, digest: bytes) -> bytes | None:
 
 
 def ancestry(rows: Rows, start: bytes) -> Iterator[Checkpoint]:
-    """`start` and what it descends from, newest first, along first parents; ends where a parent is not stored."""
+    """`start` and what it descends from, newest first, along first parents; ends where a parent was pruned."""
     id: bytes | None = start
-    while id is not None and (found := checkpoint(rows, id)) is not None:
+    while id is not None and (found := shown(rows, id)) is not None:
         yield found
         id = found.record.parents[0] if found.record.parents else None

@@ -26,6 +26,11 @@ NOTHING = Attached()
 ERASED = Attached(erased=True)
 
 
+def is_gone(beside: Attached) -> bool:
+    """Whether all of it was erased."""
+    return beside.erased and not beside.content
+
+
 class _Packed(msgspec.Struct, array_like=True, frozen=True):
     content: bytes
     chunks: list[bytes]

@@ -18,11 +18,11 @@ from shoal.node.decision import Decision, Made
 from shoal.node.facet import Checks, Readers, Site, View, Writers
 from shoal.node.implied import implied_key
 from shoal.node.naming import hexed, unhex
+from shoal.node.presence import BRANCHES_MAX, absent, check_shown
 from shoal.node.told import told
 from shoal.protocol import requests
 from shoal.protocol.requests import CommonAncestor, Heads, Move, Moved
 
-BRANCHES_MAX = 4096
 HEADS_MAX = 256  # That are joined at once.
 
 
@@ -48,10 +48,9 @@ class Branches:
         """
         rows, to = site.rows, unhex(request.to)
         heads = lineage.heads(rows, request.branch)
+        check_shown(rows, request.thread, to)
         if lineage.packed_record(rows, to) is None:
-            raise NotFound(
-                f"thread {request.thread!r} has no checkpoint {request.to}. Nothing was written. List them with history()."
-            )
+            raise absent(rows, request.thread, to)
         before = hexed(heads)
         if request.new and heads and before != [request.to]:
             raise BranchTaken(

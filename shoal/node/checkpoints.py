@@ -14,6 +14,7 @@ from shoal.errors import InvalidInput, NotFound
 from shoal.names import check_name
 from shoal.node.facet import Checks, Readers, View, Writers
 from shoal.node.naming import hexed, unhex
+from shoal.node.presence import absent, check_shown
 from shoal.node.shapes import ShapeCache, Spot, completed, value_of
 from shoal.protocol import requests
 from shoal.protocol.requests import History, Load, ReadLabels
@@ -148,9 +149,10 @@ def _walk(rows: Rows, request: History) -> Iterator[lineage.Checkpoint]:
 
 
 def found_checkpoint(rows: Rows, thread: str, id: bytes) -> lineage.Checkpoint:
+    check_shown(rows, thread, id)
     found = lineage.checkpoint(rows, id)
     if found is None:
-        raise NotFound(f"thread {thread!r} has no checkpoint {id.hex()}. List them with history().")
+        raise absent(rows, thread, id)
     return found
 
 

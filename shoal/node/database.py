@@ -23,7 +23,7 @@ import msgspec
 from shoal.cluster import operation
 from shoal.cluster.messages import Shipment
 from shoal.config import Config
-from shoal.crdt import deletion, document, ledger
+from shoal.crdt import document, ledger
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp
@@ -61,6 +61,7 @@ from shoal.node.opening import Opening
 from shoal.node.outgoing import Outgoing
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.places import Places
+from shoal.node.pruning import Planning, Prunes, planned
 from shoal.node.queues import Queues
 from shoal.node.reductions import Reductions
 from shoal.node.rules import Rules
@@ -72,7 +73,7 @@ from shoal.node.shapes import ShapeCache
 from shoal.node.standings import Standings
 from shoal.node.steps import Steps
 from shoal.node.target import Target, target_of
-from shoal.node.transaction import Transaction
+from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol import requests
 from shoal.protocol.keys import key_wall_ms
 from shoal.protocol.requests import SingleWrite, WriteReply
@@ -157,6 +158,7 @@ class Database:
             Registers(config),
             self._items,
             Deletions(self.catalog, self.generations),
+            Prunes(config),
             self.documents,
             Steps(config),
             Standings(config),
@@ -173,7 +175,6 @@ class Database:
             clock=self._clock,
             opening=opening,
             documents=self.documents,
-            catalog=self.catalog,
             eraser=self.eraser,
             rules=rules,
             feed=feed,
@@ -183,7 +184,7 @@ class Database:
 
     # ── writes ────────────────────────────────────────────────────────────────
 
-    def check(self, request: requests.AnyWrite) -> None:
+    def check(self, request: requests.AnyWrite | requests.Prune) -> None:
         """
         Raises:
             InvalidInput: a name, key, value or amount is not legal; or TooLarge.
@@ -248,10 +249,7 @@ class Database:
                 besides.append(made.attached)
                 if self._feed.wanted(target.space):
                     staged.append(_staged(target, here, made))
-                if isinstance(made.change, deletion.Delete):
-                    self.eraser.delete(transaction, target, here, made.change)
-                else:
-                    self.catalog.enter(transaction, target)
+                self.eraser.follow(transaction, target, stamp._replace(nth=len(mutations) - 1), mutations[-1], made.attached)
         reply = requests.BatchReply(replies) if isinstance(request, requests.Batch) else replies[0]  # type: ignore[arg-type]
         if not mutations:
             return Issued(reply, partition.written, partition.vector, partition.vector)
@@ -349,6 +347,15 @@ class Database:
                 "Nothing was written now. Run `shoal verify`."
             )
         return operation.Entry.unpack(stored)
+
+    def planned(self, request: requests.Prune) -> Planning:
+        """Plan a prune, step by step; see `shoal.node.pruning`."""
+        target = target_of(request)
+
+        def rows() -> ObjectRows:
+            return self.generations.current(Transaction(self._storage), target).rows
+
+        return planned(rows, request, self._environment.now_ms())
 
     # ── reads ─────────────────────────────────────────────────────────────────
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from shoal.crdt import deletion
+from shoal.crdt import deletion, lineage, pruning
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation
 from shoal.names import check_name
@@ -21,7 +21,7 @@ from shoal.node.facet import Checks, Readers, Site, Writers
 from shoal.node.garbage import Collector, What
 from shoal.node.generations import Generation, Generations
 from shoal.node.mutation import Mutation
-from shoal.node.shapes import ShapeCache
+from shoal.node.shapes import ShapeCache, Spot
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import Deleted, DeleteThread
@@ -69,19 +69,31 @@ class Eraser:
             raise BadOperation(f"it belongs to generation {change.generation}, which nobody began", reason="content")
         return current if change.generation == current.number else None
 
-    def receive(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation) -> None:
-        """Apply another node's deletion.
+    def follow(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> None:
+        """Do what an applied change asks for beside its object's rows; a deletion is applied here."""
+        made = change.change
+        if isinstance(made, deletion.Delete):
+            self._delete(transaction, target, stamp, made)
+            return
+        self._catalog.enter(transaction, target)
+        if isinstance(made, pruning.Prune):
+            self._garbage.enter(transaction, stamp, What.CHECKPOINTS, target, change.generation)
+            spots = [Spot(target.space, target.name, id) for id in made.ids]
+            self._shapes.drop(spots)
+            transaction.when_written(lambda: self._shapes.drop(spots))
+        elif isinstance(made, lineage.Save) and beside.content and (marking := self._garbage.markings.get(target)) is not None:
+            marking.protect(lineage.decode_record(beside.content))
 
+    def check(self, change: Mutation) -> None:
+        """
         Raises:
-            BadOperation: it does not say which generation it ends, or ends the last there can be.
+            BadOperation: a deletion that does not say which generation it ends, or ends the last there can be.
         """
         made = change.change
-        assert isinstance(made, deletion.Delete)
-        if made.generation != change.generation or made.generation >= deletion.GENERATIONS_MAX - 1:
+        if isinstance(made, deletion.Delete) and not change.generation == made.generation < deletion.GENERATIONS_MAX - 1:
             raise BadOperation("it ends another generation than its own", reason="content")
-        self.delete(transaction, target, stamp, made)
 
-    def delete(self, transaction: Transaction, target: Target, stamp: Stamp, made: deletion.Delete) -> None:
+    def _delete(self, transaction: Transaction, target: Target, stamp: Stamp, made: deletion.Delete) -> None:
         self._garbage.enter(transaction, stamp, What.GENERATION, target, made.generation)
         if self._generations.delete(transaction, target, stamp, made):
             self._catalog.leave(transaction, target)

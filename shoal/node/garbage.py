@@ -22,14 +22,17 @@ import msgspec
 from shoal.cluster import stability
 from shoal.cluster.stability import Holding, Waiting
 from shoal.config import Config
+from shoal.crdt import pruning
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import Stamp, successor
-from shoal.errors import ShoalError
-from shoal.node.generations import dead_range
+from shoal.errors import ShoalError, StoreCorrupt
+from shoal.node import sweeping
+from shoal.node.generations import dead_range, rows_of
 from shoal.node.owners import Owners
 from shoal.node.partitions import Partitions
+from shoal.node.sweeping import SLICE, Marking
 from shoal.node.target import Target
-from shoal.node.transaction import Transaction
+from shoal.node.transaction import ObjectRows, Transaction
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
@@ -42,6 +45,7 @@ class What(IntEnum):
     """The numbers are on disk and never reused."""
 
     GENERATION = 1  # The rows of a generation that was ended.
+    CHECKPOINTS = 2  # Pruned checkpoints.
 
 
 class Garbage(msgspec.Struct, array_like=True, frozen=True):
@@ -72,7 +76,9 @@ class Piece(NamedTuple):
     ranges: list[tuple[bytes, bytes]]
 
 
-Sweep = Callable[[Entry], Iterator[Piece]]
+_NOTHING = Piece({}, [])
+
+Sweep = Callable[[list[Entry]], Iterator[Piece]]  # Of entries of one generation of one object.
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Garbage)
@@ -92,7 +98,11 @@ class Collector:
         self._owners: Owners | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiting: OrderedDict[bytes, Waiting] = OrderedDict()
-        self._sweeps: dict[What, Sweep] = {What.GENERATION: _generation}
+        self._sweeps: dict[What, Sweep] = {
+            What.GENERATION: _generation,
+            What.CHECKPOINTS: self._checkpoints,
+        }
+        self.markings: dict[Target, Marking] = {}  # Under way.
         self._after = keys.GARBAGE  # Where the last look ended.
         self._reclaim_at = 0.0
         self._unreclaimed = False
@@ -143,11 +153,17 @@ class Collector:
         """Look at some entries, and sweep those that are stable; whether there was one."""
         entries = list(self._entries())
         waits: dict[str, None] = {}
-        moved = False
+        stable: dict[Garbage, list[Entry]] = {}
         for entry in entries:
             if await self._stable(entry, waits):
-                await self._sweep(entry)
+                stable.setdefault(entry.garbage, []).append(entry)
+        moved = False
+        for garbage, group in stable.items():
+            try:
+                await self._sweep(group)
                 moved = True
+            except StoreCorrupt:
+                waits[f"a repair of {garbage.target.kind.label} {garbage.name!r}"] = None
         if len(entries) < LOOKED_AT_MAX:
             self._after = keys.GARBAGE
         self.waits_for = list(waits)
@@ -175,14 +191,48 @@ class Collector:
         waits.update(dict.fromkeys(name for name, holding in others.items() if stability.lacks(waiting, holding)))
         return False
 
-    async def _sweep(self, entry: Entry) -> None:
-        for piece in self._sweeps[entry.garbage.what](entry):
+    async def _sweep(self, entries: list[Entry]) -> None:
+        for piece in self._sweeps[entries[0].garbage.what](entries):
             if piece.rows or piece.ranges:
                 self._commit.write(piece.rows, piece.ranges)
             await asyncio.sleep(0)
-        self._commit.write({entry.key: None})
-        self.swept += 1
+        self._commit.write({entry.key: None for entry in entries})
+        self.swept += len(entries)
         self._unreclaimed = True
+
+    def _checkpoints(self, entries: list[Entry]) -> Iterator[Piece]:
+        garbage = entries[0].garbage
+        target = garbage.target
+
+        def rows() -> ObjectRows:
+            return rows_of(Transaction(self._storage), target, garbage.generation)
+
+        unstable = {entry.dot for entry in self._others(entries)}
+        gone: set[bytes] = set()
+        after: bytes | None = None
+        while some := list(pruning.marks(rows(), after=after, limit=LOOKED_AT_MAX)):
+            gone.update(id for id, dot in some if dot not in unstable)
+            after = some[-1][0]
+            yield _NOTHING
+        marking = self.markings[target] = Marking(gone)
+        try:
+            for _ in marking.run(rows):
+                yield _NOTHING
+            ids = sorted(gone)
+            for start in range(0, len(ids), SLICE):
+                freed = sweeping.freed(rows(), marking, ids[start : start + SLICE])
+                yield Piece({rows().key(row): None for row in freed}, [])
+        finally:
+            del self.markings[target]
+
+    def _others(self, entries: list[Entry]) -> Iterator[Entry]:
+        """Entries of the same thing that are not among these."""
+        partition, garbage = entries[0].partition, entries[0].garbage
+        prefix = keys.GARBAGE + partition.to_bytes(2, "big")
+        mine = {entry.key for entry in entries}
+        for key, packed in self._storage.scan(prefix, successor(prefix)):
+            if key not in mine and _decoder.decode(packed) == garbage:
+                yield Entry(key, *keys.split_garbage(key), garbage)
 
     def _reclaim(self) -> None:
         """Have the space of what was swept given back, now and then: it costs a log of its own."""
@@ -192,5 +242,6 @@ class Collector:
             self._reclaim_at = self._now() + self._config.reclaim_interval_s
 
 
-def _generation(entry: Entry) -> Iterator[Piece]:
-    yield Piece({}, [dead_range(entry.garbage.target, entry.garbage.generation + 1)])
+def _generation(entries: list[Entry]) -> Iterator[Piece]:
+    garbage = entries[0].garbage
+    yield Piece({}, [dead_range(garbage.target, garbage.generation + 1)])

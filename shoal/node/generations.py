@@ -54,7 +54,7 @@ class Generations:
 
     def bury(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> None:
         """Keep what came beside a change of a generation that was ended, for peers that lack the change."""
-        dead_rows(transaction, target, change.generation).put(LIMBO + stamp.pack_position(), attached.pack([beside]))
+        rows_of(transaction, target, change.generation).put(LIMBO + stamp.pack_position(), attached.pack([beside]))
 
     def attached_of(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation) -> Attached:
         """What travelled beside an applied change, or that it was erased.
@@ -67,7 +67,7 @@ class Generations:
         current = self.current(transaction, target)
         if change.generation == current.number:
             return mutation.attached_of(current.rows, stamp, change.change)
-        rows = dead_rows(transaction, target, change.generation)
+        rows = rows_of(transaction, target, change.generation)
         if (buried := rows.get(LIMBO + stamp.pack_position())) is not None:
             return attached.unpack(buried)[0]
         if next(iter(transaction.scan(*dead_range(target, change.generation + 1), limit=1)), None) is None:
@@ -78,7 +78,7 @@ class Generations:
             return ERASED
 
 
-def dead_rows(transaction: Transaction, target: Target, generation: int) -> ObjectRows:
+def rows_of(transaction: Transaction, target: Target, generation: int) -> ObjectRows:
     return ObjectRows(transaction, keys.object_rows(target.partition, *target) + deletion.prefix(generation))
 
 

@@ -23,8 +23,7 @@ from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation, ShoalError
 from shoal.names import check_key, check_name
 from shoal.node import attached, mutation
-from shoal.node.attached import Attached
-from shoal.node.catalog import Catalog
+from shoal.node.attached import Attached, is_gone
 from shoal.node.changes.documents import check_update
 from shoal.node.documents import Documents, Place
 from shoal.node.erasing import Eraser
@@ -79,7 +78,6 @@ class Incoming:
         clock: HybridClock,
         opening: Opening,
         documents: Documents,
-        catalog: Catalog,
         eraser: Eraser,
         rules: Rules,
         feed: Feed,
@@ -90,7 +88,6 @@ class Incoming:
         self._clock = clock
         self._opening = opening
         self._documents = documents
-        self._catalog = catalog
         self._eraser = eraser
         self._rules = rules
         self._feed = feed
@@ -170,21 +167,20 @@ class Incoming:
         if target.partition != number:
             raise BadOperation("its object belongs to another partition", reason="content")
         generation = self._eraser.belongs(own, target, change)
-        if isinstance(change.change, deletion.Delete):
-            self._eraser.receive(own, target, stamp, change)
-        elif generation is None:
-            self._eraser.bury(own, target, stamp, change, beside)
-            return
-        else:
-            self._catalog.enter(own, target)
+        self._eraser.check(change)
+        if not isinstance(change.change, deletion.Delete):
+            if generation is None:
+                self._eraser.bury(own, target, stamp, change, beside)
+                return
             self._receive(Place(own, generation.rows, target.snapshot_key), stamp, change.change, beside)
             if target.kind is Kind.SCHEMA:
                 own.when_written(lambda: self._rules.forget(target.space))
+        self._eraser.follow(own, target, stamp, change, beside)
         if self._feed.wanted(target.space):
             changes.append(_staged(target, stamp, change, beside))
 
     def _receive(self, place: Place, stamp: Stamp, change: Change, beside: Attached) -> None:
-        if beside.erased and not beside.content and mutation.names_content(change):
+        if is_gone(beside) and mutation.names_content(change) and not isinstance(change, lineage.Save):
             return  # What it made was erased by an operation that is still to come.
         if isinstance(change, document.Update):
             check_update(change, beside)

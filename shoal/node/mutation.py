@@ -23,6 +23,7 @@ from shoal.crdt import (
     notes,
     ownership,
     places,
+    pruning,
     queue,
     reductions,
     register,
@@ -32,7 +33,7 @@ from shoal.crdt import (
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 from shoal.node.attached import Attached
-from shoal.node.changes import checkpoints, deletions, documents, journals, queues, scalars, schemas, steps
+from shoal.node.changes import checkpoints, deletions, documents, journals, prunes, queues, scalars, schemas, steps
 from shoal.node.changes import items as item_changes
 from shoal.node.changes import labels as label_changes
 from shoal.node.changes.handling import Handlings
@@ -63,6 +64,7 @@ Change = (
     | standing.Move
     | deletion.Delete
     | schema.Put
+    | pruning.Prune
 )
 
 _HANDLINGS: Handlings = {
@@ -76,6 +78,7 @@ _HANDLINGS: Handlings = {
     **schemas.HANDLINGS,
     **steps.HANDLINGS,
     **deletions.HANDLINGS,
+    **prunes.HANDLINGS,
 }
 
 

@@ -16,7 +16,7 @@ from shoal import values
 from shoal.config import Config
 from shoal.crdt import channel, labels, lineage
 from shoal.crdt.rows import Rows
-from shoal.errors import HeadMoved, InvalidInput, NotFound, TooLarge
+from shoal.errors import HeadMoved, InvalidInput, TooLarge
 from shoal.names import check_name, check_names
 from shoal.node import shapes
 from shoal.node.attached import Attached
@@ -25,6 +25,7 @@ from shoal.node.decision import Decision, Made
 from shoal.node.facet import Checks, Readers, Site, Writers
 from shoal.node.naming import hexed, unhex
 from shoal.node.owner import check_owner
+from shoal.node.presence import absent, check_shown
 from shoal.node.rules import Claim, Rules, State
 from shoal.node.schemas import stored_state
 from shoal.node.shapes import ShapeCache, Shapes, Spot
@@ -93,7 +94,7 @@ class Saves:
         )
         id = lineage.identify(record)
         packed_record = lineage.encode_record(record)
-        over = [head.token for head in before_heads if head.token != head.id and head.id in record.parents]
+        over = [head.token for head in before_heads if head.id in record.parents]
         change = lineage.Save(id, sha256(packed_record).digest(), over)
         heads = lineage.apply(rows, stamp, change, record=packed_record, chunks=drafted.chunks, decoded=record)
         self._enforce(rows, request, lineage.Checkpoint(id, stamp.dot, stamp.hlc, stamp.wall_ms, record))
@@ -150,8 +151,11 @@ class Saves:
         return merged
 
     def _check_there(self, rows: Rows, request: Save, id: bytes) -> None:
-        if self._cache.get(Spot(request.space, request.thread, id)) is None and lineage.packed_record(rows, id) is None:
-            raise NotFound(f"thread {request.thread!r} has no checkpoint {id.hex()} to save on. Nothing was written.")
+        if self._cache.get(Spot(request.space, request.thread, id)) is not None:
+            return  # What is pruned is dropped from there.
+        check_shown(rows, request.thread, id)
+        if lineage.packed_record(rows, id) is None:
+            raise absent(rows, request.thread, id, wanted=" to save on")
 
 
 def _elsewhere(seen: bytes, partition: int) -> bytes:

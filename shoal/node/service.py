@@ -26,6 +26,7 @@ from shoal.node.environment import Environment
 from shoal.node.feed import Feed
 from shoal.node.opening import Opening
 from shoal.node.owners import Owners
+from shoal.node.pruning import Plan
 from shoal.node.target import Target, target_of
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
@@ -36,6 +37,7 @@ from shoal.storage.keys import KINDS, Kind
 from shoal.version import __version__
 
 _DURABILITIES = ("memory", "local", "quorum", "all")
+_PRUNED_LISTED_MAX = 10_000
 _COUNTED_MAX = 1000  # A status must stay cheap: it is asked at every probe.
 
 
@@ -77,6 +79,8 @@ class Service:
         stale: bool = False,
     ) -> AnyReply:
         """See `Session.call`."""
+        if isinstance(request, requests.Prune):
+            return await self._prune(request, bookmark, durability, stale=stale)
         if isinstance(request, requests.Write):
             return await self._write(request, bookmark, key, durability, stale=stale)
         return await self._read(request, bookmark, stale=stale)
@@ -143,6 +147,32 @@ class Service:
         await self._database.durable_of(partition)
         bookmark.note(partition, self._database.vector_of(partition))
         return seen
+
+    async def _prune(
+        self, request: requests.Prune, bookmark: Bookmark, durability: Durability, *, stale: bool
+    ) -> requests.PruneReport:
+        """Plan step by step, then give up what it names piece by piece. It needs no key: what is gone is not planned again."""
+        check_name("space", request.space)
+        self._database.check(request)
+        target = target_of(request)
+        wanted = bookmark.vector(target.partition)
+        if not stale and not self._database.holds(target.partition, wanted):
+            await self._owners.reached(target.partition, wanted)
+        steps = self._database.planned(request)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                plan: Plan = done.value
+                break
+            await asyncio.sleep(0)
+        ids = [id.hex() for id in plan.gone]
+        if not request.dry_run:
+            size = self._config.prune_ids_max
+            for start in range(0, len(ids), size):
+                piece = requests.Discard(request.space, request.thread, ids[start : start + size])
+                await self._write(piece, bookmark, None, durability, stale=stale)
+        return requests.PruneReport(ids[:_PRUNED_LISTED_MAX], len(ids), plan.stays, plan.bytes, request.dry_run)
 
     def _refuse_if_stopping(self) -> None:
         if self._stopping:

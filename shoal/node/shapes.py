@@ -7,13 +7,13 @@ way to it holds.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from hashlib import sha256
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from shoal.crdt import channel, lineage, tree
+from shoal.crdt import channel, lineage, pruning, tree
 from shoal.crdt.channel import Pieces, Recipe, Shape
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, StoreCorrupt
@@ -63,6 +63,11 @@ class ShapeCache:
     def forget(self, space: str, thread: str) -> None:
         """A thread was deleted."""
         for spot in [spot for spot in self._entries if spot.thread == thread and spot.space == space]:
+            self._drop(spot)
+
+    def drop(self, spots: Iterable[Spot]) -> None:
+        """These were pruned."""
+        for spot in spots:
             self._drop(spot)
 
     def _drop(self, spot: Spot) -> None:
@@ -224,6 +229,8 @@ def _chunk(rows: Rows, found: lineage.Checkpoint, name: str, digest: bytes) -> b
 
 
 def _missing(rows: Rows, chunks: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    if pruning.any_pruned(rows):
+        return dict(chunks)  # What is there may be needed by pruned checkpoints alone, and be gone elsewhere.
     return {digest: piece for digest, piece in chunks.items() if lineage.chunk(rows, digest) is None}
 
 

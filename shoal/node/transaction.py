@@ -91,6 +91,10 @@ class ObjectRows:
         self._transaction = transaction
         self._prefix = prefix
 
+    def key(self, row: bytes) -> bytes:
+        """A row's key in storage."""
+        return self._prefix + row
+
     def get(self, key: bytes, /) -> bytes | None:
         return self._transaction.get(self._prefix + key)
 

@@ -22,11 +22,11 @@ from shoal.cluster import operation
 from shoal.cluster.operation import NO_TIP, Tip
 from shoal.cluster.partition import PARTITIONS
 from shoal.config import Config
-from shoal.crdt import channel, deletion, document, lineage, tree
+from shoal.crdt import channel, deletion, document, lineage, pruning, tree
 from shoal.crdt.document import LiveDocument
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node import mutation
 from shoal.node.generations import split
 from shoal.node.transaction import ObjectRows, Transaction
@@ -159,6 +159,7 @@ class _Folded(NamedTuple):
     rows: dict[_Place, dict[bytes, bytes]]
     alive: set[_Place]  # With a change of their current generation.
     generations: dict[_Place, int]  # Of those that were deleted: the current one.
+    pruned: dict[_Place, set[bytes]]  # Checkpoints that prunes name.
 
     def current(self, place: _Place) -> int:
         return self.generations.get(place, 0)
@@ -179,19 +180,22 @@ class _Object(NamedTuple):
         return ObjectRows(Transaction(self.storage), keys.object_rows(*self.place) + deletion.prefix(self.generation))
 
 
-def _current(logged: list[_Logged]) -> dict[_Place, int]:
+def _erased(logged: list[_Logged]) -> tuple[dict[_Place, int], dict[_Place, set[bytes]]]:
     current: dict[_Place, int] = {}
+    pruned: dict[_Place, set[bytes]] = {}
     for partition, change in ((entry.partition, change) for entry in logged for change in mutation.decode(entry.body.payload)):
+        place = _Place(partition, Kind(change.kind), change.space, change.name)
         if isinstance(change.change, deletion.Delete):
-            place = _Place(partition, Kind(change.kind), change.space, change.name)
             current[place] = max(change.change.generation + 1, current.get(place, 0))
-    return current
+        elif isinstance(change.change, pruning.Prune):
+            pruned.setdefault(place, set()).update(change.change.ids)
+    return current, pruned
 
 
 def _folded(storage: Storage, partition: int, logged: list[_Logged], report: Report) -> _Folded:
     """The objects that the log makes, applied to nothing in causal order."""
     memory: dict[_Place, Transaction] = {}
-    found = _Folded({}, set(), _current(logged))
+    found = _Folded({}, set(), *_erased(logged))
     contexts: dict[Origin, VersionVector] = {}
     for entry in sorted(logged, key=lambda entry: (entry.hlc, entry.dot)):
         try:
@@ -227,7 +231,10 @@ def _fold(
         stored = _Object(storage, place, change.generation).rows
         folding = ObjectRows(into, deletion.prefix(change.generation))
         try:
-            mutation.apply(folding, stamp, change.change, mutation.attached_of(stored, stamp, change.change))
+            beside = mutation.attached_of(stored, stamp, change.change)
+            if beside.erased:
+                _check_erased(change.change, found.pruned.get(place, set()))
+            mutation.apply(folding, stamp, change.change, beside)
         except ShoalError as error:
             report.problem(f"{_text(place)}: {error.message}")
 
@@ -253,9 +260,25 @@ def _compare(stored: dict[_Place, dict[bytes, bytes]], folded: _Folded, report: 
     for place in sorted(stored.keys() | folded.rows.keys()):
         here = {row: value for row, value in stored.get(place, {}).items() if folded.shows(place, row)}
         there = folded.rows.get(place, {})
+        if place.kind is Kind.THREAD:
+            there = _without_marks(there, here)
         differing = [row for row in here.keys() | there.keys() if here.get(row) != there.get(row)]
         if differing:
             report.problem(f"{_text(place)}: {len(differing)} rows differ from what its operations make")
+
+
+def _check_erased(change: mutation.Change, pruned: set[bytes]) -> None:
+    """
+    Raises:
+        StoreCorrupt: what it made is missing, and nothing erased it.
+    """
+    if not (isinstance(change, lineage.Save) and change.id in pruned):
+        raise StoreCorrupt("what it made is missing, and nothing erased it.")
+
+
+def _without_marks(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """The marks of pruned checkpoints go with their records, when nothing needs these."""
+    return {row: value for row, value in folded.items() if row in stored or not split(row)[1].startswith(lineage.PRUNED)}
 
 
 def _check_object(found: _Object, rows: dict[bytes, bytes], report: Report, config: Config) -> None:
@@ -282,6 +305,8 @@ def _check_thread(place: _Place, object_rows: ObjectRows, rows: dict[bytes, byte
     }
     chunks = _Chunks(rows)
     for id, record in recipes.items():
+        if lineage.PRUNED + id in rows:
+            continue
         report.checkpoints += 1
         if lineage.identify(record) != id:
             report.problem(f"{_text(place)}: checkpoint {id.hex()} does not match its id")

@@ -22,6 +22,20 @@ def test_a_thread_is_deleted_and_deleting_it_again_says_that_there_was_none(tmp_
     assert documents("delete", "agent", "--yes", *where) == [{"thread": "agent", "existed": False}]
 
 
+def test_old_checkpoints_are_given_up_and_a_dry_run_says_which(tmp_path: Path) -> None:
+    where = store(tmp_path / "state")
+    with shoal.sync.open(tmp_path / "state") as opened:
+        thread = opened.space("crew").thread("agent")
+        thread.load()
+        ids = [thread.save({"n": n}).id for n in range(5)]
+    [report] = documents("prune", "agent", "--keep-last", "2", "--dry-run", *where)
+    assert (report["count"], report["gone"][1:], report["stays"]) == (4, ids[:3], {"head": 1, "recent": 1})
+    assert documents("prune", "agent", "--keep-last", "2", "--older-than", "1d", *where)[0]["count"] == 0
+    assert lines("prune", "agent", "--keep-last", "2", *where)[0].startswith("4 checkpoints went, ")
+    assert len(lines("log", "agent", *where)) == 2
+    assert run("prune", "agent", "--older-than", "soon", *where).exit_code == 2
+
+
 def test_without_a_yes_nothing_is_deleted(tmp_path: Path) -> None:
     where = store(tmp_path / "state")
     assert run("delete", "agent", *where).exit_code != 0

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from shoal.crdt import channel, lineage
+from shoal.crdt import channel, lineage, pruning
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, ShoalError, StoreCorrupt
 from shoal.names import check_name
-from shoal.node.attached import Attached
+from shoal.node.attached import ERASED, Attached, is_gone
 from shoal.node.changes.handling import Handling, Handlings
 from shoal.storage.keys import Kind
 
 
 def _apply(rows: Rows, stamp: Stamp, change: lineage.Save, attached: Attached) -> None:
+    if is_gone(attached):
+        _apply_erased(rows, stamp, change, attached)
+        return
     lineage.apply(rows, stamp, change, record=attached.content, chunks=attached.chunks)
 
 
+def _apply_erased(rows: Rows, stamp: Stamp, change: lineage.Save, attached: Attached) -> None:
+    # In place of its chunks comes the name of its branch.
+    names = [check_name("branch", piece.decode()) for piece in attached.chunks.values()]
+    lineage.apply_erased(rows, stamp, change, names[0] if names else None)
+
+
 def _receive(rows: Rows, stamp: Stamp, change: lineage.Save, attached: Attached) -> None:
+    if is_gone(attached):
+        _apply_erased(rows, stamp, change, attached)
+        return
     record = _checked_record(rows, change, attached)
     lineage.apply(rows, stamp, change, record=attached.content, chunks=attached.chunks, decoded=record)
 
@@ -30,7 +42,7 @@ def _checked_record(rows: Rows, change: lineage.Save, attached: Attached) -> lin
     for digest in sorted(attached.chunks.keys() - named):
         raise BadOperation(f"chunk {digest.hex()} came with it, and its checkpoint names no such chunk", reason="content")
     for digest in sorted(named - attached.chunks.keys()):
-        if lineage.chunk(rows, digest) is None:
+        if not attached.erased and lineage.chunk(rows, digest) is None:
             raise BadOperation(f"chunk {digest.hex()} of its checkpoint is missing", reason="content")
     if sha256(attached.content).digest() != change.record:
         # Of two operations that saved one id a node keeps the least dot's record, and sends that with both.
@@ -59,6 +71,9 @@ def _check_record(rows: Rows, change: lineage.Save, packed: bytes) -> None:
 def _record_of(rows: Rows, stamp: Stamp, change: lineage.Save) -> Attached:
     found, packed = lineage.checkpoint(rows, change.id), lineage.packed_record(rows, change.id)
     if found is None or packed is None:
+        if pruning.ever_pruned(rows):
+            branch = lineage.erased_branch(rows, stamp, change)
+            return ERASED if branch is None else Attached(chunks={b"": branch.encode()}, erased=True)
         raise StoreCorrupt(f"checkpoint {change.id.hex()} is in the log and not in its thread. Run `shoal verify`.")
     # Where two operations saved one id, the record that is kept is the least dot's, and may describe it otherwise;
     # a peer that held both has sent it with either, and the one that it belongs to may still be on its way.
@@ -68,13 +83,17 @@ def _record_of(rows: Rows, stamp: Stamp, change: lineage.Save) -> Attached:
         except ShoalError:
             raise StoreCorrupt(f"checkpoint {change.id.hex()} is damaged. Run `shoal verify`.") from None
     chunks: dict[bytes, bytes] = {}
+    erased = False
     for recipe in found.record.channels.values():
         for digest in recipe.added + recipe.nodes:
             piece = lineage.chunk(rows, digest)
+            if piece is None and lineage.is_pruned(rows, change.id):
+                erased = True
+                continue
             if piece is None:
                 raise StoreCorrupt(f"chunk {digest.hex()} of checkpoint {change.id.hex()} is missing. Run `shoal verify`.")
             chunks[digest] = piece
-    return Attached(packed, chunks)
+    return Attached(packed, chunks, erased)
 
 
 def _apply_move(rows: Rows, stamp: Stamp, change: lineage.Move, _attached: Attached) -> None:

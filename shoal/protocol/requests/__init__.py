@@ -144,11 +144,15 @@ from shoal.protocol.requests.threads import (
     CommonAncestor,
     Deleted,
     DeleteThread,
+    Discard,
+    Discarded,
     Heads,
     History,
     Load,
     Move,
     Moved,
+    Prune,
+    PruneReport,
     Save,
     Saved,
 )
@@ -166,8 +170,20 @@ SingleWrite = (
     | MoveThread
     | DeleteThread
     | PutSchema
+    | Discard
 )
-WriteReply = BatchAnswer | ItemsRefreshed | ItemsSwept | DocumentJson | SnapshotKept | Step | Standing | Deleted | SchemaVersion
+WriteReply = (
+    BatchAnswer
+    | ItemsRefreshed
+    | ItemsSwept
+    | DocumentJson
+    | SnapshotKept
+    | Step
+    | Standing
+    | Deleted
+    | Discarded
+    | SchemaVersion
+)
 AnyWrite = SingleWrite | Batch
 ObjectRead = (
     Load
@@ -199,7 +215,7 @@ ObjectRead = (
     | ReadPlace
 )
 AnyRead = ListThreads | ObjectRead | ListObjects | ListSpaces | Status | Cluster | CatchUp
-AnyRequest = AnyWrite | AnyRead
+AnyRequest = AnyWrite | AnyRead | Prune
 AnyReply = (
     WriteReply
     | BatchReply
@@ -224,6 +240,7 @@ AnyReply = (
     | CaughtUp
     | Names
     | ThreadNames
+    | PruneReport
     | ItemsFound
     | ItemsPage
     | Namespaces
@@ -274,6 +291,8 @@ __all__ = [
     "Deleted",
     "Dequeue",
     "Dequeued",
+    "Discard",
+    "Discarded",
     "DocumentJson",
     "DocumentState",
     "Durability",
@@ -321,6 +340,8 @@ __all__ = [
     "Patch",
     "Place",
     "ProgressStep",
+    "Prune",
+    "PruneReport",
     "Purge",
     "Purged",
     "Push",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import field
 
-from shoal.protocol.requests.base import Read, Reply, Write
+from shoal.protocol.requests.base import Read, Reply, Request, Write
 
 
 class Save(Write, array_like=True, frozen=True, tag="save"):
@@ -50,6 +50,41 @@ class DeleteThread(Write, array_like=True, frozen=True, tag="delete-thread"):
 
     space: str
     thread: str
+
+
+class Prune(Request, array_like=True, frozen=True, tag="prune"):
+    """Give up old checkpoints; answered by `PruneReport`.
+
+    What is neither one of the last `keep_last` of a branch nor younger than `older_than_ms` goes, unless
+    something else keeps it. With `branch` only what was saved on that one goes.
+    """
+
+    space: str
+    thread: str
+    keep_last: int | None = None
+    older_than_ms: int | None = None
+    branch: str | None = None
+    dry_run: bool = False
+
+
+class PruneReport(Reply, array_like=True, frozen=True, tag="prune-report"):
+    gone: list[str]  # Ids, the oldest first; not more than 10,000.
+    count: int  # All that go.
+    stays: dict[str, int]  # Reason → how many.
+    bytes: int  # Stored, that are freed on each node once the prune is stable.
+    dry_run: bool
+
+
+class Discard(Write, array_like=True, frozen=True, tag="discard"):
+    """Give up these checkpoints; answered by `Discarded`. Heads and what has a label stay."""
+
+    space: str
+    thread: str
+    checkpoints: list[str]
+
+
+class Discarded(Reply, array_like=True, frozen=True, tag="discarded"):
+    gone: list[str]
 
 
 class Deleted(Reply, array_like=True, frozen=True, tag="deleted"):
