@@ -38,7 +38,7 @@ class TimedStorage:
         self._storage = storage
         # These run on the sync thread, or while nothing is measured.
         self.sync, self.write_witness = storage.sync, storage.write_witness
-        self.bytes_on_disk, self.close = storage.bytes_on_disk, storage.close
+        self.bytes_on_disk, self.reclaim, self.close = storage.bytes_on_disk, storage.reclaim, storage.close
 
     @property
     def rotations(self) -> int:
