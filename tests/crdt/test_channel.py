@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shoal.crdt import channel, tree
 from shoal.crdt.channel import DEPTH_MAX, TINY_BYTES_MAX, Draft, Recipe, Shape, draft, extend, hash_of, header_bytes, outline_of
-from shoal.crdt.chunking import CHUNK_BYTES_MAX
+from shoal.crdt.chunking import CHUNK_BYTES_MAX, cuts
 
 RANDOM = Random(3)
 POOL = [RANDOM.randbytes(RANDOM.randrange(10, 3000)) for _ in range(60)]
@@ -98,10 +98,19 @@ def test_every_checkpoint_of_a_history_loads_as_it_was_saved(history: list[tuple
     assert {id: store.load(id) for id in saved} == saved
 
 
-@given(edits, st.randoms(use_true_random=False))
+@pytest.mark.parametrize("fanout", [2, tree.FANOUT])
+@given(history=edits, random=st.randoms(use_true_random=False))
 @settings(max_examples=80)
-def test_a_history_loads_whatever_is_known_of_what_it_builds_on(history: list[tuple[str, int, int]], random: Random) -> None:
+def test_a_history_loads_whatever_is_known_of_what_it_builds_on(
+    fanout: int, history: list[tuple[str, int, int]], random: Random
+) -> None:
     """Each save is drafted against the whole value, its records alone, or nothing; appends with or without the old value."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tree, "FANOUT", fanout)
+        check_history(history, random)
+
+
+def check_history(history: list[tuple[str, int, int]], random: Random) -> None:
     store, saved = Store(), {}
     blobs: list[bytes] = []
     id, shape = store.save(msgspec.msgpack.encode(blobs), None)
@@ -123,6 +132,27 @@ def test_a_history_loads_whatever_is_known_of_what_it_builds_on(history: list[tu
         )
         assert shape.pieces is None or shape.pieces == fresh.shape.pieces
     assert {id: store.load(id) for id in saved} == saved
+
+
+PLANTED: dict[str, tuple[object, str, object]] = {
+    "a node of the tree is not written": (tree, "grown", lambda tops, digests: (tree_grown(tops, digests)[0], {})),
+    "an append looks for cuts too late": (
+        channel,
+        "cuts",
+        lambda data, start=0, *, settled=0: cuts(data, start, settled=settled + 200 * (settled > start)),
+    ),
+    "a chunk more is taken for kept": (channel, "_kept", lambda packed, at, chunks: (len(chunks), at + sum(map(len, chunks)))),
+    "a header counts one element": (channel, "_array_header", lambda count: b"\x91"),
+}
+tree_grown = tree.grown
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_planted_bug_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, name, planted = PLANTED[what]
+    monkeypatch.setattr(module, name, planted)
+    with pytest.raises((AssertionError, KeyError, ExceptionGroup)):
+        test_a_history_loads_whatever_is_known_of_what_it_builds_on(2)  # type: ignore[call-arg]
 
 
 def test_chains_are_bounded() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from shoal.client.thread import Thread
 from shoal.config import Config
+from shoal.crdt import tree
 from shoal.errors import HeadMoved, InvalidInput, InvalidName, InvalidValue, KeyReused, NotFound, StoreCorrupt, TooLarge
 from shoal.node.verify import verify
 from shoal.protocol import requests
@@ -85,6 +86,12 @@ steps = st.lists(
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps)
 async def test_changes_make_what_a_model_makes_whatever_is_cached(steps: list[tuple[str, str, int, bool]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tree, "FANOUT", 2)  # So that there are many nodes.
+        await check_changes(steps)
+
+
+async def check_changes(steps: list[tuple[str, str, int, bool]]) -> None:
     bench = Bench(MemoryStorage(), SimulatedEnvironment(1), Config())
     model: dict[str, Any] = {}
     saved: dict[str, dict[str, Any]] = {}
