@@ -67,8 +67,11 @@ def as_of(rows: Rows, branch: str, wall_ms: int) -> bytes | None:
     """
     for _ in range(BRANCHES_WALKED_MAX):
         prefix = lineage.WHEN + branch.encode() + b"\x00"
-        for row, id in rows.scan(prefix, after=prefix + (wall_ms + 1).to_bytes(8, "big"), reverse=True, limit=1):
-            return id or row[-lineage.ID_BYTES :]
+        # What was pruned since is passed over.
+        for row, id in rows.scan(prefix, after=prefix + (wall_ms + 1).to_bytes(8, "big"), reverse=True, limit=VISITS_MAX):
+            found = id or row[-lineage.ID_BYTES :]
+            if lineage.checkpoint(rows, found) is not None:
+                return found
         origin = _origin(rows, prefix, branch)
         if origin is None or origin.wall_ms <= wall_ms:
             return None if origin is None else origin.id

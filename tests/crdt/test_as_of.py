@@ -54,6 +54,16 @@ def test_a_save_under_two_dots_was_made_when_the_least_says() -> None:
     assert len(list(rows.scan(lineage.WHEN))) == 1
 
 
+def test_what_is_stored_no_more_is_passed_over() -> None:
+    rows = DictRows()
+    first = saved(rows, "main", [], b"first")
+    apply(rows, at(1, 10), first)
+    second = saved(rows, "main", [first.token], b"second")
+    apply(rows, at(2, 20), second)
+    rows.delete(lineage.CHECKPOINT + second.token)
+    assert ancestry.as_of(rows, "main", 30) == first.token
+
+
 def test_names_that_begin_alike_are_two_branches() -> None:
     rows = DictRows()
     apply(rows, at(1, 10), saved(rows, "main-2", [], b"x"))
