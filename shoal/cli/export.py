@@ -120,5 +120,5 @@ def _described(thread: str, checkpoint: Checkpoint) -> dict[str, Any]:
         "schema": checkpoint.schema,
         "schema_version": checkpoint.schema_version,
         "metadata": checkpoint.metadata,
-        "state": checkpoint.state,
+        "state": checkpoint.redacted,
     }

@@ -24,6 +24,7 @@ from shoal.client.connection import Connection
 from shoal.client.moments import moment
 from shoal.errors import InvalidInput, NotFound, UndoConflict
 from shoal.protocol import requests
+from shoal.schemas.pointers import hidden
 from shoal.values.difference import Change, applied, channel_differences, differences
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class MutationLog:
         self._connection = connection
         self._space, self._thread = space, thread
 
-    async def mutations(self, head: str, *, after: str | None, limit: int | None) -> AsyncIterator[Mutation]:
+    async def mutations(self, head: str, *, after: str | None, limit: int | None, reveal: bool) -> AsyncIterator[Mutation]:
         """Oldest first, up to `head`.
 
         Raises:
@@ -73,7 +74,8 @@ class MutationLog:
         given = 0
         for id in ids:
             found = await self._checkpoint(id, [])
-            for nth, (channel, change) in enumerate(await self._changes(found)):
+            changes, secret = await self._changes(found)
+            for nth, (channel, change) in enumerate(changes):
                 if id == stop and nth <= int(skipped):
                     continue
                 if limit is not None and given >= limit:
@@ -85,8 +87,8 @@ class MutationLog:
                     channel,
                     change.op,
                     change.path,
-                    change.before,
-                    change.after,
+                    change.before if reveal else hidden(secret, channel, change.path, change.before),
+                    change.after if reveal else hidden(secret, channel, change.path, change.after),
                     found.author,
                     moment(found.wall_ms),
                 )
@@ -146,7 +148,7 @@ class MutationLog:
         loaded: set[str] = set()
         present = await self._checkpoint(head, [])
         for id in ids:
-            changes = await self._changes(await self._checkpoint(id, []))
+            changes, _ = await self._changes(await self._checkpoint(id, []))
             names = {channel for channel, _ in changes} - loaded
             here = [name for name in names if name in present.hashes]
             if here:
@@ -159,8 +161,8 @@ class MutationLog:
             [name for name in loaded if name not in state and name in present.hashes],
         )
 
-    async def _changes(self, found: requests.Checkpoint) -> list[tuple[str, Change]]:
-        """What a checkpoint changed of its first parent."""
+    async def _changes(self, found: requests.Checkpoint) -> tuple[list[tuple[str, Change]], set[str]]:
+        """What a checkpoint changed of its first parent, and what of either is secret."""
         parent = await self._checkpoint(found.parents[0], []) if found.parents else None
         before = {} if parent is None else parent.hashes
         names = [name for name in {**before, **found.hashes} if before.get(name) != found.hashes.get(name)]
@@ -169,7 +171,8 @@ class MutationLog:
             held = [name for name in names if side is not None and name in side.hashes]
             sides.append(_decoded(await self._checkpoint(side.id, held)) if side is not None and held else {})
         differing = channel_differences(*sides)
-        return [(channel, change) for channel, changes in differing.items() for change in changes]
+        secret = {*found.secret, *(() if parent is None else parent.secret)}
+        return [(channel, change) for channel, changes in differing.items() for change in changes], secret
 
     async def _ids(self, head: str, stop: str | None, *, through: str | None) -> list[str]:
         """From the root, or after `stop`, or from `through` on, to the head."""
@@ -296,18 +299,19 @@ class ThreadMutations:
         """Save a change of that."""
 
     async def mutations(
-        self, *, branch: str = "main", after: str | None = None, limit: int | None = None
+        self, *, branch: str = "main", after: str | None = None, limit: int | None = None, reveal: bool = False
     ) -> AsyncIterator[Mutation]:
         """What changed in the state, oldest first: each change of a place with who made it and when.
 
-        `after` is a mutation's id or a checkpoint's, and leaves out all up to it.
+        `after` is a mutation's id or a checkpoint's, and leaves out all up to it. Of secret
+        fields it shows that they changed, and with `reveal` how.
 
         Raises:
             NotFound: `after` is not in the branch's history.
         """
         head = await self._parent(branch)
         if head:
-            async for mutation in self._log.mutations(head, after=after, limit=limit):
+            async for mutation in self._log.mutations(head, after=after, limit=limit, reveal=reveal):
                 yield mutation
 
     async def undo(self, n: int = 1, *, branch: str = "main", checkpoint: str | None = None) -> Checkpoint:

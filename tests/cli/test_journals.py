@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import shoal
-from shoal import values
+from shoal import Schema, values
 from tests.cli.test_commands import CREW, documents, lines
 from tests.cli.test_commands import shoal as command
 
@@ -93,6 +93,19 @@ async def fill(data: Path) -> dict[str, dict[str, Any]]:
         for checkpoint in (first, left, right, joined, elsewhere):
             saved[checkpoint.id] = (await store.space("crew").thread("t").load(checkpoint.id)).state
     return saved
+
+
+async def fill_secret(data: Path) -> None:
+    async with shoal.open(data) as store:
+        schema = Schema("login", secret={"/token"})
+        await store.space("crew").thread("t", schema=schema).save({"token": "hunter2", "n": 1})
+
+
+def test_an_export_hides_what_is_secret(tmp_path: Path) -> None:
+    asyncio.run(fill_secret(tmp_path / "state"))
+    text = command("export", "t", "--data", str(tmp_path / "state"), *CREW).stdout
+    assert '"n": 1' in text
+    assert "hunter2" not in text
 
 
 def test_an_export_read_again_is_what_was_saved(tmp_path: Path) -> None:

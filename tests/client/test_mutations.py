@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import shoal
+from shoal import Schema
 from shoal.client.mutations import Mutation
 from shoal.client.thread import Thread
 from shoal.errors import InvalidInput, NotFound, UndoConflict
@@ -138,6 +139,19 @@ async def test_at_least_one_change_is_undone(thread: Thread) -> None:
     await thread.save({})
     with pytest.raises(InvalidInput):
         await thread.undo(0)
+
+
+async def test_the_log_hides_what_is_secret_and_undo_brings_it_back(tmp_path: Path) -> None:
+    async with shoal.open(tmp_path / "s") as store:
+        thread = store.space("crew").thread("t", schema=Schema("login", secret={"/credentials/token"}))
+        await thread.save({"credentials": {"user": "ann", "token": "hunter1"}})
+        await thread.save({"credentials": {"user": "ann", "token": "hunter2"}})
+        assert "hunter" not in str(await log(thread))
+        assert [one.path for one in await log(thread)] == ["", "/token"]
+        assert await log(thread, reveal=True) != await log(thread)
+        undone = await thread.undo()
+        assert (await thread.load()).state == {"credentials": {"user": "ann", "token": "hunter1"}}
+        assert (await thread.load(undone.id)).secret == ("/credentials/token",)
 
 
 @pytest.mark.parametrize("seed", range(8))
