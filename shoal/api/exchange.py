@@ -15,6 +15,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -160,6 +161,22 @@ class Exchange:
     def stored_map(self, fields: dict[str, Raw], /) -> bytes:
         """The same for a map of values, as one value."""
         return msgspec.msgpack.encode({name: Raw(self.stored(value)) for name, value in fields.items()})
+
+    def as_json(self, part: Raw, /) -> bytes:
+        """A part of the body that is JSON by its nature, as JSON text of one spelling.
+
+        Raises:
+            InvalidValue: it is no JSON.
+        """
+        try:
+            plain = msgspec.msgpack.decode(part) if self._packed else msgspec.json.decode(part)
+            return json.dumps(plain, sort_keys=True, ensure_ascii=False).encode()
+        except (*_UNDECODABLE, TypeError, ValueError) as reason:
+            raise InvalidValue(f"the body holds a part that is not valid JSON: {reason}. Nothing was written.") from None
+
+    def of_json(self, text: bytes, /) -> Raw:
+        """JSON text, as part of the answer."""
+        return Raw(msgspec.msgpack.encode(msgspec.json.decode(text))) if self.answers_packed else Raw(text)
 
     def shown(self, stored: bytes, /, schema: str = "") -> Raw:
         """A stored value, as part of the answer; a channel's says by its checkpoint's schema whose value it is."""

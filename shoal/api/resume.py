@@ -116,6 +116,8 @@ def _checkpoint(exchange: Exchange, checkpoint: Checkpoint) -> CheckpointView:
         schema_version=checkpoint.schema_version,
         metadata=exchange.shown(checkpoint.metadata),
         state={name: exchange.shown(value) for name, value in checkpoint.channels.items()},
+        readable_from=checkpoint.readable_from,
+        secret=checkpoint.secret,
     )
 
 

@@ -11,7 +11,21 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from msgspec import Struct
 
-from shoal.api import batches, differences, health, items, journals, objects, queues, resume, spaces, steps, threads, watching
+from shoal.api import (
+    batches,
+    differences,
+    health,
+    items,
+    journals,
+    objects,
+    queues,
+    resume,
+    schemas,
+    spaces,
+    steps,
+    threads,
+    watching,
+)
 from shoal.api.exchange import Exchange, NoQuery, ReadQuery, WriteQuery
 
 Handler = Callable[[Exchange], Awaitable[web.StreamResponse]]
@@ -146,6 +160,32 @@ ROUTES: tuple[Route, ...] = (
     _listing("counters", spaces.list_objects("counter")),
     _listing("registers", spaces.list_objects("register")),
     _listing("items", spaces.list_objects("items")),
+    _listing("schemas", spaces.list_objects("schema")),
+    Route(
+        "PUT",
+        f"{SPACE}/schemas/{{schema}}",
+        schemas.put,
+        "Put a version of a JSON Schema that nodes enforce",
+        schemas.SchemaView,
+        body=schemas.SchemaBody,
+        query=WriteQuery,
+    ),
+    Route(
+        "GET",
+        f"{SPACE}/schemas/{{schema}}",
+        schemas.read,
+        "All versions of a schema, oldest first",
+        schemas.SchemaVersionsView,
+        query=ReadQuery,
+    ),
+    Route(
+        "GET",
+        f"{THREAD}/violations",
+        schemas.violations,
+        "What the heads of a thread break of the space's schemas",
+        schemas.ViolationsView,
+        query=ReadQuery,
+    ),
     Route(
         "GET",
         f"{SPACE}/watch",

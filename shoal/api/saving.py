@@ -25,6 +25,8 @@ class SaveFields(Struct, forbid_unknown_fields=True, kw_only=True):
     parent: str | None = None  # "" for none. Left out, it is the branch's winner on the node that is asked.
     schema: str = ""
     schema_version: int = 0
+    readable_from: int = 0  # Readers of this version of the schema and above understand the state; 0: of this one.
+    secret: list[str] = field(default_factory=list)  # JSON pointers to what commands, diffs and exports must not show.
     on_conflict: Literal["refuse", "fork"] = "refuse"  # Where the branch has moved on from `parent`.
     merged: list[str] = field(default_factory=list)  # Heads that it joins, besides its parent.
     author: str = ""
@@ -58,6 +60,8 @@ def save_request(exchange: Exchange, space: str, thread: str, fields: SaveFields
         merged=fields.merged,
         fork=fields.on_conflict == "fork",
         author=fields.author,
+        readable_from=fields.readable_from,
+        secret=fields.secret,
     )
 
 

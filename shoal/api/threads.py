@@ -81,6 +81,8 @@ class CheckpointView(Struct, omit_defaults=True):
     author: str = ""
     hashes: dict[str, str] = field(default_factory=dict)
     state: dict[str, Raw] | None = None  # Left out of a history.
+    readable_from: int = 0
+    secret: list[str] = field(default_factory=list)  # JSON pointers to what must not be shown to people.
 
 
 class HistoryQuery(ReadQuery, forbid_unknown_fields=True):
@@ -229,6 +231,8 @@ def _view(exchange: Exchange, checkpoint: Checkpoint, *, state: bool) -> Checkpo
         checkpoint.author,
         checkpoint.hashes,
         {name: exchange.shown(value, checkpoint.schema) for name, value in checkpoint.channels.items()} if state else None,
+        checkpoint.readable_from,
+        checkpoint.secret,
     )
 
 

@@ -10,7 +10,7 @@ import typer
 from shoal.cli.execution import execute
 from shoal.cli.output import emit, line, pairs, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
-from shoal.cli.threads import ThreadName, described
+from shoal.cli.threads import Reveal, ThreadName, described
 from shoal.client.branching import Branch, Difference
 from shoal.client.events import Event
 from shoal.client.scrutiny import Why
@@ -31,6 +31,7 @@ def diff(
     thread: ThreadName,
     before: Annotated[str, typer.Argument(metavar="A", help="A checkpoint's id, or a branch.", show_default=False)],
     after: Annotated[str, typer.Argument(metavar="[B]", help="Another; without it, the head of main.")] = "main",
+    reveal: Reveal = False,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -40,12 +41,12 @@ def diff(
 
     Example: shoal diff researcher-1 what-if main --data ./state --space crew
     """
-    execute(_diff(chosen(data, url, environment=os.environ), space, thread, before, after, json=json))
+    execute(_diff(chosen(data, url, environment=os.environ), space, thread, before, after, reveal=reveal, json=json))
 
 
-async def _diff(target: Target, space: str, name: str, before: str, after: str, *, json: bool) -> None:
+async def _diff(target: Target, space: str, name: str, before: str, after: str, *, reveal: bool, json: bool) -> None:
     async with opened(target) as store:
-        found = await store.space(space).thread(name).diff(before, after)
+        found = await store.space(space).thread(name).diff(before, after, reveal=reveal)
     if json:
         emit({"before": found.before, "after": found.after, "channels": _described(found)})
         return

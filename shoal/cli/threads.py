@@ -22,6 +22,7 @@ from shoal.errors import InvalidInput, NotFound
 PANEL = "Look into a store"
 
 ThreadName = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's name.", show_default=False)]
+Reveal = Annotated[bool, typer.Option("--reveal", help="Show secret fields too.")]
 Branch = Annotated[str, typer.Option("--branch", metavar="NAME", help="The branch to follow.")]
 
 
@@ -173,16 +174,18 @@ def show(
     as_of: Annotated[
         str | None, typer.Option("--as-of", metavar="TIME", help="Where the branch was at a time: ISO 8601, with its zone.")
     ] = None,
+    reveal: Reveal = False,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Print a checkpoint's state as JSON; with --json also its id, parents, heads and metadata.
+    """Print a checkpoint's state as JSON; with --json also its id, parents, heads and metadata. Secret fields are hidden.
 
     Example: shoal show researcher-1 --data ./state --space crew
     """
-    execute(_show(chosen(data, url, environment=os.environ), space, thread, checkpoint, branch, _moment(as_of), json=json))
+    target = chosen(data, url, environment=os.environ)
+    execute(_show(target, space, thread, checkpoint, branch, _moment(as_of), reveal=reveal, json=json))
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -197,9 +200,18 @@ def _moment(text: str | None) -> datetime | None:
 
 
 async def _show(
-    target: Target, space: str, name: str, checkpoint: str | None, branch: str, as_of: datetime | None, *, json: bool
+    target: Target,
+    space: str,
+    name: str,
+    checkpoint: str | None,
+    branch: str,
+    as_of: datetime | None,
+    *,
+    reveal: bool,
+    json: bool,
 ) -> None:
     async with opened(target) as store:
         thread: Thread = store.space(space).thread(name)
         found = await thread.load(checkpoint, branch=branch, as_of=as_of)
-        emit(described(found) | {"state": found.state}) if json else line(to_text(found.state, indent=2))
+        state = found.state if reveal else found.redacted
+        emit(described(found) | {"state": state}) if json else line(to_text(state, indent=2))

@@ -104,7 +104,7 @@ class Schemas:
 def _encoded(schema: Mapping[str, Any] | bool) -> bytes:
     try:
         # Of one order: the same schema again is the same version.
-        return json.dumps(schema if isinstance(schema, bool) else dict(schema), sort_keys=True, ensure_ascii=False).encode()
+        return json.dumps(dict(schema) if isinstance(schema, Mapping) else schema, sort_keys=True, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidSchema(f"a JSON Schema is made of what JSON has: {error}. Nothing was written.") from None
 

@@ -1,0 +1,132 @@
+"""`shoal schema`: the JSON Schemas that the nodes of a space enforce."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shoal.cli.execution import execute, failure
+from shoal.cli.output import emit, line, to_text
+from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.cli.threads import PANEL, ThreadName
+from shoal.client.schemas import SchemaVersion
+
+SchemaName = Annotated[str, typer.Argument(metavar="NAME", help="The schema's name.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to `app`."""
+    group = typer.Typer(no_args_is_help=True, help="Look into and change the JSON Schemas that nodes enforce.")
+    group.command("put")(put)
+    group.command("show")(show)
+    group.command("list")(list_)
+    group.command("check")(check)
+    app.add_typer(group, name="schema", rich_help_panel=PANEL)
+
+
+def put(
+    name: SchemaName,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A JSON Schema.", show_default=False, exists=True, dir_okay=False)
+    ],
+    version: Annotated[
+        int, typer.Option("--version", metavar="N", help="What a version says never changes.", show_default=False)
+    ],
+    threads: Annotated[
+        str, typer.Option("--threads", metavar="NAME|PREFIX*", help="Threads that must keep it, whatever they are saved under.")
+    ] = "",
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Put a version of a schema: from now on nodes refuse states that break it.
+
+    Example: shoal schema put plan plan.json --version 1 --threads 'planner-*' --url http://n1:7400 --space crew
+    """
+    try:
+        schema = jsonlib.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise failure(f"{file} is no JSON: {error}. Nothing was written.") from None
+    execute(_put(chosen(data, url, environment=os.environ), space, name, schema, version, threads, json=json))
+
+
+async def _put(target: Target, space: str, name: str, schema: Any, version: int, threads: str, *, json: bool) -> None:
+    async with opened(target) as store:
+        found = await store.space(space).schemas.put(name, version, schema, threads=threads)
+    emit(_described(found)) if json else _print(found)
+
+
+def show(name: SchemaName, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
+    """Print all versions of a schema, oldest first.
+
+    Example: shoal schema show plan --data ./state --space crew
+    """
+    execute(_show(chosen(data, url, environment=os.environ), space, name, json=json))
+
+
+async def _show(target: Target, space: str, name: str, *, json: bool) -> None:
+    async with opened(target) as store:
+        for found in await store.space(space).schemas.versions(name):
+            if json:
+                emit(_described(found))
+            else:
+                _print(found)
+                line(to_text(found.json, indent=2))
+
+
+def list_(data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
+    """List a space's schemas, one name a line.
+
+    Example: shoal schema list --data ./state --space crew
+    """
+    execute(_list(chosen(data, url, environment=os.environ), space, json=json))
+
+
+async def _list(target: Target, space: str, *, json: bool) -> None:
+    async with opened(target) as store:
+        async for name in store.space(space).schemas.list():
+            emit(name) if json else line(name)
+
+
+def check(thread: ThreadName, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
+    """List what the heads of a thread break; with something to list, the exit code is 1.
+
+    Example: shoal schema check planner-1 --data ./state --space crew
+    """
+    if execute(_check(chosen(data, url, environment=os.environ), space, thread, json=json)):
+        raise typer.Exit(1)
+
+
+async def _check(target: Target, space: str, name: str, *, json: bool) -> int:
+    async with opened(target) as store:
+        thread = store.space(space).thread(name)
+        found = await thread.violations()
+    for broken in found:
+        place = f"{broken.branch} {broken.checkpoint}"
+        if json:
+            emit({field: getattr(broken, field) for field in broken.__struct_fields__})
+        else:
+            line(f"{place}  {broken.schema} version {broken.version}  {broken.path or '/'}: {broken.why}")
+    return len(found)
+
+
+def _print(found: SchemaVersion) -> None:
+    rivals = f"  {found.rivals} rivals" if found.rivals else ""
+    threads = f"  for {found.threads}" if found.threads else ""
+    line(f"{found.name} version {found.version}  {found.time:%Y-%m-%d %H:%M:%S}Z{threads}{rivals}")
+
+
+def _described(found: SchemaVersion) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "version": found.version,
+        "schema": found.json,
+        "threads": found.threads,
+        "time": found.time.isoformat(),
+        "rivals": found.rivals,
+    }
