@@ -10,6 +10,7 @@ import pytest
 from shoal.client.thread import Thread
 from shoal.errors import Taken
 from shoal.testing.fleet import Fleet
+from tests.node.conftest import Opener
 
 
 @pytest.fixture
@@ -109,3 +110,27 @@ async def test_a_replay_uses_no_snapshot_that_lacks_an_event_that_came_late(flee
         without = await journal.replay(lambda value, event: [*value, event.event], initial=[])
         assert with_snapshot == without
         assert sorted(map(str, without)) == ["0", "1", "2", "apart"]
+
+
+async def test_a_taken_message_is_forgotten_after_a_while_by_those_taken_later(open_bench: Opener) -> None:
+    bench = open_bench(inbox_taken_s=10)
+    thread = bench.space.thread("t")
+    for number in range(3):
+        await thread.inbox.send(number, key=f"k{number}")
+        await thread.inbox.take(await anext(thread.inbox.pending()))
+    bench.simulated.now_ms += 11_000
+    await thread.inbox.send("later", key="later")
+    assert not (await thread.inbox.send(0, key="k0")).sent
+    await thread.inbox.take(await anext(thread.inbox.pending()))
+    assert [message.value async for message in thread.inbox.taken()] == ["later"]
+    assert (await thread.inbox.send(0, key="k0")).sent
+
+
+async def test_what_a_worklist_has_done_it_knows_for_good(open_bench: Opener) -> None:
+    bench = open_bench(inbox_taken_s=10)
+    work = bench.space.thread("t").worklist("w")
+    await work.add(["a", "b"])
+    await work.done("a")
+    bench.simulated.now_ms += 11_000
+    await work.done("b")
+    assert await work.add(["a", "b"]) == 0
