@@ -349,3 +349,14 @@ def test_items_are_plain_and_searches_lists(space: Any) -> None:
     with space.batch() as batch:
         batch.items.delete(("memory", "u"), "k")
     assert space.items.get(("memory", "u"), "k") is None
+
+
+def test_a_step_is_called_once_and_its_context_takes_a_result(tmp_path: Path) -> None:
+    with sync.open(tmp_path / "state") as store:
+        thread = store.space("crew").thread("t")
+        assert [thread.step("bill", call=lambda: 7), thread.step("bill", call=lambda: 8)] == [7, 7]
+        with thread.begin("pay", key="k") as step:
+            assert not step.done
+            step.result = "receipt"
+        assert [(record.key, record.result) for record in thread.steps()] == [("bill", 7), ("k", "receipt")]
+        assert thread.resume().reason.skipped == ("bill", "k")

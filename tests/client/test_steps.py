@@ -304,6 +304,16 @@ async def test_a_step_waits_while_the_thread_is_paused(thread: Thread, node: Nod
     assert effects.calls == ["pay"]
 
 
+async def test_a_thread_that_is_deleted_takes_its_steps_and_its_status_along(thread: Thread, effects: Effects) -> None:
+    await thread.step("bill", call=effects("bill"))
+    await thread.pause()
+    await thread.delete()
+    assert (await thread.status()).status == "running"
+    assert [record async for record in thread.steps()] == []
+    await thread.step("bill", call=effects("bill"))
+    assert effects.calls == ["bill", "bill"]
+
+
 # ── several owners ────────────────────────────────────────────────────────────
 
 
