@@ -10,6 +10,8 @@ import pytest
 
 from shoal.client.thread import Thread
 from shoal.errors import InvalidInput, Pruned
+from shoal.node import garbage as garbage_module
+from shoal.node import sweeping
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.fleet import Fleet
@@ -260,3 +262,25 @@ async def test_a_node_that_lost_its_disk_gets_what_stayed(fleet: Fleet) -> None:
     assert (await there.load()).state == {"n": 39, "log": LARGE[:117]}
     check_sound(fleet["c"].storage)
     assert fleet.rows("a") == fleet.rows("c")
+
+
+async def test_what_is_saved_while_a_sweep_is_under_way_stays(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saves say again what is being swept, at every point of it, under parents that know nothing of it."""
+    monkeypatch.setattr(sweeping, "SLICE", 1)
+    monkeypatch.setattr(garbage_module, "SLICE", 1)
+    thread = bench.space.thread("agent")
+    blobs = [[f"{n} {line}" for line in LARGE[:20]] for n in range(200)]
+    for blob in blobs:
+        await thread.save({"blob": blob})
+    await thread.prune(keep_last=1)
+    again: dict[str, int] = {}
+    under_way = 0
+    for n in range(0, 190, 3):
+        other = bench.space.thread("agent")
+        under_way += bool(bench.node._database.garbage.markings)
+        again[(await other.save({"blob": blobs[n]}, branch=f"b{n}", expect_head="")).id] = n
+    assert under_way > 10
+    await swept(bench.storage)
+    for id, n in again.items():
+        assert (await thread.load(id)).state == {"blob": blobs[n]}
+    check_sound(bench.storage)
