@@ -207,7 +207,9 @@ class RocksStorage:
 
     def _end_reclaiming(self) -> None:
         """Go back to compacting now and then once there is nothing left to compact."""
-        if self._reclaiming and not self._closed and self._db.property_value("rocksdb.num-files-at-level0") == "0":
+        # First the memtable becomes a file of the first level, then that is compacted.
+        left = ("rocksdb.num-immutable-mem-table", "rocksdb.num-files-at-level0")
+        if self._reclaiming and not self._closed and all(self._db.property_value(name) == "0" for name in left):
             self._reclaiming = False
             self._db.set_options({_COMPACTS_AT: str(_LEVEL_ZERO_FILES)})
 
