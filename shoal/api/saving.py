@@ -30,6 +30,7 @@ class SaveFields(Struct, forbid_unknown_fields=True, kw_only=True):
     on_conflict: Literal["refuse", "fork"] = "refuse"  # Where the branch has moved on from `parent`.
     merged: list[str] = field(default_factory=list)  # Heads that it joins, besides its parent.
     author: str = ""
+    label: str = ""  # A name to find the checkpoint by, within its thread.
 
 
 def save_request(exchange: Exchange, space: str, thread: str, fields: SaveFields) -> Save:
@@ -62,6 +63,7 @@ def save_request(exchange: Exchange, space: str, thread: str, fields: SaveFields
         author=fields.author,
         readable_from=fields.readable_from,
         secret=fields.secret,
+        label=fields.label,
     )
 
 

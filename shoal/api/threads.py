@@ -83,6 +83,7 @@ class CheckpointView(Struct, omit_defaults=True):
     state: dict[str, Raw] | None = None  # Left out of a history.
     readable_from: int = 0
     secret: list[str] = field(default_factory=list)  # JSON pointers to what must not be shown to people.
+    label: str = ""
 
 
 class HistoryQuery(ReadQuery, forbid_unknown_fields=True):
@@ -103,6 +104,7 @@ class LoadQuery(ReadQuery, forbid_unknown_fields=True):
     branch: str = "main"
     channels: str | None = None  # Only these, with commas between them, each percent-encoded; all, if left out.
     as_of: datetime | None = None  # With a time zone: where the branch was then.
+    label: str | None = None  # With `latest`: the checkpoint that has this label, on whatever branch.
 
 
 class HeadsView(Struct):
@@ -194,6 +196,7 @@ async def load(exchange: Exchange) -> web.Response:
             query.branch,
             channels=_names(query.channels),
             as_of_ms=_as_of_ms(query.as_of),
+            label=query.label,
         ),
         stale=query.stale,
     )
@@ -233,6 +236,7 @@ def _view(exchange: Exchange, checkpoint: Checkpoint, *, state: bool) -> Checkpo
         {name: exchange.shown(value, checkpoint.schema) for name, value in checkpoint.channels.items()} if state else None,
         checkpoint.readable_from,
         checkpoint.secret,
+        checkpoint.label,
     )
 
 

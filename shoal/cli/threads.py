@@ -18,8 +18,12 @@ from shoal.client.checkpoint import Checkpoint
 from shoal.client.store import Space
 from shoal.client.thread import Thread
 from shoal.errors import InvalidInput, NotFound
+from shoal.values.foreign import LANGGRAPH
 
 PANEL = "Look into a store"
+
+# What LangGraph alone needs of a checkpoint: its own bytes.
+_OTHERS_FIELD = (LANGGRAPH, "langgraph")
 
 ThreadName = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's name.", show_default=False)]
 Reveal = Annotated[bool, typer.Option("--reveal", help="Show secret fields too.")]
@@ -135,7 +139,9 @@ def _print_checkpoint(checkpoint: Checkpoint, marks: Sequence[str]) -> None:
     sign = "*" if marks else " "
     notes = [f"head of {', '.join(marks)}"] if marks else []
     notes += [f"joins {len(checkpoint.parents)}"] if len(checkpoint.parents) > 1 else []
-    notes += [to_text(checkpoint.metadata)] if checkpoint.metadata else []
+    notes += [f"label {checkpoint.label}"] if checkpoint.label else []
+    metadata = {name: value for name, value in checkpoint.metadata.items() if (checkpoint.schema, name) != _OTHERS_FIELD}
+    notes += [to_text(metadata)] if metadata else []
     line(f"{sign} {checkpoint.id}  {checkpoint.time:%Y-%m-%d %H:%M:%S}Z  {'  '.join(notes)}".rstrip())
 
 
@@ -149,6 +155,7 @@ def described(checkpoint: Checkpoint) -> dict[str, Any]:
         "schema": checkpoint.schema,
         "schema_version": checkpoint.schema_version,
         "author": checkpoint.author,
+        "label": checkpoint.label,
         "metadata": checkpoint.metadata,
     }
 
@@ -174,6 +181,7 @@ def show(
     as_of: Annotated[
         str | None, typer.Option("--as-of", metavar="TIME", help="Where the branch was at a time: ISO 8601, with its zone.")
     ] = None,
+    label: Annotated[str | None, typer.Option("--label", metavar="NAME", help="The checkpoint that has this label.")] = None,
     reveal: Reveal = False,
     data: Data = None,
     url: Url = None,
@@ -185,7 +193,7 @@ def show(
     Example: shoal show researcher-1 --data ./state --space crew
     """
     target = chosen(data, url, environment=os.environ)
-    execute(_show(target, space, thread, checkpoint, branch, _moment(as_of), reveal=reveal, json=json))
+    execute(_show(target, space, thread, checkpoint, branch, _moment(as_of), label, reveal=reveal, json=json))
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -206,12 +214,13 @@ async def _show(
     checkpoint: str | None,
     branch: str,
     as_of: datetime | None,
+    label: str | None,
     *,
     reveal: bool,
     json: bool,
 ) -> None:
     async with opened(target) as store:
         thread: Thread = store.space(space).thread(name)
-        found = await thread.load(checkpoint, branch=branch, as_of=as_of)
+        found = await thread.load(checkpoint, branch=branch, as_of=as_of, label=label)
         state = found.state if reveal else found.redacted
         emit(described(found) | {"state": state}) if json else line(to_text(state, indent=2))

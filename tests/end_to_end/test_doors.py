@@ -355,3 +355,15 @@ async def test_a_bad_request_for_items_is_a_problem(
     async with http.request(method, f"/v1/spaces/bad{path}", json=body) as answer:
         problem = await answer.json(content_type="application/problem+json")
         assert (answer.status, problem["status"], problem["written"]) == (status, status, "no")
+
+
+async def test_a_label_is_given_and_found_at_every_door(space: Space, rest: Rest, cli: Cli) -> None:
+    body = {"state": {"step": 1}, "label": "before-deploy", "branch": "labelled"}
+    saved = await rest("POST", "/threads/labelled/checkpoints", body)
+    found = await rest("GET", "/threads/labelled/checkpoints/latest?label=before-deploy")
+    assert (found["id"], found["label"], found["state"]) == (saved["id"], "before-deploy", {"step": 1})
+    (shown,) = await cli("show", "labelled", "--label", "before-deploy")
+    assert (shown["id"], shown["label"]) == (saved["id"], "before-deploy")
+    thread = space.thread("labelled")
+    assert [label async for label in thread.labels()] == [("before-deploy", saved["id"])]
+    assert (await thread.load(label="before-deploy")).label == "before-deploy"

@@ -29,3 +29,6 @@ def test_the_answer_of_another_process_is_acted_on(tmp_path: Path) -> None:
     assert shown["state"]["log"] == ["looked up the order", "refunded"]
     log = [json.loads(row) for row in run("-m", "shoal.cli", "log", "order-17", *where).splitlines()]
     assert [row["metadata"]["step"] for row in log] == [2, 1, 0, -1]
+    text = run("-m", "shoal.cli", "log", "order-17", *where[:-1])
+    assert '{"source": "loop", "step": 2, "parents": {}}' in text
+    assert "label /" in text
