@@ -2,7 +2,7 @@
 
 Laws:
 - A thread is deleted for good, everywhere. Checkpoints of it that are deleted lose their
-  labels and notes, in batches that are each one operation.
+  labels and notes, in batches that are each one operation, and are then given up to be freed.
 - Pruning keeps, with the newest checkpoint of a namespace, what its delta channels are
   made from: their ancestors' writes, back to where each has a value.
 - A copy is made oldest first, so that each checkpoint builds on the copy of its parent.
@@ -29,15 +29,21 @@ _UNLABEL_MAX = 500  # In one operation.
 _DELTA_COUNTERS = "counters_since_delta_snapshot"  # Metadata's: it names the delta channels.
 
 
-async def delete(checkpoints: Checkpoints, thread_id: str, labels: Sequence[str]) -> None:
-    for start in range(0, len(labels), _UNLABEL_MAX):
-        some = list(labels[start : start + _UNLABEL_MAX])
+async def delete(checkpoints: Checkpoints, thread_id: str, items: Sequence[Labelled]) -> None:
+    for start in range(0, len(items), _UNLABEL_MAX):
+        some = [item.label for item in items[start : start + _UNLABEL_MAX]]
         await checkpoints.connection.write(
             requests.Unlabel(checkpoints.space, name_of(thread_id), some), key=None, durability=None
         )
         for label in some:
             if (parts := split_label(label)) is not None:
                 checkpoints.bases.forget(Place(thread_id, parts[0]), parts[1])
+    # Once none of them has a label they may go; heads stay, until something is saved on them.
+    for start in range(0, len(items), _UNLABEL_MAX):
+        ids = [item.checkpoint.id for item in items[start : start + _UNLABEL_MAX]]
+        await checkpoints.connection.write(
+            requests.Discard(checkpoints.space, name_of(thread_id), ids), key=None, durability=None
+        )
 
 
 async def delete_thread(checkpoints: Checkpoints, thread_id: str) -> None:
@@ -51,12 +57,12 @@ async def delete_for_runs(checkpoints: Checkpoints, serde: SerializerProtocol, r
     if not wanted:
         return
     async for thread_id in checkpoints.threads():
-        labels = []
+        items = []
         async for item in checkpoints.labelled(serde, thread_id):
             opened = encoding.unpack_metadata(serde, item.checkpoint.metadata)
             if opened is not None and opened.metadata.get("run_id") in wanted:
-                labels.append(item.label)
-        await delete(checkpoints, thread_id, labels)
+                items.append(item)
+        await delete(checkpoints, thread_id, items)
 
 
 async def prune(checkpoints: Checkpoints, serde: SerializerProtocol, thread_ids: Sequence[str], strategy: str) -> None:
@@ -77,7 +83,7 @@ async def prune(checkpoints: Checkpoints, serde: SerializerProtocol, thread_ids:
                 found.setdefault(parts[0], []).append(item)
         for namespace, items in found.items():
             kept = _kept(serde, namespace, items)
-            await delete(checkpoints, thread_id, [item.label for item in items if item.label not in kept])
+            await delete(checkpoints, thread_id, [item for item in items if item.label not in kept])
 
 
 def _kept(serde: SerializerProtocol, namespace: str, items: Sequence[Labelled]) -> set[str]:

@@ -272,6 +272,28 @@ async def test_pruning_keeps_what_a_delta_channel_is_made_from(saver: ShoalSaver
     assert before["d"]["seed"] == _DeltaSnapshot([6])
 
 
+async def test_what_is_pruned_is_freed_and_what_stays_is_whole() -> None:
+    storage = MemoryStorage()
+    bench = Bench(storage, SimulatedEnvironment(1), Config())
+    saver = ShoalSaver(bench.store)
+    for number in range(1, 41):
+        value = [f"{number}-{part} " * 100 for part in range(20)]
+        await put(saver, number, {"m": value, "same": "x" * 5000}, {"m": str(number), "same": "1"}, parent=number - 1)
+    before = sum(len(key) + len(row) for key, row in storage.scan(b"", None))
+    await saver.aprune(["t"])
+    async with asyncio.timeout(30):
+        while sum(len(key) + len(row) for key, row in storage.scan(b"", None)) > before / 4:
+            await asyncio.sleep(0.01)
+    found = await saver.aget_tuple(config())
+    assert found is not None
+    assert found.checkpoint["channel_values"] == {"m": value, "same": "x" * 5000}
+    # The graph goes on from it, and from one that is gone: what it gives is then saved as a whole.
+    await put(saver, 41, {"m": [1], "same": "x"}, {"m": "41", "same": "1"}, new={"m": "41"}, parent=40)
+    await put(saver, 42, {"m": [2], "same": "y"}, {"m": "42", "same": "1"}, new={"m": "42"}, parent=7)
+    assert [each.checkpoint["id"] async for each in saver.alist(config())] == ["0042", "0041", "0040"]
+    await bench.node.stop()
+
+
 async def test_deleting_takes_the_writes_along(saver: ShoalSaver) -> None:
     await put(saver, 1, {"a": 1}, {"a": "1"}, run_id="r")
     await saver.aput_writes(config(id="0001"), [("a", 1)], "task")
