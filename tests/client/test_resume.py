@@ -99,13 +99,13 @@ async def test_hooks_are_awaited_in_order_with_what_was_found(space: Space) -> N
     await thread.save({"n": 1})
     awaited: list[tuple[str, dict[str, Any]]] = []
 
-    @thread.on_rehydrate
     async def browser(found: Resumption) -> None:
         awaited.append(("browser", found.state))
 
     async def database(found: Resumption) -> None:
         awaited.append(("database", found.state))
 
+    assert thread.on_rehydrate(browser) is browser  # It can decorate.
     thread.on_rehydrate(database)
     await thread.resume()
     assert awaited == [("browser", {"n": 1}), ("database", {"n": 1})]
