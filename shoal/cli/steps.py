@@ -188,16 +188,17 @@ def resume(
 async def _resume(target: Target, space: str, name: str, branch: str, *, json: bool) -> None:
     async with opened(target) as store:
         found = await store.space(space).thread(name).resume(branch=branch)
+    shown = {} if found.checkpoint is None else found.checkpoint.redacted
     if not json:
         line(found.reason.text)
         for record in found.open:
             _print(record, json=False)
-        line(to_text(found.state, indent=2))
+        line(to_text(shown, indent=2))
         return
     emit(
         {
             "checkpoint": found.reason.head,
-            "state": found.state,
+            "state": shown,
             "at": found.at,
             "stack": found.stack,
             "open": [described(record) for record in found.open],

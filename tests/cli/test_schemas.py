@@ -78,3 +78,12 @@ def test_secret_fields_are_hidden_unless_they_are_asked_for(data: list[str], ids
         assert "hunter" not in hidden.stdout
         assert "secret" in hidden.stdout
         assert "hunter3" in shoal(*arguments, "--reveal", *data).stdout
+
+
+def test_a_resumed_state_hides_them_too(data: list[str], ids: list[str]) -> None:
+    assert ids
+    for arguments in (["resume", "login"], ["resume", "login", "--json"]):
+        shown = shoal(*arguments, *data)
+        assert shown.exit_code == 0, shown.output
+        assert "hunter" not in shown.stdout
+        assert "secret" in shown.stdout
