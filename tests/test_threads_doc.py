@@ -1,0 +1,87 @@
+"""What docs/THREADS.md shows runs as it is written, and gives what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import textwrap
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import shoal
+from shoal.cli.main import app
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "THREADS.md"
+TEXT = DOCUMENT.read_text()
+_FIRST, *SNIPPETS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+NAMES = {"asyncio": asyncio, "shoal": shoal, "aclosing": aclosing, "UTC": UTC, "datetime": datetime, "timedelta": timedelta}
+
+
+def program(snippet: str) -> str:
+    """The snippet as a coroutine, which checks what its lines give and raise."""
+    lines = []
+    for line in snippet.splitlines():
+        if shown := re.fullmatch(r"( *)(.+?) +# → (.+)", line):
+            indent, code, given = shown.groups()
+            line = f"{indent}_given = ({code}); assert _given == ({given}), _given"
+        elif refused := re.fullmatch(r"( *)(.+?) +# raises (\w+)", line):
+            indent, code, error = refused.groups()
+            line = f"{indent}with raises(shoal.errors.{error}): {code}"
+        lines.append(line)
+    return "async def snippet(store, space, thread):\n" + textwrap.indent("\n".join(lines), "    ")
+
+
+async def run(snippet: str, directory: Path) -> None:
+    there: dict[str, Any] = {**NAMES, "raises": pytest.raises}
+    exec(compile(program(snippet), DOCUMENT.name, "exec"), there)
+    async with shoal.open(directory) as store:
+        space = store.space("crew")
+        await there["snippet"](store, space, space.thread("researcher-1"))
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=[snippet.splitlines()[0][:40] for snippet in SNIPPETS])
+async def test_a_snippet_runs_and_gives_what_it_says(snippet: str, tmp_path: Path) -> None:
+    await run(snippet, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "snippet",
+    [
+        "(await thread.save({})).forked  # → True",
+        "await thread.save({})  # raises HeadMoved",
+        "await thread.load()  # raises HeadMoved",
+    ],
+)
+async def test_a_snippet_that_is_wrong_is_noticed(snippet: str, tmp_path: Path) -> None:
+    with pytest.raises((AssertionError, pytest.fail.Exception, shoal.errors.NotFound)):
+        await run(snippet, tmp_path)
+
+
+async def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shoal.open(tmp_path / "state") as store:
+        thread = store.space("crew").thread("researcher-1")
+        first = await thread.save({"step": 1}, metadata={"at": "planned"})
+        await thread.branch("what-if", at=first.id)
+        await thread.load(branch="what-if")
+        await thread.save({"step": 2}, branch="what-if")
+        await thread.step("charge", call=lambda: 7)
+        await thread.request_approval("please read it")
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"^```sh\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    for command in block.splitlines():
+        words = [first.id if word == "ID" else word for word in shlex.split(command)]
+        arguments = [*words[1:], "--space", "crew", "--data", "./state"]
+        result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+        assert (result.exit_code, bool(result.stdout.strip())) == (0, True), (command, result.output)
+
+
+def test_every_link_leads_somewhere() -> None:
+    linked = re.findall(r"\]\(([^)]+)\)", TEXT)
+    assert linked
+    assert [link for link in linked if not (DOCUMENT.parent / link).exists()] == []
