@@ -12,7 +12,7 @@ from time import perf_counter
 
 from rich.console import Console
 
-from benchmarks import blocking, cluster, crashes, embedded, machine, served, threads
+from benchmarks import blocking, checkpointers, cluster, crashes, embedded, machine, served, threads
 from benchmarks.figures import Benchmark, Effort
 from benchmarks.report import markdown, show
 
@@ -23,6 +23,7 @@ ALL = [
     Benchmark("served", served.run),
     Benchmark("blocking", blocking.run),
     Benchmark("threads", threads.run),
+    Benchmark("checkpointers", checkpointers.run),
     Benchmark("crashes", crashes.run),
     Benchmark("cluster", cluster.run),
 ]
