@@ -64,5 +64,10 @@ def _target(figure: Figure) -> str:
 
 
 def _number(figure: Figure, value: float) -> str:
-    text = f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3f}" if value < 0.1 else f"{value:.1f}"
+    if value >= 100 or value == int(value):
+        text = f"{value:,.0f}"
+    elif value < 0.1:
+        text = f"{value:.3f}"
+    else:
+        text = f"{value:.2f}".rstrip("0") if value < 10 else f"{value:.1f}"
     return f"{text} {figure.unit}".strip()

@@ -187,11 +187,12 @@ def _check_delta(request: Save) -> None:
         values.check(packed)
         if not channel.is_array(packed):
             raise InvalidInput(f"what is appended to channel {name!r} must be a list of elements. Nothing was written.")
-    for name, times in Counter([*request.channels, *request.appended, *request.removed]).items():
-        if times > 1:
-            raise InvalidInput(
-                f"channel {name!r} is named {times} times: a change sets, appends to or removes a channel. Nothing was written."
-            )
+    named = [*request.channels, *request.appended, *request.removed]
+    if len(set(named)) < len(named):
+        name, times = Counter(named).most_common(1)[0]
+        raise InvalidInput(
+            f"channel {name!r} is named {times} times: a change sets, appends to or removes a channel. Nothing was written."
+        )
 
 
 def _released(site: Site, label: str, had: list[labels.Entry], id: bytes) -> tuple[Made, ...]:
