@@ -1,0 +1,104 @@
+"""docs/PROTOCOL.md lists every request, subscription, reply and push as the code has it."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import types
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import pytest
+from msgspec import Struct
+
+from shoal.protocol import requests
+from shoal.protocol.frames import PROTOCOL, Hello, encode_hello
+from shoal.protocol.requests import BatchWrite
+from shoal.protocol.requests.base import Read, Reply, Request, Write
+
+TEXT = (Path(__file__).parents[2] / "docs" / "PROTOCOL.md").read_text()
+SCALARS = {str: "str", bytes: "bin", int: "int", bool: "bool", type(None): "nil"}
+WIDTH = 150
+WIDE = 8  # A union of more messages is shown as "message".
+
+
+def messages() -> list[type[Struct]]:
+    """Every struct of the protocol, in the order of the modules and of their lines."""
+    found = {value for value in vars(requests).values() if isinstance(value, type) and issubclass(value, Struct)}
+    return sorted(found - {Request, Write, Read, Reply}, key=_line)
+
+
+def _line(struct: type[Struct]) -> tuple[str, int]:
+    module = struct.__module__
+    source = Path(str(__import__(module, fromlist=["_"]).__file__)).read_text()
+    return module, source.index(f"\nclass {struct.__name__}(")
+
+
+def families() -> dict[str, list[type[Struct]]]:
+    by_family: dict[str, list[type[Struct]]] = {}
+    for struct in messages():
+        by_family.setdefault("labels" if struct is requests.Note else struct.__module__.rpartition(".")[2], []).append(struct)
+    return by_family
+
+
+def tag_of(struct: type[Struct]) -> str | None:
+    tag = struct.__struct_config__.tag
+    return tag if isinstance(tag, str) else None
+
+
+def shown_type(kind: Any) -> str:
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind in SCALARS:
+        return SCALARS[kind]
+    if origin is Literal:
+        return "|".join(f'"{value}"' for value in parts)
+    if origin in (Union, types.UnionType):
+        return "message" if len(parts) > WIDE else "|".join(map(shown_type, parts))
+    if origin is tuple:
+        return f"[{', '.join(map(shown_type, parts))}]"
+    if origin is list:
+        return f"[{shown_type(parts[0])}]"
+    if origin is dict:
+        return f"{{{shown_type(parts[0])}: {shown_type(parts[1])}}}"
+    assert isinstance(kind, type), kind
+    assert issubclass(kind, Struct), kind
+    return tag_of(kind) or kind.__name__
+
+
+def shown(struct: type[Struct]) -> str:
+    hints = get_type_hints(struct)
+    fields = [
+        f"{field.name}{'' if field.required else '?'}: {shown_type(hints[field.name])}"
+        for field in msgspec.structs.fields(struct)
+    ]
+    kind = "reply" if issubclass(struct, Reply) else "read" if issubclass(struct, Read) else "write"
+    tag = tag_of(struct)
+    line = f"{kind if tag else 'part':<5} {tag or struct.__name__}({', '.join(fields)})"
+    answer = re.search(r"nswered by `(\w+)`", struct.__doc__ or "")
+    line += f" → {tag_of(getattr(requests, answer[1]))}" if answer and not issubclass(struct, Reply) else ""
+    return "\n".join(textwrap.wrap(line, WIDTH, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False))
+
+
+@pytest.mark.parametrize("family", families())
+def test_the_messages_of_a_family_are_listed(family: str) -> None:
+    listing = "\n".join(map(shown, families()[family]))
+    assert f"```\n{listing}\n```" in TEXT, f"docs/PROTOCOL.md must have, of {family}:\n{listing}"
+
+
+def test_what_a_batch_takes_is_listed() -> None:
+    sentence = re.search(r"Allowed are (.*?);", TEXT, re.DOTALL)
+    assert sentence is not None
+    assert re.findall(r"`([\w-]+)`", sentence[1]) == [tag_of(struct) for struct in get_args(BatchWrite)]
+
+
+def test_the_version_is_the_one_that_is_spoken() -> None:
+    assert f"# The session protocol, version {PROTOCOL}\n" in TEXT
+    assert f"\n`protocol` is {PROTOCOL}. A node" in TEXT
+    assert f"`{encode_hello(Hello(PROTOCOL, 'x')).hex(' ')}`" in TEXT.replace("68656c6c6f", "68 65 6c 6c 6f")
+
+
+def test_every_request_says_what_answers_it() -> None:
+    asked = [struct for struct in messages() if issubclass(struct, Request) and tag_of(struct) not in ("watch", "follow")]
+    assert len(asked) > 50
+    assert [tag_of(struct) for struct in asked if "→" not in shown(struct)] == []
