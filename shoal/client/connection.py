@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shoal.config import Config
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability
@@ -17,6 +19,7 @@ class Connection:
     durability: Durability
     now_ms: Callable[[], int]
     entropy: Callable[[int], bytes]
+    holder: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")  # Who begins steps here.
 
     async def write(self, request: AnyRequest, *, key: str | None, durability: Durability | None) -> AnyReply:
         return await self.session.call(request, key=key, durability=durability or self.durability)

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar, Token
@@ -376,7 +374,7 @@ class ThreadSteps:
             key,
             name,
             self._connection.entropy(16).hex(),
-            holder=f"{socket.gethostname()}:{os.getpid()}",
+            holder=self._connection.holder,
             arguments=b"" if arguments is None else values.encode(arguments, where="arguments"),
             parent=mine[-1] if mine else "",
             compensation=compensation,

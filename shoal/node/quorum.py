@@ -114,7 +114,7 @@ class Quorum:
         needed = self.members.needed("quorum")
         question = self._hurry(partition)
         timeout_s = self._config.quorum_timeout_s
-        if await self._true(self._asking[partition], lambda: len(self._answered(partition, question)) + 1 >= needed, timeout_s):
+        if await self._told(partition, question, needed, timeout_s):
             wanted = NOTHING_SEEN
             for node in self._answered(partition, question):
                 wanted = wanted.join(self._protocol.known(node).vector(partition))
@@ -127,6 +127,17 @@ class Quorum:
             reachable=answered,
             needed=needed,
         )
+
+    async def _told(self, partition: int, question: int, needed: int, seconds: float) -> bool:
+        """Wait for answers of so many, ourselves included."""
+        slice_s = min(seconds, self._config.sync_interval_s)
+        for _ in range(max(1, round(seconds / slice_s))):
+            if await self._true(
+                self._asking[partition], lambda: len(self._answered(partition, question)) + 1 >= needed, slice_s
+            ):
+                return True
+            self._hurry(partition)  # A link may have gone with the question; an answer to a later one will do.
+        return False
 
     async def _true(self, waiters: list[_Waiter], condition: Callable[[], bool], seconds: float) -> bool:
         """Wait until `condition` holds, or for so long; whoever changes what it looks at calls `_wake`."""

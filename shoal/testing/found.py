@@ -20,6 +20,9 @@ from shoal.testing.history import Place
 LISTED, TOLD = "listed", "told"
 """The root array and the root text of a document in which each edit leaves its number as well."""
 
+PART = "part/"
+"""Begins the names of objects that parts of the workload have for themselves, and judge."""
+
 DAMAGED = -1
 """Stands for the number of an entry whose content is not what any write would have written."""
 
@@ -91,7 +94,7 @@ async def _names(session: Session, kind: ObjectKind) -> list[str]:
         assert isinstance(page, requests.Names)
         names += page.names
         more = page.more
-    return names
+    return [name for name in names if not name.startswith(PART)]
 
 
 async def _find_thread(session: Session, name: str, found: Found) -> None:

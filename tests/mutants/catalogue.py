@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.mutants import copies, delivery, durability, objects, retries, sessions
+from tests.mutants import copies, delivery, durability, effects, objects, retries, sessions
 from tests.mutants.mutant import Mutant
 
-_MODULES = (durability, delivery, copies, retries, sessions, objects)
+_MODULES = (durability, delivery, copies, retries, sessions, objects, effects)
 
 ALL: dict[str, Mutant] = {mutant.name: mutant for module in _MODULES for mutant in module.MUTANTS}
 

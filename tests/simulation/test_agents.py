@@ -16,6 +16,7 @@ from shoal.testing.simulation.client import Client
 from shoal.testing.simulation.cluster import SimulatedCluster
 from shoal.testing.simulation.loop import run
 from shoal.testing.simulation.network import CLIENT
+from shoal.testing.simulation.parts.all import FAMILIES
 from shoal.testing.simulation.plan import Act, ActKind, Cut, Fault, Pause, Plan, SlowDisk
 from shoal.testing.simulation.probing import PROBED, probes
 from shoal.testing.simulation.trace import Trace
@@ -56,7 +57,7 @@ async def read(cluster: SimulatedCluster, node: str = "n1") -> Found:
 
 
 def test_there_is_an_act_of_every_kind() -> None:
-    assert set(WRITES) | set(READS) == set(get_args(ActKind))
+    assert set(WRITES) | set(READS) | set(FAMILIES) == set(get_args(ActKind))
 
 
 @pytest.mark.parametrize("kind", WRITES)

@@ -18,6 +18,8 @@ from shoal.testing.simulation.bounds import keep_watch
 from shoal.testing.simulation.client import Client
 from shoal.testing.simulation.desk import Desk
 from shoal.testing.simulation.ledger import Ledger
+from shoal.testing.simulation.parts.all import FAMILIES, PARTS
+from shoal.testing.simulation.parts.part import Part, name_of
 from shoal.testing.simulation.plan import Act, Plan
 from shoal.testing.simulation.probing import probes
 from shoal.testing.simulation.record import Record
@@ -41,6 +43,7 @@ class Agents:
         for host in cluster.hosts.values():
             host.disk.watchers.append(self.ledger.shelf(host.name, host.disk.copy()))
         self._clients = [self._client(number) for number in range(plan.agents)]
+        self.parts: dict[str, Part] = {family: part() for family, part in PARTS.items()}
         self._desks: dict[tuple[int, str], Desk] = {}
         self._bounding = asyncio.create_task(keep_watch(cluster, self.record.violated))
         self._probes = [asyncio.create_task(probe.made(self._cluster, self.record)) for probe in probes(plan)]
@@ -80,15 +83,18 @@ class Agents:
             desk.busy = False
 
     def _desk(self, act: Act) -> Desk:
-        place = act.agent, act.name
+        family = FAMILIES.get(act.kind)
+        name = act.name if family is None else name_of(family, act.name)
+        place = act.agent, name
         if place not in self._desks:
             self._desks[place] = Desk(
                 self._clients[act.agent],
-                name=act.name,
+                name=name,
                 durability=act.durability,
                 record=self.record,
                 ledger=self.ledger,
                 quorum=self._needed,
+                part=None if family is None else self.parts[family],
             )
         return self._desks[place]
 

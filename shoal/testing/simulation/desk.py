@@ -32,6 +32,7 @@ from shoal.testing.history import Invoked, Shown, WriteKind, amount
 from shoal.testing.simulation.client import Client, Sender, Sent, now_ms
 from shoal.testing.simulation.following import Follower, numbers_of
 from shoal.testing.simulation.ledger import Ledger
+from shoal.testing.simulation.parts.part import Bench, Part
 from shoal.testing.simulation.plan import Act, ActKind
 from shoal.testing.simulation.record import Record
 from shoal.testing.simulation.writing import Assurance, Writer
@@ -54,7 +55,7 @@ _ELSEWHERE = 0.2  # The share of the reads before which it changes nodes unasked
 
 
 class Desk:
-    """`durability` is that of the document's mirror; `quorum` says how many nodes each durability needs."""
+    """`durability` is that of what names none; `quorum` says how many nodes each needs; `part` has the objects of this name."""
 
     def __init__(
         self,
@@ -65,17 +66,19 @@ class Desk:
         record: Record,
         ledger: Ledger,
         quorum: Callable[[Durability], int],
+        part: Part | None = None,
     ) -> None:
         self.name = name
         self.busy = False
         self._client = client
         self._durability: Durability = durability
+        self._part = part
         self._record = record
         self._sender = Sender(client)
         self._assurance = Assurance(partition_of(SPACE, name), ledger, quorum)
         self._assurance.expect(durability)
         self._writer = Writer(client, self._sender, record, self._assurance)
-        connection = Connection(self._sender, client.config, durability, now_ms, client.random.randbytes)
+        connection = Connection(self._sender, client.config, durability, now_ms, client.random.randbytes, client.name)
         self._space = Space(connection, SPACE)
         self._keyed, self._batched = f"{{{name}}}/keyed", f"{{{name}}}/batch"
         self._mirror: Document | None = None
@@ -103,6 +106,9 @@ class Desk:
         self._head: str | None = None  # Loaded or saved last.
         self._batch_head: str | None = None
         self._follower = Follower(self._space.thread(self.name).journal)
+        if self._part is not None:
+            bench = Bench(self.name, self._client, self._space, self._writer, self._record, self._durability)
+            self._acts |= self._part.deeds(bench)
 
     async def act(self, act: Act, random: Random) -> None:
         """Do one thing, and note all of it."""

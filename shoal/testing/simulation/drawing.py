@@ -16,6 +16,8 @@ from typing import NamedTuple, get_args
 
 from shoal.errors import InvalidValue
 from shoal.protocol.requests import Durability
+from shoal.testing.simulation.parts.all import FAMILIES
+from shoal.testing.simulation.parts.drawing import draw_parts
 from shoal.testing.simulation.plan import (
     Act,
     ActKind,
@@ -94,7 +96,9 @@ def draw(seed: int, *, profile: str = "default") -> Plan:
     agents = random.randint(1, 6)
     duration_s = _round(random.uniform(*DURATION_S))
     faults = _faults(random, nodes, duration_s, wanted)
-    acts = _acts(random, agents, duration_s, wanted)
+    acts = sorted(
+        [*_acts(random, agents, duration_s, wanted), *draw_parts(seed, profile, agents, (SPARED_S, duration_s))], key=_at
+    )
     return Plan(
         seed=seed,
         nodes=nodes,
@@ -233,7 +237,10 @@ _DURABILITIES: list[list[Durability]] = [
 def _acts(random: Random, agents: int, duration_s: float, wanted: Profile) -> list[Act]:
     count = ACTS_MIN + int((wanted.acts_max - ACTS_MIN) * random.random() ** 2)
     share = random.choice((0.2, 0.6))  # Some do much of a little: what many do with one object is met there.
-    kinds: list[ActKind] = [kind for kind in get_args(ActKind) if random.random() < share] or ["save", "load"]
+    kinds: list[ActKind] = [kind for kind in get_args(ActKind) if kind not in FAMILIES and random.random() < share] or [
+        "save",
+        "load",
+    ]
     weights = [random.choice((1, 1, 3, 10)) for _ in kinds]
     names = "abcd"[: random.choice((1, 1, 2, 4))]
     durabilities = random.choice(_DURABILITIES)
@@ -256,7 +263,7 @@ def _acts(random: Random, agents: int, duration_s: float, wanted: Profile) -> li
         )
         for _ in range(count)
     ]
-    return sorted(acts, key=lambda act: act.at)
+    return sorted(acts, key=_at)
 
 
 # ── settings ──────────────────────────────────────────────────────────────────
@@ -284,6 +291,10 @@ def _settings(random: Random, faults: list[Fault]) -> dict[str, int | float | st
     if any(isinstance(fault, CrashAt) and fault.point == "snapshot" for fault in faults):
         drawn["document_snapshot_updates"] = 2  # Or it would not come to one.
     return drawn
+
+
+def _at(act: Act) -> float:
+    return act.at
 
 
 def _round(value: float) -> float:

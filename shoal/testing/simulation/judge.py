@@ -136,8 +136,12 @@ def _waits(host: SimulatedNode) -> Iterator[str]:
 
 async def _read(cluster: SimulatedCluster, agents: Agents, name: str, found: list[Violation]) -> Found | None:
     client = Client(cluster, [name], name=f"judge-{name}", random=agents.plan.random_for(f"judge/{name}"))
+    losses = Losses(agents.plan)
     try:
         async with asyncio.timeout(READ_S_MAX):
+            for part in agents.parts.values():
+                broken = await part.broken(client.session, losses)
+                found += [Violation(violation.invariant, f"on {name}: {violation.text}") for violation in broken]
             return await find(client.session)
     except (ShoalError, TimeoutError) as error:
         found.append(Violation("9", f"healed, {name} cannot be read: {error!r}"))

@@ -11,7 +11,8 @@ Laws:
 
 from __future__ import annotations
 
-from shoal.testing.history import Acknowledged, Event, History, Invoked, Shown
+from shoal.protocol.requests import Durability
+from shoal.testing.history import Acknowledged, Event, History, Shown
 from shoal.testing.simulation.plan import CorruptBlock, Crash, CrashAt, FullDisk, Plan, Restore, Wipe
 
 _REPLACED_S = 20.0
@@ -33,14 +34,14 @@ class Losses:
                 case Crash() | CrashAt() | FullDisk():
                     self._struck.add(fault.node)
 
-    def spare(self, write: Invoked, answer: Acknowledged) -> bool:
-        """Whether what was acknowledged so must be there for ever."""
+    def spare(self, durability: Durability, node: str, at_s: float) -> bool:
+        """Whether what a node acknowledged so, and then, must be there for ever."""
         lost = len(self._until)
-        match write.durability:
+        match durability:
             case "memory":
-                return answer.node not in self._struck
+                return node not in self._struck
             case "local":
-                return self.keep(answer.node, answer.at_s)
+                return self.keep(node, at_s)
             case "quorum":
                 return lost <= (self._nodes - 1) // 2
             case "all":
@@ -59,7 +60,7 @@ def owed(history: History, losses: Losses) -> History:
 def _is_owed(history: History, event: Event, losses: Losses) -> bool:
     match event:
         case Acknowledged():
-            return losses.spare(history.writes[event.number], event)
+            return losses.spare(history.writes[event.number].durability, event.node, event.at_s)
         case Shown():
             return losses.keep(event.node, event.at_s)
         case _:

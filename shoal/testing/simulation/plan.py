@@ -171,6 +171,8 @@ ActKind = Literal[
     "edit",
     "read-document",
     "batch",
+    "step",
+    "settle-steps",
 ]
 
 

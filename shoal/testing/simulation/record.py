@@ -91,6 +91,12 @@ class Record:
         self.history.note(LetGo(session, name, error.code))
         self._trace.mark(session, "lets go of", f"{name}: {error.code}")
 
+    # ── parts ─────────────────────────────────────────────────────────────────
+
+    def did(self, who: str, what: str) -> None:
+        """Something that a part of the workload judges by itself."""
+        self._trace.mark(who, "does:", what)
+
     # ── verdicts ──────────────────────────────────────────────────────────────
 
     def violated(self, invariant: str, text: str) -> None:

@@ -44,11 +44,11 @@ class Assurance:
             shown = client.session.bookmark.vector(self._partition)
             self._ledger.answered(client.at, self._partition, shown, who=client.name)
 
-    def copied(self, sent: Sent | None, write: Invoked, who: str) -> None:
+    def copied(self, sent: Sent | None, writes: Sequence[Invoked], who: str) -> None:
         """What was acknowledged is durable on as many nodes as was asked."""
         # Under a key of users another's operation may be what answers, though one of its own is, or was, somewhere too.
-        if sent is not None and not write.key:
-            self._ledger.copied(self._partition, sent.key, self._needed(write.durability), who=who)
+        if sent is not None and not any(write.key for write in writes):
+            self._ledger.copied(self._partition, sent.key, self._needed(sent.durability), who=who)
 
 
 class Writer:
@@ -67,7 +67,7 @@ class Writer:
         writes: Sequence[Invoked],
         send: Callable[[], Awaitable[None]],
         *,
-        of: type[Write] = Write,
+        of: type[Write] | tuple[type[Write], ...] = Write,
         learn: Callable[[object], None] = lambda reply: None,
     ) -> Sent | None:
         """Send what is noted in `writes`, and note what came of it; once more, meanwhile or afterwards, if the act says so."""
@@ -83,7 +83,7 @@ class Writer:
                 self._record.acknowledged(writes, watched.reply, who=who, node=self._client.at)
                 # A mirror sends a node what it lacks, and its edits with it: the answer covers less than the bookmark does.
                 if of is not requests.Update:
-                    self._assurance.answered(self._client, writes[0].durability)
+                    self._assurance.answered(self._client, writes[0].durability if writes else "local")
                 learn(watched.reply)
             finally:
                 watched.end()
@@ -91,7 +91,7 @@ class Writer:
                     await twin
         sent = watched.sent.result()
         if watched.reply is not None:  # A mirror may have sent its edits again, under another key.
-            self._assurance.copied(sent, writes[0], who)
+            self._assurance.copied(sent, writes, who)
         return sent
 
     async def _send_again(self, watched: Watched, writes: Sequence[Invoked], random: Random) -> None:
@@ -113,6 +113,6 @@ class Writer:
             self._record.failed(noted, error, who=client.name, node=client.at)
         else:
             self._record.acknowledged(noted, reply, who=client.name, node=client.at, again=True)
-            self._assurance.copied(sent, writes[0], client.name)
+            self._assurance.copied(sent, writes, client.name)
         finally:
             await client.session.close()

@@ -1,0 +1,16 @@
+"""The parts that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shoal.testing.simulation.parts.part import Part
+from shoal.testing.simulation.parts.steps import Steps
+from shoal.testing.simulation.plan import ActKind
+
+PARTS: dict[str, Callable[[], Part]] = {"steps": Steps}
+"""By the name of the family of their objects."""
+
+FAMILIES: dict[ActKind, str] = {kind: family for family, part in PARTS.items() for kind in part().kinds}
+
+KINDS: dict[str, tuple[ActKind, ...]] = {family: part().kinds for family, part in PARTS.items()}

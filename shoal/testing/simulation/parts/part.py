@@ -1,0 +1,95 @@
+"""What a part of the workload is, and what its acts have at hand.
+
+Laws:
+- A part has objects of its own, under names of its own; all agents share what it
+  knows, as they share the world outside the cluster.
+- What an act shows broken is said at once. The rest is judged in the end, on each node
+  by itself, over what the clients were told and the losses spare. That nodes hold the
+  same rows is judged for all parts together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple, Protocol
+
+from shoal.client.store import Space
+from shoal.errors import ShoalError
+from shoal.protocol.requests import Durability, Write
+from shoal.protocol.session import Session
+from shoal.testing.found import PART
+from shoal.testing.simulation.client import Client
+from shoal.testing.simulation.owed import Losses
+from shoal.testing.simulation.plan import Act, ActKind
+from shoal.testing.simulation.record import Record
+from shoal.testing.simulation.violation import Violation
+from shoal.testing.simulation.writing import Writer
+
+Deeds = Mapping[ActKind, Callable[[Act, Random], Awaitable[None]]]
+
+
+class Told(NamedTuple):
+    """An acknowledgement: how durable it is said to be, by whom, and when."""
+
+    durability: Durability
+    node: str
+    at_s: float
+
+    def is_owed(self, losses: Losses) -> bool:
+        return losses.spare(self.durability, self.node, self.at_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Of one agent and the objects of one name. `durability` is that of what does not name its own."""
+
+    name: str
+    client: Client
+    space: Space
+    writer: Writer
+    record: Record
+    durability: Durability
+
+    def told(self, durability: Durability | None = None) -> Told:
+        """Something has just been acknowledged."""
+        return Told(durability or self.durability, self.client.at, asyncio.get_running_loop().time())
+
+    def violated(self, invariant: str, text: str) -> None:
+        self.record.violated(invariant, f"{self.client.name}, {self.name} at {self.client.at}: {text}")
+
+    def did(self, what: str) -> None:
+        self.record.did(self.client.name, f"{what} of {self.name}")
+
+    def refused(self, error: ShoalError) -> None:
+        self.record.refused(self.client.name, self.name, error, self.client.at)
+
+    async def send(
+        self, act: Act, random: Random, request: Callable[[], Awaitable[None]], *, of: type[Write] | tuple[type[Write], ...]
+    ) -> None:
+        """Carry out a write, once more if the act says so; note what refuses it, and raise that.
+
+        Raises:
+            ShoalError: as the request.
+        """
+        await self.writer.write(act, random, [], request, of=of)
+
+
+class Part(Protocol):
+    """`kinds` are its acts."""
+
+    kinds: tuple[ActKind, ...]
+
+    def deeds(self, bench: Bench) -> Deeds:
+        """How one agent, without any position, carries out each kind of act."""
+        ...
+
+    async def broken(self, session: Session, losses: Losses) -> list[Violation]:
+        """What one node, healed, does not keep of what is owed."""
+        ...
+
+
+def name_of(family: str, name: str) -> str:
+    return f"{PART}{family}/{name}"

@@ -1,0 +1,50 @@
+"""Bugs in the ledger of steps, and in what is asked before an effect is caused."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.crdt import ledger
+from shoal.crdt.ledger import Entry
+from shoal.node.quorum import Quorum
+from shoal.node.service import Service
+from shoal.node.steps import Steps
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import AnyReply, BeginStep
+from tests.mutants.mutant import Mutant
+
+
+def an_intent_is_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
+    async def looked_again(self: Service, request: BeginStep, reply: AnyReply, partition: int, bookmark: Bookmark) -> AnyReply:
+        return reply
+
+    patch.setattr(Service, "_looked_again", looked_again)
+
+
+def a_step_is_begun_on_what_one_node_knows(patch: pytest.MonkeyPatch) -> None:
+    async def current(self: Quorum, partition: int, /) -> None:
+        return None
+
+    patch.setattr(Quorum, "current", current)
+    an_intent_is_not_looked_at_again(patch)
+
+
+def an_open_step_is_called_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Steps, "_may_begin", lambda self, entry, request: True)
+
+
+def a_result_is_lost_where_an_error_came_too(patch: pytest.MonkeyPatch) -> None:
+    sound = Entry.state.fget  # type: ignore[attr-defined]
+
+    def state(self: Entry) -> ledger.State:
+        return "failed" if self.results and self.failures else sound(self)
+
+    patch.setattr(Entry, "state", property(state))
+
+
+MUTANTS = (
+    Mutant(an_intent_is_not_looked_at_again, "of two intents at once neither is told of the other", ("14",)),
+    Mutant(a_step_is_begun_on_what_one_node_knows, "a step is begun without asking what a quorum knows of it", ("14",)),
+    Mutant(an_open_step_is_called_again, "a step whose outcome nobody knows is called again", ("14",)),
+    Mutant(a_result_is_lost_where_an_error_came_too, "a step that failed first is not done by its result", ("3", "7", "14")),
+)

@@ -1,0 +1,98 @@
+"""Parts of the workload: what their acts do, what they take note of, and what their judges find."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, cast
+
+import pytest
+
+from shoal.testing.simulation.agents import Agents
+from shoal.testing.simulation.client import Client
+from shoal.testing.simulation.cluster import SimulatedCluster
+from shoal.testing.simulation.loop import run
+from shoal.testing.simulation.owed import Losses
+from shoal.testing.simulation.parts.all import FAMILIES, KINDS, PARTS
+from shoal.testing.simulation.parts.part import Told, name_of
+from shoal.testing.simulation.parts.steps import EFFECT, Place, Steps
+from shoal.testing.simulation.plan import Act, ActKind, Plan, Wipe
+from shoal.testing.simulation.trace import Trace
+
+T = TypeVar("T")
+
+CALM = Plan(seed=1)
+
+
+def scene(work: Callable[[SimulatedCluster, Agents], Awaitable[T]]) -> T:
+    async def main() -> T:
+        trace = Trace(asyncio.get_running_loop().time)
+        async with SimulatedCluster(CALM, trace=trace) as cluster:
+            agents = Agents(cluster, CALM, trace=trace)
+            done = await work(cluster, agents)
+            await agents.finish()
+            await agents.close()
+            return done
+
+    return run(main())
+
+
+async def carry_out(agents: Agents, kind: ActKind, times: int) -> None:
+    for nth in range(times):
+        await agents.act(Act(at=2.0 * nth, agent=nth % CALM.agents, kind=kind, repeat=nth % 2 == 0))
+
+
+async def broken(cluster: SimulatedCluster, agents: Agents, family: str) -> list[str]:
+    await cluster.converged()
+    client = Client(cluster, ["n2"], name="reader", random=CALM.random_for("reader"))
+    try:
+        return [violation.invariant for violation in await agents.parts[family].broken(client.session, Losses(CALM))]
+    finally:
+        await client.session.close()
+
+
+@pytest.mark.parametrize("family", PARTS)
+def test_nothing_is_broken_where_nothing_goes_wrong(family: str) -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> tuple[list[str], Agents]:
+        for _ in range(3):
+            for kind in KINDS[family]:
+                await carry_out(agents, kind, 6)
+        return await broken(cluster, agents, family), agents
+
+    found, agents = scene(work)
+    assert found == []
+    assert agents.violations == []
+    assert [event for event in agents.history.events if type(event).__name__ == "Refused"] == []
+
+
+def test_each_kind_belongs_to_one_part() -> None:
+    assert sum(len(kinds) for kinds in KINDS.values()) == len(FAMILIES)
+
+
+def test_what_is_acknowledged_is_owed_only_where_the_losses_spare_it() -> None:
+    plan = Plan(seed=1, faults=[Wipe(at=5.0, node="n1")])
+    assert not Told("local", "n1", 1.0).is_owed(Losses(plan))
+    assert Told("local", "n2", 1.0).is_owed(Losses(plan))
+    assert Told("quorum", "n1", 1.0).is_owed(Losses(plan))
+
+
+def test_an_effect_of_which_a_node_knows_nothing_is_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
+        steps = cast(Steps, agents.parts["steps"])
+        await carry_out(agents, "step", 12)
+        assert any(steps.effects.values())
+        steps.effects[Place(name_of("steps", "a"), "nobody's")].append(99)
+        return await broken(cluster, agents, "steps")
+
+    assert scene(work) == [EFFECT]
+
+
+def test_a_result_that_is_another_than_was_told_is_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
+        steps = cast(Steps, agents.parts["steps"])
+        await carry_out(agents, "step", 12)
+        place, told = next((place, told) for place, told in steps.done.items() if told)
+        steps.done[place] = [(-1, told[0][1])]
+        return await broken(cluster, agents, "steps")
+
+    assert scene(work) == ["3"]
