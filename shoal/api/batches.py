@@ -14,6 +14,7 @@ from shoal.api.journals import AppendedView, ConsumerView
 from shoal.api.objects import AddedView, AssignedView
 from shoal.api.opaque import opaque, shown_opaque
 from shoal.api.saving import SaveFields, save_request
+from shoal.api.steps import EndFields, end_request, step_view
 from shoal.api.threads import SavedView
 from shoal.protocol.requests import (
     Ack,
@@ -29,12 +30,14 @@ from shoal.protocol.requests import (
     BatchWrite,
     ConsumerState,
     Dequeue,
+    Dequeued,
     Enqueue,
     Enqueued,
     ItemDeleted,
     ItemPut,
     QueueItem,
     Saved,
+    Step,
 )
 
 
@@ -69,6 +72,16 @@ class TakeOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="take"):
     by: str = ""
 
 
+class EndStepOp(EndFields, forbid_unknown_fields=True, tag_field="op", tag="end-step", kw_only=True):
+    thread: str
+    step: str
+
+
+class DoneOp(queues.DoneBody, forbid_unknown_fields=True, tag_field="op", tag="done", kw_only=True):
+    thread: str
+    worklist: str
+
+
 class AddOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="add"):
     counter: str
     add: int
@@ -96,7 +109,7 @@ class DeleteItemOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="dele
     expect: str | None = None
 
 
-Op = SaveOp | AppendOp | AckOp | AddOp | AssignOp | SetOp | PutItemOp | DeleteItemOp | SendOp | TakeOp
+Op = SaveOp | AppendOp | AckOp | AddOp | AssignOp | SetOp | PutItemOp | DeleteItemOp | SendOp | TakeOp | EndStepOp | DoneOp
 
 
 class BatchBody(Struct, forbid_unknown_fields=True):
@@ -112,7 +125,8 @@ async def batch(exchange: Exchange) -> web.Response:
     space = exchange.name("space")
     reply = await exchange.call(Batch([_write(exchange, space, op) for op in body.writes]))
     assert isinstance(reply, BatchReply)
-    return exchange.answer({"replies": [_view(part) for part in reply.replies]})
+    answers = zip(body.writes, reply.replies, strict=True)
+    return exchange.answer({"replies": [_view(exchange, op, answer) for op, answer in answers]})
 
 
 def _write(exchange: Exchange, space: str, op: Op) -> BatchWrite:
@@ -128,6 +142,10 @@ def _write(exchange: Exchange, space: str, op: Op) -> BatchWrite:
             return Enqueue(space, op.thread, queues.INBOX, [item], op.by)
         case TakeOp():
             return Dequeue(space, op.thread, queues.INBOX, op.id, op.by, once=True)
+        case EndStepOp():
+            return end_request(exchange, space, op.thread, op.step, op)
+        case DoneOp():
+            return Dequeue(space, op.thread, op.worklist, op.id, op.by, exchange.stored(op.result))
         case AddOp():
             return Add(space, op.counter, op.add, op.key)
         case AssignOp():
@@ -139,7 +157,7 @@ def _write(exchange: Exchange, space: str, op: Op) -> BatchWrite:
             return delete_request(space, op.namespace, op.key, op.expect)
 
 
-def _view(reply: BatchAnswer) -> Struct | dict[str, Any]:
+def _view(exchange: Exchange, op: Op, reply: BatchAnswer) -> Struct | dict[str, Any]:
     match reply:
         case Saved():
             return SavedView.of(reply)
@@ -149,6 +167,12 @@ def _view(reply: BatchAnswer) -> Struct | dict[str, Any]:
             return ConsumerView.of(reply)
         case Enqueued():
             return queues.SentView(reply.ids[0], reply.added[0])
+        case Step():
+            return step_view(exchange, reply)
+        case Dequeued() if isinstance(op, TakeOp):
+            return queues.TakenView(op.id, reply.by)
+        case Dequeued():
+            return queues.DoneView(reply.first, reply.by, exchange.shown(reply.result))
         case Added():
             return AddedView(reply.value, reply.added)
         case Assigned():

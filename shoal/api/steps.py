@@ -48,13 +48,18 @@ class BeginBody(Struct, forbid_unknown_fields=True):
     idempotent: bool = False  # Begin also where an earlier attempt may have happened.
 
 
-class EndBody(Struct, forbid_unknown_fields=True):
-    """Exactly one of `result`, `error` and `progress`."""
+class EndFields(Struct, forbid_unknown_fields=True):
+    """Either `result` or `error`."""
 
     result: Raw = field(default_factory=Raw)
     error: str | dict[str, str] | UnsetType = UNSET
-    progress: Raw = field(default_factory=Raw)
     attempt: str = ""  # Left out, it is the only one that is open.
+
+
+class EndBody(EndFields, forbid_unknown_fields=True):
+    """Exactly one of `result`, `error` and `progress`."""
+
+    progress: Raw = field(default_factory=Raw)
 
 
 class ResolveBody(Struct, forbid_unknown_fields=True):
@@ -149,16 +154,26 @@ async def end(exchange: Exchange) -> web.Response:
     space, thread, key = exchange.name("space"), exchange.name("thread"), exchange.name("step")
     if [bool(body.result), body.error is not UNSET, bool(body.progress)].count(True) != 1:
         raise InvalidInput("the body must have exactly one of result, error and progress. Nothing was written.")
+    request: ProgressStep | EndStep
     if body.progress:
-        return await _ended(exchange, ProgressStep(space, thread, key, body.attempt, exchange.stored(body.progress)))
-    if body.result:
-        return await _ended(exchange, EndStep(space, thread, key, body.attempt, "result", exchange.stored(body.result)))
-    told = body.error if isinstance(body.error, dict) else {"message": str(body.error)}
-    return await _ended(exchange, EndStep(space, thread, key, body.attempt, "error", values.encode(told)))
-
-
-async def _ended(exchange: Exchange, request: ProgressStep | EndStep) -> web.Response:
+        request = ProgressStep(space, thread, key, body.attempt, exchange.stored(body.progress))
+    else:
+        request = end_request(exchange, space, thread, key, body)
     return exchange.answer(step_view(exchange, await _asked(exchange, request)))
+
+
+def end_request(exchange: Exchange, space: str, thread: str, key: str, fields: EndFields) -> EndStep:
+    """
+    Raises:
+        InvalidInput: it is neither a result nor an error, or both.
+        InvalidValue: the result is no value.
+    """
+    if bool(fields.result) == (fields.error is not UNSET):
+        raise InvalidInput("a step ends with either result or error. Nothing was written.")
+    if fields.result:
+        return EndStep(space, thread, key, fields.attempt, "result", exchange.stored(fields.result))
+    told = fields.error if isinstance(fields.error, dict) else {"message": str(fields.error)}
+    return EndStep(space, thread, key, fields.attempt, "error", values.encode(told))
 
 
 async def resolve(exchange: Exchange) -> web.Response:

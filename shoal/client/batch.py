@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
@@ -13,6 +13,7 @@ from shoal.client.consumers import Consumer
 from shoal.client.events import Event
 from shoal.client.inbox import Message, take_request
 from shoal.client.items import delete_request, put_request
+from shoal.client.steps import Step
 from shoal.client.thread import OnConflict, forks
 from shoal.client.worklist import Item, done_request
 from shoal.crdt.queue import INBOX
@@ -26,8 +27,9 @@ R = TypeVar("R")
 class Pending(Generic[R]):
     """A reply that is there once the batch is durable."""
 
-    def __init__(self) -> None:
+    def __init__(self, settled: Callable[[R], None] | None = None) -> None:
         self._reply: R | None = None
+        self._settled = settled
 
     @property
     def reply(self) -> R:
@@ -41,6 +43,8 @@ class Pending(Generic[R]):
 
     def settle(self, reply: Any) -> None:
         self._reply = reply
+        if self._settled is not None:
+            self._settled(reply)
 
 
 class Batch:
@@ -74,9 +78,9 @@ class Batch:
     def items(self) -> BatchItems:
         return BatchItems(self, self._space)
 
-    def add(self, write: BatchWrite) -> Pending[Any]:
+    def add(self, write: BatchWrite, settled: Callable[[Any], None] | None = None) -> Pending[Any]:
         self._writes.append(write)
-        self._pending.append(Pending())
+        self._pending.append(Pending(settled))
         return self._pending[-1]
 
     async def commit(self) -> None:
@@ -166,6 +170,17 @@ class BatchThread:
     def take(self, message: Message, *, by: str = "") -> Pending[requests.Dequeued]:
         """Take a message with what it led to: if somebody has taken it, nothing of the batch is written."""
         return self._batch.add(take_request(self._space, self._name, message, by=by))
+
+    def finish(self, step: Step, result: Any = None) -> Pending[requests.Step]:
+        """A step's result, with what it led to: `async with thread.begin(…) as step` has nothing left to write then.
+
+        If the batch is refused, the block writes the result alone, for the effect has happened.
+
+        Raises:
+            InvalidInput: the step is one of another thread, or has a result already.
+            InvalidValue: the result cannot be serialised.
+        """
+        return self._batch.add(step.result_request(self._space, self._name, result), step.settle)
 
     def done(self, worklist: str, item: Item | str, *, result: Any = None, by: str = "") -> Pending[requests.Dequeued]:
         """An item of a worklist is done, with what it led to."""

@@ -93,7 +93,7 @@ def encode_appended(append: Mapping[str, Iterable[Any]]) -> dict[str, bytes]:
     """Channel → a packed list of the elements that are new at its end."""
     check_names("channel", append)
     for name, elements in append.items():
-        if isinstance(elements, str | bytes | Mapping):
+        if isinstance(elements, str | bytes | Mapping) or not isinstance(elements, Iterable):
             raise InvalidInput(
                 f"append[{name!r}] is a list of elements, not {type(elements).__name__}. Nothing was written. "
                 "For one element use thread.append."
@@ -102,7 +102,15 @@ def encode_appended(append: Mapping[str, Iterable[Any]]) -> dict[str, bytes]:
 
 
 def encode_metadata(metadata: Mapping[str, Any] | None) -> bytes:
-    return b"\x80" if metadata is None else values.encode(dict(metadata), where="metadata")
+    """
+    Raises:
+        InvalidValue: it is no mapping, or cannot be serialised.
+    """
+    if metadata is None:
+        return b"\x80"
+    if not isinstance(metadata, Mapping):
+        raise InvalidValue(f"metadata is a mapping of names to values, not {type(metadata).__name__}. Nothing was written.")
+    return values.encode(dict(metadata), where="metadata")
 
 
 def is_id(place: str) -> bool:

@@ -29,6 +29,7 @@ from shoal.client.connection import Connection
 from shoal.client.moments import moment
 from shoal.client.queues import Finish, Queue, finishes
 from shoal.crdt.queue import INBOX
+from shoal.errors import InvalidInput
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, QueueEntry
 
@@ -129,6 +130,14 @@ class Inbox:
 
 
 def take_request(space: str, thread: str, message: Message, *, by: str) -> requests.Dequeue:
+    """
+    Raises:
+        InvalidInput: it is no message.
+    """
+    if not isinstance(message, Message):
+        raise InvalidInput(
+            f"take a message as inbox.next() or inbox.receive() gave it, not {type(message).__name__}. Nothing was written."
+        )
     return requests.Dequeue(space, thread, INBOX, message.id, by, once=True)
 
 

@@ -121,6 +121,7 @@ class Step:
         self.attempt = number  # From 1.
         self.done = done  # There is a result: nothing is to be called.
         self._result: Any = None
+        self.is_known = False  # Its result was handed to a batch: the effect has happened, whatever becomes of that.
 
     def __repr__(self) -> str:
         return f"Step({self.name!r}, key={self.key!r}, attempt={self.attempt}, done={self.done})"
@@ -165,9 +166,32 @@ class Step:
         told = {"type": type(error).__qualname__, "message": str(error)[:_MESSAGE_CHARACTERS_MAX]}
         await self._end("error", values.encode(told))
 
+    def result_request(self, space: str, thread: str, value: Any) -> EndStep:
+        """What writes the result in a batch; `settle` is to be called with its answer.
+
+        Raises:
+            InvalidInput: this is a step of another thread, or it has a result.
+            InvalidValue: it cannot be stored.
+        """
+        if (space, thread) != (self._ledger.space, self._ledger.thread):
+            raise InvalidInput(
+                f"step {self.key!r} is one of thread {self._ledger.thread!r} of space {self._ledger.space!r}, not of "
+                f"{thread!r} of {space!r}. Nothing was written."
+            )
+        self.result = value
+        request = self._ending("result", values.encode(value, where="result"))
+        self.is_known = True
+        return request
+
+    def settle(self, reply: requests.Step) -> None:
+        self.record = record_of(reply)
+        self.done = self.record.state == "done"
+
+    def _ending(self, outcome: Literal["result", "error"], packed: bytes) -> EndStep:
+        return EndStep(self._ledger.space, self._ledger.thread, self.key, self._attempt_id, outcome, packed)
+
     async def _end(self, outcome: Literal["result", "error"], packed: bytes) -> None:
-        request = EndStep(self._ledger.space, self._ledger.thread, self.key, self._attempt_id, outcome, packed)
-        self.record = await self._ledger.end(request)
+        self.record = await self._ledger.end(self._ending(outcome, packed))
         self.done = self.record.state == "done"
 
 
@@ -212,7 +236,7 @@ class Beginning:
         try:
             if self._step.done:
                 return
-            if error is None:
+            if error is None or self._step.is_known:
                 await self._step.finish(self._step.result)
             elif isinstance(error, Exception):
                 await self._step.fail(error)

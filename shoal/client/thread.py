@@ -343,6 +343,8 @@ class Thread(
 
         `filter`: only those whose metadata has these keys with these values; `author`: only theirs. `stale`: see `Store`.
         """
+        if filter is not None and not isinstance(filter, Mapping):
+            raise InvalidInput(f"filter is a mapping of metadata keys to values, not {type(filter).__name__}.")
         wanted = {name: values.encode(value, where=f"filter[{name!r}]") for name, value in (filter or {}).items()}
         while limit is None or limit > 0:
             asked = 100 if limit is None else min(limit, 100)

@@ -24,6 +24,7 @@ from shoal.client.connection import Connection
 from shoal.client.moments import moment
 from shoal.client.queues import Finish, Queue, finishes
 from shoal.crdt.queue import identify
+from shoal.errors import InvalidInput
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, QueueEntry
@@ -87,6 +88,8 @@ class Worklist:
             KeyReused: a key is there with another value.
             Overloaded: as much is pending as may be.
         """
+        if isinstance(items, str):
+            raise InvalidInput(f"items are keys, or keys with values; got the text {items!r}. Nothing was written. Use a list.")
         pairs = items.items() if isinstance(items, Mapping) else ((key, None) for key in items)
         packed = [requests.QueueItem(key, values.encode(value, where=f"item {key!r}")) for key, value in pairs]
         added = 0

@@ -107,7 +107,7 @@ class Cursor(NamedTuple):
                 raise ValueError("unknown version, or no position")
             sweep = Sweep(VersionVector.unpack(target), after) if after else None
             return cls(VersionVector.unpack(vector), greatest, sweep)
-        except ValueError:  # msgspec's errors are ValueErrors too.
+        except (ValueError, TypeError):  # msgspec's errors are ValueErrors too.
             raise InvalidValue(
                 "the journal cursor is damaged, or of a newer version. Nothing was written. "
                 "Use a cursor exactly as it was returned, or none to read from the start."

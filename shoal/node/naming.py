@@ -9,10 +9,10 @@ from shoal.errors import InvalidInput
 def unhex(text: str) -> bytes:
     try:
         id = bytes.fromhex(text)
-    except ValueError:
+    except (ValueError, TypeError):  # An embedded store is called from Python, where it may be anything.
         id = b""
     if len(id) != lineage.ID_BYTES:
-        raise InvalidInput(f"a checkpoint id is 64 hex digits; got {text[:80]!r}. Nothing was written.")
+        raise InvalidInput(f"a checkpoint id is 64 hex digits; got {repr(text)[:80]}. Nothing was written.")
     return id
 
 

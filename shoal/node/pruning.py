@@ -16,7 +16,7 @@ from typing import NamedTuple
 from shoal.config import Config
 from shoal.crdt import labels, lineage, pruning
 from shoal.crdt.rows import Rows
-from shoal.errors import InvalidInput, TooLarge
+from shoal.errors import InvalidInput, NotFound, TooLarge
 from shoal.names import check_name
 from shoal.node.decision import Decision, Made
 from shoal.node.facet import Checks, Readers, Site, Writers
@@ -89,7 +89,15 @@ Planning = Generator[None, None, Plan]
 
 
 def planned(rows: Callable[[], Rows], request: Prune, now_ms: int) -> Planning:
-    """Plan a prune; each step takes a bounded time. `rows` gives the thread's rows as they are now."""
+    """Plan a prune; each step takes a bounded time. `rows` gives the thread's rows as they are now.
+
+    Raises:
+        NotFound: the branch that it names is not there.
+    """
+    if request.branch is not None and not lineage.heads(rows(), request.branch):
+        raise NotFound(
+            f"thread {request.thread!r} has no branch {request.branch!r}. Nothing was written. List them with branches()."
+        )
     pruned = yield from _pruned(rows)
     leads = yield from _leads(rows, pruned)
     stays = _staying(rows(), leads, request, now_ms)

@@ -187,6 +187,8 @@ def _checked_migrations(
     for step, migration in given.items() if isinstance(given, Mapping) else given:
         if step in steps:
             raise InvalidSchema(f"schema {name!r} has two migrations for version {step}. Keep one.")
+        if type(step) is not int:
+            raise InvalidSchema(f"the migrations of schema {name!r} are named by the version they lead up from; got {step!r}.")
         if not callable(migration):
             raise InvalidSchema(f"the migration of schema {name!r} for version {step} is no function.")
         steps[step] = migration

@@ -15,6 +15,7 @@ from shoal.client.store import Store
 from shoal.client.thread import Thread
 from shoal.config import Config
 from shoal.errors import (
+    HeadMoved,
     InvalidInput,
     InvalidValue,
     KeyReused,
@@ -388,3 +389,37 @@ async def test_a_result_is_written_again_until_it_is_known_to_be_there(node: Nod
     assert await thread.step("pay", call=effects("pay", 7)) == 7
     assert effects.calls == ["pay"]
     assert await thread.unresolved() == []
+
+
+# ── a result with what it led to ──────────────────────────────────────────────
+
+
+async def test_a_batch_writes_the_result_with_the_state_it_led_to(thread: Thread, node: Node) -> None:
+    space = store_on(node.session(), Config()).space("crew")
+    async with thread.begin("bill", key="k") as step, space.batch() as batch:
+        saved = batch.thread("t").save({"due": 7})
+        batch.thread("t").finish(step, {"due": 7})
+    assert (await thread.load()).id == saved.reply.id
+    assert (step.done, step.result) == (True, {"due": 7})
+    (record,) = [record async for record in thread.steps()]
+    assert (record.state, record.result, len(record.attempts)) == ("done", {"due": 7}, 1)
+
+
+async def test_the_result_outlives_a_batch_that_is_refused(thread: Thread, node: Node, effects: Effects) -> None:
+    space = store_on(node.session(), Config()).space("crew")
+    with pytest.raises(HeadMoved):
+        async with thread.begin("bill", key="k") as step, space.batch() as batch:
+            batch.thread("t").finish(step, await effects("bill", 7)())
+            batch.thread("t").save({"due": 7}, expect_head="0" * 64)
+    assert await thread.heads() == {}
+    assert await another(node).step("bill", key="k", call=effects("bill", 8)) == 7
+    assert effects.calls == ["bill"]
+
+
+async def test_a_batch_takes_no_step_of_another_thread(thread: Thread, node: Node) -> None:
+    batch = store_on(node.session(), Config()).space("crew").batch()
+    async with thread.begin("bill", key="k") as step:
+        with pytest.raises(InvalidInput, match="is one of thread 't'"):
+            batch.thread("u").finish(step, 7)
+        step.result = 8
+    assert await thread.step("bill", key="k", call=lambda: 9) == 8

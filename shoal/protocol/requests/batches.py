@@ -9,6 +9,7 @@ from shoal.protocol.requests.journal import Ack, Append, Appended, ConsumerState
 from shoal.protocol.requests.labels import Annotate, Annotated, Claim, Claimed, Unlabel, Unlabelled
 from shoal.protocol.requests.queues import Dequeue, Dequeued, Enqueue, Enqueued, Purge, Purged
 from shoal.protocol.requests.scalars import Add, Added, Assign, Assigned
+from shoal.protocol.requests.steps import EndStep, Step
 from shoal.protocol.requests.threads import Move, Moved, Save, Saved
 
 BatchWrite = (
@@ -28,6 +29,7 @@ BatchWrite = (
     | Dequeue
     | Purge
     | ReachPlace
+    | EndStep
 )
 BatchAnswer = (
     Saved
@@ -46,6 +48,7 @@ BatchAnswer = (
     | Dequeued
     | Purged
     | Place
+    | Step
 )
 
 

@@ -1,0 +1,69 @@
+"""What a Python caller gets wrong at first: refused with a typed error, and nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from shoal.client.connection import Connection
+from shoal.client.store import Store
+from shoal.client.thread import Thread
+from shoal.config import Config
+from shoal.errors import InvalidInput, InvalidSchema, InvalidValue, NotFound, ShoalError
+from shoal.node.node import Node
+from shoal.schemas import Schema
+from shoal.storage.memory import MemoryStorage
+from shoal.testing.environment import SimulatedEnvironment
+
+ANY: Any = 5  # What a type checker would have refused.
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    environment = SimulatedEnvironment(1).environment
+    node = Node(MemoryStorage(), config=Config(), environment=environment)
+    session = node.session()
+    yield Store(Connection(session, Config(), "local", environment.now_ms, environment.entropy), close=session.close)
+    await node.stop()
+
+
+async def events(thread: Thread, after: Any) -> list[Any]:
+    return [event async for event in thread.journal.read(after=after)]
+
+
+async def filtered(thread: Thread, filter: Any) -> list[Any]:
+    return [found async for found in thread.history(filter=filter)]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error", "said"),
+    [
+        (lambda thread: thread.save({"a": 1}, metadata=ANY), InvalidValue, "metadata is a mapping"),
+        (lambda thread: thread.save({"a": 1}, take=[ANY]), InvalidInput, "take a message"),
+        (lambda thread: thread.extend("log", ANY), InvalidInput, "is a list of elements, not int"),
+        (lambda thread: thread.load(ANY), InvalidInput, "64 hex digits; got 5"),
+        (lambda thread: thread.rollback(ANY), InvalidInput, "64 hex digits; got 5"),
+        (lambda thread: thread.prune(branch="nowhere"), NotFound, "no branch 'nowhere'"),
+        (lambda thread: thread.worklist("w").add("abc"), InvalidInput, "got the text 'abc'"),
+        (lambda thread: events(thread, "a cursor"), InvalidValue, "cursor is damaged"),
+        (lambda thread: filtered(thread, [1]), InvalidInput, "filter is a mapping"),
+    ],
+)
+async def test_a_wrong_type_is_named_and_nothing_is_written(
+    store: Store, mistake: Callable[[Thread], Awaitable[Any]], error: type[ShoalError], said: str
+) -> None:
+    thread = store.space("crew").thread("t")
+    first = await thread.save({"log": [1]})
+    with pytest.raises(error, match=said) as refused:
+        await mistake(thread)
+    assert refused.value.written == "no"
+    assert (await thread.load()).id == first.id
+    assert (await store.status()).operations == 1
+
+
+def test_a_migration_is_named_by_a_number() -> None:
+    one: Any = "one"
+    with pytest.raises(InvalidSchema, match="named by the version they lead up from; got 'one'"):
+        Schema("s", version=2, migrations={one: dict})
