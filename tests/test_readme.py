@@ -105,6 +105,16 @@ def test_the_example_that_connects_runs(url: str, directory: Path) -> None:
     run(sys.executable, "-c", program, directory=directory)
 
 
+def test_the_example_of_threads_runs(tmp_path: Path) -> None:
+    (threads,) = [block for block in blocks("python") if "thread.step(" in block]
+    indented = "".join(f"        {line}\n" for line in threads.splitlines())
+    opened = 'async with shoal.open("./state") as store:\n        space = store.space("support")'
+    program = f"import asyncio\nimport shoal\n\nasync def main():\n    {opened}\n{indented}\nasyncio.run(main())\n"
+    shown = run(sys.executable, "-W", "error", "-c", program, directory=tmp_path)
+    assert shown.startswith("billed {'due': 120} at ")
+    assert "1 steps are done and will not be called again: call-42" in shown
+
+
 def test_every_command_is_one_that_there_is() -> None:
     help = CliRunner().invoke(app, ["--help"]).stdout
     for command in commands("shoal"):
