@@ -18,6 +18,7 @@ import typer
 from shoal.cli.execution import execute
 from shoal.cli.journals import described_event
 from shoal.cli.output import emit
+from shoal.cli.steps import described
 from shoal.cli.target import Data, SpaceName, Target, Url, chosen, opened
 from shoal.cli.threads import PANEL
 from shoal.client.checkpoint import Checkpoint
@@ -42,7 +43,7 @@ def export(
     space: SpaceName = "default",
     json: Annotated[bool, typer.Option("--json", help="The output is always JSON lines.", rich_help_panel="Output")] = True,
 ) -> None:
-    """Print a thread, or all of a space, as JSON lines: branches, checkpoints with their states, events.
+    """Print a thread, or all of a space, as JSON lines: branches, checkpoints with their states, events, steps.
 
     Example: shoal export researcher-1 --data ./state --space crew > researcher-1.jsonl
     """
@@ -86,6 +87,8 @@ async def records(thread: Thread) -> AsyncIterator[dict[str, Any]]:
         yield _described(thread.name, checkpoint)
     async for event in thread.journal.read():
         yield {"type": "event", "thread": thread.name, **described_event(event)}
+    async for record in thread.steps():
+        yield {"type": "step", "thread": thread.name, **described(record)}
 
 
 async def _checkpoints(thread: Thread, starts: list[str]) -> AsyncIterator[Checkpoint]:
