@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shlex
+import shutil
+import subprocess
 import textwrap
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
@@ -16,6 +19,7 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli.main import app
+from tests.cli.conftest import PATIENCE_S, served
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "THREADS.md"
 TEXT = DOCUMENT.read_text()
@@ -63,6 +67,30 @@ async def test_a_snippet_that_is_wrong_is_noticed(snippet: str, tmp_path: Path) 
         await run(snippet, tmp_path)
 
 
+def shell(program: str) -> list[str]:
+    """The lines of the block that calls this program."""
+    (block,) = [block for block in re.findall(r"^```sh\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE) if f"{program} " in block]
+    lines = [line.split("  #")[0].rstrip() for line in block.splitlines()]
+    return [line for line in lines if line.startswith(f"{program} ")]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+def test_the_requests_with_curl_succeed(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as (_, url):
+        thread = f"{url}/v1/spaces/crew/threads/researcher-1"
+        answers = [_answer([word.replace("$T", thread) for word in shlex.split(line)]) for line in shell("curl")]
+    saved, changed, begun, ended, _, events, _, resumed = answers
+    assert (changed["parents"], begun["begun"], ended["state"]) == ([saved["id"]], True, "done")
+    assert [event["event"] for event in events["events"]] == [{"order": 17}]
+    assert resumed["checkpoint"]["state"] == {"messages": ["hello", "hi"]}
+
+
+def _answer(command: list[str]) -> Any:
+    done = subprocess.run([*command, "--silent", "--fail"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, (command, done)
+    return json.loads(done.stdout)
+
+
 async def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with shoal.open(tmp_path / "state") as store:
         thread = store.space("crew").thread("researcher-1")
@@ -73,8 +101,7 @@ async def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         await thread.step("charge", call=lambda: 7)
         await thread.request_approval("please read it")
     monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(r"^```sh\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
-    for command in block.splitlines():
+    for command in shell("shoal"):
         words = [first.id if word == "ID" else word for word in shlex.split(command)]
         arguments = [*words[1:], "--space", "crew", "--data", "./state"]
         result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
