@@ -346,7 +346,15 @@ class StoreLocked(StorageError):
 
 
 class StoreCorrupt(StorageError):
+    """`lost` names the rows of the object that was read which are missing or damaged, as far as that is known."""
+
     code = "store-corrupt"
+
+    def __init__(
+        self, message: str, /, *, lost: tuple[bytes, ...] = (), **detail: str | int | float | list[str] | None
+    ) -> None:
+        super().__init__(message, **detail)
+        self.lost = lost
 
 
 class StoreTooNew(StorageError):

@@ -40,6 +40,8 @@ class NodeView(Struct):
     garbage: int
     garbage_waits_for: list[str]
     died: int
+    repaired: int
+    repairs_failed: int
 
 
 class MemberView(Struct):

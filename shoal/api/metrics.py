@@ -91,6 +91,10 @@ class Metrics:
         )
         self._garbage_waits = Gauge("shoal_garbage_waits_for_owners", "Owners that these wait for", registry=registry)
         self._died = Gauge("shoal_died_changes", "Changes that came after their object was deleted", registry=registry)
+        self._repaired = Gauge("shoal_repaired_rows", "Damaged rows that were fetched again from a peer", registry=registry)
+        self._repairs_failed = Gauge(
+            "shoal_failed_repairs", "Requests that met damage which no peer could mend", registry=registry
+        )
         self._kinds: dict[type[AnyRequest], tuple[Counter, Histogram]] = {}
         self._spaces: dict[str, Counter] = {}
 
@@ -131,6 +135,8 @@ class Metrics:
         self._garbage.set(status.garbage)
         self._garbage_waits.set(len(status.garbage_waits_for))
         self._died.set(status.died)
+        self._repaired.set(status.repaired)
+        self._repairs_failed.set(status.repairs_failed)
         self._operations.set(status.operations)
         self._storage.set(status.bytes_on_disk)
         self._ready.set(status.state == "ready")

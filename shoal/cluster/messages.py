@@ -9,6 +9,7 @@ Laws:
 
 Any message may be lost with its link. Pushes and `Have` are hints that make
 things fast; `Digest`, `Parts`, `Vectors`, `Want` and `Supply` are what guarantees them.
+`Lost` and `Found` mend what a disk has damaged since.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from shoal.errors import InvalidValue
 Held = tuple[int, bytes, int]  # Partition, origin, sequence: everything up to there is held durably.
 Range = tuple[int, bytes, int, int]  # Partition, origin, first and last sequence.
 RANGES_MAX = 1024  # In one Want.
+LOST_MAX = 256  # Rows in one Lost.
 
 
 class Shipment(Struct, array_like=True, frozen=True):
@@ -108,7 +110,25 @@ class Trouble(Struct, array_like=True, frozen=True, tag=9):
     message: str
 
 
-Message = Push | Have | Digest | Parts | Vectors | Want | Supply | Busy | Trouble
+class Lost(Struct, array_like=True, frozen=True, tag=10):
+    """Rows of an object that the sender should have, and found missing or damaged; answered by one `Found`."""
+
+    id: int
+    kind: int
+    space: str
+    name: str
+    generation: int
+    rows: list[bytes]
+
+
+class Found(Struct, array_like=True, frozen=True, tag=11):
+    """Those of the rows that are whole here, as many as fit; maybe none."""
+
+    id: int
+    rows: list[tuple[bytes, bytes]]
+
+
+Message = Push | Have | Digest | Parts | Vectors | Want | Supply | Busy | Trouble | Lost | Found
 
 
 class _Push(Struct, array_like=True, frozen=True, tag=1):
@@ -121,9 +141,8 @@ class _Supply(Struct, array_like=True, frozen=True, tag=7):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[_Push | Have | Digest | Parts | Vectors | Want | _Supply | Busy | Trouble] = (
-    msgspec.msgpack.Decoder(_Push | Have | Digest | Parts | Vectors | Want | _Supply | Busy | Trouble)
-)
+_Received = _Push | Have | Digest | Parts | Vectors | Want | _Supply | Busy | Trouble | Lost | Found
+_decoder: msgspec.msgpack.Decoder[_Received] = msgspec.msgpack.Decoder(_Received)
 _T = TypeVar("_T")
 
 
@@ -158,6 +177,9 @@ def decode(packed: bytes) -> Message:
             _check_ranges(ranges)
         case Parts(parts) | Vectors(parts):
             _check_places((partition, bytes(ORIGIN_BYTES)) for partition, _ in parts)
+        case Lost(_, _, _, _, generation, rows):
+            if not 0 <= generation < 1 << 32 or len(rows) > LOST_MAX:
+                raise InvalidValue("a peer asks for what cannot be. Nothing was written.")
     return message
 
 

@@ -250,6 +250,20 @@ def checkpoint(rows: Rows, id: bytes) -> Checkpoint | None:
     stored = rows.get(CHECKPOINT + id)
     if stored is None:
         return None
+    try:
+        return unpack(id, stored)
+    except StoreCorrupt as error:
+        raise StoreCorrupt(error.message, lost=(CHECKPOINT + id,)) from None
+
+
+def unpack(id: bytes, stored: bytes) -> Checkpoint:
+    """A row `C`.
+
+    Raises:
+        StoreCorrupt: it cannot be decoded.
+    """
+    if len(stored) < _STAMP_BYTES:
+        raise StoreCorrupt(f"checkpoint {id.hex()} is cut short. Run `shoal verify`.")
     return Checkpoint(
         id,
         Dot.unpack(stored[:DOT_BYTES]),
@@ -326,7 +340,12 @@ def moved_to(packed: bytes) -> bytes:
 def packed_record(rows: Rows, id: bytes) -> bytes | None:
     """The record as it was stored: what a replica sends on."""
     stored = rows.get(CHECKPOINT + id)
-    return None if stored is None else stored[_STAMP_BYTES:]
+    return None if stored is None else record_of(stored)
+
+
+def record_of(stored: bytes) -> bytes:
+    """The packed record in a row `C`."""
+    return stored[_STAMP_BYTES:]
 
 
 def chunk(rows: Rows, digest: bytes) -> bytes | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 
 import msgspec
 
 from shoal.config import Config
-from shoal.crdt import ancestry, labels, lineage
+from shoal.crdt import ancestry, labels, lineage, pruning
 from shoal.crdt.channel import Recipe
 from shoal.crdt.rows import Rows
-from shoal.errors import InvalidInput, NotFound
+from shoal.errors import InvalidInput, NotFound, Pruned, StoreCorrupt
 from shoal.names import check_name
 from shoal.node.facet import Checks, Readers, View, Writers
 from shoal.node.naming import hexed, unhex
@@ -52,11 +53,11 @@ class Checkpoints:
                 "Save one first, or list the branches with heads()."
             )
         if request.as_of_ms is None:
-            return self._loaded(rows, request, found_checkpoint(rows, request.thread, heads[0].id))
+            return self._loaded(rows, request, stored_checkpoint(rows, request.thread, heads[0].id))
         then = ancestry.as_of(rows, request.branch, min(max(0, request.as_of_ms), _END_MS))
         if then is None:
             raise NotFound(f"branch {request.branch!r} of thread {request.thread!r} had no checkpoint then.")
-        return self._loaded(rows, request, found_checkpoint(rows, request.thread, then))
+        return self._loaded(rows, request, stored_checkpoint(rows, request.thread, then))
 
     def _loaded(self, rows: Rows, request: Load, found: lineage.Checkpoint) -> requests.Checkpoint:
         # In the order in which they were saved.
@@ -91,6 +92,8 @@ class Checkpoints:
         self, rows: Rows, request: Load | History | ReadLabels, found: lineage.Checkpoint, names: Collection[str]
     ) -> requests.Checkpoint:
         record = found.record
+        if lineage.identify(record) != found.id:
+            raise _lost(request.thread, found.id, "damaged: its id does not match what it holds")
         branch = record.branch
         if isinstance(request, History) or (isinstance(request, Load) and request.checkpoint is request.label is None):
             branch = request.branch
@@ -143,9 +146,25 @@ def _matches(record: lineage.Record, request: History) -> bool:
 def _walk(rows: Rows, request: History) -> Iterator[lineage.Checkpoint]:
     if request.before is not None:
         parents = found_checkpoint(rows, request.thread, unhex(request.before)).record.parents
-        return lineage.ancestry(rows, parents[0]) if parents else iter(())
-    heads = lineage.heads(rows, request.branch)
-    return lineage.ancestry(rows, heads[0].id) if heads else iter(())
+        start = parents[0] if parents else None
+    else:
+        heads = lineage.heads(rows, request.branch)
+        start = heads[0].id if heads else None
+    last: lineage.Checkpoint | None = None
+    for last in iter(()) if start is None else lineage.ancestry(rows, start):
+        yield last
+    beyond = start if last is None else next(iter(last.record.parents), None)
+    if beyond is not None:
+        _check_end(rows, request.thread, beyond)
+
+
+def _check_end(rows: Rows, thread: str, id: bytes) -> None:
+    """
+    Raises:
+        StoreCorrupt: a history ends before a checkpoint that was not pruned.
+    """
+    with suppress(Pruned):
+        stored_checkpoint(rows, thread, id)
 
 
 def found_checkpoint(rows: Rows, thread: str, id: bytes) -> lineage.Checkpoint:
@@ -160,4 +179,23 @@ def _labelled(rows: Rows, thread: str, label: str) -> lineage.Checkpoint:
     named = labels.entries(rows, check_name("label", label))
     if not named:
         raise NotFound(f"thread {thread!r} has no checkpoint with the label {label!r}. List them with labels().")
-    return found_checkpoint(rows, thread, named[0].id)
+    return stored_checkpoint(rows, thread, named[0].id)
+
+
+def stored_checkpoint(rows: Rows, thread: str, id: bytes) -> lineage.Checkpoint:
+    """A checkpoint that another row names.
+
+    Raises:
+        Pruned: it may have been given up since.
+        StoreCorrupt: it is missing.
+    """
+    if rows.get(lineage.CHECKPOINT + id) is None and not pruning.ever_pruned(rows):
+        raise _lost(thread, id, "missing")
+    return found_checkpoint(rows, thread, id)
+
+
+def _lost(thread: str, id: bytes, how: str) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"checkpoint {id.hex()} of thread {thread!r} is {how}. Run `shoal verify` to list all damage.",
+        lost=(lineage.CHECKPOINT + id,),
+    )

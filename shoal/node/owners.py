@@ -5,12 +5,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.cluster.stability import Holding
+from shoal.crdt import lineage
 from shoal.crdt.dot import VersionVector
-from shoal.errors import BookmarkLost
+from shoal.errors import BookmarkLost, StoreCorrupt
+from shoal.node.target import Target
 from shoal.protocol.requests import ClusterView, Durability
+
+
+@dataclass(slots=True)
+class Mended:
+    """What came of damage in this opening."""
+
+    rows: int = 0  # Fetched again from a peer.
+    failed: int = 0  # Requests that met damage which no peer could mend.
+
+
+class Mending(Protocol):
+    """Of what one request finds damaged in an object."""
+
+    async def mend(self, error: StoreCorrupt, /) -> None:
+        """Return once it is worth trying again.
+
+        Raises:
+            StoreCorrupt: no peer has what is lost; it says who was asked.
+        """
+        ...
 
 
 class Owners(Protocol):
@@ -51,7 +74,31 @@ class Owners(Protocol):
         """What the other owners, by their addresses, are known to hold there."""
         ...
 
+    def mending(self, target: Target, /) -> Mending:
+        """For one request about an object."""
+        ...
+
+    @property
+    def mended(self) -> Mended: ...
+
     def view(self) -> ClusterView: ...
+
+
+def mendable(row: bytes) -> bool:
+    """Whether a peer can be asked for a row, and what it answers be checked."""
+    return len(row) == 1 + lineage.ID_BYTES and row.startswith((lineage.CHUNK, lineage.CHECKPOINT))
+
+
+def unmended(target: Target, error: StoreCorrupt, why: str, asked: list[str]) -> StoreCorrupt:
+    """The error of a damage that stays."""
+    if not error.lost:
+        return error  # There was nothing to ask for.
+    return StoreCorrupt(f"{named(target)}: {error.message}{why}", lost=error.lost, asked=asked)
+
+
+def named(target: Target) -> str:
+    """An object, for people."""
+    return f"{target.kind.label} {target.name!r} of space {target.space!r}"
 
 
 class Alone:
@@ -59,6 +106,7 @@ class Alone:
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
+        self.mended = Mended()
 
     async def reached(self, partition: int, wanted: VersionVector, /) -> None:
         raise BookmarkLost(
@@ -78,5 +126,18 @@ class Alone:
     def holdings(self, partition: int, /) -> dict[str, Holding]:
         return {}
 
+    def mending(self, target: Target, /) -> Mending:
+        return _Unmendable(self.mended, target)
+
     def view(self) -> ClusterView:
         return self._view
+
+
+class _Unmendable:
+    def __init__(self, mended: Mended, target: Target) -> None:
+        self._mended = mended
+        self._target = target
+
+    async def mend(self, error: StoreCorrupt, /) -> None:
+        self._mended.failed += 1
+        raise unmended(self._target, error, " This store has no peers that could be asked for it.", [])

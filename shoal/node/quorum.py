@@ -22,7 +22,10 @@ from shoal.errors import BookmarkLost, NoQuorum, OutcomeUnknown, SessionBehind
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.members import Members, MemberState
+from shoal.node.mending import Mender, Mending
 from shoal.node.opening import Opening
+from shoal.node.owners import Mended
+from shoal.node.target import Target
 from shoal.protocol.requests import ClusterView, Durability, Member
 
 _LAGGING_READ_MAX = 256  # Operations that are looked at to say how old the oldest is.
@@ -43,8 +46,10 @@ class Quorum:
         config: Config,
         environment: Environment,
         hurry: Callable[[int], int],
+        mender: Mender,
     ) -> None:
         self.members = members
+        self._mender = mender
         self._protocol = protocol
         self._database = database
         self._opening = opening
@@ -192,6 +197,14 @@ class Quorum:
                 known = self._protocol.known(member.node)
                 found[member.address] = Holding(known.vector(partition), known.whole(partition))
         return found
+
+    def mending(self, target: Target, /) -> Mending:
+        """See `Owners.mending`."""
+        return Mending(self._mender, target)
+
+    @property
+    def mended(self) -> Mended:
+        return self._mender.mended
 
     # ── counting ──────────────────────────────────────────────────────────────
 

@@ -20,7 +20,7 @@ from msgspec import Raw
 
 from shoal.cluster import messages
 from shoal.cluster.delivery import Arrival
-from shoal.cluster.messages import Busy, Message, Push, Shipment, Supply, Trouble
+from shoal.cluster.messages import Busy, Found, Lost, Message, Push, Shipment, Supply, Trouble
 from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.replication import Apply, Limits, Read, Replication, Send, taken
 from shoal.config import Config
@@ -29,6 +29,7 @@ from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError, StorageE
 from shoal.node.database import Database, Logged
 from shoal.node.environment import Environment
 from shoal.node.members import Members, addresses_of
+from shoal.node.mending import Mender
 from shoal.node.opening import Opening
 from shoal.node.partitions import Partition
 from shoal.node.quorum import Quorum
@@ -75,14 +76,24 @@ class Replicator:
         self._protocol = Replication(
             _Replica(database, opening), limits=_limits(config), random=lambda: environment.entropy(1)[0] / 256
         )
+        members = Members(addresses_of(config))
+        self._mender = Mender(
+            database,
+            commit,
+            members=members,
+            holds=lambda node, partition, vector: self._protocol.known(node).holds(partition, vector),
+            send=lambda node, lost: self._send((node,), lost),
+            config=config,
+        )
         self.quorum = Quorum(
             self._protocol,
             database,
-            members=Members(addresses_of(config)),
+            members=members,
             opening=opening,
             config=config,
             environment=environment,
             hurry=self._hurry,
+            mender=self._mender,
         )
 
     def start(self) -> None:
@@ -101,6 +112,7 @@ class Replicator:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
             self._ticking = None
+        await self._mender.stop()
 
     @property
     def early(self) -> int:
@@ -142,6 +154,7 @@ class Replicator:
         del self._outlets[peer.node]
         self.quorum.members.unlinked(outlet)
         self._protocol.unlinked(peer.node)
+        self._mender.unlinked(peer.node)
 
     async def received(self, peer: Identity, message: bytes, /) -> None:
         """See `Peer.received`.
@@ -160,6 +173,10 @@ class Replicator:
                 await self._deliver(peer.node, operations)
             case Trouble():
                 self.quorum.members.note_trouble(peer.node, decoded)
+            case Lost():
+                self._send((peer.node,), Found(decoded.id, []) if self._is_behind(peer.node) else self._mender.answer(decoded))
+            case Found():
+                self._mender.found(peer.node, decoded)
             case _:
                 self._protocol.receive(peer.node, decoded, self._environment.monotonic())
                 self._carry_out()
@@ -214,13 +231,17 @@ class Replicator:
         self.quorum.applied({arrival.shipment.partition for arrival in received.applied})
 
     def _answer(self, peer: bytes, want: messages.Want) -> Supply | Busy:
-        outlet = self._outlets.get(peer)
-        if outlet is not None and outlet.waiting_bytes > self._config.peer_send_bytes_max // 2:
+        if self._is_behind(peer):
             return Busy(want.id, "too much waits to be sent to you", _BUSY_MS)
         try:
             return Supply(want.id, self._database.outgoing.shipments(want.ranges, bytes_max=self._config.supply_bytes_max))
         except StorageError as error:
             return Busy(want.id, error.message[:1000], int(self._config.quarantine_s * 1000))
+
+    def _is_behind(self, peer: bytes) -> bool:
+        """Whether too much waits to be sent to it."""
+        outlet = self._outlets.get(peer)
+        return outlet is not None and outlet.waiting_bytes > self._config.peer_send_bytes_max // 2
 
     # ── what the node did ─────────────────────────────────────────────────────
 

@@ -19,13 +19,22 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
-from shoal.errors import Conflict, InvalidInput, NoQuorum, OutcomeUnknown, SchemaViolation, ShuttingDown
+from shoal.crdt.dot import VersionVector
+from shoal.errors import (
+    Conflict,
+    InvalidInput,
+    NoQuorum,
+    OutcomeUnknown,
+    SchemaViolation,
+    ShuttingDown,
+    StoreCorrupt,
+)
 from shoal.names import check_key, check_name
-from shoal.node.database import Database
+from shoal.node.database import Database, Issued
 from shoal.node.environment import Environment
 from shoal.node.feed import Feed
 from shoal.node.opening import Opening
-from shoal.node.owners import Owners
+from shoal.node.owners import Mending, Owners
 from shoal.node.pruning import Plan
 from shoal.node.target import Target, target_of
 from shoal.protocol import requests
@@ -108,7 +117,7 @@ class Service:
                 await self._owners.current(partition)
         self._refuse_if_stopping()  # It may have begun to, meanwhile.
         try:
-            issued = self._database.issue(request, key)
+            issued = await self._issued(request, key)
         except Conflict:
             # A refusal names what is there: no more than an answer may it show what a crash could still take back.
             shown = self._database.vector_of(partition)
@@ -129,6 +138,17 @@ class Service:
         if isinstance(request, requests.BeginStep) and durability in ("quorum", "all"):
             return await self._looked_again(request, issued.reply, partition, bookmark)
         return issued.reply
+
+    async def _issued(self, request: AnyWrite, key: str | None) -> Issued:
+        mending: Mending | None = None
+        while True:
+            try:
+                return self._database.issue(request, key)
+            except StoreCorrupt as error:
+                if isinstance(request, requests.Batch):
+                    raise  # It does not say of which object.
+                mending = mending or self._owners.mending(target_of(request))
+                await mending.mend(error)
 
     async def _looked_again(self, request: requests.BeginStep, reply: AnyReply, partition: int, bookmark: Bookmark) -> AnyReply:
         """The step as it is once a quorum holds the intent: of two that began it at once, at least one sees the other."""
@@ -200,7 +220,7 @@ class Service:
         wanted = bookmark.vector(target.partition)
         if not stale and not self._database.holds(target.partition, wanted):
             await self._owners.reached(target.partition, wanted)
-        reply, shown = self._database.show(request, target), self._database.vector(target)
+        reply, shown = await self._shown(request, target)
         # What was read may be ahead of the disk: a crash must not unshow it.
         await self._database.durable(target)
         if stale and not shown.dominates(wanted):
@@ -208,6 +228,16 @@ class Service:
         else:
             bookmark.note(target.partition, shown)
         return reply
+
+    async def _shown(self, request: requests.ObjectRead, target: Target) -> tuple[AnyReply, VersionVector]:
+        """The answer of a read, and the vector that it was read at. What turns out to be damaged is mended first."""
+        mending: Mending | None = None
+        while True:
+            try:
+                return self._database.show(request, target), self._database.vector(target)
+            except StoreCorrupt as error:
+                mending = mending or self._owners.mending(target)
+                await mending.mend(error)
 
     async def _caught_up(self, request: requests.CatchUp, bookmark: Bookmark) -> requests.CaughtUp:
         check_name("space", request.space)
@@ -274,6 +304,8 @@ class Service:
             garbage=self._database.garbage.count(_COUNTED_MAX),
             garbage_waits_for=self._database.garbage.waits_for,
             died=self._database.garbage.died,
+            repaired=self._owners.mended.rows,
+            repairs_failed=self._owners.mended.failed,
         )
 
     # ── subscriptions ─────────────────────────────────────────────────────────

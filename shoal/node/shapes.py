@@ -7,7 +7,7 @@ way to it holds.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -105,7 +105,7 @@ def draft(rows: Rows, request: Save, parent: bytes | None, cached: Shapes | None
         if shape is not None and shape.outline is None:
             shape = reader.outlined(parent or b"", name, shape)
             if shape is None:
-                raise _corrupt(parent or b"", name, "a checkpoint that it builds on is missing")
+                raise _corrupt(parent or b"", name, "a checkpoint that it builds on is missing or damaged", reader.records())
         made = channel.draft(elements) if shape is None else channel.extend(elements, shape, parent or b"")
         if made is None:
             raise InvalidInput(f"channel {name!r} is no list to append to. Nothing was written. Update it as a whole.")
@@ -182,6 +182,10 @@ class Reader:
             self._records[id] = None if found is None else found.record
         return self._records[id]
 
+    def records(self) -> tuple[bytes, ...]:
+        """The rows of all that were read, or should have been."""
+        return tuple([lineage.CHECKPOINT + id for id in self._records])
+
     def recipes(self, name: str) -> Callable[[bytes], Recipe | None]:
         """One channel's recipe by checkpoint id."""
 
@@ -208,24 +212,45 @@ class Reader:
 def _assembled(reader: Reader, found: lineage.Checkpoint, name: str, shape: Shape) -> Shape:
     recipe = found.record.channels[name]
     outline = channel.outline_of(recipe, reader.recipes(name))
+    records = lineage.CHECKPOINT + found.id, *reader.records()
     if outline is None:
-        raise _corrupt(found.id, name, "a checkpoint that it builds on is missing")
+        raise _corrupt(found.id, name, "a checkpoint that it builds on is missing", records)
+    if channel.hash_of(recipe.header, outline.tops, outline.tail) != recipe.hash:
+        raise _corrupt(found.id, name, "its hash does not hold", records)
 
-    def chunk(digest: bytes) -> bytes:
-        return _chunk(reader.rows, found, name, digest)
+    def node(digest: bytes) -> bytes:
+        return _chunks(reader.rows, found, name, [digest])[0]
 
-    digests = list(tree.leaves(outline.tops, chunk))
-    whole = replace(shape, outline=outline, pieces=Pieces([chunk(digest) for digest in digests], digests))
-    if channel.hash_of(recipe.header, outline.tops, outline.tail) != recipe.hash or len(value_of(whole)) != recipe.size:
-        raise _corrupt(found.id, name, "its hash does not hold")
+    digests = list(tree.leaves(outline.tops, node))
+    whole = replace(shape, outline=outline, pieces=Pieces(_chunks(reader.rows, found, name, digests), digests))
+    if len(value_of(whole)) != recipe.size:
+        raise _corrupt(found.id, name, "its size does not hold", records)
     return whole
 
 
-def _chunk(rows: Rows, found: lineage.Checkpoint, name: str, digest: bytes) -> bytes:
-    piece = lineage.chunk(rows, digest)
-    if piece is None or sha256(piece).digest() != digest:
-        raise _corrupt(found.id, name, f"chunk {digest.hex()} is {'missing' if piece is None else 'damaged'}")
-    return piece
+def _chunks(rows: Rows, found: lineage.Checkpoint, name: str, digests: Sequence[bytes]) -> list[bytes]:
+    """
+    Raises:
+        StoreCorrupt: some are not what their digests name; the error has all of these.
+    """
+    pieces: list[bytes] = []
+    lost: dict[bytes, str] = {}
+    for digest in digests:
+        try:
+            piece = lineage.chunk(rows, digest)
+        except StoreCorrupt:  # The block that holds it.
+            lost[digest] = "unreadable"
+            continue
+        if piece is None or sha256(piece).digest() != digest:
+            lost[digest] = "missing" if piece is None else "damaged"
+        else:
+            pieces.append(piece)
+    if lost:
+        first, how = next(iter(lost.items()))
+        more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
+        rows_lost = tuple([lineage.CHUNK + digest for digest in lost])
+        raise _corrupt(found.id, name, f"chunk {first.hex()} is {how}{more}", rows_lost)
+    return pieces
 
 
 def _missing(rows: Rows, chunks: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
@@ -234,8 +259,9 @@ def _missing(rows: Rows, chunks: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     return {digest: piece for digest, piece in chunks.items() if lineage.chunk(rows, digest) is None}
 
 
-def _corrupt(id: bytes, name: str, why: str) -> StoreCorrupt:
+def _corrupt(id: bytes, name: str, why: str, lost: tuple[bytes, ...]) -> StoreCorrupt:
     return StoreCorrupt(
         f"channel {name!r} of checkpoint {id.hex()} cannot be read: {why}. "
-        "Other checkpoints are not affected; run `shoal verify` to list all damage."
+        "Other checkpoints are not affected; run `shoal verify` to list all damage.",
+        lost=lost,
     )

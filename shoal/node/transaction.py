@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Protocol
 
 from shoal.crdt.rows import successor
+from shoal.errors import StoreCorrupt
 
 
 class Readable(Protocol):
@@ -96,7 +97,14 @@ class ObjectRows:
         return self._prefix + row
 
     def get(self, key: bytes, /) -> bytes | None:
-        return self._transaction.get(self._prefix + key)
+        """
+        Raises:
+            StoreCorrupt: storage cannot read it; `lost` says so.
+        """
+        try:
+            return self._transaction.get(self._prefix + key)
+        except StoreCorrupt as error:
+            raise StoreCorrupt(error.message, lost=(key,)) from error
 
     def put(self, key: bytes, value: bytes, /) -> None:
         self._transaction.rows[self._prefix + key] = value

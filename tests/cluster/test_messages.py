@@ -8,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.cluster.messages import (
+    LOST_MAX,
     RANGES_MAX,
     Busy,
     Digest,
+    Found,
     Have,
+    Lost,
     Message,
     Parts,
     Push,
@@ -42,6 +45,8 @@ known: st.SearchStrategy[Message] = st.one_of(
     st.builds(Supply, ids, shipments),
     st.builds(Busy, ids, st.text(), ids),
     st.builds(Trouble, partitions, origins, sequences, st.text(), st.text()),
+    st.builds(Lost, ids, st.integers(0, 9), st.text(), st.text(), st.integers(0, 2**32 - 1), st.lists(st.binary(), max_size=3)),
+    st.builds(Found, ids, st.lists(st.tuples(st.binary(), st.binary()), max_size=3)),
 )
 
 
@@ -112,3 +117,9 @@ def test_slices_are_all_there_is_in_order_and_of_bounded_size(items: list[int], 
     parts = list(slices(items, size))
     assert [item for part in parts for item in part] == items
     assert all(0 < len(part) <= size for part in parts)
+
+
+@pytest.mark.parametrize("lost", [Lost(1, 1, "s", "t", -1, []), Lost(1, 1, "s", "t", 0, [b"C"] * (LOST_MAX + 1))])
+def test_a_question_for_what_cannot_be_lost_is_refused(lost: Lost) -> None:
+    with pytest.raises(InvalidValue):
+        decode(encode(lost))

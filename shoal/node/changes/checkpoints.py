@@ -46,14 +46,17 @@ def _checked_record(rows: Rows, change: lineage.Save, attached: Attached) -> lin
             raise BadOperation(f"chunk {digest.hex()} of its checkpoint is missing", reason="content")
     if sha256(attached.content).digest() != change.record:
         # Of two operations that saved one id a node keeps the least dot's record, and sends that with both.
-        _check_record(rows, change, attached.content)
+        check_record(rows, change, attached.content)
     return record
 
 
-def _check_record(rows: Rows, change: lineage.Save, packed: bytes) -> None:
+def check_record(rows: Rows, change: lineage.Save, packed: bytes) -> None:
     """A record that is not the one which a change names must be one of the same checkpoint all the same.
 
     Its id covers what its recipes make, and not how: they have to make it.
+
+    Raises:
+        ShoalError: it is not, or what it is described by is missing.
     """
     record = lineage.decode_record(packed)
     if lineage.identify(record) != change.id or lineage.encode_record(record) != packed:
@@ -79,7 +82,7 @@ def _record_of(rows: Rows, stamp: Stamp, change: lineage.Save) -> Attached:
     # a peer that held both has sent it with either, and the one that it belongs to may still be on its way.
     if found.dot == stamp.dot and sha256(packed).digest() != change.record:
         try:
-            _check_record(rows, change, packed)
+            check_record(rows, change, packed)
         except ShoalError:
             raise StoreCorrupt(f"checkpoint {change.id.hex()} is damaged. Run `shoal verify`.") from None
     chunks: dict[bytes, bytes] = {}

@@ -28,6 +28,8 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     garbage: int = 0  # Entries of what was erased and is not gone yet; at most 1,000 are counted.
     garbage_waits_for: list[str] = field(default_factory=list)  # Owners that must hold an erasure before what it erased can go.
     died: int = 0  # Changes that arrived after their object was deleted, in this opening.
+    repaired: int = 0  # Damaged rows that were fetched again from a peer, in this opening.
+    repairs_failed: int = 0  # Requests that met damage which no peer could mend, in this opening.
 
 
 class Cluster(Read, array_like=True, frozen=True, tag="cluster"):
