@@ -237,5 +237,5 @@ async def _audit(target: Target, space: str, name: str, *, json: bool) -> None:
                 continue
             by = f"  by {entry.by}" if entry.by else ""
             known = f"  knowing {entry.known[:12]}" if entry.known else ""
-            shown = entry.id[:12] if entry.kind == "checkpoint" else f"[{entry.id}]" if entry.kind == "step" else ""
+            shown = entry.id if entry.kind == "checkpoint" else f"[{entry.id}]" if entry.kind == "step" else ""
             line(f"{entry.time:%Y-%m-%d %H:%M:%S}Z  {entry.text} {shown}{by}{known}  {to_text(entry.data)}")

@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from shoal.client.checkpoint import Checkpoint
+from shoal.client.checkpoint import Checkpoint, is_id, shown_checkpoint
 from shoal.client.events import Event
 from shoal.client.journal import Journal
 from shoal.client.steps import StepRecord, ThreadSteps
+from shoal.errors import NotFound
 from shoal.protocol import requests
 
 AuditKind = Literal["checkpoint", "event", "step"]
@@ -40,20 +41,29 @@ class ThreadAudit(ThreadSteps):
 
     journal: Journal
 
-    def history(self, *, branch: str = "main", limit: int | None = None) -> AsyncIterator[Checkpoint]:
+    def history(
+        self, *, branch: str = "main", before: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[Checkpoint]:
         """See `Thread.history`."""
         raise NotImplementedError
 
+    def labels(self) -> AsyncIterator[tuple[str, str]]:
+        """See `Thread.labels`."""
+        raise NotImplementedError
+
     async def audit(self) -> list[AuditEntry]:
-        """Checkpoints of all branches, the journal's events (moves and decisions among them) and steps, oldest first."""
+        """Checkpoints, the journal's events (moves and decisions among them) and steps, oldest first.
+
+        Checkpoints are those that lead to a head, to what is labelled, or to what a rollback left behind.
+        """
         found = await self._connection.read(requests.Heads(self.space, self.name))
         assert isinstance(found, requests.Branches)
-        checkpoints: dict[str, AuditEntry] = {}
-        for branch in found.branches:
-            async for checkpoint in self.history(branch=branch, limit=LISTED_MAX):
-                checkpoints[checkpoint.id] = _of_checkpoint(checkpoint)
-        entries = list(checkpoints.values())
-        entries += [_of_event(event) async for event in self.journal.read(limit=LISTED_MAX)]
+        events = [event async for event in self.journal.read(limit=LISTED_MAX)]
+        starts = [head for heads in found.branches.values() for head in heads]
+        starts += [id for event in events for id in _left_behind(event)]
+        starts += [id async for _, id in self.labels()]
+        entries = [_of_checkpoint(checkpoint) for checkpoint in await self._leading_to(starts)]
+        entries += [_of_event(event) for event in events]
         steps = 0
         async for record in self.steps():
             entries += _of_step(record)
@@ -62,6 +72,34 @@ class ThreadAudit(ThreadSteps):
                 break
         entries.sort(key=lambda entry: (entry.time, _RANKS[entry.kind]))
         return list(_with_known(entries))
+
+    async def _leading_to(self, starts: list[str]) -> list[Checkpoint]:
+        """Each once, and not more than LISTED_MAX; of what was pruned, nothing."""
+        found: dict[str, Checkpoint] = {}
+        while starts and len(found) < LISTED_MAX:
+            start = starts.pop()
+            if start in found:
+                continue
+            try:
+                first = await self._connection.read(requests.Load(self.space, self.name, start, channels=[]))
+            except NotFound:
+                continue
+            assert isinstance(first, requests.Checkpoint)
+            found[start] = shown_checkpoint(first, channels=False)
+            starts.extend(first.parents[1:])
+            async for older in self.history(before=start, limit=LISTED_MAX - len(found)):
+                if older.id in found:
+                    break
+                found[older.id] = older
+                starts.extend(older.parents[1:])
+        return list(found.values())
+
+
+def _left_behind(event: Event) -> Iterator[str]:
+    """The heads that a move took from a branch, if it tells of one; anybody may append an event that only looks so."""
+    told = event.event
+    if isinstance(told, dict) and told.get("kind") == "rollback" and isinstance(told.get("from"), list):
+        yield from (id for id in told["from"] if isinstance(id, str) and is_id(id))
 
 
 def _of_checkpoint(checkpoint: Checkpoint) -> AuditEntry:
