@@ -21,6 +21,7 @@ from shoal.api import (
     queues,
     resume,
     schemas,
+    scrutiny,
     spaces,
     steps,
     threads,
@@ -141,8 +142,44 @@ _STEPS: tuple[Route, ...] = (
     ),
 )
 
+_SCRUTINY: tuple[Route, ...] = (
+    Route(
+        "GET",
+        f"{THREAD}/checkpoints/{{checkpoint}}/why",
+        scrutiny.why,
+        "What the author of a checkpoint could see",
+        scrutiny.WhyView,
+        query=scrutiny.WhyQuery,
+    ),
+    Route(
+        "GET",
+        f"{THREAD}/verify",
+        scrutiny.verify,
+        "Compute again what the node has stored of checkpoints",
+        scrutiny.VerifiedView,
+        query=scrutiny.VerifyQuery,
+    ),
+    Route(
+        "GET",
+        f"{THREAD}/labels",
+        scrutiny.labels,
+        "Labels, and the checkpoints that have them",
+        scrutiny.LabelsView,
+        query=scrutiny.LabelsQuery,
+    ),
+    Route(
+        "DELETE",
+        f"{THREAD}/labels/{{label}}",
+        scrutiny.unlabel,
+        "Take a label from its checkpoint",
+        scrutiny.UnlabelledView,
+        query=WriteQuery,
+    ),
+)
+
 ROUTES: tuple[Route, ...] = (
     *_STEPS,
+    *_SCRUTINY,
     Route("GET", "/healthz", health.healthz, "Is the process alive?", health.Alive),
     Route("GET", "/readyz", health.readyz, "Does the node take reads and writes?", health.Ready),
     Route("GET", "/metrics", health.metrics, "Counts for Prometheus", content_type="text/plain"),

@@ -169,7 +169,9 @@ async def history(exchange: Exchange) -> web.Response:
         msgspec.structs.replace(asked, filter=_wanted(query.filter), author=query.author), stale=query.stale
     )
     assert isinstance(reply, Checkpoints)
-    return exchange.answer(HistoryView([_view(exchange, item, state=False) for item in reply.items], reply.more, reply.next))
+    return exchange.answer(
+        HistoryView([checkpoint_view(exchange, item, state=False) for item in reply.items], reply.more, reply.next)
+    )
 
 
 def _wanted(text: str) -> dict[str, bytes]:
@@ -201,7 +203,7 @@ async def load(exchange: Exchange) -> web.Response:
         stale=query.stale,
     )
     assert isinstance(reply, Checkpoint)
-    return exchange.answer(_view(exchange, reply, state=True))
+    return exchange.answer(checkpoint_view(exchange, reply, state=True))
 
 
 def _names(listed: str | None) -> list[str] | None:
@@ -221,7 +223,7 @@ def _as_of_ms(time: datetime | None) -> int | None:
     return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
-def _view(exchange: Exchange, checkpoint: Checkpoint, *, state: bool) -> CheckpointView:
+def checkpoint_view(exchange: Exchange, checkpoint: Checkpoint, *, state: bool) -> CheckpointView:
     return CheckpointView(
         checkpoint.id,
         checkpoint.parents,

@@ -283,3 +283,24 @@ async def test_what_is_exported_makes_the_same_thread_again(url: str, store: Sto
     assert (step["key"], step["state"], values.from_json(step["result"])) == ("mail-1", "done", {"sent": (1, 2)})
     with pytest.raises(NotFound):
         await copy.load(first.id)
+
+
+async def test_over_http_one_learns_why_and_what_is_labelled_and_whether_it_is_sound(http: aiohttp.ClientSession) -> None:
+    rest = Rest(http, "in-full-why")
+    path = "/threads/t/checkpoints"
+    first = await rest("POST", path, {"state": {"n": 1}, "label": "good one", "author": "ana"})
+    await rest("POST", "/threads/t/events", {"event": {"saw": 7}})
+    second = await rest("POST", path, {"update": {"n": 2}, "label": "better"})
+    why = await rest("GET", f"{path}/{second['id']}/why")
+    assert (why["checkpoint"]["id"], [earlier["author"] for earlier in why["earlier"]]) == (second["id"], ["ana"])
+    assert ([event["event"] for event in why["events"]], why["setting"]) == ([{"saw": 7}], None)
+    await rest("GET", f"{path}/{'0' * 64}/why", status=404)
+    listed = await rest("GET", "/threads/t/labels?limit=1")
+    assert listed == {"labels": [{"label": "better", "checkpoint": second["id"]}], "more": True}
+    assert (await rest("GET", "/threads/t/labels?prefix=good"))["labels"] == [{"label": "good one", "checkpoint": first["id"]}]
+    assert await rest("DELETE", "/threads/t/labels/good%20one") == {"existed": True}
+    assert await rest("DELETE", "/threads/t/labels/good%20one") == {"existed": False}
+    page = await rest("GET", "/threads/t/verify?limit=1")
+    assert (page["checked"], page["damage"], page["next"]) == (1, [], first["id"])
+    assert await rest("GET", f"/threads/t/verify?start={page['next']}") == {"checked": 1, "damage": [], "next": ""}
+    await rest("GET", "/threads/t/verify?branch=nowhere", status=404)
