@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.mutants import copies, delivery, durability, effects, objects, retries, sessions
+from tests.mutants import branching, copies, delivery, durability, effects, erasing, objects, retries, sessions
 from tests.mutants.mutant import Mutant
 
-_MODULES = (durability, delivery, copies, retries, sessions, objects, effects)
+_MODULES = (durability, delivery, copies, retries, sessions, objects, effects, branching, erasing)
 
 ALL: dict[str, Mutant] = {mutant.name: mutant for module in _MODULES for mutant in module.MUTANTS}
 

@@ -14,6 +14,9 @@ from shoal.testing.simulation.cluster import SimulatedCluster
 from shoal.testing.simulation.loop import run
 from shoal.testing.simulation.owed import Losses
 from shoal.testing.simulation.parts.all import FAMILIES, KINDS, PARTS
+from shoal.testing.simulation.parts.authoring import At
+from shoal.testing.simulation.parts.erasing import ERASED, Erasing, Pruned
+from shoal.testing.simulation.parts.lines import Lines
 from shoal.testing.simulation.parts.part import Told, name_of
 from shoal.testing.simulation.parts.steps import EFFECT, Place, Steps
 from shoal.testing.simulation.plan import Act, ActKind, Plan, Wipe
@@ -94,5 +97,49 @@ def test_a_result_that_is_another_than_was_told_is_found() -> None:
         place, told = next((place, told) for place, told in steps.done.items() if told)
         steps.done[place] = [(-1, told[0][1])]
         return await broken(cluster, agents, "steps")
+
+    assert scene(work) == ["3"]
+
+
+def test_a_head_that_a_node_has_lost_is_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
+        lines = cast(Lines, agents.parts["lines"])
+        await carry_out(agents, "save-on-branch", 6)
+        saved = lines.books.saved[name_of("lines", "a")]
+        saved.append(saved[0]._replace(at=At("00" * 32, saved[0].at.number)))
+        return await broken(cluster, agents, "lines")
+
+    assert scene(work) == ["3", "3"]  # Neither a head, nor there at all.
+
+
+def test_a_state_that_is_not_as_it_was_saved_is_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
+        lines = cast(Lines, agents.parts["lines"])
+        await carry_out(agents, "save-on-branch", 1)
+        lines.books.states[1] = {"number": 1, "log": [1, 2]}
+        return await broken(cluster, agents, "lines")
+
+    assert scene(work) == ["10"]
+
+
+def test_what_was_erased_and_is_shown_is_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
+        erasing = cast(Erasing, agents.parts["erasing"])
+        await carry_out(agents, "save-erasably", 1)
+        name = name_of("erasing", "a")
+        told = Told("quorum", "n1", 1.0)
+        erasing.threads[name].pruned.append(Pruned({erasing.books.saved[name][0].at.id}, told))
+        return await broken(cluster, agents, "erasing")
+
+    assert scene(work) == [ERASED]
+
+
+def test_what_nobody_erased_and_is_not_there_is_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
+        erasing = cast(Erasing, agents.parts["erasing"])
+        await carry_out(agents, "save-erasably", 1)
+        await carry_out(agents, "delete", 1)
+        erasing.threads.clear()
+        return await broken(cluster, agents, "erasing")
 
     assert scene(work) == ["3"]

@@ -47,6 +47,9 @@ CONVERGED_S_MAX = 60.0
 SERVES_S_MAX = 20.0
 """Healed, every node takes a write within this virtual time."""
 
+SWEPT_S_MAX = 60.0
+"""Healed, and holding the same, all nodes have swept what was erased within this virtual time."""
+
 READ_S_MAX = 60.0
 """To read everything from one node."""
 
@@ -84,10 +87,12 @@ async def judge(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:
     found += await _converges(cluster)
     await _serves(cluster, agents, "quorum")
     found += await _converges(cluster)
+    found += await _sweeps(cluster)
     await agents.close()
     founds = {name: one for name in cluster.hosts if (one := await _read(cluster, agents, name, found)) is not None}
     found += judged(agents.history, Losses(agents.plan), founds, agents.ledger)
     found += _stored(cluster)
+    found += _erased(cluster, agents)
     return [*agents.violations, *found]
 
 
@@ -115,6 +120,20 @@ async def _converges(cluster: SimulatedCluster) -> list[Violation]:
         for name, host in cluster.hosts.items()
         for what in _waits(host)
     ]
+
+
+async def _sweeps(cluster: SimulatedCluster) -> list[Violation]:
+    """All hold all: what was erased is gone soon."""
+    ends_at = asyncio.get_running_loop().time() + SWEPT_S_MAX
+    while left := [name for name, host in cluster.hosts.items() if _garbage(host)]:
+        if asyncio.get_running_loop().time() >= ends_at:
+            return [Violation("15", f"healed, and equal, {name} has not swept what was erased") for name in left]
+        await asyncio.sleep(cluster.config.sync_interval_s)
+    return []
+
+
+def _garbage(host: SimulatedNode) -> int:
+    return sum(1 for _ in host.disk.copy().scan(keys.GARBAGE, successor(keys.GARBAGE)))
 
 
 def _operations(host: SimulatedNode) -> str:
@@ -281,6 +300,19 @@ def _stored(cluster: SimulatedCluster) -> list[Violation]:
             checked.append(rows)
             found += _broken(name, partial(checkers.check_storage, nothing, storage, dots=dots, config=cluster.config))
     return found + _unequal({name: _rows(storage, without=_OF_THE_NODE) for name, storage in storages.items()})
+
+
+def _erased(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:
+    """What must be gone from every disk, and is not."""
+    losses = Losses(agents.plan)
+    gone = [piece for part in agents.parts.values() for piece in part.erased(losses)]
+    found = []
+    for name, host in cluster.hosts.items() if gone else ():
+        rows = [key for key, _ in host.disk.copy().scan(keys.OBJECT, successor(keys.OBJECT))]
+        left = sum(any(piece in key for key in rows) for piece in gone)
+        if left:
+            found.append(Violation("15", f"{name} has rows of {left} checkpoints that were deleted"))
+    return found
 
 
 def _rows(storage: MemoryStorage, *, without: tuple[bytes, ...]) -> dict[bytes, bytes]:

@@ -173,6 +173,13 @@ ActKind = Literal[
     "batch",
     "step",
     "settle-steps",
+    "save-on-branch",
+    "load-branch",
+    "move-branch",
+    "save-erasably",
+    "load-erasably",
+    "prune",
+    "delete",
 ]
 
 

@@ -32,10 +32,10 @@ def draw_parts(seed: int, profile: str, agents: int, within: tuple[float, float]
 
 def _acts(random: Random, family: str, agents: int, within: tuple[float, float]) -> Iterator[Act]:
     kinds = KINDS[family]
-    weights = [random.choice((1, 1, 3, 10)) for _ in kinds]
+    weights = [10, *(random.choice((1, 3, 10)) for _ in kinds[1:])]  # What comes first gives the others something to work on.
     names = "ab"[: random.choice((1, 1, 2))]
     durabilities = random.choice(_DURABILITIES)
-    repeats = random.choice((0.0, 0.1, 0.4))
+    repeats = random.choice((0.0, 0.2, 0.6))
     bursts = [random.uniform(*within) for _ in range(random.choice((0, 3, 6)))]
     spread_s = random.choice((0.003, 0.1))  # Some meet within a message's time.
     for _ in range(ACTS_MIN + int((ACTS_MAX - ACTS_MIN) * random.random() ** 2)):

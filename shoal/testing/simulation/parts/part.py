@@ -11,7 +11,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple, Protocol
@@ -88,6 +88,10 @@ class Part(Protocol):
 
     async def broken(self, session: Session, losses: Losses) -> list[Violation]:
         """What one node, healed, does not keep of what is owed."""
+        ...
+
+    def erased(self, losses: Losses) -> Collection[bytes]:
+        """Whatever no disk may hold a row of, once all that was erased is swept: parts of keys."""
         ...
 
 
