@@ -294,6 +294,22 @@ async def test_what_is_pruned_is_freed_and_what_stays_is_whole() -> None:
     await bench.node.stop()
 
 
+async def test_writes_that_come_before_their_checkpoint_are_there_as_those_after_it(saver: ShoalSaver) -> None:
+    writes: list[tuple[str, Any]] = [("a", 2), ("b", [3])]
+    for thread_id in ("early", "late"):
+        await put(saver, 1, {"a": 1}, {"a": "1"}, thread_id=thread_id)
+        if thread_id == "early":
+            await saver.aput_writes(config(thread_id, id="0002"), writes, "task")
+        await put(saver, 2, {"a": 1}, {"a": "1"}, new={}, parent=1, thread_id=thread_id)
+        if thread_id == "late":
+            await saver.aput_writes(config(thread_id, id="0002"), writes, "task")
+    early, late = await saver.aget_tuple(config("early")), await saver.aget_tuple(config("late"))
+    assert early is not None
+    assert late is not None
+    assert early.pending_writes == late.pending_writes == [("task", "a", 2), ("task", "b", [3])]
+    assert comparable(early)[1:3] == comparable(late)[1:3]
+
+
 async def test_deleting_takes_the_writes_along(saver: ShoalSaver) -> None:
     await put(saver, 1, {"a": 1}, {"a": "1"}, run_id="r")
     await saver.aput_writes(config(id="0001"), [("a", 1)], "task")
