@@ -39,7 +39,7 @@ class Config(Struct, frozen=True, kw_only=True):
     supply_bytes_max: int = 256 * KiB  # The same, of operations that a peer asked for.
     early_bytes_max: int = 16 * MiB  # Operations that arrived before those they depend on.
     early_s: float = 60.0  # How long they wait; what they depend on may be lost with a disk.
-    repair_wait_s: float = 2.0  # For a peer's answer to what was found damaged here; then the next one is asked.
+    repair_wait_s: float = 5.0  # For a peer's answer to what was found damaged here; then the next one is asked.
     repair_rows_max: int = 4096  # Mended for one read; what is damaged further stays so until the next.
     quarantine_max: int = 1024  # Operations that were refused, and are not asked for again.
     quarantine_s: float = 60.0  # For how long.

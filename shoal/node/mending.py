@@ -60,6 +60,12 @@ class Brought(NamedTuple):
     failed: dict[str, str]  # Who did not give what it was asked for, and why.
 
 
+class _Question(NamedTuple):
+    node: bytes
+    lost: Lost
+    answer: asyncio.Future[Found | None]
+
+
 class Mender:
     """`holds` says whether a peer is known to hold what a vector names of a partition; `send` is told a node and a message."""
 
@@ -81,15 +87,15 @@ class Mender:
         self._holds = holds
         self._send = send
         self._last_id = 0
-        self._questions: dict[int, tuple[bytes, asyncio.Future[Found | None]]] = {}
+        self._questions: dict[int, _Question] = {}
         self._under_way: dict[tuple[Place, tuple[bytes, ...]], asyncio.Task[Brought]] = {}
         self._stopped = False
 
     async def stop(self) -> None:
         """Who waits is told that nothing came."""
         self._stopped = True
-        for _, answer in self._questions.values():
-            _settle(answer, None)
+        for question in self._questions.values():
+            _settle(question.answer, None)
         await asyncio.gather(*self._under_way.values(), return_exceptions=True)
 
     # ── giving ────────────────────────────────────────────────────────────────
@@ -118,15 +124,21 @@ class Mender:
 
     def found(self, peer: bytes, found: Found) -> None:
         """A peer has answered."""
-        asked, answer = self._questions.get(found.id, (b"", None))
-        if answer is not None and asked == peer:
-            _settle(answer, found)
+        question = self._questions.get(found.id)
+        if question is not None and question.node == peer:
+            _settle(question.answer, found)
+
+    def heard(self, peer: bytes) -> None:
+        """It has compared what it holds, as at each link's beginning: before that its answers had no way to come."""
+        for question in self._questions.values():
+            if question.node == peer and not question.answer.done():
+                self._send(peer, question.lost)
 
     def unlinked(self, peer: bytes) -> None:
         """Its answer will not come."""
-        for asked, answer in self._questions.values():
-            if asked == peer:
-                _settle(answer, None)
+        for question in self._questions.values():
+            if question.node == peer:
+                _settle(question.answer, None)
 
     async def fetch(self, place: Place, rows: tuple[bytes, ...], skipped: Iterable[str]) -> Brought:
         """What some peer has of these rows, whole and other than what is here; `skipped` are not asked."""
@@ -166,9 +178,10 @@ class Mender:
         self._last_id += 1
         id = self._last_id
         answer: asyncio.Future[Found | None] = asyncio.get_running_loop().create_future()
-        self._questions[id] = node, answer
         kind, space, name = place.target
-        self._send(node, Lost(id, kind, space, name, place.generation, list(rows)))
+        lost = Lost(id, kind, space, name, place.generation, list(rows))
+        self._questions[id] = _Question(node, lost, answer)
+        self._send(node, lost)
         try:
             async with asyncio.timeout(self.config.repair_wait_s):
                 return await answer

@@ -20,7 +20,7 @@ from msgspec import Raw
 
 from shoal.cluster import messages
 from shoal.cluster.delivery import Arrival
-from shoal.cluster.messages import Busy, Found, Lost, Message, Push, Shipment, Supply, Trouble
+from shoal.cluster.messages import Busy, Digest, Found, Lost, Message, Push, Shipment, Supply, Trouble
 from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.replication import Apply, Limits, Read, Replication, Send, taken
 from shoal.config import Config
@@ -178,6 +178,8 @@ class Replicator:
             case Found():
                 self._mender.found(peer.node, decoded)
             case _:
+                if isinstance(decoded, Digest):
+                    self._mender.heard(peer.node)
                 self._protocol.receive(peer.node, decoded, self._environment.monotonic())
                 self._carry_out()
         self.quorum.settle(peer.node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from hashlib import sha256
 
 import pytest
@@ -121,6 +121,47 @@ async def test_records_chunks_and_the_nodes_over_them_are_mended_in_one_read() -
         assert {**rows_of(fleet["b"], CHUNK), **rows_of(fleet["b"], CHECKPOINT)} == sound
 
 
+@pytest.mark.parametrize("first", [CHUNK, CHECKPOINT], ids=["chunks", "record"])
+async def test_rows_in_a_block_that_cannot_be_read_are_written_anew(
+    fleet: Fleet, first: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await saved(fleet)
+    storage = fleet["b"].storage
+    bad = set(rows_of(fleet["b"], first))
+    get, write = storage.get, storage.write
+
+    def unreadable(key: bytes, /) -> bytes | None:
+        if key in bad:
+            raise StoreCorrupt("a block does not pass its checksum.")
+        return get(key)
+
+    def healing(rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
+        bad.difference_update(rows)
+        return write(rows, ranges)
+
+    monkeypatch.setattr(storage, "get", unreadable)
+    monkeypatch.setattr(storage, "write", healing)
+    assert await load(fleet["b"]) == STATE
+    assert not bad
+
+
+async def test_damage_that_no_peer_can_prove_is_not_asked_for(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    await saved(fleet)
+    [heads] = rows_of(fleet["b"], lineage.BRANCH)
+    get = fleet["b"].storage.get
+
+    def unreadable(key: bytes, /) -> bytes | None:
+        if key == heads:
+            raise StoreCorrupt("a block does not pass its checksum.")
+        return get(key)
+
+    monkeypatch.setattr(fleet["b"].storage, "get", unreadable)
+    heard = listen(fleet)
+    with pytest.raises(StoreCorrupt, match="not asked for rows of this kind"):
+        await load(fleet["b"])
+    assert heard == []
+
+
 async def test_a_history_does_not_end_where_a_record_is_missing(fleet: Fleet) -> None:
     await saved(fleet, count=4)
     for key, stored in rows_of(fleet["b"], CHECKPOINT).items():
@@ -183,6 +224,20 @@ async def test_a_silent_peer_is_waited_for_once(fleet: Fleet) -> None:
         await load(fleet["b"])
     fleet.spoil = lambda source, target, message: message
     assert await load(fleet["b"]) == STATE
+
+
+async def test_a_peer_that_could_not_answer_yet_is_asked_again_once_its_link_is_there() -> None:
+    async with Fleet("ab", repair_wait_s=10.0) as fleet:
+        await saved(fleet)
+        spoil(fleet["b"], DAMAGES["deleted"], CHUNK)
+        heard = listen(fleet)
+        await fleet.cut("a", "b")
+        reading = asyncio.create_task(load(fleet["b"]))
+        while not heard:
+            await asyncio.sleep(0.001)
+        fleet.link("a", "b")
+        assert await reading == STATE
+        assert [(source, type(message)) for source, _, message in heard[-2:]] == [("b", Lost), ("a", Found)]
 
 
 def lying(*liars: str) -> Callable[[str, str, bytes], bytes]:
