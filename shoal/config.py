@@ -57,6 +57,7 @@ class Config(Struct, frozen=True, kw_only=True):
     schemas_max: int = 256  # Replicated schemas of one space.
     schema_versions_max: int = 256  # Of one of them.
     prune_ids_max: int = 1000  # Checkpoints in one operation that gives them up.
+    trim_events_max: int = 256  # Events in one operation that gives them up, but for the last one's.
     page_items_max: int = 1000  # In one answer of a listing, history or journal.
     history_scan_max: int = 4096  # Checkpoints that are looked at for one page of a filtered history.
     page_bytes_max: int = 8 * MiB  # The same, by bytes: a page ends at the first item past it.

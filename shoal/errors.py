@@ -16,7 +16,8 @@ raised; `status` is its HTTP status.
     │   ├── SchemaViolation     a state breaks a schema or an invariant; `detail["path"]` is the field
     │   └── Unsupported         unknown request type, or a feature of a newer version
     ├── NotFound                no such thread, checkpoint, branch, document, …
-    │   └── Pruned              the checkpoint was given up, and its history ends there
+    │   ├── Pruned              the checkpoint was given up, and its history ends there
+    │   └── JournalTrimmed      events that the reader had not got were given up
     ├── Conflict                the request is valid, the state has moved on
     │   ├── HeadMoved           a branch is not where the caller last saw it
     │   ├── BranchTaken         a branch of this name is elsewhere
@@ -129,6 +130,13 @@ class NotFound(ShoalError):
 
 class Pruned(NotFound):
     code = "pruned"
+    status = 410
+
+
+class JournalTrimmed(NotFound):
+    """`detail["trimmed_ms"]` is when the last event that is gone was ordered."""
+
+    code = "journal-trimmed"
     status = 410
 
 

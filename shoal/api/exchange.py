@@ -30,7 +30,7 @@ from shoal.api.problems import UnsupportedMediaType
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, InvalidValue
 from shoal.names import check_key, check_name
-from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Write
+from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Read
 from shoal.protocol.session import Session
 from shoal.protocol.sharing import SharedBookmark
 
@@ -131,7 +131,7 @@ class Exchange:
             InvalidInput, InvalidName: either is not legal.
             ShoalError: the session's answer.
         """
-        if not isinstance(request, Write):
+        if isinstance(request, Read):
             return await self.session.call(request, stale=stale)
         key = self.request.headers.get("Idempotency-Key")
         if key is not None:

@@ -42,6 +42,7 @@ class EventsQuery(ReadQuery, forbid_unknown_fields=True):
     after: str = ""
     wait: Annotated[float, Meta(ge=0)] = 0  # Seconds to wait for an event if there is none yet.
     limit: Limit = 1000
+    skip_trimmed: bool = False  # Go on where events that `after` does not cover were trimmed.
 
 
 class EventView(Struct):
@@ -78,10 +79,9 @@ async def events(exchange: Exchange) -> web.Response:
 
 
 async def _read(exchange: Exchange, query: EventsQuery) -> Events:
-    reply = await exchange.call(
-        ReadJournal(exchange.name("space"), exchange.name("thread"), opaque(query.after, "after"), query.limit),
-        stale=query.stale,
-    )
+    space, thread, after = exchange.name("space"), exchange.name("thread"), opaque(query.after, "after")
+    request = ReadJournal(space, thread, after, query.limit, skip_trimmed=query.skip_trimmed)
+    reply = await exchange.call(request, stale=query.stale)
     assert isinstance(reply, Events)
     return reply
 

@@ -10,7 +10,21 @@ from typing import Annotated
 import typer
 
 import shoal
-from shoal.cli import branches, demo, erasing, export, items, journals, objects, schemas, serve, steps, threads, verify
+from shoal.cli import (
+    branches,
+    demo,
+    erasing,
+    export,
+    items,
+    journals,
+    objects,
+    retention,
+    schemas,
+    serve,
+    steps,
+    threads,
+    verify,
+)
 
 app = typer.Typer(
     name="shoal",
@@ -40,7 +54,7 @@ def root(
     """
 
 
-for commands in (serve, demo, verify, threads, branches, journals, erasing, objects, items, steps, schemas, export):
+for commands in (serve, demo, verify, threads, branches, journals, retention, erasing, objects, items, steps, schemas, export):
     commands.register(app)
 
 

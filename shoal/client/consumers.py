@@ -34,7 +34,7 @@ class Source(Protocol):
     space: str
     thread: str
 
-    def read(self, *, after: bytes | None, follow: bool) -> AsyncGenerator[Event, None]: ...
+    def read(self, *, after: bytes | None, follow: bool, skip_trimmed: bool) -> AsyncGenerator[Event, None]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +59,17 @@ class Consumer:
     def __aiter__(self) -> AsyncIterator[Event]:
         return self.read()
 
-    async def read(self, *, follow: bool = True) -> AsyncGenerator[Event, None]:
+    async def read(self, *, follow: bool = True, skip_trimmed: bool = False) -> AsyncGenerator[Event, None]:
         """The events that this name has not acknowledged, and with `follow` those to come.
 
         Raises:
             Disconnected: while following; read again, from what was acknowledged.
+            JournalTrimmed: events that it has not acknowledged are gone; with `skip_trimmed` it goes on.
         """
         state = await self._state()
         self.generation = state.generation
         got: dict[str, bytes] = {}
-        async with aclosing(self._journal.read(after=state.cursor, follow=follow)) as events:
+        async with aclosing(self._journal.read(after=state.cursor, follow=follow, skip_trimmed=skip_trimmed)) as events:
             async for event in events:
                 # A key that was appended on two nodes moves to the place of one of them, and comes again.
                 if event.key is not None:

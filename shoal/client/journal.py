@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from shoal import values
@@ -25,6 +25,16 @@ from shoal.protocol.requests import Durability
 class Appended:
     id: str
     appended: bool  # False if the key was there already: `id` is then the first event's.
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a journal keeps; None: there is no such bound."""
+
+    older_than: timedelta | None
+    bytes: int | None
+    events: int | None
+    trimmed: datetime | None  # When the last event that was trimmed was ordered; None: none was.
 
 
 class Journal:
@@ -51,7 +61,13 @@ class Journal:
         return Appended(reply.id, reply.appended)
 
     async def read(
-        self, *, after: bytes | None = None, limit: int | None = None, follow: bool = False, stale: bool = False
+        self,
+        *,
+        after: bytes | None = None,
+        limit: int | None = None,
+        follow: bool = False,
+        stale: bool = False,
+        skip_trimmed: bool = False,
     ) -> AsyncGenerator[Event, None]:
         """Events in order, after a cursor or from the first; with `follow` it waits for more, and ends at `limit` only.
 
@@ -60,17 +76,18 @@ class Journal:
 
         Raises:
             InvalidValue: `after` is no cursor.
+            JournalTrimmed: events that `after` does not cover are gone; with `skip_trimmed` the reader goes on.
             Disconnected: while following; read on from the last event's cursor.
         """
         cursor = after or b""
         if not follow:
-            async for event in self._rest(cursor, limit, stale=stale):
+            async for event in self._rest(cursor, limit, stale=stale, skip_trimmed=skip_trimmed):
                 yield event
             return
         while True:
             # Watch first, then read: what comes between is seen by both, and read once.
             async with self._connection.session.subscribe(requests.Watch(self.space, "thread", self.thread)) as changes:
-                async for event in self._rest(cursor, limit, stale=stale):
+                async for event in self._rest(cursor, limit, stale=stale, skip_trimmed=skip_trimmed):
                     cursor, limit = event.cursor, None if limit is None else limit - 1
                     yield event
                 if limit is not None and limit <= 0:
@@ -131,6 +148,7 @@ class Journal:
 
         Raises:
             NotFound: there is no event `until`.
+            JournalTrimmed: the first events are gone, and no snapshot holds them.
             InvalidValue: with `every`, the value cannot be serialised.
         """
         naming = None if name is None else Naming(name, version)
@@ -145,10 +163,69 @@ class Journal:
         """
         await put_snapshot(self._connection, self, Naming(name, version), value, at=at)
 
-    async def _rest(self, cursor: bytes, limit: int | None, *, stale: bool) -> AsyncIterator[Event]:
+    # ── retention ─────────────────────────────────────────────────────────────
+
+    async def trim(
+        self,
+        before: Event | str | bytes | None = None,
+        *,
+        older_than: timedelta | None = None,
+        keep: int | None = None,
+        keep_bytes: int | None = None,
+        dry_run: bool = False,
+        durability: Durability | None = None,
+    ) -> requests.TrimReport:
+        """Give up old events, on every node: those that everything that is given lets go.
+
+        `before`: an event (or its id) before which they sort, or a cursor that covers them. `keep`: of
+        the last so many, and `keep_bytes`: of the last that have so many bytes together, none goes.
+        An operation's events go together. What another node appended meanwhile, and this one did
+        not know, stays. The keys of what goes may be used again.
+
+        Raises:
+            InvalidInput: nothing is given, or something is out of range.
+        """
+        event = before.id if isinstance(before, Event) else before
+        request = requests.Trim(
+            self.space,
+            self.thread,
+            event if isinstance(event, str) else None,
+            event if isinstance(event, bytes) else b"",
+            _milliseconds(older_than),
+            keep,
+            keep_bytes,
+            dry_run,
+        )
+        reply = await self._connection.write(request, key=None, durability=durability)
+        assert isinstance(reply, requests.TrimReport)
+        return reply
+
+    async def retain(
+        self,
+        *,
+        older_than: timedelta | None = None,
+        bytes: int | None = None,
+        events: int | None = None,
+        durability: Durability | None = None,
+    ) -> Retention:
+        """From now on the journal trims itself as it is appended to: what is beyond any of these bounds goes.
+
+        Each replaces what was set before; none of them: nothing goes by itself. It
+        begins once a bound is exceeded by an eighth.
+
+        Raises:
+            InvalidInput: a bound is out of range.
+        """
+        request = requests.SetRetention(self.space, self.thread, _milliseconds(older_than), bytes, events)
+        return _retention(await self._connection.write(request, key=None, durability=durability))
+
+    async def retention(self) -> Retention:
+        return _retention(await self._connection.read(requests.ReadRetention(self.space, self.thread)))
+
+    async def _rest(self, cursor: bytes, limit: int | None, *, stale: bool, skip_trimmed: bool) -> AsyncIterator[Event]:
         while limit is None or limit > 0:
             asked = 1000 if limit is None else min(limit, 1000)
-            request = requests.ReadJournal(self.space, self.thread, cursor, asked)
+            request = requests.ReadJournal(self.space, self.thread, cursor, asked, skip_trimmed=skip_trimmed)
             page = await self._connection.read(request, stale=stale)
             assert isinstance(page, requests.Events)
             for found in page.events:
@@ -157,3 +234,14 @@ class Journal:
                 return
             cursor = page.cursor
             limit = None if limit is None else limit - len(page.events)
+
+
+def _milliseconds(age: timedelta | None) -> int | None:
+    return None if age is None else int(age / timedelta(milliseconds=1))
+
+
+def _retention(reply: requests.AnyReply) -> Retention:
+    assert isinstance(reply, requests.Retention)
+    age = None if reply.older_than_ms is None else timedelta(milliseconds=reply.older_than_ms)
+    trimmed = moment(reply.trimmed_ms) if reply.trimmed_ms else None
+    return Retention(age, reply.bytes, reply.events, trimmed)

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, Protocol
 from shoal import values
 from shoal.client.connection import Connection
 from shoal.client.events import Event
+from shoal.client.moments import moment
 from shoal.crdt.journal import Cursor
-from shoal.errors import InvalidInput, NotFound
+from shoal.errors import InvalidInput, JournalTrimmed, NotFound
 from shoal.protocol import requests
 
 Reducer = Callable[[Any, Event], Any]
@@ -55,6 +56,8 @@ async def replay(
     start = requests.Snapshot(None, "", b"")
     if naming is not None:
         start = await _snapshot(connection, journal, naming, until)
+    if start.value is None:
+        await _check_whole(connection, journal)
     value = _copied(initial) if start.value is None else values.decode(start.value)
     folded, found = 0, start.event
     async with aclosing(journal.read(after=start.cursor, stale=False)) as events:
@@ -68,6 +71,8 @@ async def replay(
             value, found = reducer(value, event), event.id
             folded += 1
             last = event
+    if start.value is None:
+        await _check_whole(connection, journal)  # It may have been trimmed since, before the first page was read.
     if isinstance(until, str) and found != until:
         raise NotFound(f"the journal of {journal.thread!r} has no event {until}. List them with `read`.")
     if every is not None and naming is not None and folded >= every and not isinstance(until, datetime):
@@ -89,6 +94,17 @@ async def _snapshot(connection: Connection, journal: Source, naming: Naming, unt
     )
     assert isinstance(found, requests.Snapshot)
     return found
+
+
+async def _check_whole(connection: Connection, journal: Source) -> None:
+    retention = await connection.read(requests.ReadRetention(journal.space, journal.thread))
+    assert isinstance(retention, requests.Retention)
+    if retention.trimmed_ms:
+        raise JournalTrimmed(
+            f"the journal of {journal.thread!r} was trimmed up to {moment(retention.trimmed_ms):%Y-%m-%d %H:%M:%S}Z, and there "
+            "is no snapshot to replay it from. Nothing was written. Keep snapshots (`name`, `every`) before trimming.",
+            trimmed_ms=retention.trimmed_ms,
+        )
 
 
 def _is_of_another_sweep(event: Event, start: bytes) -> bool:

@@ -4,10 +4,8 @@ Laws:
 - Events are ordered by position: (HLC, dot, nth), a causal order.
 - Of the appends with one key, the one with the least (dot, nth) is the event,
   on every replica, in whatever order they arrive; its position is the event's.
-- Another payload under the same key stays visible: per key and digest the least
-  (dot, nth) that claims it is kept, with its payload. Equal payloads are one
-  claim, so that a retry leaves nothing but the event; and so the payload of
-  every append that was ever applied can be found again.
+- The other appends with a key stay known (`claims`), and so the payload of every append that
+  was applied can be found again, until it is trimmed (`trimming`).
 
 - A reader gets each event that its cursor does not cover, in order; one that
   sorts before what it already got is marked `late`. Reading goes in sweeps: each
@@ -17,11 +15,7 @@ Laws:
   behind a sweep's back is found by the next. An event that a lesser dot takes
   over later is delivered again, at its new position.
 
-Rows (within the thread's, beside the lineage's):
-    E position₃₄                       wall_ms₈ keylength₂ key payload: an event
-    Q key                              position₃₄ digest₃₂: the claim that is the event
-    X keylength₂ key digest₃₂          position₃₄ wall_ms₈ payload: a claim that is not
-    Q                                  vector: of keys that were claimed more than once, the claims' dots
+Its rows are those of `events`, `claims` and `trimming`.
 """
 
 from __future__ import annotations
@@ -31,13 +25,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from shoal.crdt.dot import DOT_BYTES, Dot, VersionVector
+from shoal.crdt import claims, events, trimming
+from shoal.crdt.claims import Claim
+from shoal.crdt.dot import VersionVector
+from shoal.crdt.events import EVENT, HLC_BYTES, PLACE_BYTES, Event, dot_of
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import InvalidValue, StoreCorrupt
 
-EVENT, KEY, CONFLICT = b"E", b"Q", b"X"
 SCAN_ROWS_MAX = 20_000  # Looked at for one page, so that a reader far behind does not hold up the others.
-_HLC_BYTES = 8
 
 _CURSOR_VERSION = 1
 _decode_cursor = msgspec.msgpack.Decoder(tuple[int, bytes, bytes, bytes, bytes]).decode
@@ -48,21 +43,6 @@ class Append(msgspec.Struct, array_like=True, frozen=True, tag="append"):
 
     digest: bytes  # SHA-256 of the payload.
     key: str | None = None
-
-
-class Event(NamedTuple):
-    position: bytes
-    key: str | None
-    wall_ms: int
-    payload: bytes
-    late: bool = False  # To the reader: it sorts before events that were delivered already.
-
-
-class Entry(NamedTuple):
-    """What a key stands for."""
-
-    position: bytes
-    digest: bytes
 
 
 class Conflict(NamedTuple):
@@ -130,49 +110,47 @@ class Page(NamedTuple):
 
 
 def apply(rows: Rows, stamp: Stamp, append: Append, payload: bytes) -> None:
-    event = Event(stamp.pack_position(), append.key, stamp.wall_ms, payload)
+    position = stamp.pack_position()
     if append.key is None:
-        _put_event(rows, event)
+        events.put(rows, Event(position, None, stamp.wall_ms, payload))
     else:
-        _claim(rows, append.key.encode(), append.digest, event)
-
-
-def find(rows: Rows, key: str) -> Entry | None:
-    """The event of `key`."""
-    claim = rows.get(KEY + key.encode())
-    return None if claim is None else Entry(claim[:POSITION_BYTES], claim[POSITION_BYTES:])
+        claims.apply(rows, Claim(append.key, position, stamp.wall_ms, append.digest, payload))
 
 
 def before(rows: Rows, hlc: int, limit: int) -> Iterator[Event]:
     """The last events before a time, the newest first."""
-    for row, stored in rows.scan(EVENT, after=EVENT + hlc.to_bytes(_HLC_BYTES, "big"), reverse=True, limit=limit):
-        yield _unpack_event(row[1:], stored)
+    for row, stored in rows.scan(EVENT, after=EVENT + hlc.to_bytes(HLC_BYTES, "big"), reverse=True, limit=limit):
+        yield events.unpack(row[1:], stored)
 
 
 def conflicts(rows: Rows) -> list[Conflict]:
-    """The appends that are no events, by key and digest."""
-    return [_conflict(row, stored) for row, stored in rows.scan(CONFLICT)]
+    """The appends that are no events, for another payload is: by key and payload the least."""
+    found: dict[tuple[str, bytes], Conflict] = {}
+    for claim in claims.losers(rows):
+        entry = claims.find(rows, claim.key)
+        if entry is None or claim.digest != entry.digest:
+            found.setdefault((claim.key, claim.digest), Conflict(claim.key, claim.position, claim.wall_ms, claim.payload))
+    return list(found.values())
 
 
-def payload_of(rows: Rows, stamp: Stamp, append: Append) -> bytes:
-    """The payload of an append that was applied to `rows`, also if it is no event.
+def payload_of(rows: Rows, stamp: Stamp, append: Append) -> bytes | None:
+    """The payload of an append that was applied to `rows`, also if it is no event; None: it was trimmed, and is gone.
 
     Raises:
         StoreCorrupt: the row that must hold it is not there.
     """
     position = stamp.pack_position()
-    if append.key is not None:
-        claim = find(rows, append.key)
-        if claim is not None and claim.digest != append.digest:
-            stored = rows.get(_conflict_row(append.key.encode(), append.digest))
-            if stored is not None:
-                return stored[POSITION_BYTES + 8 :]
-        elif claim is not None:
-            position = claim.position
-    event = rows.get(EVENT + position)
+    if trimming.is_trimmed(rows, stamp.dot):
+        return trimming.payload(rows, position)
+    if append.key is not None and (entry := claims.find(rows, append.key)) is not None:
+        if entry.digest == append.digest:
+            position = entry.position
+        elif (kept := claims.payload(rows, append.key, position)) is not None:
+            return kept
+    event = events.find(rows, position)
     if event is None:
         raise StoreCorrupt(f"event {stamp.pack_position().hex()} is in the log and not in its journal. Run `shoal verify`.")
-    return _unpack_event(position, event).payload
+    return event.payload
 
 
 def read(
@@ -194,19 +172,19 @@ def read(
     if cursor.sweep is None and cursor.vector.dominates(vector):
         return Page([], cursor, False, cursor, vector)
     target = vector if cursor.sweep is None else _meet(cursor.sweep.target, vector)
-    events: list[Event] = []
+    found: list[Event] = []
     position, greatest, size = b"", cursor.greatest, 0
     for scanned, (row, stored) in enumerate(rows.scan(EVENT, after=_start(cursor, floor_hlc))):
         due = _is_due(row, target, cursor.vector)
-        if scanned == scan_rows_max or (due and (len(events) == limit or size >= bytes_max)):
-            return Page(events, Cursor(cursor.vector, greatest, Sweep(target, position)), True, cursor, target)
+        if scanned == scan_rows_max or (due and (len(found) == limit or size >= bytes_max)):
+            return Page(found, Cursor(cursor.vector, greatest, Sweep(target, position)), True, cursor, target)
         position = row[1:]
         if due:
-            events.append(_unpack_event(position, stored, late=position < cursor.greatest))
+            found.append(events.unpack(position, stored, late=position < cursor.greatest))
             size += len(stored)
             greatest = max(greatest, position)
     seen = cursor.vector.join(target)
-    return Page(events, Cursor(seen, greatest), not seen.dominates(vector), cursor, target)
+    return Page(found, Cursor(seen, greatest), not seen.dominates(vector), cursor, target)
 
 
 def behind(
@@ -227,9 +205,20 @@ def behind(
     return found, scanned, True
 
 
-def contested(rows: Rows) -> VersionVector:
-    """Covers every claim of a key that was claimed more than once: only such events ever change their place."""
-    return VersionVector.unpack(rows.get(KEY) or b"")
+def missed(rows: Rows, cursor: Cursor) -> int | None:
+    """The greatest HLC of an operation whose events were trimmed before this reader got them; None if there is none."""
+    if cursor == Cursor():
+        return None  # It wants what is there.
+    late = [int.from_bytes(end[:HLC_BYTES], "big") for end in trimming.ends(rows) if not got(cursor, end)]
+    return max(late, default=None)
+
+
+def got(cursor: Cursor, place: bytes) -> bool:
+    """Whether a reader has got the events of the operation at `place`: HLC and dot."""
+    dot, sweep = dot_of(place), cursor.sweep
+    if cursor.vector.covers(dot):
+        return True
+    return sweep is not None and sweep.target.covers(dot) and place <= sweep.after[:PLACE_BYTES]
 
 
 def from_position(position: bytes, vector: VersionVector) -> Cursor:
@@ -259,77 +248,15 @@ def _sweep_rank(sweep: Sweep) -> tuple[int, bytes, bytes]:
 
 def _start(cursor: Cursor, floor_hlc: int | None) -> bytes | None:
     after = b"" if cursor.sweep is None else cursor.sweep.after
-    floor = b"" if floor_hlc is None else floor_hlc.to_bytes(_HLC_BYTES, "big")
+    floor = b"" if floor_hlc is None else floor_hlc.to_bytes(HLC_BYTES, "big")
     return EVENT + max(after, floor) if after or floor else None
 
 
 def _is_due(row: bytes, target: VersionVector, seen: VersionVector) -> bool:
-    dot = Dot.unpack(row[1 + _HLC_BYTES : 1 + _HLC_BYTES + DOT_BYTES])
+    dot = dot_of(row[1:])
     return target.covers(dot) and not seen.covers(dot)
 
 
 def _meet(target: VersionVector, vector: VersionVector) -> VersionVector:
     """What both cover: a sweep that goes on at another replica can end only with what that one holds."""
     return VersionVector((origin, min(sequence, vector[origin])) for origin, sequence in target.items())
-
-
-def _unpack_event(position: bytes, stored: bytes, *, late: bool = False) -> Event:
-    end = 10 + int.from_bytes(stored[8:10], "big")
-    # A key is never empty: no bytes are no key.
-    return Event(position, stored[10:end].decode() or None, int.from_bytes(stored[:8], "big"), stored[end:], late)
-
-
-def _put_event(rows: Rows, event: Event) -> None:
-    key = b"" if event.key is None else event.key.encode()
-    wall = event.wall_ms.to_bytes(8, "big")
-    rows.put(EVENT + event.position, wall + len(key).to_bytes(2, "big") + key + event.payload)
-
-
-def _claim(rows: Rows, key: bytes, digest: bytes, event: Event) -> None:
-    claim = rows.get(KEY + key)
-    if claim is None:
-        _win(rows, key, digest, event)
-        return
-    position, winning = claim[:POSITION_BYTES], claim[POSITION_BYTES:]
-    rows.put(KEY, contested(rows).join(_covering(position)).join(_covering(event.position)).pack())
-    if _rank(event.position) >= _rank(position):
-        if digest != winning:
-            _lose(rows, key, digest, event)
-        return
-    stored = rows.get(EVENT + position)
-    if stored is not None and digest != winning:
-        _lose(rows, key, winning, _unpack_event(position, stored))
-    rows.delete(EVENT + position)
-    rows.delete(_conflict_row(key, digest))  # Claimed by a greater dot, if at all.
-    _win(rows, key, digest, event)
-
-
-def _covering(position: bytes) -> VersionVector:
-    return VersionVector([Dot.unpack(position[_HLC_BYTES : _HLC_BYTES + DOT_BYTES])])
-
-
-def _rank(position: bytes) -> bytes:
-    """Dot and nth: what decides between claims. Not the HLC, whose order the clocks make."""
-    return position[_HLC_BYTES:]
-
-
-def _win(rows: Rows, key: bytes, digest: bytes, event: Event) -> None:
-    rows.put(KEY + key, event.position + digest)
-    _put_event(rows, event)
-
-
-def _lose(rows: Rows, key: bytes, digest: bytes, event: Event) -> None:
-    row = _conflict_row(key, digest)
-    earlier = rows.get(row)
-    if earlier is None or _rank(event.position) < _rank(earlier[:POSITION_BYTES]):
-        rows.put(row, event.position + event.wall_ms.to_bytes(8, "big") + event.payload)
-
-
-def _conflict_row(key: bytes, digest: bytes) -> bytes:
-    return CONFLICT + len(key).to_bytes(2, "big") + key + digest
-
-
-def _conflict(row: bytes, stored: bytes) -> Conflict:
-    key = row[3 : 3 + int.from_bytes(row[1:3], "big")].decode()
-    wall_ms = int.from_bytes(stored[POSITION_BYTES : POSITION_BYTES + 8], "big")
-    return Conflict(key, stored[:POSITION_BYTES], wall_ms, stored[POSITION_BYTES + 8 :])

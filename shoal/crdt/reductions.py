@@ -4,7 +4,7 @@ Laws:
 - A snapshot holds exactly the events up to its position that its vector covers. It
   stands for all events up to there as long as no operation that its vector does
   not cover put one there, and none took over a key that was claimed before
-  (`journal.contested`): `holds` says so of the first, `usable` of the second.
+  (`claims.contested`), and nothing was trimmed that is not in it: `holds` says so of the first, `usable` of the others.
 - Of a reducer the greatest version's are kept: its `SNAPSHOTS_KEPT` greatest
   positions, and at each position the one whose vector covers most.
 
@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from shoal.crdt import journal
+from shoal.crdt import claims, trimming
 from shoal.crdt.dot import DOT_BYTES, Dot, VersionVector
+from shoal.crdt.events import EVENT, PLACE_BYTES
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 
 REDUCTION = b"K\x01"
@@ -67,13 +68,14 @@ def apply(rows: Rows, stamp: Stamp, change: Reduce) -> None:
 def usable(rows: Rows, reducer: str, version: int, *, until: bytes | None = None) -> Iterator[Snapshot]:
     """The snapshots up to position `until`, the latest first, whose events have kept their places."""
     prefix = _prefix(reducer) + version.to_bytes(8, "big")
-    contested = journal.contested(rows)
+    contested, ends = claims.contested(rows), trimming.ends(rows)
+    trimmed, last = trimming.covered(ends), max(ends, default=b"")
     for row, stored in rows.scan(prefix, reverse=True):
         position = row[len(prefix) :]
         if until is None or position <= until:
             packed, _, value = _decode(stored)
             vector = VersionVector.unpack(packed)
-            if vector.dominates(contested):
+            if vector.dominates(contested) and vector.dominates(trimmed) and last <= position[:PLACE_BYTES]:
                 yield Snapshot(position, vector, value)
 
 
@@ -83,8 +85,8 @@ def holds(rows: Rows, snapshot: Snapshot, vector: VersionVector, *, floor_hlc: i
     `floor_hlc`: the least HLC of the operations that `vector` covers and the snapshot's does not; None: not known.
     False also where more than `scan_rows_max` rows would have to be looked at.
     """
-    start = journal.EVENT + (b"" if floor_hlc is None else floor_hlc.to_bytes(8, "big"))
-    for scanned, (row, _) in enumerate(rows.scan(journal.EVENT, after=start)):
+    start = EVENT + (b"" if floor_hlc is None else floor_hlc.to_bytes(8, "big"))
+    for scanned, (row, _) in enumerate(rows.scan(EVENT, after=start)):
         if row[1:] > snapshot.position:
             return True
         dot = Dot.unpack(row[9 : 9 + DOT_BYTES])

@@ -38,7 +38,7 @@ from shoal.errors import (
     Unsupported,
 )
 from shoal.names import check_name
-from shoal.node import attached, listing, mutation, steps
+from shoal.node import attached, listing, mutation, retention, steps
 from shoal.node.attached import Attached
 from shoal.node.branches import Branches
 from shoal.node.catalog import Catalog
@@ -64,6 +64,7 @@ from shoal.node.places import Places
 from shoal.node.pruning import Planning, Prunes, planned
 from shoal.node.queues import Queues
 from shoal.node.reductions import Reductions
+from shoal.node.retention import Retentions
 from shoal.node.rules import Rules
 from shoal.node.saves import Saves
 from shoal.node.scalars import Counters, Registers
@@ -150,6 +151,7 @@ class Database:
             Branches(config),
             Scrutiny(config, checkpoints),
             Journals(config),
+            Retentions(config),
             Consumers(config),
             Reductions(config),
             Queues(config),
@@ -184,7 +186,7 @@ class Database:
 
     # ── writes ────────────────────────────────────────────────────────────────
 
-    def check(self, request: requests.AnyWrite | requests.Prune) -> None:
+    def check(self, request: requests.AnyWrite | requests.Prune | requests.Trim) -> None:
         """
         Raises:
             InvalidInput: a name, key, value or amount is not legal; or TooLarge.
@@ -356,6 +358,15 @@ class Database:
             return self.generations.current(Transaction(self._storage), target).rows
 
         return planned(rows, request, self._environment.now_ms())
+
+    def planned_trim(self, request: requests.Trim) -> retention.Planning:
+        """Plan a trim, step by step; see `shoal.node.retention`."""
+        target = target_of(request)
+
+        def rows() -> ObjectRows:
+            return self.generations.current(Transaction(self._storage), target).rows
+
+        return retention.planned(rows, request, self._environment.now_ms())
 
     # ── reads ─────────────────────────────────────────────────────────────────
 

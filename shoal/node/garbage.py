@@ -15,6 +15,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from enum import IntEnum
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -22,8 +23,9 @@ import msgspec
 from shoal.cluster import stability
 from shoal.cluster.stability import Holding, Waiting
 from shoal.config import Config
-from shoal.crdt import pruning
+from shoal.crdt import pruning, trimming
 from shoal.crdt.dot import Dot
+from shoal.crdt.events import PLACE_BYTES
 from shoal.crdt.rows import Stamp, successor
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node import sweeping
@@ -46,6 +48,7 @@ class What(IntEnum):
 
     GENERATION = 1  # The rows of a generation that was ended.
     CHECKPOINTS = 2  # Pruned checkpoints.
+    EVENTS = 3  # What a trim took from a journal.
 
 
 class Garbage(msgspec.Struct, array_like=True, frozen=True):
@@ -56,6 +59,7 @@ class Garbage(msgspec.Struct, array_like=True, frozen=True):
     space: str
     name: str
     generation: int
+    ends: bytes = b""  # Of a trim: 32 bytes each.
 
     @property
     def target(self) -> Target:
@@ -101,6 +105,7 @@ class Collector:
         self._sweeps: dict[What, Sweep] = {
             What.GENERATION: _generation,
             What.CHECKPOINTS: self._checkpoints,
+            What.EVENTS: self._events,
         }
         self.markings: dict[Target, Marking] = {}  # Under way.
         self._after = keys.GARBAGE  # Where the last look ended.
@@ -124,9 +129,11 @@ class Collector:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def enter(self, transaction: Transaction, stamp: Stamp, what: What, target: Target, generation: int) -> None:
+    def enter(
+        self, transaction: Transaction, stamp: Stamp, what: What, target: Target, generation: int, ends: bytes = b""
+    ) -> None:
         """File what the operation with this stamp erases of an object."""
-        garbage = Garbage(what, target.kind, target.space, target.name, generation)
+        garbage = Garbage(what, target.kind, target.space, target.name, generation, ends)
         transaction.put(keys.garbage(target.partition, stamp.dot, stamp.nth), _encoder.encode(garbage))
         transaction.when_written(self._stir)
 
@@ -224,6 +231,17 @@ class Collector:
                 yield Piece({rows().key(row): None for row in freed}, [])
         finally:
             del self.markings[target]
+
+    def _events(self, entries: list[Entry]) -> Iterator[Piece]:
+        """The payloads that these trims, which are alike, no longer need; others may take some of them as well."""
+        garbage = entries[0].garbage
+        ends = [garbage.ends[start : start + PLACE_BYTES] for start in range(0, len(garbage.ends), PLACE_BYTES)]
+        while True:
+            rows = rows_of(Transaction(self._storage), garbage.target, garbage.generation)
+            some = list(islice(trimming.swept(rows, ends), SLICE))
+            yield Piece({rows.key(row): None for row in some}, [])
+            if len(some) < SLICE:
+                return
 
     def _others(self, entries: list[Entry]) -> Iterator[Entry]:
         """Entries of the same thing that are not among these."""

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt import journal
+from shoal.crdt import claims, journal
 from shoal.crdt.clock import COUNTER_BITS
 from shoal.errors import KeyReused
 from shoal.names import check_key, check_name
@@ -15,6 +15,7 @@ from shoal.node.checks import check_size
 from shoal.node.decision import Decision, Made
 from shoal.node.facet import Checks, Readers, Site, View, Writers
 from shoal.node.implied import implied_key, users_key
+from shoal.node.retention import check_reach, trim_by_rule
 from shoal.protocol import requests
 from shoal.protocol.requests import Append, Appended, ReadJournal
 
@@ -39,7 +40,7 @@ class Journals:
             KeyReused: the key is there with another event.
         """
         digest = sha256(request.event).digest()
-        if request.key is not None and (entry := journal.find(site.rows, request.key)) is not None:
+        if request.key is not None and (entry := claims.find(site.rows, request.key)) is not None:
             if entry.digest != digest:
                 raise KeyReused(
                     f"key {request.key!r} is in the journal of {request.thread!r} with another event. Nothing was written. "
@@ -49,14 +50,18 @@ class Journals:
         change = journal.Append(digest, request.key or implied_key(site.key, site.stamp.nth))
         journal.apply(site.rows, site.stamp, change, request.event)
         id = site.stamp.pack_position().hex()
-        return Decision(Appended(id=id, appended=True), (Made(change, Attached(request.event), id),))
+        trims = trim_by_rule(site, self._config, nth=site.stamp.nth + 1)
+        return Decision(Appended(id=id, appended=True), (Made(change, Attached(request.event), id), *trims))
 
     def _read(self, view: View, request: ReadJournal) -> requests.Events:
         """
         Raises:
             InvalidValue: `after` is no cursor.
+            JournalTrimmed: events that it does not cover were trimmed.
         """
         cursor = journal.Cursor.unpack(request.after)
+        if not request.skip_trimmed:
+            check_reach(view, cursor, request.thread)
         page = journal.read(
             view.rows,
             cursor,

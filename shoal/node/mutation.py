@@ -27,8 +27,10 @@ from shoal.crdt import (
     queue,
     reductions,
     register,
+    retention,
     schema,
     standing,
+    trimming,
 )
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
@@ -65,6 +67,8 @@ Change = (
     | deletion.Delete
     | schema.Put
     | pruning.Prune
+    | trimming.Trim
+    | retention.Retain
 )
 
 _HANDLINGS: Handlings = {

@@ -1,8 +1,9 @@
-"""Checkpoint ids: 64 hex digits to users, 32 bytes here."""
+"""Ids as users see them: of checkpoints 64 hex digits, 32 bytes here; of events 68, 34 bytes here."""
 
 from __future__ import annotations
 
 from shoal.crdt import lineage
+from shoal.crdt.rows import POSITION_BYTES
 from shoal.errors import InvalidInput
 
 
@@ -19,3 +20,18 @@ def unhex(text: str) -> bytes:
 def hexed(heads: list[lineage.Head]) -> list[str]:
     """What the heads name, the winner first, each once."""
     return list(dict.fromkeys(head.id.hex() for head in heads))
+
+
+def position_of(id: str) -> bytes:
+    """The position of an event.
+
+    Raises:
+        InvalidInput: this is no event's id.
+    """
+    try:
+        position = bytes.fromhex(id)
+    except ValueError:
+        position = b""
+    if len(position) != POSITION_BYTES:
+        raise InvalidInput(f"an event's id is {2 * POSITION_BYTES} hex digits; got {id[:80]!r}. Nothing was written.")
+    return position

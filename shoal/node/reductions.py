@@ -6,12 +6,13 @@ from shoal import values
 from shoal.config import Config
 from shoal.crdt import journal, reductions
 from shoal.crdt.clock import wall_ms_of
+from shoal.crdt.events import EVENT
 from shoal.crdt.journal import Cursor
-from shoal.crdt.rows import POSITION_BYTES
 from shoal.errors import InvalidInput, NotFound, NotReady, TooLarge
 from shoal.names import check_name
 from shoal.node.decision import Decision, Made
 from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.naming import position_of
 from shoal.protocol.requests import PutSnapshot, ReadSnapshot, Snapshot, SnapshotKept
 
 
@@ -51,7 +52,7 @@ class Reductions:
         position, vector = cursor.sweep.after, cursor.vector.join(cursor.sweep.target)
         if not stamp.context.dominates(vector):
             raise NotReady("this replica lacks some of the events that the snapshot holds. Nothing was written. Try again.")
-        if rows.get(journal.EVENT + position) is None:
+        if rows.get(EVENT + position) is None:
             raise NotFound(f"the journal of {request.thread!r} has no event {position.hex()}. Nothing was written.")
         known = reductions.reducers(rows)
         if request.reducer not in known and len(known) >= self._config.reducers_max:
@@ -68,7 +69,7 @@ class Reductions:
             InvalidInput: `until` is no event's id.
         """
         _check_reducer(request.reducer, request.version)
-        until = None if request.until is None else _position(request.until)
+        until = None if request.until is None else position_of(request.until)
         for found in reductions.usable(view.rows, request.reducer, request.version, until=until):
             # The HLC of an event is at or above its wall time, and so is that of its snapshot.
             if request.until_ms is not None and wall_ms_of(int.from_bytes(found.position[:8], "big")) > request.until_ms:
@@ -85,13 +86,3 @@ def _check_reducer(reducer: str, version: int) -> None:
     check_name("reducer", reducer)
     if not 0 <= version <= reductions.VERSION_MAX:
         raise InvalidInput(f"a reducer's version is a number from 0; got {version}. Nothing was written.")
-
-
-def _position(id: str) -> bytes:
-    try:
-        position = bytes.fromhex(id)
-    except ValueError:
-        position = b""
-    if len(position) != POSITION_BYTES:
-        raise InvalidInput(f"an event's id is {2 * POSITION_BYTES} hex digits; got {id[:80]!r}. Nothing was written.")
-    return position

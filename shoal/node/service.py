@@ -14,8 +14,9 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TypeVar
 
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
@@ -35,7 +36,6 @@ from shoal.node.environment import Environment
 from shoal.node.feed import Feed
 from shoal.node.opening import Opening
 from shoal.node.owners import Mending, Owners
-from shoal.node.pruning import Plan
 from shoal.node.target import Target, target_of
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
@@ -44,6 +44,8 @@ from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 from shoal.storage.keys import KINDS, Kind
 from shoal.version import __version__
+
+_Plan = TypeVar("_Plan")
 
 _DURABILITIES = ("memory", "local", "quorum", "all")
 _PRUNED_LISTED_MAX = 10_000
@@ -90,6 +92,8 @@ class Service:
         """See `Session.call`."""
         if isinstance(request, requests.Prune):
             return await self._prune(request, bookmark, durability, stale=stale)
+        if isinstance(request, requests.Trim):
+            return await self._trim(request, bookmark, durability, stale=stale)
         if isinstance(request, requests.Write):
             return await self._write(request, bookmark, key, durability, stale=stale)
         return await self._read(request, bookmark, stale=stale)
@@ -172,20 +176,8 @@ class Service:
         self, request: requests.Prune, bookmark: Bookmark, durability: Durability, *, stale: bool
     ) -> requests.PruneReport:
         """Plan step by step, then give up what it names piece by piece. It needs no key: what is gone is not planned again."""
-        check_name("space", request.space)
-        self._database.check(request)
-        target = target_of(request)
-        wanted = bookmark.vector(target.partition)
-        if not stale and not self._database.holds(target.partition, wanted):
-            await self._owners.reached(target.partition, wanted)
-        steps = self._database.planned(request)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                plan: Plan = done.value
-                break
-            await asyncio.sleep(0)
+        await self._reach_for_plan(request, bookmark, stale=stale)
+        plan = await _finished(self._database.planned(request))
         ids = [id.hex() for id in plan.gone]
         if not request.dry_run:
             size = self._config.prune_ids_max
@@ -193,6 +185,31 @@ class Service:
                 piece = requests.Discard(request.space, request.thread, ids[start : start + size])
                 await self._write(piece, bookmark, None, durability, stale=stale)
         return requests.PruneReport(ids[:_PRUNED_LISTED_MAX], len(ids), plan.stays, plan.bytes, request.dry_run)
+
+    async def _trim(
+        self, request: requests.Trim, bookmark: Bookmark, durability: Durability, *, stale: bool
+    ) -> requests.TrimReport:
+        """As a prune: a plan, and then piece by piece, which takes what is there by then."""
+        await self._reach_for_plan(request, bookmark, stale=stale)
+        plan = await _finished(self._database.planned_trim(request))
+        if request.dry_run or not plan.events:
+            return requests.TrimReport(plan.events, plan.bytes, request.dry_run)
+        events = size = 0
+        piece = requests.TrimEvents(request.space, request.thread, plan.before, request.cursor)
+        while True:
+            done = await self._write(piece, bookmark, None, durability, stale=stale)
+            assert isinstance(done, requests.EventsTrimmed)
+            events, size = events + done.events, size + done.bytes
+            if not done.more:
+                return requests.TrimReport(events, size, False)
+
+    async def _reach_for_plan(self, request: requests.Prune | requests.Trim, bookmark: Bookmark, *, stale: bool) -> None:
+        check_name("space", request.space)
+        self._database.check(request)
+        partition = target_of(request).partition
+        wanted = bookmark.vector(partition)
+        if not stale and not self._database.holds(partition, wanted):
+            await self._owners.reached(partition, wanted)
 
     def _refuse_if_stopping(self) -> None:
         if self._stopping:
@@ -338,6 +355,17 @@ class Service:
         self._feed.close()
         if self._commit.failed is None:
             await self._commit.covered(self._commit.written)
+
+
+async def _finished(steps: Generator[None, None, _Plan]) -> _Plan:
+    """What a planning comes to; others get their turn between its steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            plan: _Plan = done.value
+            return plan
+        await asyncio.sleep(0)
 
 
 class ServiceSession:

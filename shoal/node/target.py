@@ -24,6 +24,6 @@ class Target(NamedTuple):
         return keys.snapshot(self.partition, *self)
 
 
-def target_of(request: requests.SingleWrite | requests.Prune | requests.ObjectRead) -> Target:
+def target_of(request: requests.SingleWrite | requests.Prune | requests.Trim | requests.ObjectRead) -> Target:
     label = request.__struct_fields__[1]
     return Target(KINDS[label], request.space, getattr(request, label))

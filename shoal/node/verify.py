@@ -22,7 +22,7 @@ from shoal.cluster import operation
 from shoal.cluster.operation import NO_TIP, Tip
 from shoal.cluster.partition import PARTITIONS
 from shoal.config import Config
-from shoal.crdt import channel, deletion, document, lineage, pruning, tree
+from shoal.crdt import channel, deletion, document, journal, lineage, pruning, tree, trimming
 from shoal.crdt.document import LiveDocument
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
@@ -160,6 +160,7 @@ class _Folded(NamedTuple):
     alive: set[_Place]  # With a change of their current generation.
     generations: dict[_Place, int]  # Of those that were deleted: the current one.
     pruned: dict[_Place, set[bytes]]  # Checkpoints that prunes name.
+    trimmed: dict[_Place, VersionVector]  # Operations whose events trims took.
 
     def current(self, place: _Place) -> int:
         return self.generations.get(place, 0)
@@ -180,16 +181,21 @@ class _Object(NamedTuple):
         return ObjectRows(Transaction(self.storage), keys.object_rows(*self.place) + deletion.prefix(self.generation))
 
 
-def _erased(logged: list[_Logged]) -> tuple[dict[_Place, int], dict[_Place, set[bytes]]]:
+def _erased(
+    logged: list[_Logged],
+) -> tuple[dict[_Place, int], dict[_Place, set[bytes]], dict[_Place, VersionVector]]:
     current: dict[_Place, int] = {}
     pruned: dict[_Place, set[bytes]] = {}
+    trimmed: dict[_Place, VersionVector] = {}
     for partition, change in ((entry.partition, change) for entry in logged for change in mutation.decode(entry.body.payload)):
         place = _Place(partition, Kind(change.kind), change.space, change.name)
         if isinstance(change.change, deletion.Delete):
             current[place] = max(change.change.generation + 1, current.get(place, 0))
         elif isinstance(change.change, pruning.Prune):
             pruned.setdefault(place, set()).update(change.change.ids)
-    return current, pruned
+        elif isinstance(change.change, trimming.Trim):
+            trimmed[place] = trimmed.get(place, VersionVector()).join(trimming.covered(change.change.ends))
+    return current, pruned, trimmed
 
 
 def _folded(storage: Storage, partition: int, logged: list[_Logged], report: Report) -> _Folded:
@@ -233,7 +239,7 @@ def _fold(
         try:
             beside = mutation.attached_of(stored, stamp, change.change)
             if beside.erased:
-                _check_erased(change.change, found.pruned.get(place, set()))
+                _check_erased(entry.dot, change.change, found, place)
             mutation.apply(folding, stamp, change.change, beside)
         except ShoalError as error:
             report.problem(f"{_text(place)}: {error.message}")
@@ -267,12 +273,14 @@ def _compare(stored: dict[_Place, dict[bytes, bytes]], folded: _Folded, report: 
             report.problem(f"{_text(place)}: {len(differing)} rows differ from what its operations make")
 
 
-def _check_erased(change: mutation.Change, pruned: set[bytes]) -> None:
+def _check_erased(dot: Dot, change: mutation.Change, found: _Folded, place: _Place) -> None:
     """
     Raises:
         StoreCorrupt: what it made is missing, and nothing erased it.
     """
-    if not (isinstance(change, lineage.Save) and change.id in pruned):
+    pruned = isinstance(change, lineage.Save) and change.id in found.pruned.get(place, set())
+    trimmed = isinstance(change, journal.Append) and found.trimmed.get(place, VersionVector()).covers(dot)
+    if not (pruned or trimmed):
         raise StoreCorrupt("what it made is missing, and nothing erased it.")
 
 

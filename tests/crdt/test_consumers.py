@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from shoal.crdt import consumers, journal
 from shoal.crdt.consumers import Ack
 from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.events import EVENT
 from shoal.crdt.journal import Append, Cursor, Sweep
 from shoal.crdt.rows import Rows, Stamp
 from shoal.testing.causal import Choose, Decide, Replica, check_converges, origin
@@ -60,7 +61,7 @@ def check(choose: Choose) -> None:
     left, scanned, counted = journal.behind(replica.rows, found.cursor, replica.vector, floor_hlc=None, scan_rows_max=10**6)
     assert (left, counted) == (len(events), True)
     assert scanned >= left
-    everything = {row[1:] for row, _ in replica.rows.scan(journal.EVENT)}
+    everything = {row[1:] for row, _ in replica.rows.scan(EVENT)}
     assert {position for generation, position in got if generation == found.generation} | set(events) == everything
 
 

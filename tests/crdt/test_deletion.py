@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.crdt import deletion, journal
+from shoal.crdt import deletion
 from shoal.crdt.deletion import Delete
 from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.events import EVENT
 from shoal.crdt.rows import Rows, Stamp
 from shoal.testing.causal import Choose, Decide, Operation, Replica, check_converges, origin
 from shoal.testing.rows import DictRows
@@ -45,7 +46,7 @@ def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
                 if key != deletion.ROW:
                     rows.delete(key)
     elif change[0] == current(rows):
-        Within(rows, change[0]).put(journal.EVENT + stamp.pack_position(), change[1])
+        Within(rows, change[0]).put(EVENT + stamp.pack_position(), change[1])
 
 
 def deciding(choose: Choose) -> Decide:
@@ -71,7 +72,7 @@ def check(choose: Choose, apply: Callable[[Rows, Stamp, Change], None] = apply) 
     replica = check_converges(choose, apply, deciding(choose))[0]
     generation, events = alive(replica.applied)
     assert current(replica.rows) == generation
-    prefix = deletion.prefix(generation) + journal.EVENT
+    prefix = deletion.prefix(generation) + EVENT
     assert {(key[len(prefix) :], value) for key, value in replica.rows.scan(prefix)} == events
 
 
@@ -85,7 +86,7 @@ def late_changes_live(rows: Rows, stamp: Stamp, change: Change) -> None:
     if isinstance(change, Delete):
         apply(rows, stamp, change)
     else:
-        Within(rows, change[0]).put(journal.EVENT + stamp.pack_position(), change[1])
+        Within(rows, change[0]).put(EVENT + stamp.pack_position(), change[1])
 
 
 def the_last_deletion_counts(rows: Rows, stamp: Stamp, change: Change) -> None:

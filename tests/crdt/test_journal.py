@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.crdt import journal
+from shoal.crdt import claims, journal
+from shoal.crdt.claims import Claim
 from shoal.crdt.dot import Dot, VersionVector
-from shoal.crdt.journal import Append, Conflict, Cursor, Event
+from shoal.crdt.events import EVENT, Event
+from shoal.crdt.journal import Append, Conflict, Cursor
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import InvalidValue, StoreCorrupt
 from shoal.testing.causal import Choose, Decide, Operation, Replica, check_converges, history, origin
@@ -79,11 +81,9 @@ def test_replicas_hold_the_same_events_in_any_order_packet_and_repetition(data: 
     check(chooser(data))
 
 
-def first_to_arrive_counts(rows: Rows, key: bytes, digest: bytes, event: Event) -> None:
-    if rows.get(journal.KEY + key) is None:
-        journal._win(rows, key, digest, event)
-    else:
-        journal._lose(rows, key, digest, event)
+def first_to_arrive_counts(rows: Rows, key: str, made: list[Claim]) -> None:
+    for claim in made[-1:]:
+        claims._lose(rows, claim, b"")
 
 
 def loser_is_forgotten(*_arguments: object) -> None:
@@ -94,21 +94,12 @@ def ranked_by_clock(position: bytes) -> bytes:
     return position
 
 
-def ranked_alike(_position: bytes) -> bytes:
-    return b""
-
-
 @pytest.mark.parametrize(
     ("function", "bug"),
-    [
-        ("_claim", first_to_arrive_counts),
-        ("_lose", loser_is_forgotten),
-        ("_rank", ranked_by_clock),
-        ("_rank", ranked_alike),
-    ],
+    [("_put", first_to_arrive_counts), ("_lose", loser_is_forgotten), ("_rank", ranked_by_clock)],
 )
 def test_the_check_finds_a_planted_bug(monkeypatch: pytest.MonkeyPatch, function: str, bug: Callable[..., None]) -> None:
-    monkeypatch.setattr(journal, function, bug)
+    monkeypatch.setattr(claims, function, bug)
     assert fails_for_some_seed(check)
 
 
@@ -177,7 +168,7 @@ def test_the_check_of_readers_finds_a_cursor_that_adopts_what_arrived_behind_it(
 
 
 def test_the_check_of_readers_finds_a_start_that_ignores_late_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "_start", lambda cursor, _floor: journal.EVENT + cursor.greatest if cursor.greatest else None)
+    monkeypatch.setattr(journal, "_start", lambda cursor, _floor: EVENT + cursor.greatest if cursor.greatest else None)
     assert fails_for_some_seed(check_reader)
 
 
@@ -307,15 +298,15 @@ def stamp(number: int, *, hlc: int = 1, nth: int = 0) -> Stamp:
 def test_a_key_is_found_with_its_position_and_digest() -> None:
     rows = DictRows()
     apply(rows, stamp(1), change(b"p", "k"))
-    assert journal.find(rows, "k") == (stamp(1).pack_position(), sha256(b"p").digest())
-    assert journal.find(rows, "kk") is None
+    assert claims.find(rows, "k") == (stamp(1).pack_position(), sha256(b"p").digest())
+    assert claims.find(rows, "kk") is None
 
 
 def test_the_least_dot_is_the_event_even_with_a_later_clock() -> None:
     rows = DictRows()
     apply(rows, stamp(2, hlc=1), change(b"early clock", "k"))
     apply(rows, stamp(1, hlc=9), change(b"least dot", "k"))
-    found = journal.find(rows, "k")
+    found = claims.find(rows, "k")
     assert found is not None
     assert found.position == stamp(1, hlc=9).pack_position()
 
@@ -324,7 +315,7 @@ def test_a_retry_elsewhere_leaves_one_event_and_no_conflict() -> None:
     rows = DictRows()
     for number in (2, 1, 3):
         apply(rows, stamp(number), change(b"p", "k"))
-    assert len(list(rows.scan(journal.EVENT))) == 1
+    assert len(list(rows.scan(EVENT))) == 1
     assert journal.conflicts(rows) == []
 
 

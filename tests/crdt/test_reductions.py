@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.crdt import journal, reductions
+from shoal.crdt import claims, events, journal, reductions
+from shoal.crdt.events import EVENT
 from shoal.crdt.journal import Append, Cursor
 from shoal.crdt.reductions import Reduce, Snapshot
 from shoal.crdt.rows import Rows, Stamp
@@ -30,13 +31,13 @@ def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
 
 def folded(replica: Replica, until: bytes) -> bytes:
     """A reducer that minds both order and number: all payloads, joined."""
-    rows = replica.rows.scan(journal.EVENT)
-    return b"".join(journal._unpack_event(row[1:], stored).payload for row, stored in rows if row[1:] <= until)
+    rows = replica.rows.scan(EVENT)
+    return b"".join(events.unpack(row[1:], stored).payload for row, stored in rows if row[1:] <= until)
 
 
 def deciding(choose: Choose) -> Decide:
     def decide(replica: Replica, _all: list[Replica]) -> list[Change]:
-        positions = [row[1:] for row, _ in replica.rows.scan(journal.EVENT)]
+        positions = [row[1:] for row, _ in replica.rows.scan(EVENT)]
         if not positions or choose(3):
             return [(bytes([choose(3)]), (None, "a", "b")[choose(3)])]
         at = positions[choose(len(positions))]
@@ -74,7 +75,7 @@ def the_last_to_arrive_stays(_stored: bytes) -> int:
     [
         (reductions, "holds", always),
         (reductions, "_rank", the_last_to_arrive_stays),
-        (journal, "contested", lambda _: Cursor().vector),
+        (claims, "contested", lambda _: Cursor().vector),
     ],
 )
 def test_the_check_finds_a_planted_bug(
@@ -88,7 +89,7 @@ def test_only_the_last_few_positions_of_the_greatest_version_are_kept() -> None:
     replica = Replica(origin(1), apply)
     for number in range(1, 12):
         replica.issue([(b"x", None)], wall_ms=number)
-    positions = [row[1:] for row, _ in replica.rows.scan(journal.EVENT)]
+    positions = [row[1:] for row, _ in replica.rows.scan(EVENT)]
     for position in positions:
         replica.issue([Reduce("sum", 3, position, replica.vector.pack(), b"")], wall_ms=20)
     replica.issue([Reduce("sum", 2, positions[0], replica.vector.pack(), b"")], wall_ms=20)
@@ -103,7 +104,7 @@ def test_a_snapshot_does_not_hold_where_too_many_rows_would_have_to_be_looked_at
     replica = Replica(origin(1), apply)
     for number in range(1, 6):
         replica.issue([(b"x", None)], wall_ms=number)
-    last = [row[1:] for row, _ in replica.rows.scan(journal.EVENT)][-1]
+    last = [row[1:] for row, _ in replica.rows.scan(EVENT)][-1]
     found = Snapshot(last, replica.vector, b"")
     for rows_max, expected in ((4, False), (5, True)):
         assert reductions.holds(replica.rows, found, replica.vector, floor_hlc=None, scan_rows_max=rows_max) is expected
@@ -113,7 +114,7 @@ def test_reducers_with_names_that_begin_alike_keep_their_own() -> None:
     rows = DictRows()
     replica = Replica(origin(1), apply)
     replica.issue([(b"x", None)], wall_ms=1)
-    [position] = [row[1:] for row, _ in replica.rows.scan(journal.EVENT)]
+    [position] = [row[1:] for row, _ in replica.rows.scan(EVENT)]
     stamp = replica.applied[0].stamp
     for number, name in enumerate(["a", "ab"]):
         reductions.apply(rows, stamp, Reduce(name, number, position, b"", name.encode()))

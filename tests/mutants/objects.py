@@ -9,6 +9,7 @@ import pytest
 
 from shoal.client.document import Document
 from shoal.crdt import counter, journal, lineage, register
+from shoal.crdt.events import EVENT
 from shoal.crdt.journal import Cursor
 from shoal.crdt.lineage import Head
 from shoal.crdt.register import Assign
@@ -46,7 +47,7 @@ def a_register_keeps_the_last_that_came(patch: pytest.MonkeyPatch) -> None:
 
 def a_journal_skips_what_is_late(patch: pytest.MonkeyPatch) -> None:
     def start(cursor: Cursor, floor_hlc: int | None) -> bytes | None:
-        return journal.EVENT + cursor.greatest if cursor.greatest else None
+        return EVENT + cursor.greatest if cursor.greatest else None
 
     patch.setattr(journal, "_start", start)
 

@@ -8,6 +8,7 @@ import pytest
 
 from shoal.client.store import Store
 from shoal.crdt import journal
+from shoal.crdt.events import EVENT
 from shoal.testing.agents import SPACE, content_of
 from shoal.testing.fleet import Fleet
 from shoal.testing.simulation.following import Follower
@@ -41,7 +42,7 @@ async def test_a_reader_that_is_given_what_comes_late_missed_nothing() -> None:
 
 async def test_a_reader_that_is_not_given_what_comes_late_missed_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(cursor: journal.Cursor, floor_hlc: int | None) -> bytes | None:
-        return journal.EVENT + cursor.greatest if cursor.greatest else None
+        return EVENT + cursor.greatest if cursor.greatest else None
 
     monkeypatch.setattr(journal, "_start", start)
     async with Fleet("ab") as fleet:

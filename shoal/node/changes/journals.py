@@ -5,17 +5,18 @@ from __future__ import annotations
 from hashlib import sha256
 
 from shoal import values
-from shoal.crdt import consumers, journal, places, reductions
+from shoal.crdt import consumers, journal, places, reductions, retention, trimming
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
 from shoal.names import check_key, check_name
-from shoal.node.attached import Attached
+from shoal.node.attached import ERASED, Attached, is_gone
 from shoal.node.changes.handling import Handling, Handlings
 from shoal.storage.keys import Kind
 
 
 def _apply(rows: Rows, stamp: Stamp, change: journal.Append, attached: Attached) -> None:
-    journal.apply(rows, stamp, change, attached.content)
+    if not is_gone(attached):  # What it made was trimmed by an operation that is still to come.
+        journal.apply(rows, stamp, change, attached.content)
 
 
 def _receive(rows: Rows, stamp: Stamp, change: journal.Append, attached: Attached) -> None:
@@ -26,6 +27,8 @@ def _receive(rows: Rows, stamp: Stamp, change: journal.Append, attached: Attache
 
 def _event_of(rows: Rows, stamp: Stamp, change: journal.Append) -> Attached:
     payload = journal.payload_of(rows, stamp, change)
+    if payload is None:
+        return ERASED
     if sha256(payload).digest() != change.digest:
         raise StoreCorrupt(f"event {stamp.pack_position().hex()} is damaged. Run `shoal verify`.")
     return Attached(payload)
@@ -71,9 +74,35 @@ def _receive_reach(rows: Rows, stamp: Stamp, change: places.Reach, _attached: At
     places.apply(rows, stamp, change)
 
 
+def _trim(rows: Rows, stamp: Stamp, change: trimming.Trim, _attached: Attached) -> None:
+    trimming.apply(rows, stamp, change)
+
+
+def _receive_trim(rows: Rows, stamp: Stamp, change: trimming.Trim, _attached: Attached) -> None:
+    try:
+        trimming.check(change, stamp.context)
+    except ValueError as error:
+        raise BadOperation(f"its trim cannot be applied ({error})", reason="content") from None
+    trimming.apply(rows, stamp, change)
+
+
+def _retain(rows: Rows, stamp: Stamp, change: retention.Retain, _attached: Attached) -> None:
+    retention.apply(rows, stamp, change)
+
+
+def _receive_retain(rows: Rows, stamp: Stamp, change: retention.Retain, _attached: Attached) -> None:
+    try:
+        retention.check(change)
+    except ValueError as error:
+        raise BadOperation(f"its retention is none ({error})", reason="content") from None
+    retention.apply(rows, stamp, change)
+
+
 HANDLINGS: Handlings = {
     journal.Append: Handling(Kind.THREAD, _apply, _receive, _event_of),
     consumers.Ack: Handling(Kind.THREAD, _ack, _receive_ack),
     reductions.Reduce: Handling(Kind.THREAD, _reduce, _receive_reduce),
     places.Reach: Handling(Kind.THREAD, _reach, _receive_reach),
+    trimming.Trim: Handling(Kind.THREAD, _trim, _receive_trim),
+    retention.Retain: Handling(Kind.THREAD, _retain, _receive_retain),
 }

@@ -94,6 +94,15 @@ from shoal.protocol.requests.queues import (
     Worklist,
     Worklists,
 )
+from shoal.protocol.requests.retention import (
+    EventsTrimmed,
+    ReadRetention,
+    Retention,
+    SetRetention,
+    Trim,
+    TrimEvents,
+    TrimReport,
+)
 from shoal.protocol.requests.scalars import (
     Add,
     Added,
@@ -171,6 +180,8 @@ SingleWrite = (
     | DeleteThread
     | PutSchema
     | Discard
+    | TrimEvents
+    | SetRetention
 )
 WriteReply = (
     BatchAnswer
@@ -182,6 +193,8 @@ WriteReply = (
     | Standing
     | Deleted
     | Discarded
+    | EventsTrimmed
+    | Retention
     | SchemaVersion
 )
 AnyWrite = SingleWrite | Batch
@@ -213,9 +226,10 @@ ObjectRead = (
     | ReadSchema
     | ReadViolations
     | ReadPlace
+    | ReadRetention
 )
 AnyRead = ListThreads | ObjectRead | ListObjects | ListSpaces | Status | Cluster | CatchUp
-AnyRequest = AnyWrite | AnyRead | Prune
+AnyRequest = AnyWrite | AnyRead | Prune | Trim
 AnyReply = (
     WriteReply
     | BatchReply
@@ -241,6 +255,7 @@ AnyReply = (
     | Names
     | ThreadNames
     | PruneReport
+    | TrimReport
     | ItemsFound
     | ItemsPage
     | Namespaces
@@ -302,6 +317,7 @@ __all__ = [
     "Enqueued",
     "Event",
     "Events",
+    "EventsTrimmed",
     "Explain",
     "Explained",
     "Finish",
@@ -364,6 +380,7 @@ __all__ = [
     "ReadQueue",
     "ReadQueueEntry",
     "ReadRegister",
+    "ReadRetention",
     "ReadSchema",
     "ReadSnapshot",
     "ReadStanding",
@@ -373,12 +390,14 @@ __all__ = [
     "Reply",
     "Request",
     "ResolveStep",
+    "Retention",
     "RootKind",
     "Save",
     "Saved",
     "SchemaVersion",
     "SchemaVersions",
     "SearchItems",
+    "SetRetention",
     "Sibling",
     "Siblings",
     "SingleWrite",
@@ -395,6 +414,9 @@ __all__ = [
     "SweepItems",
     "ThreadNames",
     "ThreadStatus",
+    "Trim",
+    "TrimEvents",
+    "TrimReport",
     "Unlabel",
     "Unlabelled",
     "Update",

@@ -29,6 +29,7 @@ class ReadJournal(Read, array_like=True, frozen=True, tag="read-journal"):
     after: bytes = b""
     limit: int = 1000
     since_ms: int = 0  # Events that were ordered before this time are passed over.
+    skip_trimmed: bool = False  # Go on where events that `after` does not cover were trimmed; else that is an error.
 
 
 class Event(Struct, array_like=True, frozen=True):

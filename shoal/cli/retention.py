@@ -1,0 +1,122 @@
+"""`shoal trim` and `shoal retain`: what a thread's journal keeps."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Annotated, NamedTuple
+
+import typer
+
+from shoal.cli.erasing import given_age
+from shoal.cli.execution import execute
+from shoal.cli.output import emit, line
+from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.cli.threads import PANEL, ThreadName
+
+Age = Annotated[str | None, typer.Option("--older-than", metavar="AGE", help="What is older goes: 30d, 12h, 90m.")]
+
+
+class _Wanted(NamedTuple):
+    before: str | None
+    older_than: timedelta | None
+    keep: int | None
+    keep_bytes: int | None
+
+
+class _Bounds(NamedTuple):
+    older_than: timedelta | None
+    bytes: int | None
+    events: int | None
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to `app`."""
+    app.command(rich_help_panel=PANEL)(trim)
+    app.command(rich_help_panel=PANEL)(retain)
+
+
+def trim(
+    thread: ThreadName,
+    before: Annotated[str | None, typer.Option("--before", metavar="EVENT", help="Only what comes before this one.")] = None,
+    older_than: Age = None,
+    keep: Annotated[int | None, typer.Option("--keep", min=0, metavar="N", help="The last N events stay.")] = None,
+    keep_bytes: Annotated[
+        int | None, typer.Option("--keep-bytes", min=0, metavar="N", help="The last events of N bytes together stay.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how much would go, and change nothing.")] = False,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Give up the old events of a thread's journal, on every node. What goes is what all the options let go.
+
+    Example: shoal trim researcher-1 --older-than 30d --keep 1000 --dry-run --data ./state --space crew
+    """
+    wanted = _Wanted(before, None if older_than is None else given_age(older_than), keep, keep_bytes)
+    execute(_trim(chosen(data, url, environment=os.environ), (space, thread), wanted, dry_run=dry_run, json=json))
+
+
+async def _trim(target: Target, place: tuple[str, str], wanted: _Wanted, *, dry_run: bool, json: bool) -> None:
+    space, name = place
+    async with opened(target) as store:
+        report = await (
+            store.space(space)
+            .thread(name)
+            .journal.trim(
+                wanted.before,
+                older_than=wanted.older_than,
+                keep=wanted.keep,
+                keep_bytes=wanted.keep_bytes,
+                dry_run=dry_run,
+            )
+        )
+    if json:
+        emit({"events": report.events, "bytes": report.bytes, "dry_run": report.dry_run})
+    else:
+        line(f"{report.events:,} events {'would go' if dry_run else 'went'}, {report.bytes:,} bytes")
+
+
+def retain(
+    thread: ThreadName,
+    older_than: Age = None,
+    size: Annotated[int | None, typer.Option("--bytes", min=1, metavar="N", help="The last events of N bytes stay.")] = None,
+    events: Annotated[int | None, typer.Option("--events", min=1, metavar="N", help="The last N events stay.")] = None,
+    forever: Annotated[bool, typer.Option("--forever", help="Nothing goes by itself any more.")] = False,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Show what a thread's journal keeps, or set it: what is beyond any of these bounds goes as the thread appends.
+
+    Example: shoal retain researcher-1 --older-than 30d --events 100000 --data ./state --space crew
+    """
+    bounds = _Bounds(None if older_than is None else given_age(older_than), size, events)
+    if forever and any(bound is not None for bound in bounds):
+        raise typer.BadParameter("--forever takes no bounds beside it.")
+    target = chosen(data, url, environment=os.environ)
+    execute(_retain(target, (space, thread), bounds, setting=forever or any(bounds), json=json))
+
+
+async def _retain(target: Target, place: tuple[str, str], bounds: _Bounds, *, setting: bool, json: bool) -> None:
+    space, name = place
+    async with opened(target) as store:
+        journal = store.space(space).thread(name).journal
+        if setting:
+            kept = await journal.retain(older_than=bounds.older_than, bytes=bounds.bytes, events=bounds.events)
+        else:
+            kept = await journal.retention()
+    if json:
+        age_s = None if kept.older_than is None else kept.older_than.total_seconds()
+        trimmed = None if kept.trimmed is None else kept.trimmed.isoformat()
+        emit({"older_than_s": age_s, "bytes": kept.bytes, "events": kept.events, "trimmed": trimmed})
+        return
+    bounded = [
+        f"events of the last {kept.older_than}" if kept.older_than is not None else "",
+        f"the last {kept.bytes:,} bytes" if kept.bytes is not None else "",
+        f"the last {kept.events:,} events" if kept.events is not None else "",
+    ]
+    since = "" if kept.trimmed is None else f"; trimmed up to {kept.trimmed:%Y-%m-%d %H:%M:%S}Z"
+    line(f"keeps {' and of these '.join(filter(None, bounded)) or 'everything'}{since}")

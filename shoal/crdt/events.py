@@ -1,0 +1,108 @@
+"""The rows of a journal's events, and how much there is of them.
+
+Law: where the totals are kept, they are those of the event rows: every event
+comes and goes through `put` and `drop`.
+
+Rows (within the thread's):
+    E position₃₄          wall_ms₈ keylength₂ key payload: an event
+    H n                   events₈ bytes₈: the totals; only in a journal that ever had a retention
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+from shoal.crdt.dot import DOT_BYTES, Dot
+from shoal.crdt.rows import Rows
+
+EVENT = b"E"
+TOTALS = b"Hn"
+HLC_BYTES = 8
+PLACE_BYTES = HLC_BYTES + DOT_BYTES  # A position without the number within its operation.
+
+
+class Event(NamedTuple):
+    position: bytes
+    key: str | None
+    wall_ms: int
+    payload: bytes
+    late: bool = False  # To the reader: it sorts before events that were delivered already.
+
+
+class Totals(NamedTuple):
+    events: int
+    bytes: int  # Of the rows' values.
+
+
+class Issue(NamedTuple):
+    """The events of one operation."""
+
+    place: bytes  # HLC and dot: 32 bytes.
+    events: list[Event]
+    bytes: int
+
+    @property
+    def dot(self) -> Dot:
+        return dot_of(self.place)
+
+
+def dot_of(position: bytes) -> Dot:
+    return Dot.unpack(position[HLC_BYTES:PLACE_BYTES])
+
+
+def put(rows: Rows, event: Event) -> None:
+    key = b"" if event.key is None else event.key.encode()
+    stored = event.wall_ms.to_bytes(8, "big") + len(key).to_bytes(2, "big") + key + event.payload
+    rows.put(EVENT + event.position, stored)
+    _count(rows, 1, len(stored))
+
+
+def drop(rows: Rows, position: bytes) -> None:
+    """What is not there need not be dropped."""
+    stored = rows.get(EVENT + position)
+    if stored is not None:
+        rows.delete(EVENT + position)
+        _count(rows, -1, -len(stored))
+
+
+def find(rows: Rows, position: bytes) -> Event | None:
+    stored = rows.get(EVENT + position)
+    return None if stored is None else unpack(position, stored)
+
+
+def unpack(position: bytes, stored: bytes, *, late: bool = False) -> Event:
+    end = 10 + int.from_bytes(stored[8:10], "big")
+    # A key is never empty: no bytes are no key.
+    return Event(position, stored[10:end].decode() or None, int.from_bytes(stored[:8], "big"), stored[end:], late)
+
+
+def issues(rows: Rows, *, after: bytes | None = None) -> Iterator[Issue]:
+    """The events in order, by operation; `after` is a position."""
+    start = None if after is None else EVENT + after
+    for place, group in groupby(rows.scan(EVENT, after=start), key=lambda row: row[0][1 : 1 + PLACE_BYTES]):
+        stored = list(group)
+        yield Issue(place, [unpack(row[1:], value) for row, value in stored], sum(len(value) for _, value in stored))
+
+
+def totals(rows: Rows) -> Totals | None:
+    """None: they are not kept."""
+    packed = rows.get(TOTALS)
+    return None if packed is None else Totals(int.from_bytes(packed[:8], "big"), int.from_bytes(packed[8:], "big"))
+
+
+def keep_totals(rows: Rows) -> None:
+    """From now on; the events that are there are counted once."""
+    if rows.get(TOTALS) is None:
+        sizes = [len(stored) for _, stored in rows.scan(EVENT)]
+        _put_totals(rows, Totals(len(sizes), sum(sizes)))
+
+
+def _count(rows: Rows, events: int, size: int) -> None:
+    if (kept := totals(rows)) is not None:
+        _put_totals(rows, Totals(kept.events + events, kept.bytes + size))
+
+
+def _put_totals(rows: Rows, kept: Totals) -> None:
+    rows.put(TOTALS, kept.events.to_bytes(8, "big") + kept.bytes.to_bytes(8, "big"))

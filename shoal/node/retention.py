@@ -1,0 +1,175 @@
+"""Which of a journal's events go, when somebody asks for it, and when its rule does.
+
+Laws:
+- Planning reads a journal slice by slice and writes nothing; trimming takes a bounded number
+  of events in one operation, the oldest first, an operation's all or none.
+- An append is followed by a trim in the same operation where the rule is exceeded by more than its slack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import NamedTuple
+
+from shoal.config import Config
+from shoal.crdt import events, journal, retention, trimming
+from shoal.crdt.clock import wall_ms_of
+from shoal.crdt.events import EVENT, HLC_BYTES, PLACE_BYTES, Issue
+from shoal.crdt.journal import Cursor
+from shoal.crdt.rows import Rows
+from shoal.errors import InvalidInput, JournalTrimmed
+from shoal.names import check_name
+from shoal.node.decision import Decision, Made
+from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.naming import position_of
+from shoal.protocol.requests import EventsTrimmed, ReadRetention, Retention, SetRetention, Trim, TrimEvents
+
+_SLICE = 512
+_BOUND_MAX = 2**53
+
+
+class Plan(NamedTuple):
+    before: bytes  # What sorts below this place goes.
+    events: int
+    bytes: int
+
+
+Planning = Generator[None, None, Plan]
+
+
+class Retentions:
+    """The facet. `Trim` is carried out by the service, as a plan and many `TrimEvents`."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.checks: Checks = {Trim: self._check, TrimEvents: self._check_piece, SetRetention: self._check_rule}
+        self.writers: Writers = {TrimEvents: self._trim, SetRetention: self._set}
+        self.readers: Readers = {ReadRetention: lambda view, _request: _shown(view.rows)}
+
+    def _check(self, request: Trim) -> None:
+        check_name("thread", request.thread)
+        Cursor.unpack(request.cursor)
+        if request.before is not None:
+            position_of(request.before)
+        bounds = {"older_than": request.older_than_ms, "keep": request.keep, "keep_bytes": request.keep_bytes}
+        if request.before is None and not request.cursor and all(bound is None for bound in bounds.values()):
+            raise InvalidInput("a trim needs before, older_than, keep or keep_bytes. Nothing was written.")
+        _check_bounds(bounds, 0)
+
+    def _check_piece(self, request: TrimEvents) -> None:
+        check_name("thread", request.thread)
+        Cursor.unpack(request.cursor)
+        if len(request.before) > PLACE_BYTES:
+            raise InvalidInput(f"a place in a journal has at most {PLACE_BYTES} bytes. Nothing was written.")
+
+    def _check_rule(self, request: SetRetention) -> None:
+        check_name("thread", request.thread)
+        _check_bounds({"older_than": request.older_than_ms, "bytes": request.bytes, "events": request.events}, 1)
+
+    def _trim(self, site: Site, request: TrimEvents) -> Decision:
+        cursor = Cursor.unpack(request.cursor) if request.cursor else None
+
+        def goes(issue: Issue, _count: int, _size: int) -> bool:
+            return issue.place < request.before
+
+        def among(place: bytes) -> bool:
+            return cursor is None or journal.got(cursor, place)
+
+        events_max = self._config.trim_events_max
+        cut = trimming.cut(site.rows, site.stamp.context, goes, events_max=events_max, among=among)
+        reply = EventsTrimmed(cut.events, cut.bytes, cut.more)
+        if not cut.ends:
+            return Decision(reply)
+        change = trimming.Trim(cut.ends)
+        trimming.apply(site.rows, site.stamp, change)
+        return Decision(reply, (Made(change),))
+
+    def _set(self, site: Site, request: SetRetention) -> Decision:
+        change = retention.Retain(request.older_than_ms, request.bytes, request.events)
+        if events.totals(site.rows) is not None and retention.rule(site.rows) == change:
+            return Decision(_shown(site.rows))
+        retention.apply(site.rows, site.stamp, change)
+        return Decision(_shown(site.rows), (Made(change),))
+
+
+def trim_by_rule(site: Site, config: Config, *, nth: int) -> tuple[Made, ...]:
+    """What the journal's rule has an append do besides, as the operation's `nth` change; applied."""
+    stamp = site.stamp._replace(nth=nth)
+    cut = retention.due(site.rows, stamp, events_max=config.trim_events_max)
+    if cut is None:
+        return ()
+    change = trimming.Trim(cut.ends)
+    trimming.apply(site.rows, stamp, change)
+    return (Made(change),)
+
+
+def check_reach(view: View, cursor: Cursor, thread: str) -> None:
+    """
+    Raises:
+        JournalTrimmed: events that this reader had not got are gone.
+    """
+    hlc = journal.missed(view.rows, cursor)
+    if hlc is not None:
+        raise JournalTrimmed(
+            f"the journal of {thread!r} was trimmed, and this reader had not got all that went. "
+            "Nothing was written. To go on with what is there, read with skip_trimmed.",
+            trimmed_ms=wall_ms_of(hlc),
+        )
+
+
+def planned(rows: Callable[[], Rows], request: Trim, now_ms: int) -> Planning:
+    """Plan a trim; each step takes a bounded time. `rows` gives the thread's rows as they are now."""
+    before = b"\xff" * PLACE_BYTES
+    if request.before is not None:
+        before = min(before, position_of(request.before)[:PLACE_BYTES])
+    if request.older_than_ms is not None:
+        before = min(before, retention.too_old(now_ms, request.older_than_ms))
+    if request.keep is not None or request.keep_bytes is not None:
+        before = min(before, (yield from _kept_from(rows, request)))
+    cursor = Cursor.unpack(request.cursor) if request.cursor else None
+    count = size = 0
+    after: bytes | None = None
+    while True:
+        some = list(rows().scan(EVENT, after=after, limit=_SLICE))
+        for row, stored in some:
+            place = row[1 : 1 + PLACE_BYTES]
+            if place >= before:
+                return Plan(before, count, size)
+            if cursor is None or journal.got(cursor, place):
+                count, size = count + 1, size + len(stored)
+        if len(some) < _SLICE:
+            return Plan(before, count, size)
+        after = some[-1][0]
+        yield
+
+
+def _kept_from(rows: Callable[[], Rows], request: Trim) -> Generator[None, None, bytes]:
+    """The place of the oldest of the last events that stay; above all places if none does."""
+    oldest = b"\xff" * PLACE_BYTES
+    count = size = 0
+    after: bytes | None = None
+    while True:
+        some = list(rows().scan(EVENT, after=after, reverse=True, limit=_SLICE))
+        for row, stored in some:
+            count, size = count + 1, size + len(stored)
+            stays = request.keep is not None and count <= request.keep
+            if not stays and not (request.keep_bytes is not None and size <= request.keep_bytes):
+                return oldest
+            oldest = row[1 : 1 + PLACE_BYTES]
+        if len(some) < _SLICE:
+            return b""  # All stay.
+        after = some[-1][0]
+        yield
+
+
+def _shown(rows: Rows) -> Retention:
+    rule = retention.rule(rows)
+    last = max(trimming.ends(rows), default=bytes(HLC_BYTES))
+    trimmed_ms = wall_ms_of(int.from_bytes(last[:HLC_BYTES], "big"))
+    return Retention(rule.older_than_ms, rule.bytes, rule.events, trimmed_ms)
+
+
+def _check_bounds(bounds: dict[str, int | None], least: int) -> None:
+    for name, bound in bounds.items():
+        if bound is not None and not least <= bound < _BOUND_MAX:
+            raise InvalidInput(f"{name} must be at least {least}; got {bound}. Nothing was written.")
