@@ -14,8 +14,8 @@ from shoal.cli.execution import execute
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.threads import PANEL, Branch, ThreadName
+from shoal.client.attempts import StepRecord
 from shoal.client.standing import Standing
-from shoal.client.steps import StepRecord
 from shoal.client.thread import Thread
 
 By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who says so; it is kept in the journal.")]

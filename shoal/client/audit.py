@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from shoal.client.attempts import StepRecord
 from shoal.client.checkpoint import Checkpoint, is_id, shown_checkpoint
 from shoal.client.events import Event
 from shoal.client.journal import Journal
-from shoal.client.steps import StepRecord, ThreadSteps
+from shoal.client.steps import ThreadSteps
 from shoal.errors import NotFound
 from shoal.protocol import requests
 

@@ -19,12 +19,12 @@ import jsonpatch
 import jsonpointer
 
 from shoal import values
+from shoal.client.attempts import StepRecord, record_of
 from shoal.client.authoring import SAID_AGAIN_EVERY, Author
 from shoal.client.checkpoint import Checkpoint
 from shoal.client.connection import Connection
 from shoal.client.events import Event
 from shoal.client.moments import moment
-from shoal.client.steps import StepRecord, record_of
 from shoal.errors import Conflict, DriftRefused, InvalidInput, NotFound
 from shoal.names import check_names
 from shoal.protocol import requests
