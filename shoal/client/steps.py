@@ -276,8 +276,11 @@ class ThreadSteps:
             KeyReused: the key is that of a step of another name, or with other arguments.
             NoQuorum: too few owners can be reached to know what was done. Nothing was called.
             InvalidValue: the result cannot be stored: it was called, and is unresolved.
+            InvalidInput: `call` is no function. Nothing was written.
             Exception: whatever `call` raises, once that is written.
         """
+        if not callable(call):
+            raise InvalidInput(f"call is a function, which causes the effect; got {call!r:.100}. Nothing was written.")
         beginning = self.begin(
             name,
             key=key,

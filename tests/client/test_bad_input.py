@@ -43,6 +43,7 @@ async def filtered(thread: Thread, filter: Any) -> list[Any]:
         (lambda thread: thread.save({"a": 1}, metadata=ANY), InvalidValue, "metadata is a mapping"),
         (lambda thread: thread.save({"a": 1}, take=[ANY]), InvalidInput, "take a message"),
         (lambda thread: thread.extend("log", ANY), InvalidInput, "is a list of elements, not int"),
+        (lambda thread: thread.step("bill", call=ANY), InvalidInput, "call is a function"),
         (lambda thread: thread.load(ANY), InvalidInput, "64 hex digits; got 5"),
         (lambda thread: thread.rollback(ANY), InvalidInput, "64 hex digits; got 5"),
         (lambda thread: thread.prune(branch="nowhere"), NotFound, "no branch 'nowhere'"),
