@@ -88,6 +88,7 @@ class Mender:
         self._send = send
         self._last_id = 0
         self._questions: dict[int, _Question] = {}
+        self._admitted: set[bytes] = set()  # Of whose last link nothing has come; bounded by the links.
         self._under_way: dict[tuple[Place, tuple[bytes, ...]], asyncio.Task[Brought]] = {}
         self._stopped = False
 
@@ -128,8 +129,15 @@ class Mender:
         if question is not None and question.node == peer:
             _settle(question.answer, found)
 
+    def admitted(self, peer: bytes) -> None:
+        """It has linked to this node."""
+        self._admitted.add(peer)
+
     def heard(self, peer: bytes) -> None:
-        """It has compared what it holds, as at each link's beginning: before that its answers had no way to come."""
+        """A message came. The first of a link shows that its answers have a way to come: before that they were lost."""
+        if peer not in self._admitted:
+            return
+        self._admitted.discard(peer)
         for question in self._questions.values():
             if question.node == peer and not question.answer.done():
                 self._send(peer, question.lost)

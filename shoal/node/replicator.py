@@ -20,7 +20,7 @@ from msgspec import Raw
 
 from shoal.cluster import messages
 from shoal.cluster.delivery import Arrival
-from shoal.cluster.messages import Busy, Digest, Found, Lost, Message, Push, Shipment, Supply, Trouble
+from shoal.cluster.messages import Busy, Found, Lost, Message, Push, Shipment, Supply, Trouble
 from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.replication import Apply, Limits, Read, Replication, Send, taken
 from shoal.config import Config
@@ -137,6 +137,7 @@ class Replicator:
         if self._commit.failed is not None:
             raise ReadOnly(f"the node cannot store what peers send: {self._commit.failed}. Nothing was written.")
         self._protocol.admitted(peer.node)
+        self._mender.admitted(peer.node)
         self._carry_out()
 
     def linked(self, peer: Identity, outlet: Outlet, /) -> None:
@@ -164,6 +165,7 @@ class Replicator:
             ReadOnly, StorageFull: storage refuses what it brings.
         """
         decoded = messages.decode(message)
+        self._mender.heard(peer.node)
         match decoded:
             case Push(operations):
                 await self._deliver(peer.node, operations)
@@ -178,8 +180,6 @@ class Replicator:
             case Found():
                 self._mender.found(peer.node, decoded)
             case _:
-                if isinstance(decoded, Digest):
-                    self._mender.heard(peer.node)
                 self._protocol.receive(peer.node, decoded, self._environment.monotonic())
                 self._carry_out()
         self.quorum.settle(peer.node)
