@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.mutants import branching, copies, delivery, durability, effects, erasing, objects, retries, sessions
+from tests.mutants import branching, copies, delivery, durability, effects, erasing, objects, queues, retries, sessions
 from tests.mutants.mutant import Mutant
 
-_MODULES = (durability, delivery, copies, retries, sessions, objects, effects, branching, erasing)
+_MODULES = (durability, delivery, copies, retries, sessions, objects, effects, branching, erasing, queues)
 
 ALL: dict[str, Mutant] = {mutant.name: mutant for module in _MODULES for mutant in module.MUTANTS}
 

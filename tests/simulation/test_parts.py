@@ -17,6 +17,9 @@ from shoal.testing.simulation.parts.all import FAMILIES, KINDS, PARTS
 from shoal.testing.simulation.parts.authoring import At
 from shoal.testing.simulation.parts.erasing import ERASED, Erasing, Pruned
 from shoal.testing.simulation.parts.lines import Lines
+from shoal.testing.simulation.parts.memory import Items, Written
+from shoal.testing.simulation.parts.memory import Place as ItemPlace
+from shoal.testing.simulation.parts.messages import MESSAGES, Messages
 from shoal.testing.simulation.parts.part import Told, name_of
 from shoal.testing.simulation.parts.steps import EFFECT, Place, Steps
 from shoal.testing.simulation.plan import Act, ActKind, Plan, Wipe
@@ -141,5 +144,27 @@ def test_what_nobody_erased_and_is_not_there_is_found() -> None:
         await carry_out(agents, "delete", 1)
         erasing.threads.clear()
         return await broken(cluster, agents, "erasing")
+
+    assert scene(work) == ["3"]
+
+
+def test_a_message_that_is_lost_or_waits_again_is_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
+        messages = cast(Messages, agents.parts["messages"])
+        await carry_out(agents, "send-message", 1)
+        name, told = name_of("messages", "a"), Told("quorum", "n1", 1.0)
+        messages.taken[name] = dict.fromkeys(messages.sent[name], told)
+        messages.sent[name]["00" * 32] = told
+        return await broken(cluster, agents, "messages")
+
+    assert scene(work) == [MESSAGES, MESSAGES]
+
+
+def test_an_item_that_was_put_last_and_is_not_shown_is_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
+        items = cast(Items, agents.parts["items"])
+        place = ItemPlace(name_of("items", "a"), "nowhere")
+        items.written[place].append(Written(7, False, 0.0, 1.0, Told("quorum", "n1", 1.0)))
+        return await broken(cluster, agents, "items")
 
     assert scene(work) == ["3"]

@@ -180,6 +180,12 @@ ActKind = Literal[
     "load-erasably",
     "prune",
     "delete",
+    "send-message",
+    "take-message",
+    "consume",
+    "put-item",
+    "get-item",
+    "delete-item",
 ]
 
 

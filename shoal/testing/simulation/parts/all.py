@@ -6,11 +6,19 @@ from collections.abc import Callable
 
 from shoal.testing.simulation.parts.erasing import Erasing
 from shoal.testing.simulation.parts.lines import Lines
+from shoal.testing.simulation.parts.memory import Items
+from shoal.testing.simulation.parts.messages import Messages
 from shoal.testing.simulation.parts.part import Part
 from shoal.testing.simulation.parts.steps import Steps
 from shoal.testing.simulation.plan import ActKind
 
-PARTS: dict[str, Callable[[], Part]] = {"steps": Steps, "lines": Lines, "erasing": Erasing}
+PARTS: dict[str, Callable[[], Part]] = {
+    "steps": Steps,
+    "lines": Lines,
+    "erasing": Erasing,
+    "messages": Messages,
+    "items": Items,
+}
 """By the name of the family of their objects."""
 
 FAMILIES: dict[ActKind, str] = {kind: family for family, part in PARTS.items() for kind in part().kinds}
