@@ -4,7 +4,7 @@ Laws:
 - Planning reads a thread slice by slice, and writes nothing; giving up names ids, a bounded
   number at a time, and looks again at each: what has become a head meanwhile stays.
 - What stays is said with the first reason that holds: a head; one of the last of its branch;
-  young; labelled; where lines part; on another branch than the one that was named.
+  young; labelled; where a step that is open was begun; where lines part; on another branch than the one that was named.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable, Generator, Iterable
 from typing import NamedTuple
 
 from shoal.config import Config
-from shoal.crdt import labels, lineage, pruning
+from shoal.crdt import labels, ledger, lineage, pruning
+from shoal.crdt.events import HLC_BYTES
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, NotFound, TooLarge
 from shoal.names import check_name
@@ -139,6 +140,7 @@ def _staying(rows: Rows, leads: dict[bytes, lineage.Lead], request: Prune, now_m
     if request.older_than_ms is not None:
         _keep(stays, "young", (id for id, lead in leads.items() if lead.wall_ms > now_ms - request.older_than_ms))
     _keep(stays, "labelled", (id for id, lead in leads.items() if _labelled(rows, lead.label, id)))
+    _keep(stays, "open step", _begun_at(rows, leads))
     _keep(stays, "fork", _forks(leads))
     if request.branch is not None:
         _keep(stays, "other branch", (id for id, lead in leads.items() if lead.branch != request.branch))
@@ -157,6 +159,19 @@ def _line(leads: dict[bytes, lineage.Lead], head: bytes, count: int) -> Iterable
         yield id
         parents = leads[id].parents
         id, count = parents[0] if parents else None, count - 1
+
+
+def _begun_at(rows: Rows, leads: dict[bytes, lineage.Lead]) -> Iterable[bytes]:
+    """Of each branch, what an open step was begun on: the last checkpoint before its intent."""
+    for step in [key for _, key in ledger.listing(rows, only_open=True)]:
+        entry = ledger.find(rows, step)
+        for attempt in () if entry is None else entry.open_attempts:
+            hlc = int.from_bytes(attempt.position[:HLC_BYTES], "big")
+            last: dict[str, lineage.Lead] = {}
+            for lead in leads.values():
+                if lead.hlc < hlc and (lead.branch not in last or last[lead.branch].hlc < lead.hlc):
+                    last[lead.branch] = lead
+            yield from (lead.id for lead in last.values())
 
 
 def _forks(leads: dict[bytes, lineage.Lead]) -> Iterable[bytes]:

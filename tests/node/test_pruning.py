@@ -101,6 +101,19 @@ async def test_forks_labels_and_other_branches_stay(bench: Bench) -> None:
     check_sound(bench.storage)
 
 
+async def test_what_an_open_step_was_begun_on_stays_until_it_is_settled(bench: Bench) -> None:
+    thread = bench.space.thread("agent")
+    ids = await saved(thread, 3)
+    async with thread.begin("pay", key="call-1") as step:
+        later = await saved(thread, 4, start=3)
+        assert (await thread.prune(keep_last=1)).stays == {"head": 1, "open step": 1}
+        assert [found.id async for found in thread.history()] == [later[-1]]
+        assert (await thread.load(ids[-1])).state["n"] == 2
+        await step.finish("paid")
+    assert (await thread.prune(keep_last=1)).gone == [ids[-1]]
+    check_sound(bench.storage)
+
+
 async def test_only_what_is_old_and_beyond_the_last_goes(bench: Bench) -> None:
     thread = bench.space.thread("agent")
     old = await saved(thread, 4)
