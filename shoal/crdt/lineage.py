@@ -12,10 +12,11 @@ Laws:
   function of the set of operations, so their order does not matter. Heads that name
   more than one checkpoint are a fork; none is ever dropped.
 - Of two operations with one token the least dot's record and time count everywhere;
-  what either supersedes is superseded.
+  what either supersedes is superseded. The other's record is kept, for who lacks it.
 
 Rows:
     C id₃₂                dot₂₄ hlc₈ wall_ms₈ and the record
+    R id₃₂ dot₂₄          the record of another operation that saved the same checkpoint
     B branch              the heads, greatest (HLC, id) first: hlc₈ id₃₂ each, a move's 0x80 ∣ hlc₈ id₃₂ token₃₂
     M token₃₂             dot₂₄ hlc₈ wall_ms₈ id₃₂ branch: a move
     A branch 0 wall_ms₈ token₃₂   id₃₂: where the branch was put when; no bytes for a save, whose token it is
@@ -37,7 +38,7 @@ from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 
-CHECKPOINT, BRANCH, CHUNK, MOVE, WHEN, PRUNED = b"C", b"B", b"D", b"M", b"A", b"T"
+CHECKPOINT, TWIN, BRANCH, CHUNK, MOVE, WHEN, PRUNED = b"C", b"R", b"B", b"D", b"M", b"A", b"T"
 ID_BYTES = 32
 _STAMP_BYTES = DOT_BYTES + 16
 _MOVED = 1 << 63  # No HLC has this bit.
@@ -137,12 +138,21 @@ def apply(
         rows.put(CHUNK + digest, piece)
     head = Head(stamp.hlc, save.id, save.id)
     if stored is None or stamp.dot < Dot.unpack(stored[:DOT_BYTES]):
+        if stored is not None:
+            rows.put(TWIN + save.id + stored[:DOT_BYTES], stored[_STAMP_BYTES:])
         rows.put(key, _pack_stamp(stamp) + record)
         _put_when(rows, decoded.branch, stamp, head, before=stored)
         if decoded.label:
             labels.name(rows, decoded.label, labels.Entry(stamp.hlc, save.id), first=stored is None)
         return _move_heads(rows, decoded.branch, head, over=[*decoded.parents, *save.over], first=stored is None)
+    if not stored.startswith(stamp.dot.pack()):
+        rows.put(TWIN + save.id + stamp.dot.pack(), record)
     return _supersede(rows, decoded.branch, save.over)
+
+
+def twin(rows: Rows, id: bytes, dot: Dot) -> bytes | None:
+    """The record that an operation saved `id` with, if it is not the one that counts."""
+    return rows.get(TWIN + id + dot.pack())
 
 
 def apply_erased(rows: Rows, stamp: Stamp, save: Save, branch: str | None) -> None:

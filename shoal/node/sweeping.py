@@ -102,4 +102,5 @@ def freed(rows: Rows, marking: Marking, ids: list[bytes]) -> Iterator[bytes]:
             if marking.is_bones(id, found.record):
                 continue
             yield lineage.CHECKPOINT + id
+        yield from [row for row, _ in rows.scan(lineage.TWIN + id)]
         yield lineage.PRUNED + id

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from shoal.crdt import channel, lineage, pruning
+from shoal.crdt import lineage, pruning
 from shoal.crdt.rows import Rows, Stamp
-from shoal.errors import BadOperation, ShoalError, StoreCorrupt
+from shoal.errors import BadOperation, StoreCorrupt
 from shoal.names import check_name
 from shoal.node.attached import ERASED, Attached, is_gone
 from shoal.node.changes.handling import Handling, Handlings
@@ -45,30 +45,8 @@ def _checked_record(rows: Rows, change: lineage.Save, attached: Attached) -> lin
         if not attached.erased and lineage.chunk(rows, digest) is None:
             raise BadOperation(f"chunk {digest.hex()} of its checkpoint is missing", reason="content")
     if sha256(attached.content).digest() != change.record:
-        # Of two operations that saved one id a node keeps the least dot's record, and sends that with both.
-        check_record(rows, change, attached.content)
+        raise BadOperation("its checkpoint is described otherwise than by who saved it", reason="content")
     return record
-
-
-def check_record(rows: Rows, change: lineage.Save, packed: bytes) -> None:
-    """A record that is not the one which a change names must be one of the same checkpoint all the same.
-
-    Its id covers what its recipes make, and not how: they have to make it.
-
-    Raises:
-        ShoalError: it is not, or what it is described by is missing.
-    """
-    record = lineage.decode_record(packed)
-    if lineage.identify(record) != change.id or lineage.encode_record(record) != packed:
-        raise BadOperation("its checkpoint does not match its id, or is not encoded as any node does", reason="content")
-    for name, recipe in record.channels.items():
-
-        def of_base(base: bytes, name: str = name) -> channel.Recipe | None:
-            found = lineage.checkpoint(rows, base)
-            return None if found is None else found.record.channels.get(name)
-
-        if not channel.is_sound(recipe, of_base):
-            raise BadOperation(f"channel {name!r} of its checkpoint does not match its hash", reason="content")
 
 
 def _record_of(rows: Rows, stamp: Stamp, change: lineage.Save) -> Attached:
@@ -78,16 +56,14 @@ def _record_of(rows: Rows, stamp: Stamp, change: lineage.Save) -> Attached:
             branch = lineage.erased_branch(rows, stamp, change)
             return ERASED if branch is None else Attached(chunks={b"": branch.encode()}, erased=True)
         raise StoreCorrupt(f"checkpoint {change.id.hex()} is in the log and not in its thread. Run `shoal verify`.")
-    # Where two operations saved one id, the record that is kept is the least dot's, and may describe it otherwise;
-    # a peer that held both has sent it with either, and the one that it belongs to may still be on its way.
-    if found.dot == stamp.dot and sha256(packed).digest() != change.record:
-        try:
-            check_record(rows, change, packed)
-        except ShoalError:
-            raise StoreCorrupt(f"checkpoint {change.id.hex()} is damaged. Run `shoal verify`.") from None
+    record = found.record
+    if found.dot != stamp.dot and (twin := lineage.twin(rows, change.id, stamp.dot)) is not None:
+        packed, record = twin, lineage.decode_record(twin)
+    if sha256(packed).digest() != change.record:
+        raise StoreCorrupt(f"checkpoint {change.id.hex()} is damaged. Run `shoal verify`.")
     chunks: dict[bytes, bytes] = {}
     erased = False
-    for recipe in found.record.channels.values():
+    for recipe in record.channels.values():
         for digest in recipe.added + recipe.nodes:
             piece = lineage.chunk(rows, digest)
             if piece is None and lineage.is_pruned(rows, change.id):
