@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 
 from shoal.testing.simulation.drawing import draw
 from shoal.testing.simulation.execution import Outcome, execute
@@ -28,7 +29,7 @@ AHEAD = 8
 """So many cases wait for each process, at most: a batch that ends at its first failure has not much to throw away."""
 
 CASES_MAX = 100
-"""So many cases has a process in its life: what runs leave behind in it, in the engine's memory most of all, is bounded."""
+"""So many cases has a process in its life, on average: what runs leave behind in it, most of all in memory, is bounded."""
 
 NOT_REPEATED = "not-repeated"
 """What is broken where two runs of one plan differ."""
@@ -60,9 +61,18 @@ def run_all(cases: Iterable[Case], *, jobs: int) -> Generator[Result, None, None
     if jobs == 1:
         yield from map(run_case, cases)
         return
+    coming = iter(cases)
+    for first in coming:
+        yield from _run_in(chain([first], islice(coming, jobs * CASES_MAX - 1)), jobs)
+
+
+def _run_in(cases: Iterable[Case], jobs: int) -> Generator[Result, None, None]:
+    """Run these in new processes, which end with them.
+
+    A pool that replaces its processes by itself (`max_tasks_per_child`) can lose count of them, and wait for ever.
+    """
     # A fork would take over whatever this process has under way; a process that is spawned has nothing but its imports.
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=spawn, max_tasks_per_child=CASES_MAX) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         under_way: deque[Future[Result]] = deque()
         try:
             for case in cases:
