@@ -47,7 +47,7 @@ from shoal.client.scrutiny import ThreadScrutiny
 from shoal.client.standing import ThreadStanding
 from shoal.client.steps import Ledger, ThreadSteps
 from shoal.client.worklist import Worklist
-from shoal.errors import HeadMoved, InvalidInput, OutcomeUnknown
+from shoal.errors import HeadMoved, InvalidInput, NotFound, OutcomeUnknown
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
@@ -122,9 +122,10 @@ class Thread(
     ) -> Checkpoint:
         """Save `state` (channel name → value) as a checkpoint, and build on it from now on.
 
-        It builds on the handle's position, or on `parent` (NO_HEAD: on nothing). On a
-        branch that does not exist yet it begins that branch there. Where the branch has
-        moved on, `on_conflict="fork"` makes it a head beside the others.
+        It builds on what the handle last saved or loaded on `branch`, or on `parent`
+        (NO_HEAD: on nothing). A branch that does not exist yet begins at `parent`, and
+        without one at nothing. Where the branch has moved on, `on_conflict="fork"` makes
+        it a head beside the others.
 
         `take` takes messages of this thread's inbox with it, all or none.
 
@@ -308,6 +309,8 @@ class Thread(
         What is loaded by id or label is built on in `branch`, or else in that which it was saved on.
         `stale`: see `Store`.
 
+        Where a branch has none any more, as that of a deleted thread, the handle's next save begins it anew.
+
         Raises:
             NotFound: there is none, or it has no such channel.
             InvalidInput: `as_of` has no time zone.
@@ -321,7 +324,13 @@ class Thread(
         request = requests.Load(
             self.space, self.name, checkpoint, branch or "main", channels=asked, label=label, as_of_ms=as_wall_ms(as_of)
         )
-        found = await self._connection.read(request, stale=stale)
+        try:
+            found = await self._connection.read(request, stale=stale)
+        except NotFound:
+            # Otherwise it need not be the branch that is missing.
+            if not stale and checkpoint is label is as_of is channels is None:
+                self._positions.pop(branch or "main", None)
+            raise
         assert isinstance(found, requests.Checkpoint)
         if self._declared is not None:
             found = narrowed(self._declared.loaded(found), named)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -44,6 +45,21 @@ async def swept(*storages: MemoryStorage, seconds: float = 10.0) -> None:
 def check_sound(storage: MemoryStorage) -> None:
     report = verify(storage.left_by_crash(None), config=Config())
     assert report.sound, report.problems
+
+
+async def test_who_stood_on_a_deleted_thread_begins_it_anew_once_it_has_seen_so(bench: Bench) -> None:
+    thread, other = bench.space.thread("agent"), bench.space.thread("agent")
+    await thread.save({"step": 1})
+    await other.delete()
+    with pytest.raises(NotFound):
+        await thread.save({"step": 2})
+    with pytest.raises(NotFound):
+        await thread.load(as_of=datetime.now(UTC))
+    with pytest.raises(NotFound):
+        await thread.save({"step": 2})
+    with pytest.raises(NotFound):
+        await thread.load()
+    assert (await thread.save({"step": 2})).parents == ()
 
 
 async def test_a_deleted_thread_is_gone_and_its_rows_are_freed(bench: Bench) -> None:
