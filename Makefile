@@ -5,6 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 BIN := .venv/bin
 RUN := .venv/.ready
 DEV := .venv/.ready-dev
+BENCH := .venv/.ready-bench
 DATA ?= ./state
 WORKERS ?= auto
 SEEDS ?= 200
@@ -34,7 +35,7 @@ sim: $(DEV)  ## Run whole clusters through bad luck: all saved plans, then 200 s
 mutants: $(DEV)  ## Plant bugs in the program, and see that the simulator finds each.
 	$(BIN)/python -m tests.mutants --jobs $(JOBS)
 
-bench: $(DEV)  ## Measure; writes benchmarks/RESULTS.md.
+bench: $(BENCH)  ## Measure; writes benchmarks/RESULTS.md.
 	$(BIN)/python -m benchmarks
 
 serve: $(RUN)  ## Serve ./state (or DATA=…) on 127.0.0.1:7400.
@@ -54,4 +55,8 @@ $(RUN): pyproject.toml constraints.txt | .venv/bin/python
 
 $(DEV): pyproject.toml constraints.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,check]'
+	@touch $@ $(RUN)
+
+$(BENCH): pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,bench]'
 	@touch $@ $(RUN)
