@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from shoal.api import bookmarks
 from shoal.api.problems import CONTENT_TYPE
-from shoal.api.routes import OPENAPI_PATH, SESSION_PATH, Route
+from shoal.api.route import Route
+from shoal.api.routes import OPENAPI_PATH, SESSION_PATH
 from shoal.names import KEY_BYTES_MAX, NAME_BYTES_MAX
 
 _REF = "#/components/schemas/{name}"

@@ -26,7 +26,8 @@ from shoal.api import bookmarks, openapi, problems
 from shoal.api.exchange import JSON, Exchange
 from shoal.api.health import METRICS
 from shoal.api.metrics import Backlog, Metered, Metrics
-from shoal.api.routes import OPENAPI_PATH, ROUTES, SESSION_PATH, Route
+from shoal.api.route import Route
+from shoal.api.routes import OPENAPI_PATH, ROUTES, SESSION_PATH
 from shoal.api.session import SessionSocket
 from shoal.config import Config
 from shoal.errors import Overloaded, ShoalError, ShuttingDown

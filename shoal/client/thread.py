@@ -328,7 +328,7 @@ class Thread(
             found = await self._connection.read(request, stale=stale)
         except NotFound:
             # Otherwise it need not be the branch that is missing.
-            if not stale and checkpoint is label is as_of is channels is None:
+            if not stale and all(asked is None for asked in (checkpoint, label, as_of, channels)):
                 self._positions.pop(branch or "main", None)
             raise
         assert isinstance(found, requests.Checkpoint)

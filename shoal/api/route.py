@@ -1,0 +1,41 @@
+"""A route: what a request to a path does, and what its description says.
+
+A part in braces is one part of the path, `[^/]+`, percent-encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from aiohttp import web
+from msgspec import Struct
+
+from shoal.api.exchange import Exchange, NoQuery
+
+Handler = Callable[[Exchange], Awaitable[web.StreamResponse]]
+
+SPACE = "/v1/spaces/{space}"
+
+
+class Route(NamedTuple):
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    reply: Any = None  # A type for the schema; None: no JSON.
+    status: int = 200
+    body: Any = None
+    query: type[Struct] = NoQuery
+    content_type: str = "application/json"  # Of the answer.
+    body_type: str = "application/json"
+    reads: bool = False  # Though its method is POST.
+
+    @property
+    def writes(self) -> bool:
+        return self.method != "GET" and not self.reads
+
+    @property
+    def has_bookmark(self) -> bool:
+        """Whether it shows or changes what is kept, rather than how the node is."""
+        return self.path.startswith("/v1/spaces")
