@@ -46,6 +46,7 @@ ROW_OVERHEAD_BYTES = 64
 # A log is rotated when it holds `memtable_bytes`; at twice that without being asked; RocksDB would do it at four times.
 _ROTATE_ANYWAY_FACTOR = 2
 _WRITE_BUFFER_FACTOR = 4
+_COLUMN_FAMILY = "default"  # RocksDB's name of the only one.
 _COMPACTS_AT = "level0_file_num_compaction_trigger"
 _LEVEL_ZERO_FILES = 4  # That make a compaction due; while space is given back, one does.
 
@@ -304,7 +305,7 @@ def _open_database(directory: Path, *, witness: Witnessed, config: Config) -> Rd
     try:
         if not fresh:
             _check_sequence(files, witness=witness, config=config)
-        return Rdict(str(files), _options(config, create=fresh))
+        return _rdict(files, _options(config, create=fresh))
     except StoreCorrupt:
         raise
     except Exception as error:
@@ -313,7 +314,7 @@ def _open_database(directory: Path, *, witness: Witnessed, config: Config) -> Rd
 
 def _check_sequence(files: Path, *, witness: Witnessed, config: Config) -> None:
     """Recover the log read-only: what does not pass here has not been touched."""
-    probe = Rdict(str(files), _options(config, create=False), access_type=AccessType.read_only(False))
+    probe = _rdict(files, _options(config, create=False), access_type=AccessType.read_only(False))
     sequence = probe.latest_sequence_number()
     probe.close()
     if sequence < witness.sequence:
@@ -321,6 +322,12 @@ def _check_sequence(files: Path, *, witness: Witnessed, config: Config) -> None:
             f"{witness.sequence - sequence} row writes are missing from {files}: it ends at {sequence}, and {witness.sequence} "
             f"was durable. It is an older copy, or a part of it was lost. Nothing was written. {_START_OVER}"
         )
+
+
+def _rdict(files: Path, options: Options, *, access_type: AccessType | None = None) -> Rdict:
+    # The column family is named, for this binding opens one that is not with the options in the newest OPTIONS file: those of
+    # the opening before, without the filters and with a cache of 8 MiB, neither of which such a file can hold.
+    return Rdict(str(files), options, {_COLUMN_FAMILY: options}, access_type or AccessType.read_write())
 
 
 def _unopenable(files: Path, error: Exception) -> StorageError:
@@ -374,6 +381,8 @@ def _options(config: Config, *, create: bool) -> Options:
     options.set_memtable_prefix_bloom_ratio(0.02)
     options.set_max_background_jobs(2)
     options.set_max_open_files(512)
+    # At an opening RocksDB looks into 16 tables at most; by default it begins 16 threads for that, which takes longer.
+    options.set_max_file_opening_threads(1)
     options.set_compression_type(DBCompressionType.zstd())
     options.set_compression_options(_ZSTD_WINDOW_BITS, _ZSTD_LEVEL, 0, _DICTIONARY_BYTES)
     options.set_block_based_table_factory(_tables(config))

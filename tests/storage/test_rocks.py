@@ -81,6 +81,25 @@ def test_one_write_larger_than_every_bound_leaves_no_unsynced_log_behind(
     assert logs_begun(tmp_path) == begun
 
 
+def test_a_store_reopened_with_a_larger_memtable_begins_no_log_by_itself(storage: RocksStorage, tmp_path: Path) -> None:
+    storage.close()
+    larger = RocksStorage.open(tmp_path / "store", config=Config(memtable_bytes=16 * MiB), now_ms=0)
+    begun = logs_begun(tmp_path)
+    fill(larger, 640)
+    assert (larger.rotations, logs_begun(tmp_path)) == (0, begun)
+    larger.close()
+
+
+@pytest.mark.parametrize("openings", [1, 2])
+def test_tables_have_filters_in_every_opening(tmp_path: Path, open_store: OpenStore, openings: int) -> None:
+    for _ in range(openings):
+        storage = open_store(tmp_path / "store")
+        fill(storage, 1)
+        storage.close()
+    newest = max((tmp_path / "store" / "db").glob("*.sst"))
+    assert b"fullfilter." in newest.read_bytes()
+
+
 def test_a_sync_while_a_write_rotates_is_no_failure(storage: RocksStorage) -> None:
     failures: list[Exception] = []
     over = threading.Event()
