@@ -1,6 +1,7 @@
 """One process that builds a store of many threads, or opens one and loads from it: `python -m benchmarks.population`.
 
-It prints what it found as a line of JSON. A process of its own, so that what is resident is the node's.
+It prints what it found as a line of JSON. A process of its own, so that what is resident is the node's. No thread is
+loaded twice: every load is a cold one, in a small store as in a large one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from benchmarks.figures import quantile
 from shoal.client.store import Space
 
 CHECKPOINTS = 10  # Of each thread.
-LOADS = 2000
+LOADS = 2000  # Of as many threads; a store has no fewer.
 _TASKS = 64
 
 
@@ -62,7 +63,7 @@ async def _load(directory: Path, threads: int) -> dict[str, float]:
     random, took = Random(threads), []
     async with shoal.open(directory) as store:
         space = store.space("bench")
-        for number in random.choices(range(threads), k=LOADS):
+        for number in random.sample(range(threads), LOADS):
             thread = space.thread(f"thread-{number}")
             began = perf_counter()
             state = (await thread.load()).state

@@ -13,16 +13,13 @@ from typing import Any
 import uvloop
 
 import shoal
-from benchmarks import population, trajectories
+from benchmarks import openings, population, trajectories
 from benchmarks.figures import Effort, Figure, Section, Target, quantile
 from shoal import values
 from shoal.client.store import Space
 
 _FEW, _MANY, _LONG = 10, 2000, 10_000  # Messages.
 _SAVES = 40  # Of each kind in a repetition.
-_CHECKPOINTS = 10_000
-_OPENINGS = 20  # In a repetition.
-_THREADS_SMALL = 1000
 
 
 def run(effort: Effort) -> Section:
@@ -33,7 +30,7 @@ def run(effort: Effort) -> Section:
             f"one more save of a list of {_MANY:,} messages of 1 KB, per unchanged message", "µs", unchanged, Target("≤", 2)
         ),
         Figure(f"an append to a list of {_LONG:,} messages ÷ to one of {_FEW}", "×", appends, Target("≤", 1.3)),
-        *_openings(effort),
+        *openings.figures(effort),
         *_populations(effort),
         *_trajectories(),
     ]
@@ -44,12 +41,13 @@ _METHOD = (
     "The embedded store. *One more save*: `thread.save` of a state with one list, with `memory` durability; what it takes "
     f"beyond the same save of {_FEW} messages and beyond the serialiser's own time, divided by the messages that did not "
     f"change; medians of {_SAVES} saves. *An append*: `thread.append` of one message, the two lists in turn; the ratio of the "
-    f"medians. *An opening*: a new opening of a store with one thread of {_CHECKPOINTS:,} checkpoints, and a load of the "
-    f"newest. *Many threads*: {population.CHECKPOINTS} checkpoints each, built in one process and loaded in another, "
-    f"{population.LOADS:,} random threads; a process's resident memory at its most; the small store has {_THREADS_SMALL:,} "
-    "threads. *Trajectories*: every message of every real trajectory is a checkpoint, by turns as a whole list and as an "
-    "append; each is loaded back and compared at once, and again by id after the store was opened anew; the bytes are those "
-    "after close, against the messages as JSON."
+    f"medians. *An opening*: a new opening of a store with one thread of {openings.CHECKPOINTS:,} checkpoints, and a load of "
+    f"the newest; {openings.OPENINGS} in one process; then those of new processes, which touch code and memory for the first "
+    f"time, without their imports. *Many threads*: {population.CHECKPOINTS} checkpoints each, built in one process and loaded "
+    f"in another, {population.LOADS:,} random threads, each once; a process's resident memory at its most; the small store has "
+    f"{population.LOADS:,} threads. *Trajectories*: every message of every real trajectory is a checkpoint, by turns as a "
+    "whole list and as an append; each is loaded back and compared at once, and again by id after the store was opened anew; "
+    "the bytes are those after close, against the messages as JSON."
 )
 
 
@@ -111,39 +109,14 @@ async def _append_ratio() -> float:
         return quantile(sorted(took["long"]), 0.5) / quantile(sorted(took["short"]), 0.5)
 
 
-def _openings(effort: Effort) -> list[Figure]:
-    async def build(directory: Path) -> None:
-        async with shoal.open(directory, durability="memory") as store:
-            thread = store.space("bench").thread("long")
-            for number in range(_CHECKPOINTS):
-                await thread.update({"step": number}, append={"messages": [f"message {number}: " + "and so on " * 10]})
-
-    async def opened_ms(directory: Path) -> float:
-        began = perf_counter()
-        async with shoal.open(directory) as store:
-            state = (await store.space("bench").thread("long").load()).state
-            took = perf_counter() - began
-            assert len(state["messages"]) == _CHECKPOINTS
-        return took * 1000
-
-    with tempfile.TemporaryDirectory() as parent:
-        directory = Path(parent) / "store"
-        uvloop.run(build(directory))
-        p99 = []
-        for _ in range(effort.repeats):
-            ordered = sorted(uvloop.run(opened_ms(directory)) for _ in range(_OPENINGS))
-            p99.append(quantile(ordered, 0.99))
-    name = f"open a store and load the newest of {_CHECKPOINTS:,} checkpoints of a thread, p99"
-    return [Figure(name, "ms", tuple(p99), Target("≤", 20))]
-
-
 def _populations(effort: Effort) -> list[Figure]:
     with tempfile.TemporaryDirectory() as parent:
         small, large = Path(parent) / "small", Path(parent) / "large"
-        population.built(small, _THREADS_SMALL)
+        population.built(small, population.LOADS)
         built = population.built(large, effort.threads)
         pairs = [
-            (population.loaded(small, _THREADS_SMALL), population.loaded(large, effort.threads)) for _ in range(effort.repeats)
+            (population.loaded(small, population.LOADS), population.loaded(large, effort.threads))
+            for _ in range(effort.repeats)
         ]
     of = f"{effort.threads:,} threads of {population.CHECKPOINTS} checkpoints"
     resident = (built["resident_mb"], *(ours["resident_mb"] for _, ours in pairs))

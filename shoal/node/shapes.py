@@ -222,10 +222,10 @@ def _assembled(reader: Reader, found: lineage.Checkpoint, name: str, shape: Shap
         return _chunks(reader.rows, found, name, [digest])[0]
 
     digests = list(tree.leaves(outline.tops, node))
-    whole = replace(shape, outline=outline, pieces=Pieces(_chunks(reader.rows, found, name, digests), digests))
-    if len(value_of(whole)) != recipe.size:
+    pieces = Pieces(_chunks(reader.rows, found, name, digests), digests)
+    if len(recipe.header) + sum(map(len, pieces.chunks)) + len(outline.tail) != recipe.size:
         raise _corrupt(found.id, name, "its size does not hold", records)
-    return whole
+    return replace(shape, outline=outline, pieces=pieces)
 
 
 def _chunks(rows: Rows, found: lineage.Checkpoint, name: str, digests: Sequence[bytes]) -> list[bytes]:
