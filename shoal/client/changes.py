@@ -1,24 +1,100 @@
-"""What a reader of a document's changes waits on.
+"""What the readers of a document's changes wait on.
 
-Law: what waits for a reader is bounded in bytes. Past the bound it is dropped,
-and the reader is told so, rather than shown a stream with a hole in it.
+Laws:
+- The changes are the mirror's own history, in its order: each one's old value is what the one
+  before it left. They are told once they are durable; what came meanwhile waits behind them.
+- What waits is bounded in bytes. Past the bound it is dropped, and the readers are told so,
+  rather than shown a stream with a hole in it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from typing import Literal, NamedTuple
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 from shoal.errors import ShoalError, SlowConsumer
 
+ChangeKind = Literal["add", "set", "delete", "insert"]
 
-class DocumentChange(NamedTuple):
-    """A change that is durable."""
+
+@dataclass(frozen=True, slots=True)
+class DocumentChange:
+    """A change that is durable.
+
+    `kind`: of a map's key "add", "set" or "delete", with its `old` and `new` value; of an array
+    or a text "insert" or "delete" at the index that ends the path, with a list or a string.
+    In a text an index counts UTF-8 bytes. Done one after the other, changes give the content.
+    """
 
     origin: Literal["local", "remote"]
-    update: bytes  # Yjs v1.
+    author: str  # "" where nobody said, or where several edits came as one.
+    kind: ChangeKind
+    path: tuple[str | int, ...]  # The root's name, then keys and indices.
+    old: Any
+    new: Any
+
+
+class _Waiting(NamedTuple):
+    edit: int  # The local edit that must be durable first; 0 of what came.
+    changes: Sequence[DocumentChange]
+    size: int
+
+
+class Feed:
+    """Of one mirror; `edit` numbers its local edits."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._readers: list[Changes] = []
+        self._waiting: deque[_Waiting] = deque()
+        self._bytes = 0
+        self._written = 0
+
+    @property
+    def is_read(self) -> bool:
+        return bool(self._readers)
+
+    def reader(self) -> Changes:
+        reader = Changes(self._bytes_max)
+        self._readers.append(reader)
+        return reader
+
+    def edited(self, edit: int, changes: Sequence[DocumentChange], size: int) -> None:
+        """Local changes, not durable yet."""
+        self._wait(_Waiting(edit, changes, size))
+
+    def arrived(self, changes: Sequence[DocumentChange], size: int) -> None:
+        self._wait(_Waiting(0, changes, size))
+        self._tell()
+
+    def written(self, edit: int) -> None:
+        """All local edits up to this one are durable."""
+        self._written = edit
+        self._tell()
+
+    def end(self, error: ShoalError | None) -> None:
+        for reader in self._readers:
+            reader.end(error)
+        self._readers = []
+        self._waiting.clear()
+        self._bytes = 0
+
+    def _wait(self, waiting: _Waiting) -> None:
+        if not self._readers or not waiting.changes:
+            return
+        self._waiting.append(waiting)
+        self._bytes += waiting.size
+        if self._bytes > self._bytes_max and len(self._waiting) > 1:
+            self.end(_slow(self._bytes_max))
+
+    def _tell(self) -> None:
+        while self._waiting and self._waiting[0].edit <= self._written:
+            _, changes, size = self._waiting.popleft()
+            self._bytes -= size
+            self._readers = [reader for reader in self._readers if reader.put(changes, size)]
 
 
 class Changes(AsyncIterator[DocumentChange]):
@@ -26,25 +102,21 @@ class Changes(AsyncIterator[DocumentChange]):
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._waiting: deque[DocumentChange] = deque()
+        self._waiting: deque[tuple[DocumentChange, int]] = deque()
         self._bytes = 0
         self._ended = False
         self._error: ShoalError | None = None
         self._ready = asyncio.Event()
 
-    def put(self, change: DocumentChange) -> bool:
+    def put(self, changes: Sequence[DocumentChange], size: int) -> bool:
         """False once the reader takes no more."""
-        self._bytes += len(change.update)
+        self._bytes += size
         if self._bytes > self._bytes_max:
             self._waiting.clear()
-            self.end(
-                SlowConsumer(
-                    f"more than {self._bytes_max} bytes of changes waited for this reader. Nothing is lost: "
-                    "the document itself is current. Read it and call changes() again."
-                )
-            )
+            self.end(_slow(self._bytes_max))
             return False
-        self._waiting.append(change)
+        last = len(changes) - 1
+        self._waiting.extend((change, size if index == last else 0) for index, change in enumerate(changes))
         self._ready.set()
         return True
 
@@ -60,6 +132,13 @@ class Changes(AsyncIterator[DocumentChange]):
                 raise StopAsyncIteration
             self._ready.clear()
             await self._ready.wait()
-        change = self._waiting.popleft()
-        self._bytes -= len(change.update)
+        change, size = self._waiting.popleft()
+        self._bytes -= size
         return change
+
+
+def _slow(bytes_max: int) -> SlowConsumer:
+    return SlowConsumer(
+        f"more than {bytes_max} bytes of changes waited for this reader. Nothing is lost: "
+        "the document itself is current. Read it and call changes() again."
+    )

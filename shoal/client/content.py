@@ -3,6 +3,7 @@
 Laws:
 - An edit made here is told to `edited`, at the end of its transaction; what came
   from the node is not.
+- While it is traced, each transaction's differences are told with it; while it is not, they cost nothing.
 - A root's kind is settled by the node; until then it is what was declared here.
 """
 
@@ -10,27 +11,37 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import pycrdt
 
 from shoal.crdt.document import EMPTY, RootKind, check_kind, engine, open_root, to_py
+from shoal.crdt.shadow import Difference, Shadow
 from shoal.errors import InvalidInput
+
+
+class Transacted(NamedTuple):
+    """What a transaction made."""
+
+    update: bytes
+    differences: list[Difference]  # None of what is not traced.
 
 
 class Content:
     """`edited` is a bound method; its owner is not kept alive by the engine. What it raises, the edit raises."""
 
-    def __init__(self, *, client_id: int, edited: Callable[[bytes], None]) -> None:
+    def __init__(self, *, client_id: int, edited: Callable[[Transacted], None]) -> None:
         self.doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=client_id)
         self.outside = asyncio.Event()  # Set while no transaction of the user's is open.
         self.outside.set()
         self._settled: dict[str, RootKind] = {}
         self._declared: dict[str, RootKind] = {}  # Here, and not yet written.
         self._arriving = False
-        self._arrived: bytes | None = None
+        self._arrived: Transacted | None = None
+        self._traced: dict[str, Any] | None = None  # The roots that are; the engine's subscriptions live with them.
+        self._differences: list[Difference] = []
         self._edited = weakref.WeakMethod(edited)
         self.doc.observe(_observer(self))
 
@@ -53,7 +64,29 @@ class Content:
         if name not in self.roots:
             self._declared[name] = kind
         check_kind(name, kind, self.roots[name])
+        self._trace_new()
         return open_root(self.doc, name, kind)
+
+    def trace(self) -> None:
+        """From now on say what each transaction changed."""
+        if self._traced is None:
+            self._traced = {}
+            self._trace_new()
+
+    def untrace(self) -> None:
+        for root in (self._traced or {}).values():
+            for subscription in list(root._subscriptions):
+                root.unobserve(subscription)
+        self._traced = None
+        self._differences = []
+
+    def _trace_new(self) -> None:
+        if self._traced is None:
+            return
+        for name, kind in self.roots.items():
+            if name not in self._traced:
+                root = self._traced[name] = open_root(self.doc, name, kind)
+                root.observe_deep(_tracer(self, Shadow(name, root)))
 
     def settle(self, roots: dict[str, RootKind]) -> None:
         """The node has been told of these."""
@@ -73,7 +106,7 @@ class Content:
             if not nested:
                 self.outside.set()
 
-    def take(self, update: bytes, roots: dict[str, RootKind]) -> bytes | None:
+    def take(self, update: bytes, roots: dict[str, RootKind]) -> Transacted | None:
         """Apply what came from the node, and return what it changed here.
 
         Raises:
@@ -84,6 +117,7 @@ class Content:
             check_kind(name, self._declared.get(name, kind), kind)
         self._settled.update(roots)
         self._declared = {name: kind for name, kind in self._declared.items() if name not in roots}
+        self._trace_new()
         if update == EMPTY:
             return None
         self._arriving, self._arrived = True, None
@@ -99,13 +133,16 @@ class Content:
 
     def _observed(self, event: pycrdt.TransactionEvent) -> None:
         """The engine calls this at the end of each transaction that changed something."""
+        # The engine tells the roots in no particular order.
+        made = Transacted(event.update, sorted(self._differences, key=lambda difference: str(difference.path[0])))
+        self._differences = []
         if self._arriving:
-            self._arrived = event.update
+            self._arrived = made
             return
         edited = self._edited()
         if edited is None:
             raise closed()
-        edited(event.update)
+        edited(made)
 
 
 def _observer(content: Content) -> Callable[[pycrdt.TransactionEvent], None]:
@@ -119,6 +156,17 @@ def _observer(content: Content) -> Callable[[pycrdt.TransactionEvent], None]:
         observed(event)
 
     return observe
+
+
+def _tracer(content: Content, shadow: Shadow) -> Callable[[Sequence[Any]], None]:
+    found = weakref.ref(content)
+
+    def trace(events: Sequence[Any]) -> None:
+        watched = found()
+        if watched is not None:
+            watched._differences += shadow.follow(events)
+
+    return trace
 
 
 def closed() -> InvalidInput:

@@ -33,19 +33,20 @@ Maps, arrays and texts are pycrdt's own types. What to know of them:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import pycrdt
 
 from shoal import values
-from shoal.client.changes import Changes, DocumentChange
-from shoal.client.content import Content, closed
+from shoal.client.changes import DocumentChange, Feed
+from shoal.client.content import Content, Transacted, closed
 from shoal.client.retrying import delays, is_transient, paused
 from shoal.client.unsent import Unsent
 from shoal.config import Config
+from shoal.crdt import yjs
 from shoal.crdt.document import RootKind
 from shoal.errors import BookmarkLost, Disconnected, NotReady, Overloaded, ReadOnly, SessionBehind, ShoalError
 from shoal.names import check_name
@@ -66,6 +67,7 @@ class Document:
         config: Config,
         durability: Durability = "local",
         key_of: Callable[[], str | None] = lambda: None,
+        author: str = "",
     ) -> None:
         self.space, self.name = space, name
         self._session, self._config, self._durability, self._key_of = session, config, durability, key_of
@@ -77,7 +79,9 @@ class Document:
         self._error: ShoalError | None = None
         self._refused = False
         self._closed = False
-        self._readers: list[Changes] = []
+        self._author = author
+        self._authors: dict[int, str] = {client_id: author} if author else {}
+        self._feed = Feed(config.subscription_bytes_max)
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @classmethod
@@ -91,6 +95,7 @@ class Document:
         config: Config,
         durability: Durability = "local",
         key_of: Callable[[], str | None] = lambda: None,
+        author: str = "",
     ) -> Document:
         """Mirror a document; one that does not exist is empty.
 
@@ -100,7 +105,9 @@ class Document:
         Raises:
             Disconnected, Unavailable: its state could not be had within `config.request_timeout_s`.
         """
-        document = cls(session, space, name, client_id=client_id, config=config, durability=durability, key_of=key_of)
+        document = cls(
+            session, space, name, client_id=client_id, config=config, durability=durability, key_of=key_of, author=author
+        )
         document._start()
         try:
             while not document._current:
@@ -124,6 +131,10 @@ class Document:
         """
         root: pycrdt.Map[Any] = self._root(name, "map")
         return root
+
+    def list(self, name: str) -> pycrdt.Array[Any]:
+        """The same as `array`."""
+        return self.array(name)
 
     def array(self, name: str) -> pycrdt.Array[Any]:
         """The root array `name`; raises as `map` does."""
@@ -184,17 +195,17 @@ class Document:
             self._raise_error()
 
     def changes(self) -> AsyncIterator[DocumentChange]:
-        """Changes from now on: those of others, and one's own once they are durable. Ends when the document closes.
+        """What changes from now on, place by place: by others, and here once it is durable. Ends when the document closes.
 
         Raises:
             SlowConsumer: from the iterator, once more than `config.subscription_bytes_max` waited for it.
             ShoalError: from the iterator, once the node could not be followed any more.
         """
-        reader = Changes(self._config.subscription_bytes_max)
+        reader = self._feed.reader()
         if self._closed:
-            reader.end(None)
+            self._feed.end(None)
         else:
-            self._readers.append(reader)
+            self._content.trace()
         return reader
 
     async def close(self) -> None:
@@ -243,11 +254,15 @@ class Document:
                 retry_after_s=self._config.reconnect_delay_s_max,
             )
 
-    def _edited(self, update: bytes) -> None:
+    def _edited(self, made: Transacted) -> None:
         if self._closed or self._refused:
             raise self._error or closed()
-        self._unsent.add(update)
+        self._unsent.add(made.update)
+        self._feed.edited(self._unsent.edits, self._changes("local", self._author, made), len(made.update))
         self._wake.set()
+
+    def _changes(self, origin: Literal["local", "remote"], author: str, made: Transacted) -> Sequence[DocumentChange]:
+        return [DocumentChange(origin, author, *difference) for difference in made.differences]
 
     # ── sending ───────────────────────────────────────────────────────────────
 
@@ -276,7 +291,8 @@ class Document:
             await self._content.outside.wait()
 
     async def _send_unsent(self) -> None:
-        await self._call(*self._unsent.take(), self._content.declared)
+        mine = {self.client_id: self._author} if self._author else {}
+        await self._call(*self._unsent.take(), self._content.declared, mine)
 
     async def _send_lacking(self) -> None:
         """Send all that the node lacks, whoever edited it: an edit builds on some of that."""
@@ -289,14 +305,24 @@ class Document:
                 raise Disconnected("the node ended the subscription. Nothing was sent. Try again.")
         await self._content.outside.wait()
         lacked_by = pycrdt.get_state(push.update)
-        await self._call(*self._unsent.take(lacked_by=lacked_by), self._content.roots, stale=True)
+        await self._call(*self._unsent.take(lacked_by=lacked_by), self._content.roots, self._authors, stale=True)
 
-    async def _call(self, update: bytes, edits: int, clock: int, roots: dict[str, RootKind], /, *, stale: bool = False) -> None:
-        request = Update(self.space, self.name, update, roots)
+    async def _call(
+        self,
+        update: bytes,
+        edits: int,
+        clock: int,
+        roots: dict[str, RootKind],
+        authors: dict[int, str],
+        /,
+        *,
+        stale: bool = False,
+    ) -> None:
+        request = Update(self.space, self.name, update, roots, authors)
         await self._session.call(request, key=self._key_of(), durability=self._durability, stale=stale)
         self._unsent.confirm(edits, clock)
         self._content.settle(roots)
-        self._tell(DocumentChange("local", update))
+        self._feed.written(edits)
         self._advance()
 
     # ── following ─────────────────────────────────────────────────────────────
@@ -314,21 +340,32 @@ class Document:
                 raise Disconnected("the node ended the subscription. Nothing was sent. Try again.")
             except ShoalError as error:
                 if not (is_transient(error) and await paused(pauses, error)):
-                    self._end_readers(error)
+                    self._feed.end(error)
                     raise
                 await self._content.outside.wait()
 
     def _take(self, push: Push) -> None:
         if not isinstance(push, DocumentState | Edit):
             return  # Of a newer version.
+        self._learn(push.authors)
         changed = self._content.take(push.update, push.roots)
         if changed is not None:
-            self._tell(DocumentChange("remote", changed))
+            if changed.differences:
+                sender = next(iter(push.authors.values()), "") if isinstance(push, Edit) else ""
+                changes = self._changes("remote", self._author_of(changed.update, sender), changed)
+                self._feed.arrived(changes, len(changed.update))
+            if not self._feed.is_read:
+                self._content.untrace()
         self._current = True
         self._advance()
 
-    def _tell(self, change: DocumentChange) -> None:
-        self._readers = [reader for reader in self._readers if reader.put(change)]
+    def _learn(self, authors: Mapping[int, str]) -> None:
+        self._authors = {**authors, **self._authors}
+
+    def _author_of(self, update: bytes, sender: str) -> str:
+        """Who made all of it; of deletions alone, who sent them."""
+        names = {self._authors.get(client, "") for client in yjs.parse(update).structs} or {sender}
+        return names.pop() if len(names) == 1 else ""
 
     # ── errors and tasks ──────────────────────────────────────────────────────
 
@@ -353,17 +390,12 @@ class Document:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._end_readers(None)
+        self._feed.end(None)
 
     def _fail(self, error: ShoalError, *, final: bool) -> None:
         if not self._refused:  # The first refusal is what the caller must hear of.
             self._error, self._refused = error, final
         self._advance()
-
-    def _end_readers(self, error: ShoalError | None) -> None:
-        for reader in self._readers:
-            reader.end(error)
-        self._readers = []
 
     def _raise_error(self) -> None:
         """Raise what is kept: a refusal each time, else once."""

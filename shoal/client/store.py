@@ -156,8 +156,10 @@ class Space:
         """Memory items: values under namespaces and keys."""
         return Items(self._connection, self.name)
 
-    async def document(self, name: str) -> Document:
+    async def document(self, name: str, *, author: str = "") -> Document:
         """Open a live local mirror of a document, under a client id of its own.
+
+        `author`: who edits here; others see it beside what changes.
 
         Raises:
             Disconnected, Unavailable: its state could not be fetched.
@@ -171,6 +173,7 @@ class Space:
             client_id=client_id,
             config=self._connection.config,
             durability=self._connection.durability,
+            author=check_name("author", author) if author else "",
         )
 
     def batch(self, *, key: str | None = None, durability: Durability | None = None) -> Batch:

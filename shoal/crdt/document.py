@@ -12,6 +12,7 @@ Rows:
 
     U position₃₄      a Yjs v1 update (HLC order is a causal order)
     R name            [[kind, dot₂₄], …]: what the root was declared as, least dot first
+    A client₈         [author, dot₂₄]: who edits under this Yjs client id, as the least dot says
 
 Root types carry no kind on the wire, so their kind travels beside the update.
 Of two concurrent declarations the least dot counts; the other stays listed, and
@@ -51,7 +52,7 @@ EXACT_INTEGER_MAX = 2**53 - 1
 _TYPES_KNOWN_MAX = 65_536  # Ids of shared types whose depth is remembered; past it they are forgotten.
 
 _KINDS: dict[RootKind, type[Any]] = {"map": pycrdt.Map, "array": pycrdt.Array, "text": pycrdt.Text}
-_UPDATE, _ROOT = b"U", b"R"
+_UPDATE, _ROOT, _AUTHOR = b"U", b"R", b"A"
 
 
 class Update(msgspec.Struct, array_like=True, frozen=True, tag="update"):
@@ -59,6 +60,7 @@ class Update(msgspec.Struct, array_like=True, frozen=True, tag="update"):
 
     digest: bytes  # SHA-256 of the payload.
     roots: dict[str, RootKind] = {}
+    authors: dict[int, str] = {}  # By Yjs client id; the sender comes first.
 
 
 class Declaration(NamedTuple):
@@ -74,6 +76,11 @@ def apply(rows: Rows, stamp: Stamp, update: Update, payload: bytes) -> None:
         found[kind] = min(stamp.dot, found.get(kind, stamp.dot))
         ordered = sorted((dot.pack(), kind) for kind, dot in found.items())
         rows.put(_ROOT + name.encode(), msgspec.msgpack.encode([(kind, dot) for dot, kind in ordered]))
+    for client, author in update.authors.items():
+        row = _AUTHOR + client.to_bytes(8, "big")
+        packed = rows.get(row)
+        if packed is None or stamp.dot.pack() < _unpack_author(packed)[1]:
+            rows.put(row, msgspec.msgpack.encode((author, stamp.dot.pack())))
 
 
 def payload_of(rows: Rows, stamp: Stamp, update: Update) -> bytes:
@@ -115,6 +122,24 @@ def roots(rows: Rows) -> dict[str, RootKind]:
         StoreCorrupt: a row cannot be read.
     """
     return {key[1:].decode(): _unpack(packed)[0].kind for key, packed in rows.scan(_ROOT)}
+
+
+def authors(rows: Rows) -> dict[int, str]:
+    """Who edits, by Yjs client id, of those who said so.
+
+    Raises:
+        StoreCorrupt: a row cannot be read.
+    """
+    return {int.from_bytes(key[1:], "big"): _unpack_author(packed)[0] for key, packed in rows.scan(_AUTHOR)}
+
+
+def _unpack_author(packed: bytes) -> tuple[str, bytes]:
+    try:
+        return msgspec.msgpack.decode(packed, type=tuple[str, bytes])
+    except ValueError as error:
+        raise StoreCorrupt(
+            f"an author of a document cannot be read ({error}). Nothing was written; run `shoal verify`."
+        ) from None
 
 
 def _unpack(packed: bytes) -> list[Declaration]:

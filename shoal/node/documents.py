@@ -20,8 +20,9 @@ from shoal.config import Config
 from shoal.crdt import document, patch
 from shoal.crdt.document import LiveDocument
 from shoal.crdt.rows import POSITION_BYTES, Stamp
-from shoal.errors import NotFound, ShoalError
-from shoal.names import check_name
+from shoal.crdt.yjs import CLIENT_MAX
+from shoal.errors import InvalidInput, NotFound, ShoalError, TooLarge
+from shoal.names import check_name, check_names
 from shoal.node.attached import Attached
 from shoal.node.catalog import Catalog
 from shoal.node.checks import check_size
@@ -51,6 +52,12 @@ def place_of(at: Site | View) -> Place:
     return Place(at.transaction, at.rows, at.target.snapshot_key)
 
 
+class _Edited(NamedTuple):
+    update: bytes
+    roots: dict[str, RootKind]
+    authors: dict[int, str]
+
+
 class _Open:
     """A live document, and how far its snapshot is behind."""
 
@@ -77,17 +84,25 @@ class Documents:
     def _check_update(self, request: requests.Update) -> None:
         check_name("document", request.document)
         check_size(self._config, len(request.update), "an update")
+        check_names("author", request.authors.values())
+        if any(not 0 <= client <= CLIENT_MAX for client in request.authors):
+            raise InvalidInput("an author's Yjs client id has at most 53 bits. Nothing was written.")
+        if len(request.authors) > self._config.update_authors_max:
+            raise TooLarge(f"an update names at most {self._config.update_authors_max} authors. Nothing was written.")
 
     def _check_patch(self, request: requests.Patch) -> None:
         check_name("document", request.document)
         check_size(self._config, len(request.patch), "an update")
+        if request.author:
+            check_name("author", request.author)
 
     def _update(self, site: Site, request: requests.Update) -> Decision:
         """
         Raises:
             NotReady, InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.check`. Nothing was written.
         """
-        return self._integrated(place_of(site), site.stamp, request.update, request.roots, requests.Updated())
+        made = _Edited(request.update, request.roots, request.authors)
+        return self._integrated(place_of(site), site.stamp, made, requests.Updated())
 
     def _patch(self, site: Site, request: requests.Patch) -> Decision:
         """
@@ -99,7 +114,8 @@ class Documents:
         live = self._opened(place).live
         client_id = int.from_bytes(self._environment.entropy(8), "big") >> (64 - CLIENT_ID_BITS)
         patched = patch.patch(live, request.patch, client_id=client_id)
-        decision = self._integrated(place, site.stamp, patched.update, patched.roots, requests.Updated())
+        made = _Edited(patched.update, patched.roots, {client_id: request.author} if request.author else {})
+        decision = self._integrated(place, site.stamp, made, requests.Updated())
         return decision._replace(reply=_json(live))
 
     def receive(self, place: Place, stamp: Stamp, change: document.Update, update: bytes) -> None:
@@ -130,22 +146,21 @@ class Documents:
         self,
         place: Place,
         stamp: Stamp,
-        update: bytes,
-        roots: dict[str, RootKind],
+        made: _Edited,
         reply: requests.Updated,
     ) -> Decision:
         opened = self._opened(place)
-        opened.live.integrate(update, roots)
+        opened.live.integrate(made.update, made.roots)
         place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
-        declared = {name: kind for name, kind in roots.items() if not document.declarations(place.rows, name)}
-        change = document.Update(sha256(update).digest(), declared)
-        document.apply(place.rows, stamp, change, update)
+        declared = {name: kind for name, kind in made.roots.items() if not document.declarations(place.rows, name)}
+        change = document.Update(sha256(made.update).digest(), declared, made.authors)
+        document.apply(place.rows, stamp, change, made.update)
         opened.updates_since += 1
         if opened.updates_since >= self._due(opened):
             snapshot = opened.live.snapshot()
             place.transaction.put(place.snapshot_key, stamp.pack_position() + snapshot)
             opened.snapshot_bytes, opened.updates_since = len(snapshot), 0
-        return Decision(reply, (Made(change, Attached(update)),))
+        return Decision(reply, (Made(change, Attached(made.update)),))
 
     def _due(self, opened: _Open) -> int:
         return max(self._config.document_snapshot_updates, opened.snapshot_bytes // _SNAPSHOT_BYTES_PER_UPDATE)
@@ -170,7 +185,7 @@ class Documents:
             InvalidValue: `state` is no state vector.
         """
         live = self._opened(place).live
-        return requests.DocumentState(live.update_since(state), dict(live.roots))
+        return requests.DocumentState(live.update_since(state), dict(live.roots), document.authors(place.rows))
 
     # ── live replicas ─────────────────────────────────────────────────────────
 

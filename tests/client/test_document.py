@@ -13,6 +13,7 @@ import msgspec
 import pycrdt
 import pytest
 
+from shoal.client.changes import DocumentChange
 from shoal.client.document import Document
 from shoal.config import Config
 from shoal.crdt.document import EMPTY, LiveDocument
@@ -81,7 +82,7 @@ class FakeSession:
         if self.before:
             raise self.before.pop(0)
         self.live.integrate(request.update, request.roots)
-        self.push(Edit(request.update, request.roots))
+        self.push(Edit(request.update, request.roots, request.authors))
         if self.after:
             raise self.after.pop(0)
         return Updated()
@@ -116,6 +117,12 @@ class FakeSession:
 
 
 Mirror = Callable[..., Any]
+
+
+def map_update(client_id: int, entries: dict[str, Any]) -> bytes:
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=client_id)
+    doc.get("m", type=pycrdt.Map).update(entries)
+    return doc.get_update()
 
 
 @pytest.fixture
@@ -244,7 +251,8 @@ async def test_a_transaction_is_one_update_for_others(session: FakeSession, mirr
         with document.transaction():
             document.text("t").insert(0, "x")
     await document.flush()
-    assert (await anext(changes)).update == session.requests[0].update
+    assert [(await anext(changes)).path for _ in range(2)] == [("m", "a"), ("t", 0)]
+    assert len(session.requests) == 1
     assert other.to_py() == {"m": {"a": 1}, "t": "x"}
 
 
@@ -472,9 +480,69 @@ async def test_changes_are_those_of_others_and_ones_own_once_durable(session: Fa
     await document.flush()
     other.map("m")["b"] = 2
     await other.flush()
-    found = [await anext(changes), await anext(changes)]
-    assert [change.origin for change in found] == ["local", "remote"]
-    assert [change.update for change in found] == [request.update for request in session.requests]
+    assert [await anext(changes), await anext(changes)] == [
+        DocumentChange("local", "", "add", ("m", "a"), None, 1),
+        DocumentChange("remote", "", "add", ("m", "b"), None, 2),
+    ]
+
+
+async def test_a_change_says_where_what_was_there_what_is_there_and_who_did_it(session: FakeSession, mirror: Mirror) -> None:
+    document, other = await mirror(author="ada"), await mirror(author="bob")
+    document.map("m")["t"] = pycrdt.Map({"done": False, "tags": pycrdt.Array(["x"])})
+    document.text("t").insert(0, "hé")
+    await document.flush()
+    await until(lambda: bool(other.to_py() == document.to_py()))
+    changes = document.changes()
+    with other.transaction():
+        other.map("m")["t"]["done"] = True
+        other.map("m")["t"]["tags"].append({"k": 1})
+    await other.flush()
+    with other.transaction():
+        del other.text("t")[1:3]
+        del other.map("m")["t"]
+    await other.flush()
+    document.list("l").extend([1, 2])
+    await document.flush()
+    assert [await anext(changes) for _ in range(5)] == [
+        DocumentChange("remote", "bob", "set", ("m", "t", "done"), False, True),
+        DocumentChange("remote", "bob", "insert", ("m", "t", "tags", 1), None, [{"k": 1}]),
+        DocumentChange("remote", "bob", "delete", ("m", "t"), {"done": True, "tags": ["x", {"k": 1}]}, None),
+        DocumentChange("remote", "bob", "delete", ("t", 1), "é", None),
+        DocumentChange("local", "ada", "insert", ("l", 0), None, [1, 2]),
+    ]
+
+
+async def test_what_came_behind_an_edit_is_told_behind_it(session: FakeSession, mirror: Mirror) -> None:
+    document, other = await mirror(), await mirror()
+    changes = document.changes()
+    session.gate.clear()
+    document.map("m")["a"] = 1
+    await session.arrived.wait()
+    session.live.integrate(update := map_update(5, {"b": 2}), {"m": "map"})
+    session.push(Edit(update, {"m": "map"}, {5: "eve"}))
+    await until(lambda: "b" in document.to_py()["m"])
+    session.gate.set()
+    await document.flush()
+    assert [(await anext(changes)).path[1] for _ in range(2)] == ["a", "b"]
+    await other.close()
+
+
+async def test_who_edits_is_named_in_the_first_update_and_told_to_who_opens_later(session: FakeSession, mirror: Mirror) -> None:
+    document = await mirror(author="ada")
+    document.map("m")["a"] = 1
+    await document.flush()
+    assert session.requests[0].authors == {document.client_id: "ada"}
+
+
+async def test_a_mirror_that_nobody_reads_traces_nothing(session: FakeSession, mirror: Mirror) -> None:
+    document = await mirror()
+    document.map("m")["a"] = 1
+    assert document._content._traced is None
+    document.changes()
+    document._feed.end(None)
+    await document.flush()
+    session.push(Edit(map_update(5, {"b": 2}), {"m": "map"}))
+    await until(lambda: document._content._traced is None)
 
 
 async def test_a_change_is_not_shown_before_it_is_durable(session: FakeSession, mirror: Mirror) -> None:

@@ -221,3 +221,21 @@ async def test_watch_shows_every_change_of_its_space_in_order(bench: Bench) -> N
         ("a1", "add"),
         ("a2", "append"),
     ]
+
+
+async def test_who_edits_a_document_is_kept_and_the_least_dot_counts(bench: Bench) -> None:
+    async with await bench.space.document("d", author="ada") as document:
+        document.map("m")["a"] = 1
+        client = document.client_id
+    session = bench.node.session()
+    await session.call(requests.Update("crew", "d", b"\x00\x00", {}, {client: "eve", 7: "bob"}))
+    shown = await session.call(requests.ReadDocument("crew", "d"))
+    assert isinstance(shown, requests.DocumentState)
+    assert shown.authors == {client: "ada", 7: "bob"}
+
+
+@pytest.mark.parametrize("authors", [{-1: "a"}, {2**53: "a"}, {1: ""}, {1: "a\nb"}, dict.fromkeys(range(1025), "a")])
+async def test_authors_that_cannot_be_are_refused(bench: Bench, authors: dict[int, str]) -> None:
+    with pytest.raises(InvalidInput):
+        await bench.node.session().call(requests.Update("crew", "d", b"\x00\x00", {}, authors))
+    assert [name async for name in bench.space.documents()] == []

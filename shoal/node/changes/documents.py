@@ -7,6 +7,7 @@ from hashlib import sha256
 from shoal.crdt import document, yjs
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, ShoalError
+from shoal.names import check_names
 from shoal.node.attached import Attached
 from shoal.node.changes.handling import Handling, Handlings
 from shoal.storage.keys import Kind
@@ -25,7 +26,9 @@ def check_update(change: document.Update, attached: Attached) -> None:
     """
     Raises:
         BadOperation: what came beside a document's change is not the update that it names, or is none.
+        InvalidName: an author's name is not legal.
     """
+    check_names("author", change.authors.values())
     if sha256(attached.content).digest() != change.digest:
         raise BadOperation("its update does not match its hash", reason="content")
     try:

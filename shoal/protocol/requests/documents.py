@@ -18,6 +18,7 @@ class Update(Write, array_like=True, frozen=True, tag="update"):
     document: str
     update: bytes
     roots: dict[str, RootKind] = field(default_factory=dict)  # Root types that the update may be the first to use.
+    authors: dict[int, str] = field(default_factory=dict)  # Who edits under a Yjs client id; the sender comes first.
 
 
 class Updated(Reply, array_like=True, frozen=True, tag="updated"):
@@ -30,6 +31,7 @@ class Patch(Write, array_like=True, frozen=True, tag="patch"):
     space: str
     document: str
     patch: bytes
+    author: str = ""
 
 
 class ReadDocument(Read, array_like=True, frozen=True, tag="read-document"):
@@ -43,6 +45,7 @@ class ReadDocument(Read, array_like=True, frozen=True, tag="read-document"):
 class DocumentState(Reply, array_like=True, frozen=True, tag="document-state"):
     update: bytes
     roots: dict[str, RootKind]
+    authors: dict[int, str] = field(default_factory=dict)  # By Yjs client id, of those who said who they are.
 
 
 class ReadDocumentJson(Read, array_like=True, frozen=True, tag="read-document-json"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import field
+
 from shoal.protocol.requests.base import Read, Reply
 from shoal.protocol.requests.documents import DocumentState, RootKind
 from shoal.protocol.requests.listings import ObjectKind
@@ -43,6 +45,7 @@ class Follow(Read, array_like=True, frozen=True, tag="follow"):
 class Edit(Reply, array_like=True, frozen=True, tag="edit"):
     update: bytes
     roots: dict[str, RootKind]
+    authors: dict[int, str] = field(default_factory=dict)  # As the update named them.
 
 
 Subscription = Watch | Follow
