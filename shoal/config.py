@@ -104,6 +104,7 @@ class Config(Struct, frozen=True, kw_only=True):
     writes_pending_max: int = 16384  # Written, not yet durable; past it: Overloaded.
     memtable_bytes: int = 16 * MiB  # Small, so that its rows stay in the processor's cache.
     block_cache_bytes: int = 64 * MiB
+    tables_open_max: int = 512  # Files of RocksDB that are open at once; of others the next read opens one.
     witness_interval_s: float = 0.25
     reclaim_interval_s: float = 5.0  # At the least, between two times that the space of what was erased is given back.
 

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from rocksdict import (
     AccessType,
+    BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
     DbClosedError,
@@ -381,7 +382,7 @@ def _options(config: Config, *, create: bool) -> Options:
     options.set_memtable_whole_key_filtering(True)
     options.set_memtable_prefix_bloom_ratio(0.005)
     options.set_max_background_jobs(2)
-    options.set_max_open_files(512)
+    options.set_max_open_files(config.tables_open_max)
     # At an opening RocksDB looks into 16 tables at most; by default it begins 16 threads for that, which takes longer.
     options.set_max_file_opening_threads(1)
     options.set_compression_type(DBCompressionType.zstd())
@@ -400,7 +401,10 @@ def _tables(config: Config) -> BlockBasedOptions:
     tables.set_block_cache(Cache(config.block_cache_bytes))
     tables.set_block_size(16 * KiB)
     tables.set_bloom_filter(10, False)
-    # Otherwise indexes and filters of every open file live outside the cache's bound.
+    # Otherwise indexes and filters of every open file live outside the cache's bound. And in pieces, for the cache is split
+    # into up to 64 shards: the filter of a table of 64 MiB is larger than one of them, and would be read again for every row.
     tables.set_cache_index_and_filter_blocks(True)
+    tables.set_index_type(BlockBasedIndexType.two_level_index_search())
+    tables.set_partition_filters(True)
     tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
     return tables

@@ -91,13 +91,13 @@ def test_a_store_reopened_with_a_larger_memtable_begins_no_log_by_itself(storage
 
 
 @pytest.mark.parametrize("openings", [1, 2])
-def test_tables_have_filters_in_every_opening(tmp_path: Path, open_store: OpenStore, openings: int) -> None:
+def test_tables_have_filters_in_pieces_in_every_opening(tmp_path: Path, open_store: OpenStore, openings: int) -> None:
     for _ in range(openings):
         storage = open_store(tmp_path / "store")
         fill(storage, 1)
         storage.close()
     newest = max((tmp_path / "store" / "db").glob("*.sst"))
-    assert b"fullfilter." in newest.read_bytes()
+    assert b"partitionedfilter." in newest.read_bytes()
 
 
 def test_a_sync_while_a_write_rotates_is_no_failure(storage: RocksStorage) -> None:
