@@ -25,9 +25,9 @@ ALLOWED: dict[str, set[str]] = {
     "protocol": {"errors", "names", "crdt"},
     "storage": BASE | {"crdt"},  # For the layout of dots in keys.
     "transport": BASE | {"cluster", "protocol"},
-    "api": BASE | {"protocol"},
     "node": BASE | {"crdt", "cluster", "protocol", "storage"},
     "client": BASE | {"crdt", "protocol"},
+    "api": BASE | {"client", "protocol"},  # What is more than one request, as a merge, has one form: decision 0021.
     "opening": BASE | {"client", "node", "protocol", "transport"},
     "sync": BASE | {"opening", "protocol"},
     "integrations": BASE | {"client", "opening", "protocol", "sync"},

@@ -79,16 +79,23 @@ def test_the_requests_with_curl_succeed(tmp_path: Path) -> None:
     with served(tmp_path / "state") as (_, url):
         thread = f"{url}/v1/spaces/crew/threads/researcher-1"
         answers = [_answer([word.replace("$T", thread) for word in shlex.split(line)]) for line in shell("curl")]
-    saved, changed, begun, ended, _, events, _, resumed = answers
+    saved, changed, begun, ended, _, events, _, edited, undone, log, merge, replayed, audit, exported, resumed = answers
     assert (changed["parents"], begun["begun"], ended["state"]) == ([saved["id"]], True, "done")
     assert [event["event"] for event in events["events"]] == [{"order": 17}]
     assert resumed["checkpoint"]["state"] == {"messages": ["hello", "hi"]}
+    assert (edited["parents"], undone["parents"]) == ([changed["id"]], [edited["id"]])
+    assert [(one["op"], one["channel"]) for one in log["mutations"][-2:]] == [("add", "draft"), ("remove", "draft")]
+    assert (merge["heads"], merge["conflicts"]) == ([undone["id"]], {})
+    assert (replayed["snapshot"], [event["event"] for event in replayed["events"]]) == (None, [{"order": 17}])
+    assert [entry["kind"] for entry in audit["entries"]].count("checkpoint") == 4
+    assert exported[0]["type"] == "export"
 
 
 def _answer(command: list[str]) -> Any:
     done = subprocess.run([*command, "--silent", "--fail"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, (command, done)
-    return json.loads(done.stdout)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return found if command[-1].endswith("/export") else found[0]
 
 
 async def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

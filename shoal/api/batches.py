@@ -145,7 +145,7 @@ def _write(exchange: Exchange, space: str, op: Op) -> BatchWrite:
         case EndStepOp():
             return end_request(exchange, space, op.thread, op.step, op)
         case DoneOp():
-            return Dequeue(space, op.thread, op.worklist, op.id, op.by, exchange.stored(op.result))
+            return queues.done_request(exchange, space, op.thread, op.worklist, op)
         case AddOp():
             return Add(space, op.counter, op.add, op.key)
         case AssignOp():

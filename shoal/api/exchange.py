@@ -27,6 +27,9 @@ from msgspec import Raw, Struct
 from shoal import values
 from shoal.api import bookmarks
 from shoal.api.problems import UnsupportedMediaType
+from shoal.client.connection import Connection
+from shoal.client.store import Space
+from shoal.client.thread import Thread
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, InvalidValue
 from shoal.names import check_key, check_name
@@ -133,14 +136,36 @@ class Exchange:
         """
         if isinstance(request, Read):
             return await self.session.call(request, stale=stale)
+        return await self.session.call(request, key=self.key, durability=durability or self.durability)
+
+    @property
+    def key(self) -> str | None:
+        """The idempotency key.
+
+        Raises:
+            InvalidInput, InvalidName: it is not legal.
+        """
         key = self.request.headers.get("Idempotency-Key")
         if key is not None:
             check_key("idempotency", key)
-        if durability is None:
-            # What else the query holds is the route's business.
-            asked = {name: value for name, value in self.request.query.items() if name == "durability"}
-            durability = _converted(asked, WriteQuery, what="query").durability
-        return await self.session.call(request, key=key, durability=durability)
+        return key
+
+    @property
+    def durability(self) -> Durability:
+        # What else the query holds is the route's business.
+        asked = {name: value for name, value in self.request.query.items() if name == "durability"}
+        return _converted(asked, WriteQuery, what="query").durability
+
+    # ── what is more than one request ─────────────────────────────────────────
+
+    def space(self) -> Space:
+        """The path's space, as the client library has it: its handles ask this exchange's session."""
+        connection = Connection(self.session, self.config, "local", _needless, _needless, holder="")
+        return Space(connection, self.name("space"))
+
+    def thread(self, *, author: str = "") -> Thread:
+        """The path's thread; the same."""
+        return self.space().thread(self.name("thread"), author=author)
 
     # ── values ────────────────────────────────────────────────────────────────
 
@@ -178,6 +203,18 @@ class Exchange:
         """JSON text, as part of the answer."""
         return Raw(msgspec.msgpack.encode(msgspec.json.decode(text))) if self.answers_packed else Raw(text)
 
+    def value(self, part: Raw, /) -> Any:
+        """A value of the body, as Python has it.
+
+        Raises:
+            InvalidValue: it is no value, or one of a class that is not registered here.
+        """
+        return values.decode(self.stored(part))
+
+    def of_value(self, value: Any, /) -> Raw:
+        """A value as Python has it, as part of the answer."""
+        return self.shown(values.encode(value))
+
     def shown(self, stored: bytes, /, schema: str = "") -> Raw:
         """A stored value, as part of the answer; a channel's says by its checkpoint's schema whose value it is."""
         if self.answers_packed:
@@ -199,6 +236,11 @@ class Exchange:
         if self.answers_packed:
             return web.Response(body=msgspec.msgpack.encode(view), status=status, content_type=MSGPACK)
         return web.Response(body=msgspec.json.encode(view), status=status, content_type=JSON)
+
+
+def _needless(*_: object) -> Any:
+    """What one request asks of a handle needs neither clock nor randomness."""
+    raise AssertionError
 
 
 def _decoded(raw: bytes, kind: type[_T], *, packed: bool) -> _T:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeVar
 
 from aiohttp import web
 from msgspec import Meta, Raw, Struct, field
@@ -26,6 +27,7 @@ from shoal.protocol.requests import (
 )
 
 Limit = Annotated[int, Meta(ge=1)]
+_Found = TypeVar("_Found")
 
 
 class EventBody(Struct, forbid_unknown_fields=True):
@@ -74,8 +76,11 @@ async def events(exchange: Exchange) -> web.Response:
     found = await _read(exchange, query)
     if not found.events and query.wait:
         found = await _waited(exchange, query)
-    views = [EventView(e.id, e.key, e.wall_ms, exchange.shown(e.event), e.late, shown_opaque(e.cursor)) for e in found.events]
-    return exchange.answer(EventsView(views, shown_opaque(found.cursor), found.more))
+    return exchange.answer(EventsView(event_views(exchange, found), shown_opaque(found.cursor), found.more))
+
+
+def event_views(exchange: Exchange, found: Events) -> list[EventView]:
+    return [EventView(e.id, e.key, e.wall_ms, exchange.shown(e.event), e.late, shown_opaque(e.cursor)) for e in found.events]
 
 
 async def _read(exchange: Exchange, query: EventsQuery) -> Events:
@@ -87,21 +92,27 @@ async def _read(exchange: Exchange, query: EventsQuery) -> Events:
 
 
 async def _waited(exchange: Exchange, query: EventsQuery) -> Events:
-    """Events as soon as there are some; none once the time is over, or the node stops."""
+    return await waited(exchange, "append", query.wait, lambda: _read(exchange, query), lambda found: bool(found.events))
+
+
+async def waited(
+    exchange: Exchange, what: str, seconds: float, read: Callable[[], Awaitable[_Found]], holds: Callable[[_Found], bool]
+) -> _Found:
+    """What `read` finds as soon as there is something, after such a change; or once the time is over, or the node stops."""
     space, thread = exchange.name("space"), exchange.name("thread")
     async with exchange.session.subscribe(Watch(space, "thread", thread)) as changes:
         # What came before the subscription is read, what comes after it is told.
-        if (found := await _read(exchange, query)).events:
+        if holds(found := await read()):
             return found
 
         async def told() -> None:
             async for change in changes:
-                if isinstance(change, Change) and (change.name, change.what) == (thread, "append"):
+                if isinstance(change, Change) and (change.name, change.what) == (thread, what):
                     return
 
         waits = asyncio.ensure_future(told()), asyncio.ensure_future(exchange.stopping.wait())
         try:
-            seconds = min(query.wait, exchange.config.journal_wait_s_max)
+            seconds = min(seconds, exchange.config.journal_wait_s_max)
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
@@ -110,7 +121,7 @@ async def _waited(exchange: Exchange, query: EventsQuery) -> Events:
         # Whoever fell behind reads, which is what a change asks for as well.
         if isinstance(outcomes[0], Exception) and not isinstance(outcomes[0], SlowConsumer):
             raise outcomes[0]
-    return await _read(exchange, query)
+    return await read()
 
 
 class AckBody(Struct, forbid_unknown_fields=True):

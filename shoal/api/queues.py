@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from functools import partial
 from typing import Annotated
 
 from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
 from shoal.api.exchange import Exchange, ReadQuery
-from shoal.errors import NotFound
+from shoal.api.journals import waited
+from shoal.api.threads import moment_ms
+from shoal.client.worklist import item_id
+from shoal.errors import InvalidInput, NotFound
 from shoal.protocol.requests import (
     Dequeue,
     Dequeued,
@@ -46,6 +52,14 @@ class TakenView(Struct):
     by: str
 
 
+class ForgetBody(Struct, forbid_unknown_fields=True):
+    before: datetime  # With a time zone: what was taken, or was done, before it.
+
+
+class ForgottenView(Struct):
+    count: int
+
+
 class QueueQuery(ReadQuery, forbid_unknown_fields=True):
     after: str = ""  # The `place` of the last one of an earlier answer.
     limit: Annotated[int, Meta(ge=1)] = 100
@@ -56,6 +70,10 @@ class FinishView(Struct):
     by: str
     wall_ms: int
     result: Raw
+
+
+class InboxQuery(QueueQuery, forbid_unknown_fields=True):
+    wait: Annotated[float, Meta(ge=0)] = 0  # Seconds to wait for a message if there is none yet.
 
 
 class EntryView(Struct):
@@ -100,8 +118,11 @@ class ItemsAddedView(Struct):
     added: list[str]  # Keys; the others were there.
 
 
-class DoneBody(Struct, forbid_unknown_fields=True):
-    id: str
+class DoneBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which item: its `id`, or its `key`."""
+
+    id: str | None = None
+    key: str | None = None
     result: Raw
     by: str = ""
 
@@ -121,7 +142,27 @@ async def send(exchange: Exchange) -> web.Response:
 
 
 async def inbox(exchange: Exchange) -> web.Response:
-    return await _page(exchange, INBOX)
+    query = exchange.query(InboxQuery)
+    found = await _entries(exchange, INBOX, query)
+    if not found.entries and query.wait and not query.finished:
+        read = partial(_entries, exchange, INBOX, query)
+        found = await waited(exchange, "enqueue", query.wait, read, lambda entries: bool(entries.entries))
+    return _page(exchange, found)
+
+
+async def forget_messages(exchange: Exchange) -> web.Response:
+    body = await exchange.body(ForgetBody)
+    return await _forgotten(exchange, exchange.thread().inbox.forget, body)
+
+
+async def forget_items(exchange: Exchange) -> web.Response:
+    body = await exchange.body(ForgetBody)
+    return await _forgotten(exchange, exchange.thread().worklist(exchange.name("worklist")).forget, body)
+
+
+async def _forgotten(exchange: Exchange, forget: Callable[..., Awaitable[int]], body: ForgetBody) -> web.Response:
+    moment_ms(body.before, "before")
+    return exchange.answer(ForgottenView(await forget(before=body.before, durability=exchange.durability)))
 
 
 async def take(exchange: Exchange) -> web.Response:
@@ -149,7 +190,17 @@ async def worklists(exchange: Exchange) -> web.Response:
 
 
 async def worklist(exchange: Exchange) -> web.Response:
-    return await _page(exchange, exchange.name("worklist"))
+    return _page(exchange, await _entries(exchange, exchange.name("worklist"), exchange.query(QueueQuery)))
+
+
+async def item(exchange: Exchange) -> web.Response:
+    name, key = exchange.name("worklist"), exchange.name("item")
+    request = ReadQueueEntry(exchange.name("space"), exchange.name("thread"), name, item_id(key))
+    reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
+    assert isinstance(reply, QueueEntries)
+    if not reply.entries:
+        raise NotFound(f"worklist {name!r} has no item {key!r}: it was never added, or is done and forgotten.")
+    return exchange.answer(_view(exchange, reply.entries[0]))
 
 
 async def add(exchange: Exchange) -> web.Response:
@@ -165,20 +216,35 @@ async def add(exchange: Exchange) -> web.Response:
 async def done(exchange: Exchange) -> web.Response:
     body = await exchange.body(DoneBody)
     space, thread, name = exchange.name("space"), exchange.name("thread"), exchange.name("worklist")
-    reply = await exchange.call(Dequeue(space, thread, name, body.id, body.by, exchange.stored(body.result)))
+    reply = await exchange.call(done_request(exchange, space, thread, name, body))
     assert isinstance(reply, Dequeued)
     return exchange.answer(DoneView(reply.first, reply.by, exchange.shown(reply.result)))
 
 
-async def _page(exchange: Exchange, queue: str) -> web.Response:
-    query = exchange.query(QueueQuery)
+def done_request(exchange: Exchange, space: str, thread: str, worklist: str, body: DoneBody) -> Dequeue:
+    """
+    Raises:
+        InvalidInput: it names no item, or two.
+    """
+    if (body.id is None) == (body.key is None):
+        raise InvalidInput("give the item's `id` or its `key`, and not both. Nothing was written.", field="id")
+    id = item_id(body.key) if body.key is not None else body.id
+    assert id is not None
+    return Dequeue(space, thread, worklist, id, body.by, exchange.stored(body.result))
+
+
+async def _entries(exchange: Exchange, queue: str, query: QueueQuery) -> QueueEntries:
     reply = await exchange.call(
         ReadQueue(exchange.name("space"), exchange.name("thread"), queue, query.after, query.limit, query.finished),
         stale=query.stale,
     )
     assert isinstance(reply, QueueEntries)
-    views = [_view(exchange, entry) for entry in reply.entries]
-    return exchange.answer(QueueView(views, reply.more, reply.pending, reply.finished))
+    return reply
+
+
+def _page(exchange: Exchange, found: QueueEntries) -> web.Response:
+    views = [_view(exchange, entry) for entry in found.entries]
+    return exchange.answer(QueueView(views, found.more, found.pending, found.finished))
 
 
 def _view(exchange: Exchange, entry: QueueEntry) -> EntryView:

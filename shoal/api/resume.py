@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from shoal import values
 from shoal.api.exchange import Exchange, ReadQuery
-from shoal.api.journals import EventView
-from shoal.api.opaque import shown_opaque
+from shoal.api.journals import EventView, event_views
 from shoal.api.spaces import ObjectsQuery
 from shoal.api.steps import StepView, step_view
 from shoal.api.threads import CheckpointView
@@ -91,9 +90,10 @@ async def resume(exchange: Exchange) -> web.Response:
         caught.quorum,
         caught.reason,
     )
-    views = [EventView(e.id, e.key, e.wall_ms, exchange.shown(e.event), e.late, shown_opaque(e.cursor)) for e in events.events]
     shown = None if checkpoint is None else _checkpoint(exchange, checkpoint)
-    return exchange.answer(ResumeView(shown, [step_view(exchange, step) for step in still.items], views, reason))
+    return exchange.answer(
+        ResumeView(shown, [step_view(exchange, step) for step in still.items], event_views(exchange, events), reason)
+    )
 
 
 async def _newest(exchange: Exchange, request: Load, *, stale: bool) -> Checkpoint | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import batches, health, items, objects, resume, schemas, spaces, watching
+from shoal.api import auditing, batches, health, items, objects, resume, schemas, spaces, watching
 from shoal.api.exchange import ReadQuery, WriteQuery
 from shoal.api.route import SPACE, Handler, Route
 from shoal.api.thread_routes import THREAD_ROUTES
@@ -39,6 +39,13 @@ ROUTES: tuple[Route, ...] = (
     _listing("registers", spaces.list_objects("register")),
     _listing("items", spaces.list_objects("items")),
     _listing("schemas", spaces.list_objects("schema")),
+    Route(
+        "GET",
+        f"{SPACE}/export",
+        auditing.export_space,
+        "All threads of a space as JSON lines (docs/EXPORT.md)",
+        content_type=auditing.NDJSON,
+    ),
     Route(
         "PUT",
         f"{SPACE}/schemas/{{schema}}",

@@ -197,7 +197,7 @@ async def load(exchange: Exchange) -> web.Response:
             None if id == LATEST else id,
             query.branch,
             channels=_names(query.channels),
-            as_of_ms=_as_of_ms(query.as_of),
+            as_of_ms=moment_ms(query.as_of, "as_of"),
             label=query.label,
         ),
         stale=query.stale,
@@ -211,7 +211,7 @@ def _names(listed: str | None) -> list[str] | None:
     return None if listed is None else [unquote(name) for name in listed.split(",") if name]
 
 
-def _as_of_ms(time: datetime | None) -> int | None:
+def moment_ms(time: datetime | None, field: str) -> int | None:
     """
     Raises:
         InvalidInput: it has no time zone.
@@ -219,7 +219,7 @@ def _as_of_ms(time: datetime | None) -> int | None:
     if time is None:
         return None
     if time.tzinfo is None:
-        raise InvalidInput("as_of needs a time zone, as in 2026-01-01T12:00:00Z.", field="as_of")
+        raise InvalidInput(f"{field} needs a time zone, as in 2026-01-01T12:00:00Z.", field=field)
     return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 

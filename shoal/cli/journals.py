@@ -1,23 +1,21 @@
-"""`shoal events`, `shoal inbox`: what happens to a thread, and what is sent to it."""
+"""`shoal events`, `append`, `consumers`, `inbox`: what happens to a thread, who reads it, and what is sent to it."""
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 from contextlib import aclosing
 from typing import Annotated, Any
 
 import typer
 
-from shoal import values
 from shoal.api.opaque import opaque, shown_opaque
 from shoal.cli.execution import execute
+from shoal.cli.mutations import parsed
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.threads import PANEL, ThreadName
-from shoal.client.events import Event
+from shoal.client.export import check_exists, event_record
 from shoal.client.inbox import Message
-from shoal.errors import InvalidValue
 
 inbox = typer.Typer(no_args_is_help=True, help="Messages to a thread: list them, and send one.")
 
@@ -25,6 +23,8 @@ inbox = typer.Typer(no_args_is_help=True, help="Messages to a thread: list them,
 def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
     app.command(rich_help_panel=PANEL)(events)
+    app.command(rich_help_panel=PANEL)(append)
+    app.command(rich_help_panel=PANEL)(consumers)
     app.add_typer(inbox, name="inbox", rich_help_panel=PANEL)
 
 
@@ -50,18 +50,64 @@ def events(
 async def _events(target: Target, space: str, name: str, after: str, follow: bool, limit: int | None, *, json: bool) -> None:
     cursor = opaque(after, "--after")
     async with opened(target) as store:
+        if not follow:  # Who follows may well wait for the first one.
+            await check_exists(store.space(space), name)
         journal = store.space(space).thread(name).journal
         async with aclosing(journal.read(after=cursor, limit=limit, follow=follow)) as found:
             async for event in found:
                 if json:
-                    emit(described_event(event) | {"cursor": shown_opaque(event.cursor)})
+                    emit(event_record(event) | {"cursor": shown_opaque(event.cursor)})
                 else:
                     key = "" if event.key is None else f"  [{event.key}]"
                     line(f"{event.time:%Y-%m-%d %H:%M:%S}Z{key}  {to_text(event.event)}")
 
 
-def described_event(event: Event) -> dict[str, Any]:
-    return {"id": event.id, "key": event.key, "time": event.time.isoformat(), "late": event.late, "event": event.event}
+def append(
+    thread: ThreadName,
+    event: Annotated[str, typer.Argument(metavar="JSON", help="The event, as JSON.", show_default=False)],
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="Appended twice under one key it is one event.")
+    ] = None,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Append an event to a thread's journal.
+
+    Example: shoal append researcher-1 '{"order": 17}' --key order-17 --data ./state --space crew
+    """
+    execute(_append(chosen(data, url, environment=os.environ), space, thread, event, key, json=json))
+
+
+async def _append(target: Target, space: str, name: str, text: str, key: str | None, *, json: bool) -> None:
+    event = parsed(text, "the event")
+    async with opened(target) as store:
+        appended = await store.space(space).thread(name).journal.append(event, key=key)
+    if json:
+        emit({"id": appended.id, "appended": appended.appended})
+    else:
+        line(appended.id if appended.appended else f"{appended.id}  was appended before under this key")
+
+
+def consumers(thread: ThreadName, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
+    """List the consumers of a thread's journal, and how far behind they are.
+
+    Example: shoal consumers researcher-1 --data ./state --space crew
+    """
+    execute(_consumers(chosen(data, url, environment=os.environ), space, thread, json=json))
+
+
+async def _consumers(target: Target, space: str, name: str, *, json: bool) -> None:
+    async with opened(target) as store:
+        await check_exists(store.space(space), name)
+        async for found in store.space(space).thread(name).journal.consumers():
+            if json:
+                acked = None if found.acked is None else found.acked.isoformat()
+                cursor = shown_opaque(found.cursor)
+                emit({"name": found.name, "behind": found.behind, "counted": found.counted, "acked": acked, "cursor": cursor})
+            else:
+                line(f"{to_text(found.name)[1:-1]}  {'' if found.counted else 'at least '}{found.behind} behind")
 
 
 @inbox.command(name="list")
@@ -82,6 +128,7 @@ def list_messages(
 
 async def _list(target: Target, space: str, name: str, *, taken: bool, json: bool) -> None:
     async with opened(target) as store:
+        await check_exists(store.space(space), name)
         box = store.space(space).thread(name).inbox
         async for message in box.taken() if taken else box.pending():
             if json:
@@ -124,10 +171,7 @@ def send(
 
 
 async def _send(target: Target, space: str, name: str, text: str, key: str | None, by: str, *, json: bool) -> None:
-    try:
-        value = values.from_json(jsonlib.loads(text))
-    except ValueError as error:
-        raise InvalidValue(f"the message is not valid JSON ({error}). Nothing was written.") from None
+    value = parsed(text, "the message")
     async with opened(target) as store:
         sent = await store.space(space).thread(name).inbox.send(value, key=key, by=by)
         if json:

@@ -17,6 +17,7 @@ from shoal.cli import (
     export,
     items,
     journals,
+    mutations,
     objects,
     retention,
     schemas,
@@ -24,6 +25,7 @@ from shoal.cli import (
     steps,
     threads,
     verify,
+    worklists,
 )
 
 app = typer.Typer(
@@ -54,7 +56,10 @@ def root(
     """
 
 
-for commands in (serve, demo, verify, threads, branches, journals, retention, erasing, objects, items, steps, schemas, export):
+for commands in (
+    *(serve, demo, verify),
+    *(threads, mutations, branches, journals, worklists, retention, erasing, objects, items, steps, schemas, export),
+):
     commands.register(app)
 
 

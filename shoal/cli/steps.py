@@ -15,6 +15,7 @@ from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.threads import PANEL, Branch, ThreadName
 from shoal.client.attempts import StepRecord
+from shoal.client.export import check_exists, step_record
 from shoal.client.standing import Standing
 from shoal.client.thread import Thread
 
@@ -69,6 +70,7 @@ def _parsed(text: str) -> Any:
 
 async def _steps(target: Target, space: str, name: str, *, only_open: bool, json: bool) -> None:
     async with opened(target) as store:
+        await check_exists(store.space(space), name)
         async for record in store.space(space).thread(name).steps(open=only_open):
             _print(record, json=json)
 
@@ -84,7 +86,7 @@ async def _resolve(
 
 def _print(record: StepRecord, *, json: bool) -> None:
     if json:
-        emit(described(record))
+        emit(step_record(record))
         return
     notes = [f"{len(record.attempts)} attempts"] if len(record.attempts) > 1 else []
     if record.state == "open":
@@ -94,31 +96,6 @@ def _print(record: StepRecord, *, json: bool) -> None:
     if record.state == "done":
         notes.append(to_text(record.result))
     line(f"{record.begun:%Y-%m-%d %H:%M:%S}Z  {record.state:<9}  {record.name}  [{record.key}]  {'  '.join(notes)}".rstrip())
-
-
-def described(record: StepRecord) -> dict[str, Any]:
-    return {
-        "key": record.key,
-        "name": record.name,
-        "state": record.state,
-        "begun": record.begun.isoformat(),
-        "ended": record.ended.isoformat() if record.ended else None,
-        "holder": record.holder,
-        "since": record.since.isoformat(),
-        "parent": record.parent,
-        "compensation": record.compensation,
-        "failures": record.failures,
-        "attempts": [
-            {"id": attempt.id, "state": attempt.state, "holder": attempt.holder, "begun": attempt.begun.isoformat()}
-            for attempt in record.attempts
-        ],
-        "arguments": record.arguments,
-        "progress": record.progress,
-        "error": dict(record.error) if record.error else None,
-        "result": record.result,
-        "result_by": record.result_by,
-        "conflicts": record.conflicts,
-    }
 
 
 def pause(
@@ -201,7 +178,7 @@ async def _resume(target: Target, space: str, name: str, branch: str, *, json: b
             "state": shown,
             "at": found.at,
             "stack": found.stack,
-            "open": [described(record) for record in found.open],
+            "open": [step_record(record) for record in found.open],
             "events": [{"id": event.id, "key": event.key, "event": event.event} for event in found.events],
             "reason": {
                 "text": found.reason.text,
@@ -231,6 +208,7 @@ def audit(
 
 async def _audit(target: Target, space: str, name: str, *, json: bool) -> None:
     async with opened(target) as store:
+        await check_exists(store.space(space), name)
         for entry in await store.space(space).thread(name).audit():
             if json:
                 emit({**structs.asdict(entry), "time": entry.time.isoformat()})

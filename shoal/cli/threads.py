@@ -15,6 +15,7 @@ from shoal.cli.execution import execute
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.client.checkpoint import Checkpoint
+from shoal.client.export import check_exists
 from shoal.client.store import Space
 from shoal.client.thread import Thread
 from shoal.errors import InvalidInput, NotFound
@@ -35,6 +36,7 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(threads)
     app.command(rich_help_panel=PANEL)(log)
     app.command(rich_help_panel=PANEL)(show)
+    app.command(rich_help_panel=PANEL)(labels)
 
 
 def threads(
@@ -162,6 +164,7 @@ def described(checkpoint: Checkpoint) -> dict[str, Any]:
 
 async def _journal(target: Target, space: str, name: str, limit: int, *, json: bool) -> None:
     async with opened(target) as store:
+        await check_exists(store.space(space), name)
         async for event in store.space(space).thread(name).journal.read(limit=limit):
             if json:
                 emit(
@@ -170,6 +173,36 @@ async def _journal(target: Target, space: str, name: str, limit: int, *, json: b
             else:
                 key = "" if event.key is None else f"  [{event.key}]"
                 line(f"{event.time:%Y-%m-%d %H:%M:%S}Z{key}  {to_text(event.event)}")
+
+
+def labels(
+    thread: ThreadName,
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only labels that begin so.")] = "",
+    remove: Annotated[
+        list[str] | None, typer.Option("--remove", metavar="LABEL", help="Take this label from its checkpoint; repeatable.")
+    ] = None,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """List a thread's labels, and the checkpoints that have them; or take some away.
+
+    Example: shoal labels researcher-1 --data ./state --space crew
+    """
+    execute(_labels(chosen(data, url, environment=os.environ), space, thread, prefix, remove or [], json=json))
+
+
+async def _labels(target: Target, space: str, name: str, prefix: str, remove: list[str], *, json: bool) -> None:
+    async with opened(target) as store:
+        await check_exists(store.space(space), name)
+        thread = store.space(space).thread(name)
+        if remove:
+            removed = await thread.unlabel(*remove)
+            emit({"removed": removed}) if json else line(f"{removed} removed")
+            return
+        async for label, id in thread.labels(prefix):
+            emit({"label": label, "checkpoint": id}) if json else line(f"{id}  {to_text(label)[1:-1]}")
 
 
 def show(

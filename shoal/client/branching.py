@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -47,6 +47,19 @@ class Difference(Struct, frozen=True):
     before: str
     after: str
     channels: dict[str, list[Change]]  # Those that differ.
+
+
+class Sides(NamedTuple):
+    """What a merge joins."""
+
+    base_id: str | None  # The nearest common ancestor; None: they have none.
+    ordered: tuple[str, ...]  # The oldest first, the same on every node.
+    base: dict[str, Any]
+    states: list[dict[str, Any]]  # In that order.
+    schema: str  # Of all; empty if they differ.
+    schema_version: int
+    readable_from: int
+    secret: list[str]
 
 
 class ThreadBranches:
@@ -161,22 +174,20 @@ class ThreadBranches:
         other's; lists that grew on both sides keep both; the rest is for
         `resolver(channel, base, sides)`. With nothing to join it loads what is there.
 
+        Where all sides were saved under one version of a schema, so is this; what is secret in one stays so.
+
         Raises:
             MergeConflict: sides do not fit together, and there is no resolver.
             HeadMoved: the branch moved meanwhile; merge again.
             NotFound: there is no such branch or checkpoint.
         """
         there = (await self.heads()).get(branch, [])
-        wanted = list(dict.fromkeys([*there[:1], *heads] if heads is not None else there))
-        if not wanted:
-            raise NotFound(f"thread {self.name!r} has no branch {branch!r} to merge. Nothing was written.")
-        if len(wanted) == 1:
+        wanted = self._wanted(heads, there, branch)
+        if len(wanted) == 1 or await self._joined_already(there, wanted):
             return await self.load(wanted[0], branch=branch)
-        asked = await self._connection.read(requests.CommonAncestor(self.space, self.name, wanted))
-        assert isinstance(asked, requests.Ancestor)
-        base = {} if asked.id is None else await self._state_of(asked.id)
-        state = await merged(base, [await self._state_of(id) for id in asked.ordered], resolver)
-        parent = next((id for id in there if id in wanted), wanted[0])
+        sides = await self._sides(wanted)
+        state = await merged(sides.base, sides.states, resolver)
+        parent = next((id for id in there if id in sides.ordered), sides.ordered[0])
         request = requests.Save(
             self.space,
             self.name,
@@ -184,14 +195,53 @@ class ThreadBranches:
             encode_metadata(metadata),
             branch,
             parent,
-            merged=[id for id in asked.ordered if id != parent],
+            schema=sides.schema,
+            schema_version=sides.schema_version,
+            readable_from=sides.readable_from,
+            secret=sides.secret,
+            merged=[id for id in sides.ordered if id != parent],
         )
         return await self._save(request, key, durability)
 
-    async def _state_of(self, id: str) -> dict[str, Any]:
-        found = await self._whole(id)
+    async def sides(self, heads: Sequence[str] | None = None, *, branch: str = "main") -> Sides:
+        """What a `merge` of the same would join.
+
+        Raises:
+            NotFound: there is no such branch or checkpoint.
+        """
+        return await self._sides(self._wanted(heads, (await self.heads()).get(branch, []), branch))
+
+    def _wanted(self, heads: Sequence[str] | None, there: Sequence[str], branch: str) -> list[str]:
+        wanted = list(dict.fromkeys([*there[:1], *heads] if heads is not None else there))
+        if not wanted:
+            raise NotFound(f"thread {self.name!r} has no branch {branch!r} to merge. Nothing was written.")
+        return wanted
+
+    async def _sides(self, wanted: list[str]) -> Sides:
+        asked = await self._connection.read(requests.CommonAncestor(self.space, self.name, wanted))
+        assert isinstance(asked, requests.Ancestor)
+        base = None if asked.id is None else await self._whole(asked.id)
+        found = [await self._whole(id) for id in asked.ordered]
+        claims = {(side.schema, side.schema_version) for side in found}
+        schema, version = claims.pop() if len(claims) == 1 else ("", 0)
+        return Sides(
+            asked.id,
+            tuple(asked.ordered),
+            {} if base is None else self._state_of(base),
+            [self._state_of(side) for side in found],
+            schema,
+            version,
+            max(side.readable_from for side in found) if schema else 0,
+            sorted({pointer for side in found for pointer in side.secret}),
+        )
+
+    async def _joined_already(self, there: Sequence[str], wanted: list[str]) -> bool:
+        """Whether the branch's only head is a merge of the others: who asks again has not had the answer."""
+        return list(there) == wanted[:1] and set(wanted[1:]) <= set((await self._peek(wanted[0])).parents)
+
+    def _state_of(self, found: requests.Checkpoint) -> dict[str, Any]:
         shown = found if self._declared is None else self._declared.shown(found)
-        return {name: values.decode(packed) for name, packed in shown.channels.items()}
+        return {name: values.decode_channel(packed, shown.schema) for name, packed in shown.channels.items()}
 
     async def _here(self) -> str:
         parent = await self._parent("main")

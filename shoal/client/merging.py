@@ -5,7 +5,7 @@ Laws:
 - Per channel: sides that left it as it was do not count; those that agree are one.
 - Lists that grew at their ends, on every side that changed them, become the base's elements and then each side's new ones,
   in the order of the sides.
-- Anything else is for the resolver; without one, a conflict.
+- Anything else is for the resolver; without one, or where it returns UNRESOLVED, a conflict.
 """
 
 from __future__ import annotations
@@ -27,6 +27,16 @@ class Absent:
 
 ABSENT = Absent()
 
+
+class Unresolved:
+    """What a resolver returns for a channel that it does not decide."""
+
+    def __repr__(self) -> str:
+        return "UNRESOLVED"
+
+
+UNRESOLVED = Unresolved()
+
 Resolver = Callable[[str, Any, Sequence[Any]], Any | Awaitable[Any]]
 """(channel, base, the values that the sides made of it) → the value; it may be asynchronous."""
 
@@ -37,7 +47,7 @@ async def merged(
     """One state of several.
 
     Raises:
-        MergeConflict: the sides do not fit together, and there is no resolver; it names the channels.
+        MergeConflict: the sides do not fit together, and no resolver decides; it names the channels.
     """
     state: dict[str, Any] = {}
     conflicts: list[str] = []
@@ -53,14 +63,15 @@ async def merged(
             value = resolver(name, began, made)
             value = await value if inspect.isawaitable(value) else value
         else:
+            value = UNRESOLVED
+        if value is UNRESOLVED:
             conflicts.append(name)
-            continue
-        if value is not ABSENT:
+        elif value is not ABSENT:
             state[name] = value
     if conflicts:
         raise MergeConflict(
             f"channels {', '.join(map(repr, conflicts))} were changed in ways that do not fit together. Nothing was written. "
-            "Give a resolver: resolver(channel, base, sides) -> value.",
+            "Give a resolver: resolver(channel, base, sides) -> value; over HTTP and in the shell, the values themselves.",
             channels=conflicts,
         )
     return state

@@ -8,30 +8,31 @@ Laws:
   names them; nothing is removed from the history. It is refused where what they
   changed has been changed again since.
 - What was undone can be redone until something else is saved on the branch.
+- A key makes the repetition of an undo or redo return the first one's checkpoint, which
+  keeps the key beside what it undoes; it is looked for among the last `_PAGE` or so.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec import Struct
 
 from shoal import values
+from shoal.client.checkpoint import Checkpoint, encode_channels, encode_metadata, shown_checkpoint
 from shoal.client.connection import Connection
 from shoal.client.moments import moment
 from shoal.errors import InvalidInput, NotFound, UndoConflict
 from shoal.protocol import requests
+from shoal.protocol.requests import Durability
 from shoal.schemas.pointers import hidden
 from shoal.values.difference import Change, applied, channel_differences, differences
 
-if TYPE_CHECKING:
-    from shoal.client.checkpoint import Checkpoint
-    from shoal.client.thread import SaveOptions
-
 UNDOES, REDOES = "shoal.undoes", "shoal.redoes"  # In a checkpoint's metadata: ids of checkpoints.
+KEY = "shoal.key"  # In the metadata of what is made of the newest state: the key that asked for it.
 _PAGE = 100
 
 
@@ -52,6 +53,7 @@ class Mutation(Struct, frozen=True):
 class _Reverted(NamedTuple):
     changes: dict[str, Any]
     removed: list[str]
+    present: requests.Checkpoint  # What they are changes of.
 
 
 class MutationLog:
@@ -159,7 +161,18 @@ class MutationLog:
         return _Reverted(
             {name: value for name, value in state.items() if name in loaded},
             [name for name in loaded if name not in state and name in present.hashes],
+            present,
         )
+
+    async def keyed(self, head: str, key: str) -> requests.Checkpoint | None:
+        """The checkpoint that was made under this key, if it is one of the last."""
+        looked = 0
+        async for item in self._history(head):
+            if values.decode(item.metadata).get(KEY) == key:
+                return item
+            if (looked := looked + 1) > _PAGE:
+                break
+        return None
 
     async def _changes(self, found: requests.Checkpoint) -> tuple[list[tuple[str, Change]], set[str]]:
         """What a checkpoint changed of its first parent, and what of either is secret."""
@@ -292,11 +305,9 @@ class ThreadMutations:
     async def _parent(self, branch: str) -> str:
         """What a save on `branch` builds on."""
 
-    @abstractmethod
-    async def update(
-        self, changes: Mapping[str, Any] | None = None, *, remove: Iterable[str] = (), **options: Unpack[SaveOptions]
-    ) -> Checkpoint:
-        """Save a change of that."""
+    if TYPE_CHECKING:
+
+        async def _save(self, request: requests.Save, key: str | None, durability: Durability | None) -> Checkpoint: ...
 
     async def mutations(
         self, *, branch: str = "main", after: str | None = None, limit: int | None = None, reveal: bool = False
@@ -314,7 +325,15 @@ class ThreadMutations:
             async for mutation in self._log.mutations(head, after=after, limit=limit, reveal=reveal):
                 yield mutation
 
-    async def undo(self, n: int = 1, *, branch: str = "main", checkpoint: str | None = None) -> Checkpoint:
+    async def undo(
+        self,
+        n: int = 1,
+        *,
+        branch: str = "main",
+        checkpoint: str | None = None,
+        key: str | None = None,
+        durability: Durability | None = None,
+    ) -> Checkpoint:
         """Take back the changes of the branch's last `n` checkpoints, or of one by its id, as a new checkpoint.
 
         Raises:
@@ -322,30 +341,52 @@ class ThreadMutations:
             UndoConflict: what they changed has been changed since.
             HeadMoved: somebody saves at the same time; load, and try again.
         """
-        head = await self._parent(branch)
         _check_count(n)
+        head = await self._parent(branch)
+        if key is not None and (done := await self._log.keyed(head, key)) is not None:
+            return shown_checkpoint(done, channels=False)
         ids = [checkpoint] if checkpoint is not None else await self._log.undoable(head, n)
-        return await self._reverted(head, ids, branch=branch, metadata={UNDOES: ids})
+        return await self._reverted(head, ids, branch, {UNDOES: ids}, key, durability)
 
-    async def redo(self, n: int = 1, *, branch: str = "main") -> Checkpoint:
+    async def redo(
+        self, n: int = 1, *, branch: str = "main", key: str | None = None, durability: Durability | None = None
+    ) -> Checkpoint:
         """Take back the last `n` undos.
 
         Raises:
             NotFound: there are not so many since something else was saved.
             HeadMoved: somebody saves at the same time; load, and try again.
         """
-        head = await self._parent(branch)
         _check_count(n)
+        head = await self._parent(branch)
+        if key is not None and (done := await self._log.keyed(head, key)) is not None:
+            return shown_checkpoint(done, channels=False)
         ids = await self._log.redoable(head, n)
-        return await self._reverted(head, ids, branch=branch, metadata={REDOES: ids})
+        return await self._reverted(head, ids, branch, {REDOES: ids}, key, durability)
 
     @property
     def _log(self) -> MutationLog:
         return MutationLog(self._connection, self.space, self.name)
 
-    async def _reverted(self, head: str, ids: list[str], *, branch: str, metadata: dict[str, Any]) -> Checkpoint:
-        changes, removed = await self._log.reverted(head, ids)
-        return await self.update(changes, remove=removed, metadata=metadata, branch=branch, parent=head)
+    async def _reverted(
+        self, head: str, ids: list[str], branch: str, told: dict[str, Any], key: str | None, durability: Durability | None
+    ) -> Checkpoint:
+        changes, removed, present = await self._log.reverted(head, ids)
+        request = requests.Save(
+            self.space,
+            self.name,
+            encode_channels(changes),
+            encode_metadata(told if key is None else {**told, KEY: key}),
+            branch,
+            parent=head,
+            delta=True,
+            removed=removed,
+            schema=present.schema,
+            schema_version=present.schema_version,
+            readable_from=present.readable_from,
+            secret=present.secret,
+        )
+        return await self._save(request, key, durability)
 
 
 def _check_count(n: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jsonpatch
 import jsonpointer
@@ -21,10 +21,11 @@ import jsonpointer
 from shoal import values
 from shoal.client.attempts import StepRecord, record_of
 from shoal.client.authoring import SAID_AGAIN_EVERY, Author
-from shoal.client.checkpoint import Checkpoint
+from shoal.client.checkpoint import Checkpoint, encode_metadata
 from shoal.client.connection import Connection
 from shoal.client.events import Event
 from shoal.client.moments import moment
+from shoal.client.mutations import KEY, MutationLog
 from shoal.errors import Conflict, DriftRefused, InvalidInput, NotFound
 from shoal.names import check_names
 from shoal.protocol import requests
@@ -109,6 +110,10 @@ class ThreadResume:
     async def load(self, checkpoint: str | None = None, *, branch: str | None = None) -> Checkpoint:
         """See `Thread.load`."""
         raise NotImplementedError
+
+    if TYPE_CHECKING:
+
+        async def _claimed(self, request: requests.Save, *, carry: bool = False) -> requests.Save: ...
 
     def on_rehydrate(self, hook: Hook) -> Hook:
         """Await `hook(resumption)` in every `resume` of this handle: to open connections and tools again. A decorator, too."""
@@ -196,6 +201,7 @@ class ThreadResume:
         *,
         by: str = "",
         branch: str = "main",
+        key: str | None = None,
         durability: Durability | None = None,
     ) -> Checkpoint:
         """Change the newest state by hand, and save it as a checkpoint whose author is `by`.
@@ -209,6 +215,8 @@ class ThreadResume:
             HeadMoved: somebody saved meanwhile. Edit again what there is.
         """
         before = await self.load(branch=branch)
+        if key is not None and (done := await MutationLog(self._connection, self.space, self.name).keyed(before.id, key)):
+            return await self.load(done.id, branch=branch)
         state = before.state
         after = {**state, **patch} if isinstance(patch, Mapping) else _patched(before.state, patch)
         check_names("channel", after)
@@ -221,13 +229,18 @@ class ThreadResume:
             self.space,
             self.name,
             changed,
-            branch=branch,
-            parent=before.id,
+            encode_metadata(None if key is None else {KEY: key}),
+            branch,
+            before.id,
             delta=True,
             removed=[name for name in state if name not in after],
             author=by,
+            schema=before.schema,
+            schema_version=before.schema_version,
+            readable_from=before.readable_from,
+            secret=list(before.secret),
         )
-        saved = await self._connection.write(request, key=None, durability=durability)
+        saved = await self._connection.write(await self._claimed(request), key=key, durability=durability)
         assert isinstance(saved, requests.Saved)
         return await self.load(branch=branch)
 

@@ -119,7 +119,7 @@ class Worklist:
                 yield _item(entry)
 
     async def find(self, key: str) -> Item | None:
-        entry = await self._queue.entry(identify(key).hex())
+        entry = await self._queue.entry(item_id(key))
         return None if entry is None else _item(entry)
 
     async def done(self, item: Item | str, *, result: Any = None, by: str = "", durability: Durability | None = None) -> Done:
@@ -141,9 +141,14 @@ class Worklist:
         return await self._queue.purge(before, durability=durability)
 
 
+def item_id(key: str) -> str:
+    """The id of the item that has this key."""
+    return identify(key).hex()
+
+
 def done_request(space: str, thread: str, name: str, item: Item | str, *, result: Any, by: str) -> requests.Dequeue:
     key = item if isinstance(item, str) else item.key
-    return requests.Dequeue(space, thread, name, identify(key).hex(), by, values.encode(result, where="result"))
+    return requests.Dequeue(space, thread, name, item_id(key), by, values.encode(result, where="result"))
 
 
 def _item(entry: QueueEntry) -> Item:

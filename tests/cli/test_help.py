@@ -13,7 +13,9 @@ from shoal.cli.main import app
 COMMANDS = [
     *(["serve"], ["demo"], ["verify"]),
     *(["status"], ["spaces"], ["threads"], ["log"], ["show"], ["watch"], ["events"], ["export"]),
-    *(["inbox", "list"], ["inbox", "send"]),
+    *(["inbox", "list"], ["inbox", "send"], ["labels"], ["append"], ["consumers"]),
+    *(["save"], ["edit"], ["merge"], ["undo"], ["redo"], ["mutations"]),
+    *(["worklist", "list"], ["worklist", "add"], ["worklist", "done"]),
     *(["items", "get"], ["items", "put"], ["items", "search"], ["items", "delete"], ["items", "namespaces"]),
     *(["doc", "get"], ["doc", "list"], ["counter", "get"], ["counter", "list"], ["register", "get"], ["register", "list"]),
 ]

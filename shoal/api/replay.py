@@ -1,0 +1,131 @@
+"""Replays over HTTP: the latest snapshot of a reducer, the events since, and keeping the next one.
+
+Nobody can send a function over HTTP: the caller folds the events, in the order in which they come, into the
+snapshot's value, goes on with `GET …/events?after=` while there are more, and keeps what came of it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from aiohttp import web
+from msgspec import Meta, Raw, Struct
+
+from shoal.api.exchange import Exchange, ReadQuery
+from shoal.api.journals import EventView, event_views
+from shoal.api.opaque import opaque, shown_opaque
+from shoal.api.threads import Limit, moment_ms
+from shoal.client.moments import moment
+from shoal.errors import InvalidInput, JournalTrimmed
+from shoal.protocol.requests import (
+    Events,
+    Place,
+    PutSnapshot,
+    ReachPlace,
+    ReadJournal,
+    ReadPlace,
+    ReadRetention,
+    ReadSnapshot,
+    Retention,
+    Snapshot,
+    SnapshotKept,
+)
+
+Version = Annotated[int, Meta(ge=0)]
+
+
+class ReplayQuery(ReadQuery, forbid_unknown_fields=True):
+    reducer: str | None = None  # Under which its snapshots are kept; left out, the replay begins at the first event.
+    version: Version = 0
+    until: str | None = None  # An event's id: a snapshot of what came later is of no use.
+    until_time: datetime | None = None  # The same, with a time zone.
+    limit: Limit = 1000  # Of events.
+
+
+class ReplayView(Struct):
+    snapshot: Raw | None  # What the reducer made of all events up to `at`; null with `at` empty: there is none.
+    at: str  # An event's id.
+    events: list[EventView]  # What came after it, in order.
+    cursor: str  # Go on with `GET …/events?after=` this one,
+    more: bool  # if there are more. Events that come while you replay may belong before those that you have: see `late`.
+
+
+class SnapshotBody(Struct, forbid_unknown_fields=True):
+    value: Raw
+    cursor: str  # Of the last event that is in it, as `events` gave it.
+    version: Version = 0
+
+
+class SnapshotView(Struct):
+    at: str  # The event that it stands at.
+
+
+class PlaceBody(Struct, forbid_unknown_fields=True):
+    place: Annotated[int, Meta(ge=0)]  # So many rows are finished.
+    restart: bool = False  # Begin again, from there.
+
+
+class PlaceView(Struct):
+    place: int  # 0: at the start.
+
+
+async def replay(exchange: Exchange) -> web.Response:
+    query = exchange.query(ReplayQuery)
+    space, thread = exchange.name("space"), exchange.name("thread")
+    start = Snapshot(None, "", b"")
+    if query.reducer is not None:
+        until_ms = moment_ms(query.until_time, "until_time")
+        request = ReadSnapshot(space, thread, query.reducer, query.version, query.until, until_ms)
+        found = await exchange.call(request, stale=query.stale)
+        assert isinstance(found, Snapshot)
+        start = found
+    elif query.until is not None or query.until_time is not None:
+        raise InvalidInput("`until` and `until_time` choose a snapshot: give `reducer` too.", field="until")
+    events = await exchange.call(ReadJournal(space, thread, start.cursor, query.limit), stale=query.stale)
+    assert isinstance(events, Events)
+    if start.value is None:
+        await _check_whole(exchange, space, thread)
+    snapshot = None if start.value is None else exchange.shown(start.value)
+    return exchange.answer(
+        ReplayView(snapshot, start.event, event_views(exchange, events), shown_opaque(events.cursor), events.more)
+    )
+
+
+async def _check_whole(exchange: Exchange, space: str, thread: str) -> None:
+    """
+    Raises:
+        JournalTrimmed: without its first events a replay from nothing would come to something else.
+    """
+    retention = await exchange.call(ReadRetention(space, thread))
+    assert isinstance(retention, Retention)
+    if retention.trimmed_ms:
+        raise JournalTrimmed(
+            f"the journal of {thread!r} was trimmed up to {moment(retention.trimmed_ms):%Y-%m-%d %H:%M:%S}Z, and there "
+            "is no snapshot to replay it from. Nothing was written. Keep snapshots before trimming.",
+            trimmed_ms=retention.trimmed_ms,
+        )
+
+
+async def put_snapshot(exchange: Exchange) -> web.Response:
+    body = await exchange.body(SnapshotBody)
+    space, thread, reducer = exchange.name("space"), exchange.name("thread"), exchange.name("reducer")
+    request = PutSnapshot(space, thread, reducer, body.version, opaque(body.cursor, "cursor"), exchange.stored(body.value))
+    kept = await exchange.call(request)
+    assert isinstance(kept, SnapshotKept)
+    return exchange.answer(SnapshotView(kept.event))
+
+
+async def read_place(exchange: Exchange) -> web.Response:
+    request = ReadPlace(exchange.name("space"), exchange.name("thread"), exchange.name("loop"))
+    found = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
+    assert isinstance(found, Place)
+    return exchange.answer(PlaceView(found.place))
+
+
+async def reach_place(exchange: Exchange) -> web.Response:
+    body = await exchange.body(PlaceBody)
+    space, thread, loop = exchange.name("space"), exchange.name("thread"), exchange.name("loop")
+    reached = await exchange.call(ReachPlace(space, thread, loop, body.place, body.restart))
+    assert isinstance(reached, Place)
+    return exchange.answer(PlaceView(reached.place))

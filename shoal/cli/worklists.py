@@ -1,0 +1,119 @@
+"""`shoal worklist`: what a thread has to do, and what is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import typer
+
+from shoal.cli.execution import execute
+from shoal.cli.mutations import By, parsed
+from shoal.cli.output import emit, line, to_text
+from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.cli.threads import PANEL, ThreadName
+from shoal.client.export import check_exists
+from shoal.client.worklist import Item
+
+worklist = typer.Typer(no_args_is_help=True, help="A thread's worklists: list items, add some, say that one is done.")
+
+Name = Annotated[str, typer.Argument(metavar="WORKLIST", help="The worklist's name.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to `app`."""
+    app.add_typer(worklist, name="worklist", rich_help_panel=PANEL)
+
+
+@worklist.command(name="list")
+def list_items(
+    thread: ThreadName,
+    name: Name,
+    done: Annotated[bool, typer.Option("--done", help="What is done, rather than what is to be.")] = False,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """List what is to be done, in the order in which it was added.
+
+    Example: shoal worklist list researcher-1 files --data ./state --space crew
+    """
+    execute(_list(chosen(data, url, environment=os.environ), space, thread, name, done=done, json=json))
+
+
+async def _list(target: Target, space: str, thread: str, name: str, *, done: bool, json: bool) -> None:
+    async with opened(target) as store:
+        await check_exists(store.space(space), thread)
+        work = store.space(space).thread(thread).worklist(name)
+        found: AsyncIterator[Item] = work.finished() if done else work.pending()
+        async for item in found:
+            if json:
+                emit(_described(item))
+                continue
+            value = "" if item.value is None else f"  {to_text(item.value)}"
+            results = "".join(f"  done by {to_text(end.by)}: {to_text(end.result)}" for end in item.done)
+            line(f"{item.time:%Y-%m-%d %H:%M:%S}Z  [{to_text(item.key)[1:-1]}]{value}{results}")
+
+
+def _described(item: Item) -> dict[str, Any]:
+    return {
+        "key": item.key,
+        "time": item.time.isoformat(),
+        "value": item.value,
+        "done": [{"by": end.by, "time": end.time.isoformat(), "result": end.result} for end in item.done],
+    }
+
+
+@worklist.command(name="add")
+def add(
+    thread: ThreadName,
+    name: Name,
+    keys: Annotated[list[str], typer.Argument(metavar="KEY…", help="What is to be done.", show_default=False)],
+    by: By = "",
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Add keys to a worklist, each once however often it is added.
+
+    Example: shoal worklist add researcher-1 files a.txt b.txt --data ./state --space crew
+    """
+    execute(_add(chosen(data, url, environment=os.environ), space, thread, name, keys, by, json=json))
+
+
+async def _add(target: Target, space: str, thread: str, name: str, keys: list[str], by: str, *, json: bool) -> None:
+    async with opened(target) as store:
+        added = await store.space(space).thread(thread).worklist(name).add(keys, by=by)
+    emit({"added": added}) if json else line(f"{added} added")
+
+
+@worklist.command(name="done")
+def done(
+    thread: ThreadName,
+    name: Name,
+    key: Annotated[str, typer.Argument(metavar="KEY", show_default=False)],
+    result: Annotated[str, typer.Option("--result", metavar="JSON", help="What came of it.")] = "null",
+    by: By = "",
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Say that an item is done. If it was already, nothing changes.
+
+    Example: shoal worklist done researcher-1 files a.txt --result 5 --data ./state --space crew
+    """
+    execute(_done(chosen(data, url, environment=os.environ), space, thread, name, key, result, by, json=json))
+
+
+async def _done(target: Target, space: str, thread: str, name: str, key: str, result: str, by: str, *, json: bool) -> None:
+    value = parsed(result, "--result")
+    async with opened(target) as store:
+        found = await store.space(space).thread(thread).worklist(name).done(key, result=value, by=by)
+    if json:
+        emit({"first": found.first, "by": found.by, "result": found.result})
+    else:
+        line("done" if found.first else f"was done already by {to_text(found.by)}: {to_text(found.result)}")
