@@ -76,6 +76,7 @@ class Config(Struct, frozen=True, kw_only=True):
     step_attempts_max: int = 100  # Of one step, in all; each leaves a trace of some hundred bytes.
     step_progress_bytes_max: int = 64 * KiB  # The same bound holds for an error.
     roots_max: int = 256  # Root types of one document.
+    document_conflicts_max: int = 256  # Told of one document: the latest.
     update_authors_max: int = 1024  # Named by one update of a document.
     item_labels_max: int = 32  # In one namespace.
     item_scan_rows_max: int = 2000  # Looked at for one page of a search, so that it does not hold up the others.

@@ -13,11 +13,38 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
+from shoal import values
+from shoal.client.moments import moment
 from shoal.errors import ShoalError, SlowConsumer
+from shoal.protocol.requests import Overwritten
 
-ChangeKind = Literal["add", "set", "delete", "insert"]
+ChangeKind = Literal["add", "set", "delete", "insert", "conflict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A value of a map's key that was lost: whoever overwrote it had not seen it."""
+
+    path: tuple[str, ...]  # From the root on; "*" is some element of an array.
+    lost: Any
+    lost_by: str  # "" where nobody said.
+    stands: Any  # What is there now; None also where it was deleted.
+    stands_by: str  # Who overwrote it.
+    time: datetime  # When the later of the two was written, by its writer's clock.
+
+
+def shown_conflict(lost: Overwritten) -> Conflict:
+    return Conflict(
+        tuple(lost.path),
+        values.decode(lost.lost),
+        lost.lost_by,
+        values.decode(lost.stands),
+        lost.stands_by,
+        moment(lost.wall_ms),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +54,9 @@ class DocumentChange:
     `kind`: of a map's key "add", "set" or "delete", with its `old` and `new` value; of an array
     or a text "insert" or "delete" at the index that ends the path, with a list or a string.
     In a text an index counts UTF-8 bytes. Done one after the other, changes give the content.
+
+    A "conflict" changes nothing: of two values that a map's key was given at once, `old` by `lost_by`
+    was overwritten, and `new` by `author` stands.
     """
 
     origin: Literal["local", "remote"]
@@ -35,6 +65,7 @@ class DocumentChange:
     path: tuple[str | int, ...]  # The root's name, then keys and indices.
     old: Any
     new: Any
+    lost_by: str = ""
 
 
 class _Waiting(NamedTuple):

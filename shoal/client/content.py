@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pycrdt
 
+from shoal.crdt.conflicts import Conflicts, Overwritten
 from shoal.crdt.document import EMPTY, RootKind, check_kind, engine, open_root, to_py
 from shoal.crdt.shadow import Difference, Shadow
 from shoal.errors import InvalidInput
@@ -27,6 +28,7 @@ class Transacted(NamedTuple):
 
     update: bytes
     differences: list[Difference]  # None of what is not traced.
+    overwritten: list[Overwritten]  # Likewise.
 
 
 class Content:
@@ -38,10 +40,11 @@ class Content:
         self.outside.set()
         self._settled: dict[str, RootKind] = {}
         self._declared: dict[str, RootKind] = {}  # Here, and not yet written.
-        self._arriving = False
+        self._arriving: bytes | None = None
         self._arrived: Transacted | None = None
         self._traced: dict[str, Any] | None = None  # The roots that are; the engine's subscriptions live with them.
         self._differences: list[Difference] = []
+        self._conflicts = Conflicts()
         self._edited = weakref.WeakMethod(edited)
         self.doc.observe(_observer(self))
 
@@ -71,6 +74,7 @@ class Content:
         """From now on say what each transaction changed."""
         if self._traced is None:
             self._traced = {}
+            self._conflicts.add(self.doc.get_update())
             self._trace_new()
 
     def untrace(self) -> None:
@@ -79,6 +83,7 @@ class Content:
                 root.unobserve(subscription)
         self._traced = None
         self._differences = []
+        self._conflicts = Conflicts()
 
     def _trace_new(self) -> None:
         if self._traced is None:
@@ -120,12 +125,12 @@ class Content:
         self._trace_new()
         if update == EMPTY:
             return None
-        self._arriving, self._arrived = True, None
+        self._arriving, self._arrived = update, None
         try:
             with engine("an update from the node was refused by the Yjs engine"):
                 self.doc.apply_update(update)
         finally:
-            self._arriving = False
+            self._arriving = None
         return self._arrived  # None if it was our own edit, coming back.
 
     def to_py(self) -> dict[str, Any]:
@@ -134,9 +139,13 @@ class Content:
     def _observed(self, event: pycrdt.TransactionEvent) -> None:
         """The engine calls this at the end of each transaction that changed something."""
         # The engine tells the roots in no particular order.
-        made = Transacted(event.update, sorted(self._differences, key=lambda difference: str(difference.path[0])))
+        differences = sorted(self._differences, key=lambda difference: str(difference.path[0]))
+        # Of what arrived and lost at once the engine has nothing left to tell.
+        source = self._arriving or event.update
+        overwritten = [] if self._traced is None else self._conflicts.add(source)
+        made = Transacted(event.update, differences, overwritten)
         self._differences = []
-        if self._arriving:
+        if self._arriving is not None:
             self._arrived = made
             return
         edited = self._edited()

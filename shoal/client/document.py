@@ -41,7 +41,7 @@ from typing import Any, Literal, Self
 import pycrdt
 
 from shoal import values
-from shoal.client.changes import DocumentChange, Feed
+from shoal.client.changes import Conflict, DocumentChange, Feed, shown_conflict
 from shoal.client.content import Content, Transacted, closed
 from shoal.client.retrying import delays, is_transient, paused
 from shoal.client.unsent import Unsent
@@ -50,7 +50,7 @@ from shoal.crdt import yjs
 from shoal.crdt.document import RootKind
 from shoal.errors import BookmarkLost, Disconnected, NotReady, Overloaded, ReadOnly, SessionBehind, ShoalError
 from shoal.names import check_name
-from shoal.protocol.requests import DocumentState, Durability, Edit, Follow, Push, Update
+from shoal.protocol.requests import Conflicts, DocumentState, Durability, Edit, Follow, Push, ReadConflicts, Update
 from shoal.protocol.session import Session
 
 
@@ -208,6 +208,16 @@ class Document:
             self._content.trace()
         return reader
 
+    async def conflicts(self) -> Sequence[Conflict]:
+        """Values of maps' keys that were lost to concurrent ones, the latest first: what was overwritten, and by whom.
+
+        As the node knows it; `flush` first to have it know what was edited here. It knows of what is
+        in the document's history still, and at most of `config.document_conflicts_max`.
+        """
+        found = await self._session.call(ReadConflicts(self.space, self.name))
+        assert isinstance(found, Conflicts)
+        return [shown_conflict(each) for each in found.overwritten]
+
     async def close(self) -> None:
         """Flush, and stop. Later edits raise.
 
@@ -262,7 +272,11 @@ class Document:
         self._wake.set()
 
     def _changes(self, origin: Literal["local", "remote"], author: str, made: Transacted) -> Sequence[DocumentChange]:
-        return [DocumentChange(origin, author, *difference) for difference in made.differences]
+        told = [DocumentChange(origin, author, *difference) for difference in made.differences]
+        by = self._authors.get
+        for path, lost, loser, stands, winner, *_ in made.overwritten:
+            told.append(DocumentChange(origin, by(winner, ""), "conflict", path, lost, stands, by(loser, "")))
+        return told
 
     # ── sending ───────────────────────────────────────────────────────────────
 
@@ -350,7 +364,7 @@ class Document:
         self._learn(push.authors)
         changed = self._content.take(push.update, push.roots)
         if changed is not None:
-            if changed.differences:
+            if self._feed.is_read:
                 sender = next(iter(push.authors.values()), "") if isinstance(push, Edit) else ""
                 changes = self._changes("remote", self._author_of(changed.update, sender), changed)
                 self._feed.arrived(changes, len(changed.update))

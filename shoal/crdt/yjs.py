@@ -72,7 +72,7 @@ def parse(update: bytes) -> Parsed:
     Raises:
         InvalidValue: it is not exactly one Yjs v1 update of values, maps, arrays and texts.
     """
-    reader = _Reader(update)
+    reader = Reader(update)
     roots: tuple[set[str], set[str]] = (set(), set())
     structs: dict[int, list[Struct]] = {}
     for _ in range(reader.count()):
@@ -173,7 +173,7 @@ def parse_state(packed: bytes) -> StateVector:
     Raises:
         InvalidValue: it is none.
     """
-    reader = _Reader(packed)
+    reader = Reader(packed)
     state = {reader.client(): reader.integer() for _ in range(reader.count())}
     reader.end()
     return state
@@ -197,7 +197,7 @@ def pack_deletes(deletes: list[tuple[int, int, int]]) -> bytes:
     return _varuint(len(joined)) + b"".join(_varuint(number) for entry in joined for number in entry)
 
 
-class _Reader:
+class Reader:
     """A cursor over lib0's encoding. Every method raises InvalidValue where the bytes end or make no sense."""
 
     __slots__ = ("_data", "_position")

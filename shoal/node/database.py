@@ -56,6 +56,7 @@ from shoal.node.incoming import Incoming
 from shoal.node.items import Items
 from shoal.node.journals import Journals
 from shoal.node.labels import Labels
+from shoal.node.losses import Losses
 from shoal.node.mutation import Mutation
 from shoal.node.opening import Opening
 from shoal.node.outgoing import Outgoing
@@ -162,6 +163,7 @@ class Database:
             Deletions(self.catalog, self.generations),
             Prunes(config),
             self.documents,
+            Losses(config),
             Steps(config),
             Standings(config),
             Schemas(config, self.catalog, rules),

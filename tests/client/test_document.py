@@ -647,3 +647,24 @@ async def test_who_is_cancelled_does_not_wait_for_a_node_that_is_gone(session: F
     with pytest.raises(asyncio.CancelledError):
         await task  # It would never end.
     session.gate.set()
+
+
+async def test_what_was_overwritten_unseen_is_told_wherever_it_was_lost(session: FakeSession, mirror: Mirror) -> None:
+    """Of two clients the one with the greater id wins: bob's value stands, on both mirrors."""
+    ada, bob = await mirror(author="ada"), await mirror(author="bob")
+    told = [ada.changes(), bob.changes()]
+    ada.map("m")["k"], bob.map("m")["k"] = 1, 2
+    await asyncio.gather(ada.flush(), bob.flush())
+    await until(lambda: bool(ada.to_py() == bob.to_py() == {"m": {"k": 2}}))
+    assert [await anext(told[0]) for _ in range(3)] == [
+        DocumentChange("local", "ada", "add", ("m", "k"), None, 1),
+        DocumentChange("remote", "bob", "set", ("m", "k"), 1, 2),
+        DocumentChange("remote", "bob", "conflict", ("m", "k"), 1, 2, "ada"),
+    ]
+    assert [await anext(told[1]) for _ in range(2)] == [
+        DocumentChange("local", "bob", "add", ("m", "k"), None, 2),
+        DocumentChange("remote", "bob", "conflict", ("m", "k"), 1, 2, "ada"),
+    ]
+    ada.map("m")["k"] = 3
+    await ada.flush()
+    assert await anext(told[1]) == DocumentChange("remote", "ada", "set", ("m", "k"), 2, 3)

@@ -239,3 +239,19 @@ async def test_authors_that_cannot_be_are_refused(bench: Bench, authors: dict[in
     with pytest.raises(InvalidInput):
         await bench.node.session().call(requests.Update("crew", "d", b"\x00\x00", {}, authors))
     assert [name async for name in bench.space.documents()] == []
+
+
+async def test_what_a_document_lost_is_told_by_whom_and_the_latest_first(open_bench: Opener) -> None:
+    bench = open_bench(document_conflicts_max=2)
+    async with await bench.space.document("d", author="ada") as one, await bench.space.document("d", author="bob") as other:
+        for key in "abc":
+            one.map("m")[key], other.map("m")[key] = "one", "other"
+            await asyncio.gather(one.flush(), other.flush())
+        found = await one.conflicts()
+        assert [conflict.path for conflict in found] == [("m", "c"), ("m", "b")]
+        for conflict in found:
+            stands = (await bench.space.document("d")).to_py()["m"][conflict.path[1]]
+            assert conflict.stands == stands != conflict.lost
+            assert (conflict.stands_by, conflict.lost_by) == (("ada", "bob") if stands == "one" else ("bob", "ada"))
+    async with await bench.space.document("absent") as absent:
+        assert await absent.conflicts() == []

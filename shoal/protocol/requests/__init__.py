@@ -15,9 +15,12 @@ from __future__ import annotations
 from shoal.protocol.requests.base import NO_HEAD, Durability, Read, Reply, Request, Write
 from shoal.protocol.requests.batches import Batch, BatchAnswer, BatchReply, BatchWrite
 from shoal.protocol.requests.documents import (
+    Conflicts,
     DocumentJson,
     DocumentState,
+    Overwritten,
     Patch,
+    ReadConflicts,
     ReadDocument,
     ReadDocumentJson,
     RootKind,
@@ -215,6 +218,7 @@ ObjectRead = (
     | ListWorklists
     | ReadDocument
     | ReadDocumentJson
+    | ReadConflicts
     | ReadCounter
     | ReadRegister
     | GetItems
@@ -246,6 +250,7 @@ AnyReply = (
     | QueueEntries
     | Worklists
     | DocumentState
+    | Conflicts
     | CounterValue
     | Siblings
     | Steps
@@ -297,6 +302,7 @@ __all__ = [
     "Cluster",
     "ClusterView",
     "CommonAncestor",
+    "Conflicts",
     "ConsumerState",
     "Consumers",
     "CounterValue",
@@ -353,6 +359,7 @@ __all__ = [
     "Note",
     "ObjectKind",
     "ObjectRead",
+    "Overwritten",
     "Patch",
     "Place",
     "ProgressStep",
@@ -369,6 +376,7 @@ __all__ = [
     "QueueItem",
     "ReachPlace",
     "Read",
+    "ReadConflicts",
     "ReadConsumer",
     "ReadConsumers",
     "ReadCounter",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import field
+from msgspec import Struct, field
 
 from shoal.protocol.requests.base import Read, Reply, Write
 
@@ -56,6 +56,29 @@ class ReadDocumentJson(Read, array_like=True, frozen=True, tag="read-document-js
 
     space: str
     document: str
+
+
+class ReadConflicts(Read, array_like=True, frozen=True, tag="read-conflicts"):
+    """What concurrent sets of one key of a map lost; answered by `Conflicts`."""
+
+    space: str
+    document: str
+
+
+class Overwritten(Struct, array_like=True, frozen=True):
+    """Values are packed, and nil if deleted."""
+
+    path: list[str]  # From the root on; "*" is some element of an array.
+    lost: bytes
+    lost_by: str  # "" where nobody said.
+    stands: bytes  # What is there now.
+    stands_by: str  # Who overwrote it.
+    wall_ms: int  # When the later of the two was written.
+
+
+class Conflicts(Reply, array_like=True, frozen=True, tag="conflicts"):
+    overwritten: list[Overwritten]  # Latest first; no more than `document_conflicts_max`.
+    more: bool
 
 
 class DocumentJson(Reply, array_like=True, frozen=True, tag="document-json"):
