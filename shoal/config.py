@@ -80,6 +80,9 @@ class Config(Struct, frozen=True, kw_only=True):
     update_authors_max: int = 1024  # Named by one update of a document.
     item_labels_max: int = 32  # In one namespace.
     item_scan_rows_max: int = 2000  # Looked at for one page of a search, so that it does not hold up the others.
+    item_indexes_max: int = 16  # Fields that are indexed, of the items below one first label.
+    item_probe_rows_max: int = 256  # Rows of one index that a search reads to find out whether it is narrow.
+    index_build_rows_max: int = 256  # Items that one piece of the building of an index looks at.
     item_expiry_grace_s: float = 3600.0  # After which an expired item may be erased; clocks and refreshes may be late.
     items_expired_max: int = 64  # Erased by one operation.
     filter_terms_max: int = 64  # Fields, operators and parts of lists in one filter.

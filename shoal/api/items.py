@@ -7,8 +7,9 @@ label holds one; in a body it is an array of its labels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
+import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
@@ -70,6 +71,14 @@ class SearchBody(Struct, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1)] = 100
     offset: Annotated[int, Meta(ge=0)] = 0
     after: str = ""  # The cursor of an earlier page.
+    explain: bool = False  # Say how the page was found.
+
+
+class PlanView(Struct):
+    how: Literal["scan", "lookup", "stream"]  # Of all items, of what an index lists, or of an index in order.
+    field: str  # Whose index; empty for a scan.
+    index_rows: int  # That were read.
+    item_rows: int
 
 
 class SearchView(Struct):
@@ -77,6 +86,7 @@ class SearchView(Struct):
     cursor: str
     more: bool  # Ask again with after=cursor, and offset less what was skipped; a page may be empty and not the last.
     skipped: int
+    plan: PlanView | None = None
 
 
 class NamespacesBody(Struct, forbid_unknown_fields=True):
@@ -123,11 +133,12 @@ async def search(exchange: Exchange) -> web.Response:
     first, rest = _split(body.namespace)
     filter = exchange.stored_map(body.filter) if body.filter else b""
     cursor = opaque(body.after, "after") if body.after else b""
-    request = SearchItems(exchange.name("space"), first, rest, filter, body.limit, body.offset, cursor)
+    request = SearchItems(exchange.name("space"), first, rest, filter, body.limit, body.offset, cursor, body.explain)
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
     assert isinstance(reply, ItemsPage)
     found = [_view(exchange, item) for item in reply.items]
-    return exchange.answer(SearchView(found, shown_opaque(reply.cursor), reply.more, reply.skipped))
+    plan = None if reply.plan is None else PlanView(*msgspec.structs.astuple(reply.plan))
+    return exchange.answer(SearchView(found, shown_opaque(reply.cursor), reply.more, reply.skipped, plan))
 
 
 async def namespaces(exchange: Exchange) -> web.Response:

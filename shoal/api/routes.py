@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import auditing, batches, health, items, objects, resume, schemas, spaces, watching
+from shoal.api import auditing, batches, health, indexes, items, objects, resume, schemas, spaces, watching
 from shoal.api.exchange import ReadQuery, WriteQuery
 from shoal.api.route import SPACE, Handler, Route
 from shoal.api.thread_routes import THREAD_ROUTES
@@ -133,6 +133,32 @@ ROUTES: tuple[Route, ...] = (
         body=items.SearchBody,
         query=ReadQuery,
         reads=True,
+    ),
+    Route(
+        "POST",
+        f"{SPACE}/items:index",
+        indexes.index,
+        "Have fields of all items below a first label indexed",
+        indexes.IndexedView,
+        body=indexes.IndexBody,
+        query=WriteQuery,
+    ),
+    Route(
+        "POST",
+        f"{SPACE}/items:unindex",
+        indexes.unindex,
+        "Give up the indexes of fields",
+        indexes.IndexedView,
+        body=indexes.IndexBody,
+        query=WriteQuery,
+    ),
+    Route(
+        "GET",
+        f"{SPACE}/items:indexes",
+        indexes.indexes,
+        "The fields that are indexed",
+        indexes.IndexesView,
+        query=indexes.IndexesQuery,
     ),
     Route(
         "POST",

@@ -1,9 +1,10 @@
-"""`shoal items get|put|search|delete|namespaces`: memory items, their namespaces written with periods."""
+"""`shoal items get|put|search|delete|namespaces|index|unindex|indexes`: memory items, their namespaces written with periods."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from json import JSONDecodeError, loads
 from typing import Annotated, Any
@@ -21,6 +22,8 @@ from shoal.errors import InvalidValue, NotFound
 Namespace = Annotated[
     str, typer.Argument(metavar="NAMESPACE", help="Its labels, joined by periods: memory.user-1", show_default=False)
 ]
+Label = Annotated[str, typer.Argument(metavar="LABEL", help="The first label of their namespaces.", show_default=False)]
+Fields = Annotated[list[str], typer.Argument(metavar="FIELD...", help="As in a filter: kind, user.age", show_default=False)]
 Key = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most so many.")]
 Expect = Annotated[
@@ -115,6 +118,7 @@ def search(
         str | None, typer.Option("--filter", metavar="JSON", help='As in {"age": {"$gte": 18}}: fields of the value.')
     ] = None,
     limit: Limit = 100,
+    explain: Annotated[bool, typer.Option("--explain", help="Say how they are found instead.")] = False,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -125,13 +129,80 @@ def search(
     Example: shoal items search memory --filter '{"colour": "blue"}' --data ./state
     """
     wanted = None if filter is None else _parsed(filter)
-    execute(_search(chosen(data, url, environment=os.environ), space, namespace, wanted, limit, json=json))
+    target = chosen(data, url, environment=os.environ)
+    execute((_explain if explain else _search)(target, space, namespace, wanted, limit, json=json))
+
+
+async def _explain(target: Target, space: str, namespace: str, filter: Any, limit: int, *, json: bool) -> None:
+    async with opened(target) as store:
+        found = await store.space(space).items.explain(_labels(namespace), filter=filter, limit=limit)
+        how = found.how if found.field is None else f"{found.how} of the index of {found.field}"
+        emit(asdict(found)) if json else line(f"{how}: {found.index_rows} index rows, {found.item_rows} items")
 
 
 async def _search(target: Target, space: str, namespace: str, filter: Any, limit: int, *, json: bool) -> None:
     async with opened(target) as store:
         for item in await store.space(space).items.search(_labels(namespace), filter=filter, limit=limit):
             emit(_described(item)) if json else line(f"{'.'.join(item.namespace)}  {item.key}  {to_text(item.value)}")
+
+
+@group.command()
+def index(
+    label: Label,
+    fields: Fields,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Have fields of all items below a first label indexed.
+
+    Example: shoal items index memory kind user.age --data ./state
+    """
+    execute(_index(chosen(data, url, environment=os.environ), space, label, fields, json=json))
+
+
+async def _index(target: Target, space: str, label: str, fields: list[str], *, json: bool) -> None:
+    async with opened(target) as store:
+        changed = await store.space(space).items.index((label,), *fields)
+        emit({"changed": changed}) if json else line(", ".join(changed) or "they were indexed already")
+
+
+@group.command()
+def unindex(
+    label: Label,
+    fields: Fields,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Give up the indexes of fields.
+
+    Example: shoal items unindex memory kind --data ./state
+    """
+    execute(_unindex(chosen(data, url, environment=os.environ), space, label, fields, json=json))
+
+
+async def _unindex(target: Target, space: str, label: str, fields: list[str], *, json: bool) -> None:
+    async with opened(target) as store:
+        changed = await store.space(space).items.unindex((label,), *fields)
+        emit({"changed": changed}) if json else line(", ".join(changed) or "they were not indexed")
+
+
+@group.command()
+def indexes(label: Label, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
+    """List the fields that are indexed.
+
+    Example: shoal items indexes memory --data ./state
+    """
+    execute(_indexes(chosen(data, url, environment=os.environ), space, label, json=json))
+
+
+async def _indexes(target: Target, space: str, label: str, *, json: bool) -> None:
+    async with opened(target) as store:
+        for field, built in (await store.space(space).items.indexes((label,))).items():
+            emit({"field": field, "built": built}) if json else line(f"{field}  {'built' if built else 'being built'}")
 
 
 @group.command()

@@ -57,6 +57,17 @@ class ItemChange:
     time: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """How a search found its items: by a `scan` of all below the namespace, by a `lookup` of what the index of a
+    field lists, or by a `stream` of it in order; and how many rows were read on the way."""
+
+    how: str
+    field: str | None
+    index_rows: int
+    item_rows: int
+
+
 class Items:
     """All items of a space. Those whose namespaces begin with the same label are one object, in one partition."""
 
@@ -173,12 +184,30 @@ class Items:
         """All that `search` would find, page by page."""
         return self._found(namespace, filter, skip=0, stale=stale, page=1000)
 
+    async def explain(
+        self, namespace: Sequence[str], *, filter: Mapping[str, Any] | None = None, limit: int = 100, stale: bool = False
+    ) -> Explanation:
+        """How `search` finds these items on the node that is asked. A page that was scanned makes all of it a scan."""
+        if limit < 1:
+            raise InvalidInput(f"limit is at least 1; got {limit}.")
+        label, rest = split(namespace)
+        packed, left, cursor, more = _packed(filter), limit, b"", True
+        plans: list[requests.SearchPlan] = []
+        while more and left > 0:
+            request = requests.SearchItems(self.space, label, rest, packed, left, 0, cursor, explain=True)
+            reply = await self._connection.read(request, stale=stale)
+            assert isinstance(reply, requests.ItemsPage)
+            assert reply.plan is not None
+            plans.append(reply.plan)
+            left, cursor, more = left - len(reply.items), reply.cursor, reply.more
+        worst = next((plan for plan in plans if plan.how == "scan"), plans[-1])
+        index_rows, item_rows = sum(plan.index_rows for plan in plans), sum(plan.item_rows for plan in plans)
+        return Explanation(worst.how, worst.field or None, index_rows, item_rows)
+
     async def _found(
         self, namespace: Sequence[str], filter: Mapping[str, Any] | None, *, skip: int, stale: bool, page: int
     ) -> AsyncGenerator[Item, None]:
-        if filter is not None and not isinstance(filter, Mapping):
-            raise InvalidInput(f"a filter is a map of fields; this one is a {type(filter).__name__}.")
-        packed = values.encode(dict(filter), where="filter") if filter else b""
+        packed = _packed(filter)
         async for label, rest in self._roots(namespace):
             cursor, more = b"", True
             while more:
@@ -262,6 +291,35 @@ class Items:
             erased, more = erased + reply.erased, reply.more
         return erased
 
+    async def index(self, namespace: Sequence[str], *fields: str, durability: Durability | None = None) -> list[str]:
+        """Have `fields` of all items below a first label indexed, and return those that were not.
+
+        A field is named as in a filter (`"user.age"` is one within another). Every node builds the index from what it
+        holds, in the background; a search whose filter bounds the field by a number or a text then reads what the index
+        lists. `namespace` is the first label alone.
+
+        Raises:
+            InvalidInput: the namespace has more than one label.
+            TooLarge: as many fields as may be are indexed.
+        """
+        request = requests.IndexItems(self.space, _only(namespace), list(fields))
+        reply = await self._connection.write(request, key=None, durability=durability)
+        assert isinstance(reply, requests.ItemsIndexed)
+        return reply.changed
+
+    async def unindex(self, namespace: Sequence[str], *fields: str, durability: Durability | None = None) -> list[str]:
+        """Give up the indexes of `fields`, on every node, and return those that there were."""
+        request = requests.UnindexItems(self.space, _only(namespace), list(fields))
+        reply = await self._connection.write(request, key=None, durability=durability)
+        assert isinstance(reply, requests.ItemsIndexed)
+        return reply.changed
+
+    async def indexes(self, namespace: Sequence[str], *, stale: bool = False) -> dict[str, bool]:
+        """The fields that are indexed, and whether the node that is asked has built the index."""
+        reply = await self._connection.read(requests.ListItemIndexes(self.space, _only(namespace)), stale=stale)
+        assert isinstance(reply, requests.ItemIndexes)
+        return {index.field: index.built for index in reply.indexes}
+
     async def watch(self, namespace: Sequence[str] = ()) -> AsyncGenerator[ItemChange, None]:
         """Every durable put and delete in a namespace and those below it, from now on. What expires is not told.
 
@@ -322,6 +380,21 @@ def split(namespace: Sequence[str]) -> tuple[str, list[str]]:
         )
     first, *rest = map(check_label, namespace)
     return first, rest
+
+
+def _only(namespace: Sequence[str]) -> str:
+    label, rest = split(namespace)
+    if rest:
+        raise InvalidInput(
+            f"an index is of all items below a first label: name that alone, as in ({label!r},). Nothing was written."
+        )
+    return label
+
+
+def _packed(filter: Mapping[str, Any] | None) -> bytes:
+    if filter is not None and not isinstance(filter, Mapping):
+        raise InvalidInput(f"a filter is a map of fields; this one is a {type(filter).__name__}.")
+    return values.encode(dict(filter), where="filter") if filter else b""
 
 
 def shown(item: requests.Item) -> Item:

@@ -169,9 +169,15 @@ def find(rows: Rows, rest: Sequence[str], key: str) -> Item | None:
 
 def below(rows: Rows, rest: Sequence[str], *, after: bytes = b"") -> Iterator[tuple[bytes, int, Item]]:
     """Path, bytes and item of all items in a namespace and those below it, expired or not, from after a path on."""
-    for row, stored in rows.scan(ITEM + _labels(rest), after=ITEM + after if after else None):
+    for row, stored in rows.scan(ITEM + labels_of(rest), after=ITEM + after if after else None):
         path = row[1:]
-        yield path, len(stored), _item(path, _decoder.decode(stored))
+        yield path, len(stored), of_row(path, stored)
+
+
+def stored_after(rows: Rows, path: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Path and `I` row of every item after a path, expired or not; no bytes are before all."""
+    for row, stored in rows.scan(ITEM, after=ITEM + path if path else None):
+        yield row[1:], stored
 
 
 def past(rest: Sequence[str], *, deeper: bool) -> bytes:
@@ -179,7 +185,7 @@ def past(rest: Sequence[str], *, deeper: bool) -> bytes:
 
     No path can be this: 1 is no byte of a label, since it is a control character.
     """
-    return (_labels(rest)[:-1] if deeper else _labels(rest)) + b"\x01"
+    return (labels_of(rest)[:-1] if deeper else labels_of(rest)) + b"\x01"
 
 
 def expired(rows: Rows, before_ms: int, *, limit: int) -> list[Item]:
@@ -197,7 +203,17 @@ def expired(rows: Rows, before_ms: int, *, limit: int) -> list[Item]:
 
 
 def path_of(rest: Sequence[str], key: str) -> bytes:
-    return _labels(rest) + b"\x00" + key.encode()
+    return labels_of(rest) + b"\x00" + key.encode()
+
+
+def of_row(path: bytes, stored: bytes) -> Item:
+    """The item of an `I` row."""
+    return _item(path, _decoder.decode(stored))
+
+
+def latest_of(stored: bytes) -> bytes:
+    """The value that an `I` row shows."""
+    return _shown(_decoder.decode(stored))[0].value
 
 
 def split_path(path: bytes) -> tuple[Rest, str]:
@@ -219,7 +235,8 @@ def split_address(address: str) -> tuple[tuple[str, ...], str]:
     return tuple(labels), key
 
 
-def _labels(rest: Sequence[str]) -> bytes:
+def labels_of(rest: Sequence[str]) -> bytes:
+    """The beginning of the paths of a namespace and those below it."""
     return b"".join(label.encode() + b"\x00" for label in rest)
 
 

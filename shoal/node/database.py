@@ -45,6 +45,7 @@ from shoal.node.catalog import Catalog
 from shoal.node.checkpoints import Checkpoints
 from shoal.node.consumers import Consumers
 from shoal.node.decision import Made
+from shoal.node.declaring import Declaring
 from shoal.node.documents import Documents, Place
 from shoal.node.environment import Environment
 from shoal.node.erasing import Deletions, Eraser
@@ -53,6 +54,8 @@ from shoal.node.feed import LABELS, Feed, Staged
 from shoal.node.garbage import Collector
 from shoal.node.generations import Generations
 from shoal.node.incoming import Incoming
+from shoal.node.indexes import Indexes
+from shoal.node.indexing import Indexer
 from shoal.node.items import Items
 from shoal.node.journals import Journals
 from shoal.node.labels import Labels
@@ -71,6 +74,7 @@ from shoal.node.saves import Saves
 from shoal.node.scalars import Counters, Registers
 from shoal.node.schemas import Schemas
 from shoal.node.scrutiny import Scrutiny
+from shoal.node.searches import Searches
 from shoal.node.shapes import ShapeCache
 from shoal.node.standings import Standings
 from shoal.node.steps import Steps
@@ -138,7 +142,9 @@ class Database:
         self.partitions = Partitions(storage, self._clock)
         self.catalog = Catalog(storage)
         self.garbage = Collector(storage, commit, partitions=self.partitions, config=config, now=environment.monotonic)
-        self.generations = Generations()
+        indexes = Indexes(storage)
+        self.indexer = Indexer(storage, commit, indexes, config)
+        self.generations = Generations(indexes)
         shapes = ShapeCache(config.checkpoint_cache_bytes)
         checkpoints = Checkpoints(config, shapes)
         self._items = Items(config, environment.now_ms)
@@ -160,6 +166,8 @@ class Database:
             Counters(),
             Registers(config),
             self._items,
+            Searches(config, environment.now_ms, indexes),
+            Declaring(config, indexes),
             Deletions(self.catalog, self.generations),
             Prunes(config),
             self.documents,

@@ -13,7 +13,7 @@ Laws:
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -55,21 +55,22 @@ class Filter:
         if _is_operators(wanted):
             raise InvalidInput(f"a filter begins with fields, not with the operator {min(wanted, key=str)!r}.")
         _check_operators(wanted)
-        self._wanted: dict[str, Any] = wanted
+        self.wanted: Mapping[str, Any] = wanted  # By field.
 
     def matches(self, packed: bytes) -> bool:
-        return all(_holds(_field(packed, name), wanted) for name, wanted in self._wanted.items())
+        return all(_holds(_decoded(field_of(packed, name)), wanted) for name, wanted in self.wanted.items())
 
 
-def _field(packed: bytes, name: str) -> Any:
+def field_of(packed: bytes, name: str) -> bytes | None:
+    """The packed field of a packed value; None if it has none of that name."""
     parts = _parts(packed)
     if name in parts or "." not in name:
-        return _decoded(parts.get(name))
+        return bytes(parts[name]) if name in parts else None
     for step in name.split("."):
         if (found := _parts(packed).get(step)) is None:
             return None
         packed = bytes(found)
-    return _decoded(packed)
+    return packed
 
 
 def _parts(packed: bytes) -> dict[str, Any]:
@@ -79,11 +80,11 @@ def _parts(packed: bytes) -> dict[str, Any]:
         return {}
 
 
-def _decoded(packed: msgspec.Raw | bytes | None) -> Any:
+def _decoded(packed: bytes | None) -> Any:
     if packed is None:
         return None
     try:
-        return values.decode(bytes(packed))
+        return values.decode(packed)
     except ShoalError:
         return _UNREADABLE
 

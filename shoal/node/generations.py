@@ -13,11 +13,13 @@ from shoal.crdt.rows import Stamp, successor
 from shoal.errors import StoreCorrupt
 from shoal.node import attached, mutation
 from shoal.node.attached import ERASED, NOTHING, Attached
+from shoal.node.indexes import Indexes
 from shoal.node.mutation import Mutation
 from shoal.node.recent import Recent
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.storage import keys
+from shoal.storage.keys import Kind
 
 # Objects known not to have been deleted, so that a request need not look.
 _FIRST_MAX = 65536
@@ -30,20 +32,27 @@ class Generation(NamedTuple):
 
 
 class Generations:
-    def __init__(self) -> None:
+    def __init__(self, indexes: Indexes) -> None:
+        self._indexes = indexes
         self._first: Recent[Target] = Recent(_FIRST_MAX)
 
     def current(self, transaction: Transaction, target: Target) -> Generation:
         """The generation whose rows are shown, and those."""
         prefix = keys.object_rows(target.partition, *target)
         if target in self._first:
-            return Generation(0, ObjectRows(transaction, prefix))
+            return Generation(0, self._rows(transaction, target, prefix))
         packed = transaction.get(prefix + deletion.ROW)
         if packed is None:
             self._first.put(target)
-            return Generation(0, ObjectRows(transaction, prefix))
+            return Generation(0, self._rows(transaction, target, prefix))
         number = deletion.unpack(packed).generation
         return Generation(number, ObjectRows(transaction, prefix + deletion.prefix(number)))
+
+    def _rows(self, transaction: Transaction, target: Target, prefix: bytes) -> ObjectRows:
+        """Of the first generation: items, which alone have indexes, have no other."""
+        if target.kind is Kind.ITEMS:
+            return self._indexes.rows(transaction, target, prefix)
+        return ObjectRows(transaction, prefix)
 
     def delete(self, transaction: Transaction, target: Target, stamp: Stamp, change: deletion.Delete) -> bool:
         """Apply a deletion. Returns whether a new generation is the current one."""

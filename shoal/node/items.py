@@ -1,8 +1,8 @@
-"""Memory items over storage: what a put or delete decides, searches page by page, and what is erased when.
+"""Memory items over storage: what a put or delete decides, what is read by name, and what is erased when.
 
 Laws:
 - What a write replaces is what this replica shows, and is named in its change.
-- A page of a search looks at a bounded number of rows and bytes, and says where to go on.
+- A page of namespaces looks at a bounded number of rows and bytes, and says where to go on.
 - Whether an item is expired is decided by this node's clock; erased it is only by a
   sweep, `item_expiry_grace_s` later. A put that finds something to sweep asks for one (`chores`).
 """
@@ -10,7 +10,7 @@ Laws:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from shoal import values
 from shoal.config import Config
@@ -22,7 +22,6 @@ from shoal.names import check_label, check_name
 from shoal.node.checks import check_size
 from shoal.node.decision import Decision, Made
 from shoal.node.facet import Checks, Readers, Site, View, Writers
-from shoal.node.filtering import Filter
 from shoal.node.implied import implied_key
 from shoal.protocol import requests
 from shoal.protocol.requests import (
@@ -32,14 +31,12 @@ from shoal.protocol.requests import (
     ItemDeleted,
     ItemPut,
     ItemsFound,
-    ItemsPage,
     ItemsRefreshed,
     ItemsSwept,
     ListNamespaces,
     Namespaces,
     PutItem,
     RefreshItems,
-    SearchItems,
     SweepItems,
 )
 
@@ -64,7 +61,7 @@ class Items:
             RefreshItems: self._refresh,
             SweepItems: self._sweep,
         }
-        self.readers: Readers = {GetItems: self._get, SearchItems: self._search, ListNamespaces: self._namespaces}
+        self.readers: Readers = {GetItems: self._get, ListNamespaces: self._namespaces}
 
     # ── checks ────────────────────────────────────────────────────────────────
 
@@ -72,7 +69,7 @@ class Items:
         check_label(request.items)
 
     def _check_name(self, request: PutItem | DeleteItem) -> None:
-        self._check_namespace(request.items, request.rest)
+        check_namespace(self._config, request.items, request.rest)
         check_name("key", request.key)
 
     def _check_put(self, request: PutItem) -> None:
@@ -86,21 +83,12 @@ class Items:
 
     def _check_paths(self, request: RefreshItems) -> None:
         for rest, key in request.paths:
-            self._check_namespace(request.items, rest)
+            check_namespace(self._config, request.items, rest)
             check_name("key", key)
         if len(request.paths) > self._config.page_items_max:
             raise TooLarge(
                 f"one request refreshes at most {self._config.page_items_max} items; this one names {len(request.paths)}. "
                 "Nothing was written. Ask in several requests."
-            )
-
-    def _check_namespace(self, first: str, rest: Sequence[str]) -> None:
-        for label in (first, *rest):
-            check_label(label)
-        if len(rest) >= self._config.item_labels_max:
-            raise InvalidInput(
-                f"a namespace has at most {self._config.item_labels_max} labels; this one has {1 + len(rest)}. "
-                "Nothing was written."
             )
 
     # ── writes ────────────────────────────────────────────────────────────────
@@ -184,53 +172,21 @@ class Items:
         found: list[requests.Item | None] = []
         size = 0
         for rest, key in request.paths[: self._config.page_items_max]:
-            self._check_namespace(request.items, rest)
+            check_namespace(self._config, request.items, rest)
             check_name("key", key)
             if size >= self._config.page_bytes_max:
                 break
             item = self._shown(items.find(view.rows, rest, key))
-            found.append(None if item is None else _told(request.items, item))
+            found.append(None if item is None else told(request.items, item))
             size += 0 if item is None else sum(len(entry.value) for entry in item.entries)
         return ItemsFound(found)
-
-    def _search(self, view: View, request: SearchItems) -> ItemsPage:
-        """
-        Raises:
-            InvalidInput: the namespace or the filter is none.
-        """
-        self._check_namespace(request.items, request.rest)
-        filter = Filter(request.filter, terms_max=self._config.filter_terms_max)
-        limit = min(max(1, request.limit), self._config.page_items_max)
-        found: list[requests.Item] = []
-        skipped, cursor = 0, request.after
-        for path, item in self._page(view, request.rest, request.after):
-            if item is None or len(found) == limit:
-                return ItemsPage(found, skipped, cursor, more=True)
-            cursor = path
-            if item.is_expired(self._now_ms()) or not filter.matches(item.latest.value):
-                continue
-            if skipped < request.skip:
-                skipped += 1
-            else:
-                found.append(_told(request.items, item))
-        return ItemsPage(found, skipped, cursor, more=False)
-
-    def _page(self, view: View, rest: Sequence[str], after: bytes) -> Iterator[tuple[bytes, items.Item | None]]:
-        """Items in order, and None once as much was looked at as one page may."""
-        size = 0
-        for looked_at, (path, stored, item) in enumerate(items.below(view.rows, rest, after=after)):
-            if looked_at == self._config.item_scan_rows_max or size >= self._config.page_bytes_max:
-                yield b"", None
-                return
-            size += stored
-            yield path, item
 
     def _namespaces(self, view: View, request: ListNamespaces) -> Namespaces:
         """
         Raises:
             InvalidInput: a label or the depth is not legal.
         """
-        self._check_namespace(request.items, [])
+        check_namespace(self._config, request.items, [])
         for _, labels in request.matches:
             for label in labels:
                 check_label(label)
@@ -264,6 +220,19 @@ class Items:
         return Namespaces(found, cursor, more=True)
 
 
+def check_namespace(config: Config, first: str, rest: Sequence[str]) -> None:
+    """
+    Raises:
+        InvalidName, InvalidInput: a label is not legal, or there are too many.
+    """
+    for label in (first, *rest):
+        check_label(label)
+    if len(rest) >= config.item_labels_max:
+        raise InvalidInput(
+            f"a namespace has at most {config.item_labels_max} labels; this one has {1 + len(rest)}. Nothing was written."
+        )
+
+
 def _check_expected(request: PutItem | DeleteItem, shown: items.Item | None) -> None:
     version = NO_ITEM if shown is None else shown.version
     if request.expect is not None and request.expect != version:
@@ -279,7 +248,8 @@ def _address(request: PutItem | DeleteItem) -> str:
     return items.address(request.items, request.rest, request.key)
 
 
-def _told(first: str, item: items.Item) -> requests.Item:
+def told(first: str, item: items.Item) -> requests.Item:
+    """An item as a reply has it; `first` is the first label of its namespace."""
     latest = item.latest
     return requests.Item(
         [first, *item.rest],

@@ -15,6 +15,7 @@ from shoal.crdt import (
     counter,
     deletion,
     document,
+    indexes,
     items,
     journal,
     labels,
@@ -36,6 +37,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 from shoal.node.attached import Attached
 from shoal.node.changes import checkpoints, deletions, documents, journals, prunes, queues, scalars, schemas, steps
+from shoal.node.changes import indexes as index_changes
 from shoal.node.changes import items as item_changes
 from shoal.node.changes import labels as label_changes
 from shoal.node.changes.handling import Handlings
@@ -62,6 +64,8 @@ Change = (
     | items.Delete
     | items.Refresh
     | items.Expire
+    | indexes.Declare
+    | indexes.Drop
     | ledger.Change
     | standing.Move
     | deletion.Delete
@@ -79,6 +83,7 @@ _HANDLINGS: Handlings = {
     **documents.HANDLINGS,
     **scalars.HANDLINGS,
     **item_changes.HANDLINGS,
+    **index_changes.HANDLINGS,
     **schemas.HANDLINGS,
     **steps.HANDLINGS,
     **deletions.HANDLINGS,

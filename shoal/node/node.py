@@ -116,6 +116,7 @@ class Node:
             if self.replicator is not None:
                 await self.replicator.stop()
             await self._database.garbage.stop()
+            await self._database.indexer.stop()
             await self.service.close()
             marker = self._opening.closing()
             if marker and self._commit.failed is None:

@@ -5,6 +5,7 @@ What holds in a sound store, partition by partition:
 - folding the log again, from nothing, gives the stored rows of every object, byte for byte;
 - every chunk matches its hash, and every checkpoint's values can be put together from chunks;
 - a document's snapshot with the updates after it is the document that all its updates build;
+- the rows of an index are those that the items make;
 - every idempotency key names the operation that it stands for;
 - the catalog lists exactly the objects that have operations.
 
@@ -27,8 +28,9 @@ from shoal.crdt.document import LiveDocument
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
 from shoal.errors import ShoalError, StoreCorrupt
-from shoal.node import mutation
+from shoal.node import indexes, mutation
 from shoal.node.generations import split
+from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.storage import keys
 from shoal.storage.interface import Storage
@@ -93,6 +95,7 @@ def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] 
         there.update((place.space, place.kind, place.name) for place in folded.alive | _inhabited(stored, folded))
         _compare(stored, folded, report)
         _check_keys(storage, partition, logged, report)
+        _check_indexes(storage, partition, stored, report)
         for place, rows in stored.items():
             if place in folded.alive:
                 _check_object(_Object(storage, place, folded.current(place)), rows, report, config)
@@ -382,6 +385,24 @@ def _check_document(found: _Object, config: Config) -> None:
     stored = found.storage.get(keys.snapshot(*found.place))
     if stored is not None and built(stored[POSITION_BYTES:], stored[:POSITION_BYTES]).canonical() != whole.canonical():
         raise ShoalError("its snapshot is not what its updates build")
+
+
+def _check_indexes(storage: Storage, partition: int, objects: dict[_Place, dict[bytes, bytes]], report: Report) -> None:
+    indexed: dict[_Place, dict[bytes, bytes]] = {}
+    prefix = keys.INDEX + partition.to_bytes(2, "big")
+    for key, value in storage.scan(prefix, successor(prefix)):
+        try:
+            place = _Place(*keys.split_object(key)[:4])
+        except ValueError:
+            report.problem(f"partition {partition}: index row {key.hex()} belongs to no object")
+        else:
+            indexed.setdefault(place, {})[key] = value
+    for place, rows in indexed.items():
+        try:
+            for flaw in indexes.flaws(Target(*place[1:]), rows, objects.get(place, {})):
+                report.problem(f"{_text(place)}: {flaw}")
+        except StoreCorrupt as error:
+            report.problem(f"{_text(place)}: {error.message}")
 
 
 def _check_catalog(storage: Storage, there: set[_Named], report: Report) -> None:

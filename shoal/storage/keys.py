@@ -16,6 +16,7 @@ Laws:
     K partition₂ key                                  idempotency keys of requests
     C space₂₊ₙ kind₁ name                             catalog: which objects there are (derived)
     D partition₂ kind₁ space₂₊ₙ name₂₊ₙ               document snapshots (derived)
+    X partition₂ kind₁ space₂₊ₙ name₂₊ₙ row           indexes of an object's fields (derived)
     G partition₂ origin₁₆ sequence₈ nth₂              garbage: what an operation erased, until it is gone
 """
 
@@ -51,6 +52,7 @@ OBJECT = b"O"
 KEY = b"K"
 CATALOG = b"C"
 SNAPSHOT = b"D"
+INDEX = b"X"
 GARBAGE = b"G"
 
 
@@ -83,11 +85,17 @@ def object_rows(partition: int, kind: Kind, space: str, name: str) -> bytes:
 
 
 def split_object(key: bytes) -> tuple[int, Kind, str, str, bytes]:
-    """Partition, kind, space, name and the row's own key."""
+    """Partition, kind, space, name and the row's own key; also of a row of its indexes."""
     partition, kind = int.from_bytes(key[1:3], "big"), Kind(key[3])
     space, rest = _take(key[4:])
     name, row = _take(rest)
     return partition, kind, space.decode(), name.decode(), row
+
+
+@lru_cache(maxsize=8192)
+def index_rows(partition: int, kind: Kind, space: str, name: str) -> bytes:
+    """The prefix of the rows of an object's indexes."""
+    return INDEX + partition.to_bytes(2, "big") + _identity(kind, space, name)
 
 
 def snapshot(partition: int, kind: Kind, space: str, name: str) -> bytes:

@@ -218,4 +218,6 @@ class Fleet:
 
     def rows(self, name: str) -> dict[bytes, bytes]:
         """What a node stores, but for its own identity and what is derived."""
-        return {key: value for key, value in self.members[name].storage.scan(b"", None) if key[:1] not in (b"M", b"D", b"G")}
+        return {
+            key: value for key, value in self.members[name].storage.scan(b"", None) if key[:1] not in (b"M", b"D", b"G", b"X")
+        }

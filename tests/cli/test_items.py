@@ -36,6 +36,17 @@ def test_items_are_found_by_filter_and_namespace(target: list[str]) -> None:
     assert lines("items", "namespaces", *target, *MINE) == ["memory.u-0", "memory.u-1", "memory.u-2"]
 
 
+def test_fields_are_indexed_and_a_search_is_explained(target: list[str]) -> None:
+    lines("items", "put", "memory", "k", '{"n": 1}', *target, *MINE)
+    assert lines("items", "index", "memory", "n", *target, *MINE) == ["n"]
+    assert lines("items", "index", "memory", "n", *target, *MINE) == ["they were indexed already"]
+    assert lines("items", "indexes", "memory", *target, *MINE)[0] in ("n  built", "n  being built")
+    (said,) = lines("items", "search", "memory", "--filter", '{"kind": 1}', "--explain", *target, *MINE)
+    assert said == "scan: 0 index rows, 1 items"
+    assert lines("items", "unindex", "memory", "n", *target, *MINE) == ["n"]
+    assert lines("items", "unindex", "memory", "n", *target, *MINE) == ["they were not indexed"]
+
+
 def test_deleting_what_is_not_there_says_so(target: list[str]) -> None:
     assert lines("items", "delete", "memory", "absent", *target, *MINE) == ["there was none"]
 

@@ -332,6 +332,26 @@ async def test_items(space: Space, rest: Rest, cli: Cli) -> None:
     assert [item.key for item in await space.items.search(("memory",))] == ["b", "likes"]
 
 
+async def test_items_are_indexed_at_every_door(space: Space, rest: Rest, cli: Cli) -> None:
+    for n in range(20):
+        await space.items.put(("notes", f"user-{n % 3}"), f"{n:02}", {"n": n})
+    assert await rest("POST", "/items:index", {"label": "notes", "fields": ["n"]}) == {"changed": ["n"]}
+    assert await cli("items", "index", "notes", "n", "kind") == [{"changed": ["kind"]}]
+    async with asyncio.timeout(PATIENCE_S):
+        while not all(index["built"] for index in (await rest("GET", "/items:indexes?label=notes"))["indexes"]):
+            pass
+    assert await cli("items", "indexes", "notes") == [{"field": "kind", "built": True}, {"field": "n", "built": True}]
+    body = {"namespace": ["notes"], "filter": {"n": {"$gte": 18}}, "explain": True}
+    found = await rest("POST", "/items:search", body)
+    assert ([item["key"] for item in found["items"]], found["plan"]["how"]) == (["18", "19"], "lookup")
+    expected = {"how": "lookup", "field": "n", "index_rows": 2, "item_rows": 2}
+    assert found["plan"] == expected
+    assert await cli("items", "search", "notes", "--filter", '{"n": {"$gte": 18}}', "--explain") == [expected]
+    assert await rest("POST", "/items:unindex", {"label": "notes", "fields": ["n"]}) == {"changed": ["n"]}
+    assert await cli("items", "unindex", "notes", "kind") == [{"changed": ["kind"]}]
+    assert await space.items.indexes(("notes",)) == {}
+
+
 BAD_ITEMS: list[tuple[str, str, object, int]] = [
     ("GET", "/items/memory/absent", None, 404),
     ("PUT", "/items/memory/k", {"value": 1, "expect": "0" * 32}, 412),
@@ -345,6 +365,9 @@ BAD_ITEMS: list[tuple[str, str, object, int]] = [
     ("POST", "/items:search", {"namespace": ["a"], "filter": {"a": {"$in": 1}}}, 400),
     ("POST", "/items:search", {"namespace": ["a"], "after": "not base 64!"}, 400),
     ("POST", "/items:namespaces", {"prefix": []}, 400),
+    ("POST", "/items:index", {"label": "memory", "fields": []}, 400),
+    ("POST", "/items:index", {"label": "a.b", "fields": ["n"]}, 400),
+    ("POST", "/items:unindex", {"label": "memory"}, 400),
 ]
 
 

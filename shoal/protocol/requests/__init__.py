@@ -27,6 +27,14 @@ from shoal.protocol.requests.documents import (
     Update,
     Updated,
 )
+from shoal.protocol.requests.indexes import (
+    IndexItems,
+    ItemIndex,
+    ItemIndexes,
+    ItemsIndexed,
+    ListItemIndexes,
+    UnindexItems,
+)
 from shoal.protocol.requests.items import (
     NO_ITEM,
     DeleteItem,
@@ -45,6 +53,7 @@ from shoal.protocol.requests.items import (
     PutItem,
     RefreshItems,
     SearchItems,
+    SearchPlan,
     SweepItems,
 )
 from shoal.protocol.requests.journal import (
@@ -173,6 +182,8 @@ SingleWrite = (
     BatchWrite
     | RefreshItems
     | SweepItems
+    | IndexItems
+    | UnindexItems
     | Patch
     | PutSnapshot
     | BeginStep
@@ -190,6 +201,7 @@ WriteReply = (
     BatchAnswer
     | ItemsRefreshed
     | ItemsSwept
+    | ItemsIndexed
     | DocumentJson
     | SnapshotKept
     | Step
@@ -224,6 +236,7 @@ ObjectRead = (
     | GetItems
     | SearchItems
     | ListNamespaces
+    | ListItemIndexes
     | ReadStep
     | ListSteps
     | ReadStanding
@@ -264,6 +277,7 @@ AnyReply = (
     | ItemsFound
     | ItemsPage
     | Namespaces
+    | ItemIndexes
     | NodeStatus
     | ClusterView
 )
@@ -331,16 +345,21 @@ __all__ = [
     "GetItems",
     "Heads",
     "History",
+    "IndexItems",
     "Item",
     "ItemDeleted",
+    "ItemIndex",
+    "ItemIndexes",
     "ItemPut",
     "ItemSibling",
     "ItemsFound",
+    "ItemsIndexed",
     "ItemsPage",
     "ItemsRefreshed",
     "ItemsSwept",
     "Labelled",
     "Labels",
+    "ListItemIndexes",
     "ListNamespaces",
     "ListObjects",
     "ListSpaces",
@@ -405,6 +424,7 @@ __all__ = [
     "SchemaVersion",
     "SchemaVersions",
     "SearchItems",
+    "SearchPlan",
     "SetRetention",
     "Sibling",
     "Siblings",
@@ -425,6 +445,7 @@ __all__ = [
     "Trim",
     "TrimEvents",
     "TrimReport",
+    "UnindexItems",
     "Unlabel",
     "Unlabelled",
     "Update",

@@ -106,7 +106,7 @@ class ItemsFound(Reply, array_like=True, frozen=True, tag="items-found"):
 class SearchItems(Read, array_like=True, frozen=True, tag="search-items"):
     """Items of a namespace and those below it, in the order of (namespace, key); answered by `ItemsPage`.
 
-    `filter` is a packed map; no bytes match all. `skip` leaves out the first ones that match.
+    `filter` is a packed map; no bytes match all. `skip` leaves out the first ones that match. `explain`: say how.
     """
 
     space: str
@@ -116,6 +116,16 @@ class SearchItems(Read, array_like=True, frozen=True, tag="search-items"):
     limit: int = 100
     skip: int = 0
     after: bytes = b""  # A cursor of an earlier reply.
+    explain: bool = False
+
+
+class SearchPlan(Struct, array_like=True, frozen=True):
+    """How a page was found: by a `scan` of all items, by a `lookup` of what an index lists, or by a `stream` of it in order."""
+
+    how: Literal["scan", "lookup", "stream"]
+    field: str  # Whose index; empty for a scan.
+    index_rows: int  # That were read.
+    item_rows: int
 
 
 class ItemsPage(Reply, array_like=True, frozen=True, tag="items-page"):
@@ -123,6 +133,7 @@ class ItemsPage(Reply, array_like=True, frozen=True, tag="items-page"):
     skipped: int
     cursor: bytes
     more: bool  # Ask again with `cursor`; a page may be empty and yet not the last.
+    plan: SearchPlan | None = None
 
 
 class ListNamespaces(Read, array_like=True, frozen=True, tag="list-namespaces"):

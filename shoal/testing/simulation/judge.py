@@ -53,8 +53,9 @@ SWEPT_S_MAX = 60.0
 READ_S_MAX = 60.0
 """To read everything from one node."""
 
-_OF_THE_NODE = (keys.META, keys.SNAPSHOT)
-"""Tables that differ between nodes that hold the same operations: who they are, and how far they have folded a document."""
+_OF_THE_NODE = (keys.META, keys.SNAPSHOT, keys.INDEX)
+"""Tables that differ between nodes that hold the same operations: who they are, how far they have folded a document, and
+how far they have built an index."""
 
 TO_BE_EXPECTED = frozenset(
     (

@@ -1,0 +1,43 @@
+"""Indexes of the fields of items, of all whose namespaces begin with one label: `items`."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from shoal.protocol.requests.base import Read, Reply, Write
+
+
+class IndexItems(Write, array_like=True, frozen=True, tag="index-items"):
+    """Have these fields indexed, by every node; answered by `ItemsIndexed`."""
+
+    space: str
+    items: str
+    fields: list[str]
+
+
+class UnindexItems(Write, array_like=True, frozen=True, tag="unindex-items"):
+    """Give up the indexes of these fields; answered by `ItemsIndexed`."""
+
+    space: str
+    items: str
+    fields: list[str]
+
+
+class ItemsIndexed(Reply, array_like=True, frozen=True, tag="items-indexed"):
+    changed: list[str]  # The fields that were not, or were, indexed before.
+
+
+class ListItemIndexes(Read, array_like=True, frozen=True, tag="list-item-indexes"):
+    """Answered by `ItemIndexes`."""
+
+    space: str
+    items: str
+
+
+class ItemIndex(Struct, array_like=True, frozen=True):
+    field: str
+    built: bool  # On the node that answers: until then its searches scan.
+
+
+class ItemIndexes(Reply, array_like=True, frozen=True, tag="item-indexes"):
+    indexes: list[ItemIndex]
