@@ -23,6 +23,7 @@ raised; `status` is its HTTP status.
     │   ├── BranchTaken         a branch of this name is elsewhere
     │   ├── MergeConflict       heads changed one channel in ways that do not fit together
     │   ├── ItemChanged         `expect` is not the version of the item
+    │   ├── RegisterChanged     `expect` is not the version of the register
     │   ├── KeyReused           an idempotency key came again with another payload
     │   ├── KeyExpired          a key is older than the window in which keys are remembered
     │   ├── TooManySiblings     a register would hold more concurrent values than allowed
@@ -168,6 +169,13 @@ class ItemChanged(Conflict):
     """`detail["version"]` is the item's version on the replica that was asked; "" if it is not there."""
 
     code = "item-changed"
+    status = 412
+
+
+class RegisterChanged(Conflict):
+    """`detail["version"]` is the register's version on the replica that was asked; "" if it has no value."""
+
+    code = "register-changed"
     status = 412
 
 

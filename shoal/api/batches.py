@@ -14,6 +14,7 @@ from shoal.api.journals import AppendedView, ConsumerView
 from shoal.api.objects import AddedView, AssignedView
 from shoal.api.opaque import opaque, shown_opaque
 from shoal.api.saving import SaveFields, save_request
+from shoal.api.sets import AlterBody, AlteredView, alter_request
 from shoal.api.steps import EndFields, end_request, step_view
 from shoal.api.threads import SavedView
 from shoal.protocol.requests import (
@@ -37,6 +38,7 @@ from shoal.protocol.requests import (
     ItemPut,
     QueueItem,
     Saved,
+    SetAltered,
     Step,
 )
 
@@ -92,10 +94,15 @@ class AssignOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="assign")
     register: str
     value: Raw
     context: str | None = None
+    expect: str | None = None
 
 
 class SetOp(AssignOp, forbid_unknown_fields=True, tag_field="op", tag="set"):
     """The same as `assign`, by the name that the client gives it."""
+
+
+class AlterSetOp(AlterBody, forbid_unknown_fields=True, tag_field="op", tag="alter-set", kw_only=True):
+    set: str
 
 
 class PutItemOp(PutBody, forbid_unknown_fields=True, tag_field="op", tag="put-item", kw_only=True):
@@ -109,7 +116,21 @@ class DeleteItemOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="dele
     expect: str | None = None
 
 
-Op = SaveOp | AppendOp | AckOp | AddOp | AssignOp | SetOp | PutItemOp | DeleteItemOp | SendOp | TakeOp | EndStepOp | DoneOp
+Op = (
+    SaveOp
+    | AppendOp
+    | AckOp
+    | AddOp
+    | AssignOp
+    | SetOp
+    | AlterSetOp
+    | PutItemOp
+    | DeleteItemOp
+    | SendOp
+    | TakeOp
+    | EndStepOp
+    | DoneOp
+)
 
 
 class BatchBody(Struct, forbid_unknown_fields=True):
@@ -150,7 +171,9 @@ def _write(exchange: Exchange, space: str, op: Op) -> BatchWrite:
             return Add(space, op.counter, op.add, op.key)
         case AssignOp():
             context = None if op.context is None else opaque(op.context, "context")
-            return Assign(space, op.register, exchange.stored(op.value), context)
+            return Assign(space, op.register, exchange.stored(op.value), context, op.expect)
+        case AlterSetOp():
+            return alter_request(exchange, space, op.set, op)
         case PutItemOp():
             return put_request(exchange, space, op.namespace, op.key, op)
         case DeleteItemOp():
@@ -176,7 +199,9 @@ def _view(exchange: Exchange, op: Op, reply: BatchAnswer) -> Struct | dict[str, 
         case Added():
             return AddedView(reply.value, reply.added)
         case Assigned():
-            return AssignedView(reply.siblings, shown_opaque(reply.context))
+            return AssignedView(reply.siblings, shown_opaque(reply.context), reply.version)
+        case SetAltered():
+            return AlteredView(reply.added, reply.removed, reply.size)
         case ItemPut():
             return PutView(reply.version)
         case ItemDeleted():

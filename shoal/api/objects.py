@@ -52,11 +52,13 @@ class CounterView(Struct):
 class AssignBody(Struct, forbid_unknown_fields=True):
     value: Raw
     context: str | None = None
+    expect: str | None = None  # The version it must have; "" if it must have no value.
 
 
 class AssignedView(Struct):
     siblings: int
     context: str
+    version: str
 
 
 class SiblingView(Struct):
@@ -68,6 +70,7 @@ class RegisterView(Struct):
     value: Raw  # Of the first sibling; null if it was never set.
     siblings: list[SiblingView]
     context: str
+    version: str  # Another one for other values; "" if it was never set.
 
 
 async def read_document(exchange: Exchange) -> web.Response:
@@ -118,12 +121,13 @@ async def read_register(exchange: Exchange) -> web.Response:
     assert isinstance(reply, Siblings)
     views = [SiblingView(exchange.shown(sibling.value), sibling.wall_ms) for sibling in reply.siblings]
     latest = views[0].value if views else exchange.shown(b"\xc0")
-    return exchange.answer(RegisterView(latest, views, shown_opaque(reply.context)))
+    return exchange.answer(RegisterView(latest, views, shown_opaque(reply.context), reply.version))
 
 
 async def assign(exchange: Exchange) -> web.Response:
     body = await exchange.body(AssignBody)
     context = None if body.context is None else opaque(body.context, "context")
-    reply = await exchange.call(Assign(exchange.name("space"), exchange.name("register"), exchange.stored(body.value), context))
+    request = Assign(exchange.name("space"), exchange.name("register"), exchange.stored(body.value), context, body.expect)
+    reply = await exchange.call(request)
     assert isinstance(reply, Assigned)
-    return exchange.answer(AssignedView(reply.siblings, shown_opaque(reply.context)))
+    return exchange.answer(AssignedView(reply.siblings, shown_opaque(reply.context), reply.version))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import auditing, batches, health, indexes, items, objects, resume, schemas, spaces, watching
+from shoal.api import auditing, batches, health, indexes, items, objects, resume, schemas, sets, spaces, watching
 from shoal.api.exchange import ReadQuery, WriteQuery
 from shoal.api.route import SPACE, Handler, Route
 from shoal.api.thread_routes import THREAD_ROUTES
@@ -37,6 +37,7 @@ ROUTES: tuple[Route, ...] = (
     _listing("documents", spaces.list_objects("document")),
     _listing("counters", spaces.list_objects("counter")),
     _listing("registers", spaces.list_objects("register")),
+    _listing("sets", spaces.list_objects("set")),
     _listing("items", spaces.list_objects("items")),
     _listing("schemas", spaces.list_objects("schema")),
     Route(
@@ -120,6 +121,26 @@ ROUTES: tuple[Route, ...] = (
         objects.AssignedView,
         body=objects.AssignBody,
         query=WriteQuery,
+    ),
+    Route("GET", f"{SPACE}/sets/{{set}}", sets.read, "A page of a set's members", sets.MembersView, query=sets.MembersQuery),
+    Route(
+        "POST",
+        f"{SPACE}/sets/{{set}}",
+        sets.alter,
+        "Remove elements of a set, and add some",
+        sets.AlteredView,
+        body=sets.AlterBody,
+        query=WriteQuery,
+    ),
+    Route(
+        "POST",
+        f"{SPACE}/sets/{{set}}/contains",
+        sets.contains,
+        "Which of some elements are members of a set",
+        sets.ContainsView,
+        body=sets.ContainsBody,
+        query=ReadQuery,
+        reads=True,
     ),
     Route("GET", ITEM, items.get, "An item; its namespace is its labels, joined by periods", items.ItemView, query=ReadQuery),
     Route("PUT", ITEM, items.put, "Put an item", items.PutView, body=items.PutBody, query=WriteQuery),

@@ -74,7 +74,7 @@ def put(
     Example: shoal items put memory.user-1 likes '{"colour": "blue"}' --url http://127.0.0.1:7400
     """
     target = chosen(data, url, environment=os.environ)
-    execute(_put(target, space, namespace, key, _parsed(value), ttl, expect, json=json))
+    execute(_put(target, space, namespace, key, parsed(value), ttl, expect, json=json))
 
 
 async def _put(
@@ -128,7 +128,7 @@ def search(
 
     Example: shoal items search memory --filter '{"colour": "blue"}' --data ./state
     """
-    wanted = None if filter is None else _parsed(filter)
+    wanted = None if filter is None else parsed(filter)
     target = chosen(data, url, environment=os.environ)
     execute((_explain if explain else _search)(target, space, namespace, wanted, limit, json=json))
 
@@ -235,7 +235,7 @@ def _labels(namespace: str) -> Sequence[str]:
     return tuple(namespace.split(".")) if namespace else ()
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
     try:
         return values.from_json(loads(text))
     except (JSONDecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""`shoal status`, `shoal spaces`, `shoal watch`, and the shared objects: `doc`, `counter`, `register`."""
+"""`shoal status`, `shoal spaces`, `shoal watch`, and the shared objects: `doc`, `counter`, `register`, `set`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import typer
 
+from shoal.cli import natives
 from shoal.cli.execution import execute
 from shoal.cli.output import emit, line, pairs, table, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
@@ -28,6 +29,7 @@ class _Kind(NamedTuple):
     noun: str
     names: Callable[[Space, str], AsyncIterator[str]]  # Those that begin with the text, in byte order.
     read: Callable[[Space, str], Awaitable[Any]]
+    writes: Callable[[typer.Typer], None] = lambda group: None  # Adds the commands that change one.
 
 
 def register(app: typer.Typer) -> None:
@@ -123,8 +125,9 @@ def _time(wall_ms: int) -> str:
 
 
 def _group(kind: _Kind) -> typer.Typer:
-    """`get NAME` and `list`, for one kind of object."""
-    group = typer.Typer(no_args_is_help=True, help=f"Read the {kind.noun}s that a space's agents share.")
+    """`get NAME`, `list`, and what changes one, for one kind of object."""
+    group = typer.Typer(no_args_is_help=True, help=f"Look at the {kind.noun}s that a space's agents share.")
+    kind.writes(group)
 
     @group.command(name="get", help=f"Print a {kind.noun} as JSON.")
     def get(name: Name, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
@@ -176,8 +179,13 @@ async def _read_register(space: Space, name: str) -> Any:
     return await space.register(name).get()
 
 
+async def _read_set(space: Space, name: str) -> Any:
+    return await space.set(name).members()
+
+
 _KINDS = (
     _Kind("doc", "document", Space.documents, _read_document),
-    _Kind("counter", "counter", Space.counters, _read_counter),
-    _Kind("register", "register", Space.registers, _read_register),
+    _Kind("counter", "counter", Space.counters, _read_counter, natives.counter_writes),
+    _Kind("register", "register", Space.registers, _read_register, natives.register_writes),
+    _Kind("set", "set", Space.sets, _read_set, natives.set_writes),
 )

@@ -13,6 +13,8 @@ from shoal.client.consumers import Consumer
 from shoal.client.events import Event
 from shoal.client.inbox import Message, take_request
 from shoal.client.items import delete_request, put_request
+from shoal.client.scalars import RegisterState
+from shoal.client.sets import alter_request
 from shoal.client.steps import Step
 from shoal.client.thread import OnConflict, forks
 from shoal.client.worklist import Item, done_request
@@ -73,6 +75,9 @@ class Batch:
 
     def register(self, name: str) -> BatchRegister:
         return BatchRegister(self, self._space, name)
+
+    def set(self, name: str) -> BatchSet:
+        return BatchSet(self, self._space, name)
 
     @property
     def items(self) -> BatchItems:
@@ -207,8 +212,22 @@ class BatchRegister:
     def __init__(self, batch: Batch, space: str, name: str) -> None:
         self._batch, self._space, self._name = batch, space, name
 
-    def set(self, value: Any) -> Pending[requests.Assigned]:
-        return self._batch.add(requests.Assign(self._space, self._name, values.encode(value, where="value")))
+    def set(self, value: Any, *, expect: RegisterState | str | None = None) -> Pending[requests.Assigned]:
+        """`expect`: as in `Register.set`; if it is not so, nothing of the batch is written."""
+        expected = expect.version if isinstance(expect, RegisterState) else expect
+        packed = values.encode(value, where="value")
+        return self._batch.add(requests.Assign(self._space, self._name, packed, None, expected))
+
+
+class BatchSet:
+    def __init__(self, batch: Batch, space: str, name: str) -> None:
+        self._batch, self._space, self._name = batch, space, name
+
+    def add(self, *elements: Any) -> Pending[requests.SetAltered]:
+        return self._batch.add(alter_request(self._space, self._name, add=elements))
+
+    def remove(self, *elements: Any) -> Pending[requests.SetAltered]:
+        return self._batch.add(alter_request(self._space, self._name, remove=elements))
 
 
 class BatchItems:

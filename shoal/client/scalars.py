@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from shoal import values
@@ -37,10 +38,23 @@ class Counter:
         return reply.value
 
 
+@dataclass(frozen=True, slots=True)
+class RegisterState:
+    """What a read has seen: `version` is to be given back as `expect`."""
+
+    siblings: tuple[Any, ...]  # The latest first; more than one: they did not know of each other.
+    version: str  # Another one for other values; empty: it was never set.
+
+    @property
+    def value(self) -> Any:
+        """The latest; None if it was never set."""
+        return self.siblings[0] if self.siblings else None
+
+
 class Register:
     """One value, replaced as a whole. Concurrent values are kept, as siblings, until a write that has seen them.
 
-    The handle remembers what its last `get` or `siblings` has seen: a `set` after it
+    The handle remembers what its last `get`, `siblings` or `read` has seen: a `set` after it
     replaces just that. A `set` without a read before it replaces all that the node shows.
     """
 
@@ -60,20 +74,39 @@ class Register:
 
     async def siblings(self, *, stale: bool = False) -> list[Any]:
         """All concurrent values, the latest first; empty if it was never set. `stale`: see `Store`."""
+        return list((await self.read(stale=stale)).siblings)
+
+    async def read(self, *, stale: bool = False) -> RegisterState:
+        """All concurrent values, and the version that a `set` may expect."""
         reply = await self._connection.read(requests.ReadRegister(self.space, self.name), stale=stale)
         assert isinstance(reply, requests.Siblings)
         self._context = reply.context
-        return [values.decode(sibling.value) for sibling in reply.siblings]
+        return RegisterState(tuple(values.decode(sibling.value) for sibling in reply.siblings), reply.version)
 
-    async def set(self, value: Any, *, key: str | None = None, durability: Durability | None = None) -> None:
-        """
+    async def set(
+        self,
+        value: Any,
+        *,
+        expect: RegisterState | str | None = None,
+        key: str | None = None,
+        durability: Durability | None = None,
+    ) -> str:
+        """Replace what this handle has seen, and return the version that the register then has.
+
+        `expect` is what a `read` returned, its version, or "" for none: the node that serves this must show just that. So
+        of two that ask one node, one is refused; nodes that cannot reach each other may let both pass, whose values
+        are siblings then.
+
         Raises:
             InvalidValue: `value` cannot be serialised.
+            RegisterChanged: it is not as expected.
             TooManySiblings: too many concurrent values; read first.
         """
         packed = values.encode(value, where="value")
-        request = requests.Assign(self.space, self.name, packed, self._context)
+        expected = expect.version if isinstance(expect, RegisterState) else expect
+        request = requests.Assign(self.space, self.name, packed, self._context if expected is None else None, expected)
         reply = await self._connection.write(request, key=key, durability=durability)
         assert isinstance(reply, requests.Assigned)
         # We have now seen our own value; what else came meanwhile stays beside it.
         self._context = reply.context if reply.siblings == 1 else self._context
+        return reply.version

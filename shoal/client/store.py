@@ -12,6 +12,7 @@ from shoal.client.document import Document
 from shoal.client.items import Items
 from shoal.client.scalars import Counter, Register
 from shoal.client.schemas import Schemas
+from shoal.client.sets import SharedSet
 from shoal.client.thread import Thread
 from shoal.errors import InvalidInput
 from shoal.names import check_name, is_colocated
@@ -110,7 +111,7 @@ class Store:
 
 
 class Space:
-    """An isolated namespace: threads, documents, counters and registers by name, and items."""
+    """An isolated namespace: threads, documents, counters, registers and sets by name, and items."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         self._connection = connection
@@ -150,6 +151,9 @@ class Space:
 
     def register(self, name: str) -> Register:
         return Register(self._connection, self.name, name)
+
+    def set(self, name: str) -> SharedSet:
+        return SharedSet(self._connection, self.name, name)
 
     @property
     def items(self) -> Items:
@@ -226,6 +230,9 @@ class Space:
 
     def registers(self, prefix: str = "") -> AsyncIterator[str]:
         return self._names("register", prefix)
+
+    def sets(self, prefix: str = "") -> AsyncIterator[str]:
+        return self._names("set", prefix)
 
     async def _names(self, kind: ObjectKind, prefix: str) -> AsyncIterator[str]:
         after: str | None = None

@@ -30,6 +30,8 @@ Rows:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from hashlib import sha256
 from typing import NamedTuple
 
 import msgspec
@@ -39,6 +41,9 @@ from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import InvalidValue
 
 SIBLING = b"S"
+NO_VALUE = ""
+"""As a version: the register has no value."""
+
 _CONTEXT_VERSION = b"\x01"
 
 Entries = tuple[tuple[Origin, int], ...]
@@ -57,6 +62,7 @@ class Sibling(NamedTuple):
     dot: Dot
     hlc: int
     wall_ms: int
+    name: bytes  # The key of the request that made it, or else its position: the same, however often the request was sent.
 
 
 def apply(rows: Rows, stamp: Stamp, assign: Assign) -> None:
@@ -76,8 +82,9 @@ def siblings(rows: Rows) -> list[Sibling]:
     by_key: dict[bytes, int] = {}
     for row, stored in rows.scan(SIBLING, reverse=True):
         end = 10 + int.from_bytes(stored[8:10], "big")
-        sibling = Sibling(stored[end:], _dot_of(row), int.from_bytes(row[1:9], "big"), int.from_bytes(stored[:8], "big"))
         key = stored[10:end]
+        hlc, wall_ms = int.from_bytes(row[1:9], "big"), int.from_bytes(stored[:8], "big")
+        sibling = Sibling(stored[end:], _dot_of(row), hlc, wall_ms, key or row)
         if key and key in by_key:
             if sibling.dot < shown[by_key[key]].dot:
                 shown[by_key[key]] = sibling
@@ -85,6 +92,12 @@ def siblings(rows: Rows) -> list[Sibling]:
         by_key[key] = len(shown)
         shown.append(sibling)
     return sorted(shown, key=lambda sibling: (sibling.hlc, sibling.dot), reverse=True)
+
+
+def version_of(siblings: Iterable[Sibling]) -> str:
+    """32 hex digits: another one for other values; "" where there is none."""
+    names = sorted(sibling.name for sibling in siblings)
+    return sha256(b"".join(len(name).to_bytes(2, "big") + name for name in names)).hexdigest()[:32] if names else NO_VALUE
 
 
 def context_of(rows: Rows) -> VersionVector:

@@ -75,6 +75,7 @@ from shoal.node.scalars import Counters, Registers
 from shoal.node.schemas import Schemas
 from shoal.node.scrutiny import Scrutiny
 from shoal.node.searches import Searches
+from shoal.node.sets import Sets
 from shoal.node.shapes import ShapeCache
 from shoal.node.standings import Standings
 from shoal.node.steps import Steps
@@ -165,6 +166,7 @@ class Database:
             Places(config),
             Counters(),
             Registers(config),
+            Sets(config),
             self._items,
             Searches(config, environment.now_ms, indexes),
             Declaring(config, indexes),

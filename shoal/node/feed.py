@@ -31,6 +31,7 @@ LABELS: dict[Kind, ObjectKind] = {
     Kind.REGISTER: "register",
     Kind.ITEMS: "items",
     Kind.SCHEMA: "schema",
+    Kind.SET: "set",
 }
 
 _OVERHEAD_BYTES = 200  # Of a push as a Python object.

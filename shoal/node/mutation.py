@@ -22,6 +22,7 @@ from shoal.crdt import (
     ledger,
     lineage,
     notes,
+    orset,
     ownership,
     places,
     pruning,
@@ -60,6 +61,7 @@ Change = (
     | document.Update
     | counter.Add
     | register.Assign
+    | orset.Alter
     | items.Put
     | items.Delete
     | items.Refresh

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shoal import values
 from shoal.config import Config
 from shoal.crdt import counter, register
-from shoal.errors import InvalidInput, KeyReused, TooManySiblings
+from shoal.errors import InvalidInput, KeyReused, RegisterChanged, TooManySiblings
 from shoal.names import check_key, check_name
 from shoal.node.checks import check_size
 from shoal.node.decision import Decision, Made
@@ -66,24 +66,38 @@ class Registers:
     def _assign(self, site: Site, request: Assign) -> Decision:
         """
         Raises:
+            RegisterChanged: `expect` is not its version here.
             TooManySiblings: the value would stand beside more than `siblings_max` others.
             InvalidValue: `context` is no context.
         """
         rows, stamp = site.rows, site.stamp
+        if request.expect is not None:
+            _check_expected(request.register, request.expect, register.version_of(register.siblings(rows)))
         # The context always travels in the change, so that applying it needs nothing else.
         context = register.context_of(rows) if request.context is None else register.unpack_context(request.context)
         context = register.clipped(context, stamp.context)
         change = register.Assign(request.value, register.context_entries(context), implied_key(site.key, stamp.nth))
         register.apply(rows, stamp, change)
-        siblings = len(register.siblings(rows))
-        if siblings > self._config.siblings_max:
+        siblings = register.siblings(rows)
+        if len(siblings) > self._config.siblings_max:
             raise TooManySiblings(
-                f"register {request.register!r} would hold {siblings} concurrent values; {self._config.siblings_max} are "
+                f"register {request.register!r} would hold {len(siblings)} concurrent values; {self._config.siblings_max} are "
                 "allowed. Nothing was written. Read it, and set it with the context of that read."
             )
         context_after = register.pack_context(register.context_of(rows))
-        return Decision(Assigned(siblings=siblings, context=context_after), (Made(change),))
+        version = register.version_of(siblings)
+        return Decision(Assigned(siblings=len(siblings), context=context_after, version=version), (Made(change),))
 
     def _read(self, view: View, _request: ReadRegister) -> Siblings:
-        found = [requests.Sibling(sibling.value, sibling.wall_ms) for sibling in register.siblings(view.rows)]
-        return Siblings(found, register.pack_context(register.context_of(view.rows)))
+        siblings = register.siblings(view.rows)
+        found = [requests.Sibling(sibling.value, sibling.wall_ms) for sibling in siblings]
+        return Siblings(found, register.pack_context(register.context_of(view.rows)), register.version_of(siblings))
+
+
+def _check_expected(name: str, expected: str, version: str) -> None:
+    if expected != version:
+        raise RegisterChanged(
+            f"register {name!r} {f'has version {version}' if version else 'has no value'} here, and "
+            f"{f'version {expected}' if expected else 'none'} was expected. Nothing was written. Read it again.",
+            version=version,
+        )

@@ -37,6 +37,7 @@ class Kind(IntEnum):
     REGISTER = 4
     ITEMS = 5
     SCHEMA = 6
+    SET = 7
 
     @property
     def label(self) -> str:

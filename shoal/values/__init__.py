@@ -20,6 +20,7 @@ was registered. `to_json` and `from_json` are the same, for people; `project` is
 what a schema sees of packed bytes.
 """
 
+from shoal.values.canonical import canonical
 from shoal.values.codec import VALUE_BYTES_MAX, check, decode, encode
 from shoal.values.foreign import decode_channel
 from shoal.values.forms import NESTED_MAX
@@ -30,6 +31,7 @@ from shoal.values.tagged import from_json, to_json
 __all__ = [
     "NESTED_MAX",
     "VALUE_BYTES_MAX",
+    "canonical",
     "check",
     "decode",
     "decode_channel",

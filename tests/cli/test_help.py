@@ -18,6 +18,7 @@ COMMANDS = [
     *(["worklist", "list"], ["worklist", "add"], ["worklist", "done"]),
     *(["items", "get"], ["items", "put"], ["items", "search"], ["items", "delete"], ["items", "namespaces"]),
     *(["doc", "get"], ["doc", "list"], ["counter", "get"], ["counter", "list"], ["register", "get"], ["register", "list"]),
+    *(["counter", "add"], ["register", "set"], ["set", "get"], ["set", "list"], ["set", "add"], ["set", "remove"]),
 ]
 
 

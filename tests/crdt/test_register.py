@@ -118,7 +118,24 @@ def test_a_register_never_set_has_no_siblings_and_an_empty_context() -> None:
 def test_a_sibling_tells_its_value_and_times() -> None:
     rows = DictRows()
     register.apply(rows, stamp(Dot(A, 1), hlc=7), Assign(b"v"))
-    assert register.siblings(rows) == [register.Sibling(b"v", Dot(A, 1), 7, 1007)]
+    (sibling,) = register.siblings(rows)
+    assert sibling[:4] == (b"v", Dot(A, 1), 7, 1007)
+
+
+def test_a_version_tells_values_apart_and_not_the_times_that_a_request_was_sent() -> None:
+    def version_after(*assigns: tuple[Dot, Assign]) -> str:
+        rows = DictRows()
+        for dot, assign in assigns:
+            register.apply(rows, stamp(dot, hlc=dot.sequence), assign)
+        return register.version_of(register.siblings(rows))
+
+    once, again = (Dot(B, 1), Assign(b"v", (), "k")), (Dot(A, 2), Assign(b"v", (), "k"))
+    assert version_after() == register.NO_VALUE
+    assert version_after(once) == version_after(again) == version_after(once, again)
+    assert (
+        len({version_after(once), version_after((Dot(A, 1), Assign(b"v", ()))), version_after((Dot(B, 1), Assign(b"v", ())))})
+        == 3
+    )
 
 
 def test_causality_wins_over_a_clock_that_runs_ahead() -> None:

@@ -136,6 +136,14 @@ from shoal.protocol.requests.schemas import (
     Violations,
 )
 from shoal.protocol.requests.scrutiny import Damage, Explain, Explained, Verified, VerifyCheckpoints
+from shoal.protocol.requests.sets import (
+    AlterSet,
+    ContainsMembers,
+    MembersContained,
+    ReadSet,
+    SetAltered,
+    SetMembers,
+)
 from shoal.protocol.requests.status import Cluster, ClusterView, Member, NodeStatus, Status
 from shoal.protocol.requests.steps import (
     BeginStep,
@@ -233,6 +241,8 @@ ObjectRead = (
     | ReadConflicts
     | ReadCounter
     | ReadRegister
+    | ReadSet
+    | ContainsMembers
     | GetItems
     | SearchItems
     | ListNamespaces
@@ -266,6 +276,8 @@ AnyReply = (
     | Conflicts
     | CounterValue
     | Siblings
+    | SetMembers
+    | MembersContained
     | Steps
     | SchemaVersions
     | Violations
@@ -289,6 +301,7 @@ __all__ = [
     "Ack",
     "Add",
     "Added",
+    "AlterSet",
     "Ancestor",
     "Annotate",
     "Annotated",
@@ -319,6 +332,7 @@ __all__ = [
     "Conflicts",
     "ConsumerState",
     "Consumers",
+    "ContainsMembers",
     "CounterValue",
     "Damage",
     "DeleteItem",
@@ -369,6 +383,7 @@ __all__ = [
     "Load",
     "Match",
     "Member",
+    "MembersContained",
     "Move",
     "MoveThread",
     "Moved",
@@ -409,6 +424,7 @@ __all__ = [
     "ReadRegister",
     "ReadRetention",
     "ReadSchema",
+    "ReadSet",
     "ReadSnapshot",
     "ReadStanding",
     "ReadStep",
@@ -425,6 +441,8 @@ __all__ = [
     "SchemaVersions",
     "SearchItems",
     "SearchPlan",
+    "SetAltered",
+    "SetMembers",
     "SetRetention",
     "Sibling",
     "Siblings",

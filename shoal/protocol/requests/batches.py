@@ -9,6 +9,7 @@ from shoal.protocol.requests.journal import Ack, Append, Appended, ConsumerState
 from shoal.protocol.requests.labels import Annotate, Annotated, Claim, Claimed, Unlabel, Unlabelled
 from shoal.protocol.requests.queues import Dequeue, Dequeued, Enqueue, Enqueued, Purge, Purged
 from shoal.protocol.requests.scalars import Add, Added, Assign, Assigned
+from shoal.protocol.requests.sets import AlterSet, SetAltered
 from shoal.protocol.requests.steps import EndStep, Step
 from shoal.protocol.requests.threads import Move, Moved, Save, Saved
 
@@ -18,6 +19,7 @@ BatchWrite = (
     | Update
     | Add
     | Assign
+    | AlterSet
     | PutItem
     | DeleteItem
     | Ack
@@ -37,6 +39,7 @@ BatchAnswer = (
     | Updated
     | Added
     | Assigned
+    | SetAltered
     | ItemPut
     | ItemDeleted
     | ConsumerState

@@ -36,18 +36,21 @@ class Assign(Write, array_like=True, frozen=True, tag="assign"):
     """Set a register; answered by `Assigned`.
 
     `context` is that of the read this is based on: values it has not seen stay as
-    siblings. None supersedes all that the serving node shows.
+    siblings. None supersedes all that the serving node shows. `expect`: the version
+    it must have on the node that serves this.
     """
 
     space: str
     register: str
     value: bytes
     context: bytes | None = None
+    expect: str | None = None  # "": it must have no value.
 
 
 class Assigned(Reply, array_like=True, frozen=True, tag="assigned"):
     siblings: int
     context: bytes
+    version: str = ""
 
 
 class ReadRegister(Read, array_like=True, frozen=True, tag="read-register"):
@@ -65,3 +68,4 @@ class Sibling(Struct, array_like=True, frozen=True):
 class Siblings(Reply, array_like=True, frozen=True, tag="siblings"):
     siblings: list[Sibling]  # Greatest HLC first: the first is the `latest`.
     context: bytes
+    version: str = ""  # Another one for other values; empty where there is none.

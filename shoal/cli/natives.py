@@ -1,0 +1,120 @@
+"""The commands that write counters, registers and sets: `counter add`, `register set`, `set add`, `set remove`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import typer
+
+from shoal.cli.execution import execute
+from shoal.cli.items import Expect, parsed
+from shoal.cli.output import emit, line
+from shoal.cli.target import Data, Json, SpaceName, Url, chosen, opened
+from shoal.client.store import Space
+
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+Value = Annotated[str, typer.Argument(metavar="JSON", help="The value, as JSON.", show_default=False)]
+Elements = Annotated[list[str], typer.Argument(metavar="JSON…", help="The elements, each as JSON.", show_default=False)]
+RequestKey = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Of all that have one key, one counts.")]
+
+
+def counter_writes(group: typer.Typer) -> None:
+    # A number below 0 is no option.
+    @group.command(context_settings={"ignore_unknown_options": True})
+    def add(
+        name: Name,
+        amount: Annotated[int, typer.Argument(metavar="AMOUNT", show_default=False)] = 1,
+        key: RequestKey = None,
+        data: Data = None,
+        url: Url = None,
+        space: SpaceName = "default",
+        json: Json = False,
+    ) -> None:
+        """Add to a counter, and print its value.
+
+        Example: shoal counter add tokens 512 --data ./state
+        """
+
+        async def added(space: Space) -> Any:
+            return {"value": await space.counter(name).add(amount, key=key)}
+
+        _run(added, data, url, space, json=json)
+
+
+def register_writes(group: typer.Typer) -> None:
+    @group.command(name="set")
+    def assign(
+        name: Name,
+        value: Value,
+        expect: Expect = None,
+        data: Data = None,
+        url: Url = None,
+        space: SpaceName = "default",
+        json: Json = False,
+    ) -> None:
+        """Set a register, and print its version.
+
+        Example: shoal register set goal '{"reach": "Mars"}' --data ./state
+        """
+        wanted = parsed(value)
+
+        async def assigned(space: Space) -> Any:
+            return {"version": await space.register(name).set(wanted, expect=expect)}
+
+        _run(assigned, data, url, space, json=json)
+
+
+def set_writes(group: typer.Typer) -> None:
+    @group.command()
+    def add(
+        name: Name,
+        elements: Elements,
+        data: Data = None,
+        url: Url = None,
+        space: SpaceName = "default",
+        json: Json = False,
+    ) -> None:
+        """Add elements to a set, and print how many were no members.
+
+        Example: shoal set add urls '"https://example.org"' --data ./state
+        """
+        wanted = [parsed(element) for element in elements]
+
+        async def added(space: Space) -> Any:
+            return {"added": await space.set(name).add(*wanted)}
+
+        _run(added, data, url, space, json=json)
+
+    @group.command()
+    def remove(
+        name: Name,
+        elements: Elements,
+        data: Data = None,
+        url: Url = None,
+        space: SpaceName = "default",
+        json: Json = False,
+    ) -> None:
+        """Remove elements from a set, and print how many were members.
+
+        Example: shoal set remove urls '"https://example.org"' --data ./state
+        """
+        wanted = [parsed(element) for element in elements]
+
+        async def removed(space: Space) -> Any:
+            return {"removed": await space.set(name).remove(*wanted)}
+
+        _run(removed, data, url, space, json=json)
+
+
+def _run(written: Callable[[Space], Awaitable[dict[str, Any]]], data: Data, url: Url, space: SpaceName, *, json: bool) -> None:
+    """Carry out a write, and show what it gave: as JSON, or its first field alone."""
+    target = chosen(data, url, environment=os.environ)
+
+    async def run() -> None:
+        async with opened(target) as store:
+            given = await written(store.space(space))
+            emit(given) if json else line(str(next(iter(given.values()))))
+
+    execute(run())

@@ -1,0 +1,105 @@
+"""Sets, as handles."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Generator, Iterable
+from typing import Any
+
+from shoal import values
+from shoal.client.connection import Connection
+from shoal.names import check_name
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+
+
+class SharedSet:
+    """Members, each once. Of an add and a removal that did not know of each other the add wins.
+
+    An element is any value that Shoal stores. Two are one element if they are equal, type by type: 1, 1.0 and True are three.
+    """
+
+    def __init__(self, connection: Connection, space: str, name: str) -> None:
+        self._connection = connection
+        self.space = check_name("space", space)
+        self.name = check_name("set", name)
+
+    def __repr__(self) -> str:
+        return f"SharedSet({self.space!r}, {self.name!r})"
+
+    async def add(self, *elements: Any, key: str | None = None, durability: Durability | None = None) -> int:
+        """Add elements, all at once, and return how many were no members before.
+
+        Raises:
+            InvalidValue: an element cannot be serialised.
+            TooLarge: an element, or the set, is over its bound.
+        """
+        return (await self.alter(add=elements, key=key, durability=durability)).added
+
+    async def remove(self, *elements: Any, key: str | None = None, durability: Durability | None = None) -> int:
+        """Remove elements, all at once, and return how many were members. What was added unseen meanwhile stays."""
+        return (await self.alter(remove=elements, key=key, durability=durability)).removed
+
+    async def alter(
+        self,
+        *,
+        add: Iterable[Any] = (),
+        remove: Iterable[Any] = (),
+        key: str | None = None,
+        durability: Durability | None = None,
+    ) -> requests.SetAltered:
+        """Remove some and add some, as one operation."""
+        request = alter_request(self.space, self.name, add=add, remove=remove)
+        reply = await self._connection.write(request, key=key, durability=durability)
+        assert isinstance(reply, requests.SetAltered)
+        return reply
+
+    async def contains(self, element: Any, *, stale: bool = False) -> bool:
+        """Whether it is a member. `stale`: see `Store`."""
+        packed = values.encode(element, where="element")
+        reply = await self._connection.read(requests.ContainsMembers(self.space, self.name, [packed]), stale=stale)
+        assert isinstance(reply, requests.MembersContained)
+        return reply.contained[0]
+
+    async def len(self, *, stale: bool = False) -> int:
+        """How many members there are; 0 for a set that nothing was added to."""
+        return (await self._page(b"", 1, stale=stale)).size
+
+    def members(self, *, stale: bool = False) -> Members:
+        """`await` it for a list of all members; `async for` it where they are many: it reads page by page."""
+        return Members(self, stale=stale)
+
+    async def _page(self, after: bytes, limit: int, *, stale: bool) -> requests.SetMembers:
+        reply = await self._connection.read(requests.ReadSet(self.space, self.name, after, limit), stale=stale)
+        assert isinstance(reply, requests.SetMembers)
+        return reply
+
+
+class Members:
+    """The members of a set, in an order of their bytes. Each page is of one moment; all of them need not be."""
+
+    def __init__(self, of: SharedSet, *, stale: bool) -> None:
+        self._of = of
+        self._stale = stale
+
+    def __await__(self) -> Generator[Any, None, list[Any]]:
+        return self._listed().__await__()
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        after, more = b"", True
+        while more:
+            page = await self._of._page(after, _PAGE, stale=self._stale)
+            for element in page.members:
+                yield values.decode(element)
+            after, more = (page.members or [b""])[-1], page.more
+
+    async def _listed(self) -> list[Any]:
+        return [element async for element in self]
+
+
+_PAGE = 1000
+
+
+def alter_request(space: str, name: str, *, add: Iterable[Any] = (), remove: Iterable[Any] = ()) -> requests.AlterSet:
+    added = [values.encode(element, where="element") for element in add]
+    removed = [values.encode(element, where="element") for element in remove]
+    return requests.AlterSet(space, name, added, removed)

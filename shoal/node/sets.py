@@ -1,0 +1,85 @@
+"""Sets over storage: what is added and removed, and pages of members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shoal import values
+from shoal.config import Config
+from shoal.crdt import orset
+from shoal.errors import TooLarge
+from shoal.names import check_name
+from shoal.node.checks import check_size
+from shoal.node.decision import Decision, Made
+from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.protocol.requests import AlterSet, ContainsMembers, MembersContained, ReadSet, SetAltered, SetMembers
+
+
+class Sets:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.checks: Checks = {AlterSet: self._check}
+        self.writers: Writers = {AlterSet: self._alter}
+        self.readers: Readers = {ReadSet: self._read, ContainsMembers: self._contains}
+
+    def _check(self, request: AlterSet) -> None:
+        check_name("set", request.set)
+        self._check_elements([*request.add, *request.remove])
+
+    def _check_elements(self, elements: list[bytes]) -> None:
+        if len(elements) > self._config.page_items_max:
+            raise TooLarge(
+                f"one request names at most {self._config.page_items_max} elements; this one has {len(elements)}. "
+                "Nothing was written. Ask in several requests."
+            )
+        check_size(self._config, sum(map(len, elements)), "a request's elements")
+        for element in elements:
+            values.check(element)
+            if len(element) > self._config.set_element_bytes_max:
+                raise TooLarge(
+                    f"an element of a set has at most {self._config.set_element_bytes_max} bytes; this one has {len(element)}. "
+                    "Nothing was written. Keep what is larger elsewhere, and its name or hash in the set."
+                )
+
+    def _alter(self, site: Site, request: AlterSet) -> Decision:
+        """
+        Raises:
+            TooLarge: the set would have more members than it may.
+        """
+        rows = site.rows
+        add = _spelled(request.add)
+        remove = [element for element in _spelled(request.remove) if orset.contains(rows, element)]
+        added = sum(not orset.contains(rows, element) for element in add)
+        size = orset.size(rows)
+        if added and size + added > self._config.set_members_max:
+            raise TooLarge(
+                f"set {request.set!r} has {size} members; {self._config.set_members_max} are allowed. Nothing was written. "
+                "Remove some, or spread them over several sets."
+            )
+        if not add and not remove:
+            return Decision(SetAltered(0, 0, size))
+        # An element that is there is added anew: the new add stays where a removal has only seen the old one.
+        change = orset.Alter(tuple(add), tuple(remove))
+        orset.apply(rows, site.stamp, change)
+        return Decision(SetAltered(added, len(remove), orset.size(rows)), (Made(change),))
+
+    def _read(self, view: View, request: ReadSet) -> SetMembers:
+        limit = min(max(1, request.limit), self._config.page_items_max)
+        found: list[bytes] = []
+        taken = 0
+        for element in orset.members(view.rows, after=request.after or None):
+            if len(found) == limit or taken >= self._config.page_bytes_max:
+                return SetMembers(found, orset.size(view.rows), more=True)
+            found.append(element)
+            taken += len(element)
+        return SetMembers(found, orset.size(view.rows), more=False)
+
+    def _contains(self, view: View, request: ContainsMembers) -> MembersContained:
+        self._check_elements(request.elements)
+        spelled = [values.canonical(element) for element in request.elements]
+        return MembersContained([orset.contains(view.rows, element) for element in spelled])
+
+
+def _spelled(elements: Iterable[bytes]) -> list[bytes]:
+    """Each once."""
+    return list(dict.fromkeys(values.canonical(element) for element in elements))

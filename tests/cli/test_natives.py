@@ -1,0 +1,59 @@
+"""The commands that write counters, registers and sets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import shoal
+from shoal.cli.main import app
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    with shoal.sync.open(tmp_path / "state"):
+        return tmp_path / "state"
+
+
+def run(data: Path, *arguments: str) -> str:
+    result = CliRunner().invoke(app, [*arguments, "--data", str(data)])
+    assert result.exit_code == 0, result.output
+    return result.stdout.strip()
+
+
+def told(data: Path, *arguments: str) -> Any:
+    return json.loads(run(data, *arguments, "--json"))
+
+
+def test_a_counter_is_added_to_and_taken_from(data: Path) -> None:
+    assert run(data, "counter", "add", "tokens", "512") == "512"
+    assert run(data, "counter", "add", "tokens", "-12") == "500"
+    assert told(data, "counter", "add", "tokens", "5", "--key", "k") == {"value": 505}
+    assert told(data, "counter", "add", "tokens", "5", "--key", "k") == {"value": 505}
+    assert run(data, "counter", "get", "tokens") == "505"
+
+
+def test_a_register_is_set_if_it_is_as_expected(data: Path) -> None:
+    version = run(data, "register", "set", "goal", '{"reach": "Mars"}')
+    assert told(data, "register", "get", "goal") == {"reach": "Mars"}
+    assert run(data, "register", "set", "goal", "1", "--expect", version) != version
+    result = CliRunner().invoke(app, ["register", "set", "goal", "2", "--expect", version, "--data", str(data)])
+    assert result.exit_code == 1
+    assert "was expected. Nothing was written" in result.stderr
+
+
+def test_a_set_is_added_to_and_removed_from(data: Path) -> None:
+    assert run(data, "set", "add", "urls", '"a"', "2", '"a"') == "2"
+    assert told(data, "set", "remove", "urls", "2", "3") == {"removed": 1}
+    assert told(data, "set", "get", "urls") == ["a"]
+    assert run(data, "set", "list") == "urls"
+
+
+@pytest.mark.parametrize("arguments", [["set", "add", "s", "{"], ["register", "set", "r", "nope"]])
+def test_what_is_no_json_is_refused(data: Path, arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, [*arguments, "--data", str(data)])
+    assert (result.exit_code, "is not JSON" in result.stderr) == (2, True)

@@ -1,0 +1,126 @@
+"""Sets: adding wins over a removal that has not seen it, and what was removed leaves no row."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.crdt import orset
+from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.orset import Alter
+from shoal.crdt.rows import Rows, Stamp
+from shoal.testing.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
+from shoal.testing.rows import DictRows
+from shoal.testing.samples import chooser, fails_for_some_seed
+
+A, B = origin(1), origin(2)
+ELEMENTS = [b"\x01", b"\x01\x00", b"\x02", b"\xff"]
+
+
+def deciding(choose: Choose) -> Decide:
+    def some() -> tuple[bytes, ...]:
+        return tuple(dict.fromkeys(ELEMENTS[choose(len(ELEMENTS))] for _ in range(choose(3))))
+
+    def decide(_replica: Replica, _everyone: list[Replica]) -> list[Alter]:
+        return [Alter(some(), some()) for _ in range(1 + choose(2))]
+
+    return decide
+
+
+def alive(operations: list[Operation]) -> set[bytes]:
+    """The twin: of all adds at once, those that no later change of their element has seen."""
+    stamped = [(at, change) for operation in operations for at, change in operation.stamped()]
+
+    def saw(later: Stamp, earlier: Stamp) -> bool:
+        return later.context.covers(earlier.dot) or (later.dot == earlier.dot and later.nth > earlier.nth)
+
+    return {
+        element
+        for at, change in stamped
+        for element in change.add
+        if not any(element in (*other.add, *other.remove) and saw(later, at) for later, other in stamped)
+    }
+
+
+def check(choose: Choose, apply: Apply = orset.apply) -> None:
+    replica = check_converges(choose, apply, deciding(choose))[0]
+    expected = alive(replica.applied)
+    assert list(orset.members(replica.rows)) == sorted(expected)
+    assert orset.size(replica.rows) == len(expected)
+    assert len(replica.rows.rows) == len(expected) + bool(expected)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_replicas_keep_the_same_members_as_a_twin_that_sees_all_changes(data: st.DataObject) -> None:
+    check(chooser(data))
+
+
+def a_removal_takes_what_it_has_not_seen(rows: Rows, stamp: Stamp, alter: Alter) -> None:
+    for element in alter.remove:
+        rows.delete(orset.ELEMENT + element)
+    orset.apply(rows, stamp, Alter(alter.add))
+
+
+def an_add_replaces_what_it_has_not_seen(rows: Rows, stamp: Stamp, alter: Alter) -> None:
+    orset.apply(rows, stamp, alter)
+    for element in alter.add:
+        rows.put(orset.ELEMENT + element, stamp.dot.pack())
+
+
+def an_add_of_a_member_is_dropped(rows: Rows, stamp: Stamp, alter: Alter) -> None:
+    orset.apply(rows, stamp, Alter(tuple(each for each in alter.add if not orset.contains(rows, each)), alter.remove))
+
+
+def the_count_is_of_adds(rows: Rows, stamp: Stamp, alter: Alter) -> None:
+    before = orset.size(rows)
+    orset.apply(rows, stamp, alter)
+    orset._count(rows, max(0, before + len(alter.add) - len(alter.remove)))
+
+
+BUGS = [
+    a_removal_takes_what_it_has_not_seen,
+    an_add_replaces_what_it_has_not_seen,
+    an_add_of_a_member_is_dropped,
+    the_count_is_of_adds,
+]
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_check_finds_a_planted_bug(bug: Apply) -> None:
+    assert fails_for_some_seed(lambda choose: check(choose, bug))
+
+
+def stamp(dot: Dot, context: VersionVector = VersionVector()) -> Stamp:
+    return Stamp(dot, dot.sequence, 1000, context)
+
+
+def test_an_add_wins_over_a_removal_that_has_not_seen_it() -> None:
+    rows = DictRows()
+    orset.apply(rows, stamp(Dot(A, 1)), Alter((b"x",)))
+    orset.apply(rows, stamp(Dot(B, 1), VersionVector({A: 1})), Alter((b"x",)))
+    orset.apply(rows, stamp(Dot(A, 2), VersionVector({A: 1})), Alter(remove=(b"x",)))
+    assert orset.contains(rows, b"x")
+
+
+def test_what_is_added_and_removed_again_and_again_leaves_nothing() -> None:
+    rows = DictRows()
+    for n in range(100):
+        seen = VersionVector({A: 2 * n} if n else {})
+        orset.apply(rows, stamp(Dot(A, 2 * n + 1), seen), Alter((b"x", b"y")))
+        orset.apply(rows, stamp(Dot(A, 2 * n + 2), VersionVector({A: 2 * n + 1})), Alter(remove=(b"x", b"y")))
+    assert rows.rows == {}
+
+
+def test_what_one_change_both_removes_and_adds_is_a_member() -> None:
+    rows = DictRows()
+    orset.apply(rows, stamp(Dot(A, 1)), Alter((b"x",), (b"x",)))
+    assert orset.contains(rows, b"x")
+
+
+def test_members_go_on_after_any_of_them() -> None:
+    rows = DictRows()
+    orset.apply(rows, stamp(Dot(A, 1)), Alter(tuple(ELEMENTS)))
+    for n, element in enumerate(sorted(ELEMENTS)):
+        assert list(orset.members(rows, after=element)) == sorted(ELEMENTS)[n + 1 :]

@@ -1,0 +1,65 @@
+"""Sets, registers and their likes at every door: what one writes the others show."""
+
+from __future__ import annotations
+
+import aiohttp
+import pytest
+
+from shoal.client.store import Space, Store
+from tests.end_to_end.conftest import Cli, Rest
+
+
+@pytest.fixture
+def space(store: Store, request: pytest.FixtureRequest) -> Space:
+    return store.space(request.node.name)
+
+
+@pytest.fixture
+def rest(http: aiohttp.ClientSession, request: pytest.FixtureRequest) -> Rest:
+    return Rest(http, request.node.name)
+
+
+@pytest.fixture
+def cli(url: str, request: pytest.FixtureRequest) -> Cli:
+    return Cli(url, request.node.name)
+
+
+async def test_sets(space: Space, rest: Rest, cli: Cli) -> None:
+    assert await rest("POST", "/sets/urls", {"add": ["a", {"x": 1}, 7]}) == {"added": 3, "removed": 0, "size": 3}
+    assert await rest("POST", "/sets/urls", {"add": ["b", "a"], "remove": [7]}) == {"added": 1, "removed": 1, "size": 3}
+    assert await space.set("urls").contains({"x": 1})
+    assert await cli("set", "add", "urls", '"c"') == [{"added": 1}]
+    assert await rest("POST", "/sets/urls/contains", {"elements": ["c", 7]}) == {"contained": [True, False]}
+    assert (await rest("GET", "/sets?prefix=u"))["names"] == ["urls"]
+    assert await rest("GET", "/sets/never") == {"members": [], "size": 0, "cursor": "", "more": False}
+    found, after = [], ""
+    while True:
+        page = await rest("GET", f"/sets/urls?limit=1&after={after}")
+        found += page["members"]
+        after = page["cursor"]
+        if not page["more"]:
+            break
+    assert found == await space.set("urls").members() == (await cli("set", "get", "urls"))[0]
+    assert len(found) == 4
+
+
+async def test_a_register_that_expects(space: Space, rest: Rest) -> None:
+    made = await rest("PUT", "/registers/goal", {"value": "a", "expect": ""})
+    assert (await rest("GET", "/registers/goal"))["version"] == made["version"] == (await space.register("goal").read()).version
+    refused = await rest("PUT", "/registers/goal", {"value": "b", "expect": ""}, status=412)
+    assert refused["code"] == "register-changed"
+    await rest("PUT", "/registers/goal", {"value": "b", "expect": made["version"]})
+    assert await space.register("goal").get() == "b"
+
+
+async def test_a_batch(space: Space, rest: Rest) -> None:
+    writes = [
+        {"op": "alter-set", "set": "{x}/s", "add": [1, 2]},
+        {"op": "set", "register": "{x}/r", "value": 1, "expect": ""},
+        {"op": "add", "counter": "{x}/c", "add": 5},
+    ]
+    replies = (await rest("POST", "/batch", {"writes": writes}))["replies"]
+    assert replies[0] == {"added": 2, "removed": 0, "size": 2}
+    assert (await space.set("{x}/s").len(), await space.counter("{x}/c").value()) == (2, 5)
+    await rest("POST", "/batch", {"writes": writes}, status=412)
+    assert await space.counter("{x}/c").value() == 5

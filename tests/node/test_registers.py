@@ -1,0 +1,60 @@
+"""Registers that are set on what was read."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from shoal.errors import RegisterChanged
+from shoal.protocol import requests
+from tests.node.conftest import Bench
+
+
+async def test_a_set_that_expects_what_was_read_is_refused_once_it_is_not_so(bench: Bench) -> None:
+    goal = bench.space.register("goal")
+    read = await goal.read()
+    assert (read.value, read.siblings, read.version) == (None, (), "")
+    version = await goal.set("a", expect=read)
+    assert (await goal.read()).version == version
+    with pytest.raises(RegisterChanged, match="Nothing was written") as refused:
+        await bench.space.register("goal").set("b", expect="")
+    assert refused.value.detail["version"] == version
+    assert await goal.set("b", expect=version) != version
+    with pytest.raises(RegisterChanged):
+        await goal.set("c", expect=version)
+    assert await goal.siblings() == ["b"]
+
+
+async def test_of_those_that_expect_the_same_at_one_node_one_is_taken(bench: Bench) -> None:
+    handles = [bench.space.register("goal") for _ in range(8)]
+    outcomes = await asyncio.gather(*(handle.set(n, expect="") for n, handle in enumerate(handles)), return_exceptions=True)
+    assert sum(isinstance(outcome, RegisterChanged) for outcome in outcomes) == 7
+    assert len(await bench.space.register("goal").siblings()) == 1
+
+
+async def test_the_key_of_a_request_is_looked_up_before_what_it_expects(bench: Bench) -> None:
+    session = bench.node.session()
+    request = requests.Assign("crew", "goal", b"\x01", expect="")
+    assert await session.call(request, key="k") == await session.call(request, key="k")
+
+
+async def test_a_set_that_expects_siblings_replaces_them(bench: Bench) -> None:
+    one, other = bench.space.register("goal"), bench.space.register("goal")
+    await one.get()
+    await other.get()
+    await one.set("left")
+    await other.set("right")
+    seen = await bench.space.register("goal").read()
+    assert seen.siblings == ("right", "left")
+    await bench.space.register("goal").set("merged", expect=seen)
+    assert await one.siblings() == ["merged"]
+
+
+async def test_a_batch_is_refused_whole_where_a_register_is_not_as_expected(bench: Bench) -> None:
+    await bench.space.register("{x}/r").set(1)
+    with pytest.raises(RegisterChanged):
+        async with bench.space.batch() as batch:
+            batch.counter("{x}/n").add(1)
+            batch.register("{x}/r").set(2, expect="")
+    assert await bench.space.counter("{x}/n").value() == 0
