@@ -99,6 +99,14 @@ class Config(Struct, frozen=True, kw_only=True):
     subscription_bytes_max: int = 8 * MiB  # Waiting for one subscriber; past it: SlowConsumer.
     heartbeat_s: float = 20.0
 
+    # Standard Yjs clients.
+    yjs_connections_max: int = 1024
+    yjs_update_bytes_max: int = 4 * MiB  # One message of a client; it is walked byte by byte before anything else happens.
+    yjs_updates_max: int = 256  # Of several clients, in one operation.
+    yjs_pending_bytes_max: int = 8 * MiB  # Received for one document and not yet durable; past it its clients are not read.
+    yjs_send_bytes_max: int = 4 * MiB  # Waiting for one client; past it it is resynchronised, once all of it has left.
+    yjs_stalled_s: float = 10.0  # A client that takes nothing of what waits for so long is cut off.
+
     # Client.
     connect_timeout_s: float = 10.0
     failover_timeout_s: float = 2.0  # With several addresses: to connect to one, and for a silent one to answer a ping.

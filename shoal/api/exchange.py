@@ -76,7 +76,7 @@ class Exchange:
         self.session = session
         self.config = config
         self.stopping = stopping
-        self._template = template.split("/")
+        self._template = template
         self._packed = request.content_type in _MSGPACK_TYPES
 
     # ── what was asked ────────────────────────────────────────────────────────
@@ -87,12 +87,7 @@ class Exchange:
         Raises:
             InvalidName: it is not.
         """
-        raw = self.request.rel_url.raw_path.split("/")[self._template.index(f"{{{part}}}")]
-        try:
-            decoded = unquote_to_bytes(raw).decode()
-        except UnicodeDecodeError:
-            raise InvalidName(f"a {part} name must be UTF-8, percent-encoded. Nothing was written.") from None
-        return check_name(part, decoded)
+        return name_in(self.request, self._template, part)
 
     def query(self, kind: type[_T], /) -> _T:
         """The query string as a `kind`.
@@ -241,6 +236,20 @@ class Exchange:
 def _needless(*_: object) -> Any:
     """What one request asks of a handle needs neither clock nor randomness."""
     raise AssertionError
+
+
+def name_in(request: web.Request, template: str, part: str) -> str:
+    """The part of the path that a route's template calls `{part}`, as a legal name.
+
+    Raises:
+        InvalidName: it is not.
+    """
+    raw = request.rel_url.raw_path.split("/")[template.split("/").index(f"{{{part}}}")]
+    try:
+        decoded = unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise InvalidName(f"a {part} name must be UTF-8, percent-encoded. Nothing was written.") from None
+    return check_name(part, decoded)
 
 
 def _decoded(raw: bytes, kind: type[_T], *, packed: bool) -> _T:

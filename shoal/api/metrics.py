@@ -60,6 +60,7 @@ class Metrics:
         )
         self._by_space = Counter("shoal_space_requests", "Requests answered, by space", ["space"], registry=registry)
         self.sessions = Gauge("shoal_sessions", "Open session sockets", registry=registry)
+        self.yjs_connections = Gauge("shoal_yjs_connections", "Open connections of Yjs clients", registry=registry)
         self.subscriptions = Gauge("shoal_subscriptions", "Subscriptions under way", registry=registry)
         self.received_bytes = Counter("shoal_received_bytes", "Bytes of session messages received", registry=registry)
         self.sent_bytes = Counter("shoal_sent_bytes", "Bytes of session messages sent", registry=registry)

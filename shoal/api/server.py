@@ -29,6 +29,7 @@ from shoal.api.metrics import Backlog, Metered, Metrics
 from shoal.api.route import Route
 from shoal.api.routes import OPENAPI_PATH, ROUTES, SESSION_PATH
 from shoal.api.session import SessionSocket
+from shoal.api.yjs import YJS_PATH, YjsDoor
 from shoal.config import Config
 from shoal.errors import Overloaded, ShoalError, ShuttingDown
 from shoal.protocol.bookmark import Bookmark
@@ -112,6 +113,7 @@ class Sessions:
 
 
 SESSIONS: web.AppKey[Sessions] = web.AppKey("sessions", Sessions)
+YJS: web.AppKey[YjsDoor] = web.AppKey("yjs", YjsDoor)
 
 
 def create_app(
@@ -147,6 +149,8 @@ def create_app(
     description = msgspec.json.encode(openapi.describe(ROUTES, version=version))
     app.router.add_route("GET", OPENAPI_PATH, _fixed(description))
     app.router.add_route("GET", SESSION_PATH, sessions.serve)
+    app[YJS] = YjsDoor(metered, config=config, metrics=metrics)
+    app.router.add_route("GET", _pattern(YJS_PATH), app[YJS].serve)
     for path, door in (doors or {}).items():
         app.router.add_route("GET", path, door)
     app.cleanup_ctx.append(_watched_loop)
@@ -230,7 +234,7 @@ class Listener:
     """Serves an application on `listen_host` and `listen_port`."""
 
     def __init__(self, app: web.Application, *, config: Config) -> None:
-        self._sessions = app[SESSIONS]
+        self._sessions, self._yjs = app[SESSIONS], app[YJS]
         self._config = config
         # By the time the runner cleans up, requests have had their time.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_LAST_BYTES_S)
@@ -263,7 +267,7 @@ class Listener:
             self._site = None
         try:
             async with asyncio.timeout(self._config.stop_timeout_s):
-                await self._sessions.stop()
+                await asyncio.gather(self._sessions.stop(), self._yjs.stop())
         except TimeoutError:
             pass  # Cleaning up closes them, finished or not.
         await self._runner.cleanup()

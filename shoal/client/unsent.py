@@ -11,10 +11,8 @@ from typing import Any
 
 import pycrdt
 
-from shoal.crdt.document import EMPTY
+from shoal.crdt.document import merged
 from shoal.crdt.yjs import pack_state, parse_state
-
-_MERGED_AT_ONCE = 32  # The engine's merge takes time that grows with the square of what it merges.
 
 
 class Unsent:
@@ -51,7 +49,7 @@ class Unsent:
         elif self._behind:
             update = self._doc.get_update(pack_state({**clocks, client: self._confirmed}))
         else:
-            update = _merged(self._updates)
+            update = merged(self._updates)
         self._updates, self._bytes, self._behind = [], 0, False
         return update, self.edits, clocks.get(client, 0)
 
@@ -61,10 +59,3 @@ class Unsent:
     def fall_behind(self) -> None:
         """What was taken may not be written."""
         self._updates, self._behind = [], True
-
-
-def _merged(updates: list[bytes]) -> bytes:
-    while len(updates) > 1:
-        pieces = range(0, len(updates), _MERGED_AT_ONCE)
-        updates = [pycrdt.merge_updates(*updates[i : i + _MERGED_AT_ONCE]) for i in pieces]
-    return updates[0] if updates else EMPTY

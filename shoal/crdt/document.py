@@ -12,11 +12,13 @@ Rows:
 
     U position₃₄      a Yjs v1 update (HLC order is a causal order)
     R name            [[kind, dot₂₄], …]: what the root was declared as, least dot first
+    I name            the same for what it was taken for, by an update of a client that declares nothing
     A client₈         [author, dot₂₄]: who edits under this Yjs client id, as the least dot says
 
 Root types carry no kind on the wire, so their kind travels beside the update.
 Of two concurrent declarations the least dot counts; the other stays listed, and
-its content stays in the document. Numbers are floats to the engine: an integer
+its content stays in the document. What a root was declared as counts before what
+it was taken for (`shoal.crdt.inference`). Numbers are floats to the engine: an integer
 within ±(2⁵³ − 1) comes back as it was (and an integral float as an integer); a
 longer one is kept only in the memory of the replica that set it, and is rounded
 on the wire and on disk, which is why it is shown rounded everywhere.
@@ -26,9 +28,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pycrdt
@@ -36,11 +38,12 @@ import pycrdt
 from shoal import values
 from shoal.crdt import yjs
 from shoal.crdt.dot import Dot
+from shoal.crdt.inference import infer
 from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.yjs import RootKind as RootKind
 from shoal.errors import InvalidValue, RootConflict, ShoalError, StoreCorrupt, TooLarge
 from shoal.names import check_name
 
-RootKind = Literal["map", "array", "text"]
 EMPTY = b"\x00\x00"
 """The update that brings nothing."""
 
@@ -52,15 +55,21 @@ EXACT_INTEGER_MAX = 2**53 - 1
 _TYPES_KNOWN_MAX = 65_536  # Ids of shared types whose depth is remembered; past it they are forgotten.
 
 _KINDS: dict[RootKind, type[Any]] = {"map": pycrdt.Map, "array": pycrdt.Array, "text": pycrdt.Text}
-_UPDATE, _ROOT, _AUTHOR = b"U", b"R", b"A"
+_UPDATE, _ROOT, _INFERRED, _AUTHOR = b"U", b"R", b"I", b"A"
+_MERGED_AT_ONCE = 32  # The engine's merge takes time that grows with the square of what it merges.
 
 
 class Update(msgspec.Struct, array_like=True, frozen=True, tag="update"):
     """The mutation. Its payload is the Yjs update."""
 
     digest: bytes  # SHA-256 of the payload.
-    roots: dict[str, RootKind] = {}
+    roots: dict[str, RootKind] = {}  # Declared.
     authors: dict[int, str] = {}  # By Yjs client id; the sender comes first.
+    inferred: dict[str, RootKind] = {}  # What roots were taken for.
+
+    @property
+    def kinds(self) -> dict[str, RootKind]:
+        return {**self.inferred, **self.roots}
 
 
 class Declaration(NamedTuple):
@@ -71,11 +80,12 @@ class Declaration(NamedTuple):
 def apply(rows: Rows, stamp: Stamp, update: Update, payload: bytes) -> None:
     """Put an operation's rows. Total: whether the update may be issued at all is `LiveDocument.check`'s business."""
     rows.put(_UPDATE + stamp.pack_position(), payload)
-    for name, kind in update.roots.items():
-        found = {declared.kind: declared.dot for declared in declarations(rows, name)}
-        found[kind] = min(stamp.dot, found.get(kind, stamp.dot))
-        ordered = sorted((dot.pack(), kind) for kind, dot in found.items())
-        rows.put(_ROOT + name.encode(), msgspec.msgpack.encode([(kind, dot) for dot, kind in ordered]))
+    for row, kinds in ((_ROOT, update.roots), (_INFERRED, update.inferred)):
+        for name, kind in kinds.items():
+            found = {declared.kind: declared.dot for declared in _unpack(rows.get(row + name.encode()))}
+            found[kind] = min(stamp.dot, found.get(kind, stamp.dot))
+            ordered = sorted((dot.pack(), kind) for kind, dot in found.items())
+            rows.put(row + name.encode(), msgspec.msgpack.encode([(kind, dot) for dot, kind in ordered]))
     for client, author in update.authors.items():
         row = _AUTHOR + client.to_bytes(8, "big")
         packed = rows.get(row)
@@ -111,8 +121,7 @@ def declarations(rows: Rows, name: str) -> list[Declaration]:
     Raises:
         StoreCorrupt: its row cannot be read.
     """
-    packed = rows.get(_ROOT + name.encode())
-    return [] if packed is None else _unpack(packed)
+    return _unpack(rows.get(_ROOT + name.encode()))
 
 
 def roots(rows: Rows) -> dict[str, RootKind]:
@@ -121,7 +130,16 @@ def roots(rows: Rows) -> dict[str, RootKind]:
     Raises:
         StoreCorrupt: a row cannot be read.
     """
-    return {key[1:].decode(): _unpack(packed)[0].kind for key, packed in rows.scan(_ROOT)}
+    return {**_kinds(rows, _INFERRED), **declared_roots(rows)}
+
+
+def declared_roots(rows: Rows) -> dict[str, RootKind]:
+    """Those that somebody declared; raises as `roots` does."""
+    return _kinds(rows, _ROOT)
+
+
+def _kinds(rows: Rows, row: bytes) -> dict[str, RootKind]:
+    return {key[1:].decode(): _unpack(packed)[0].kind for key, packed in rows.scan(row)}
 
 
 def authors(rows: Rows) -> dict[int, str]:
@@ -142,12 +160,21 @@ def _unpack_author(packed: bytes) -> tuple[str, bytes]:
         ) from None
 
 
-def _unpack(packed: bytes) -> list[Declaration]:
+def _unpack(packed: bytes | None) -> list[Declaration]:
+    if packed is None:
+        return []
     try:
         found = msgspec.msgpack.decode(packed, type=list[tuple[RootKind, bytes]])
     except ValueError as error:  # msgspec's own are ValueErrors, and so are those of text that is no UTF-8.
         raise StoreCorrupt(f"a document's root cannot be read ({error}). Nothing was written; run `shoal verify`.") from None
     return [Declaration(kind, Dot.unpack(dot)) for kind, dot in found]
+
+
+class Together(NamedTuple):
+    """Updates of several clients, as one that was applied."""
+
+    update: bytes
+    inferred: dict[str, RootKind]  # What the roots that nobody had declared were taken for.
 
 
 class LiveDocument:
@@ -161,8 +188,9 @@ class LiveDocument:
         snapshot: bytes = EMPTY,
         updates: Iterable[bytes] = (),
         roots: Mapping[str, RootKind] = {},
+        declared: Iterable[str] | None = None,
     ) -> None:
-        """Build it from a snapshot and the updates after it, in causal order.
+        """Build it from a snapshot and the updates after it, in causal order; of its `roots` all are `declared`, or these.
 
         Raises:
             StoreCorrupt: they cannot be read, or one of them builds on another that is missing.
@@ -170,6 +198,7 @@ class LiveDocument:
         self._bytes_max, self._roots_max = bytes_max, roots_max
         self.sound = True  # False once the engine refused what had passed the check: to be built again.
         self.roots: dict[str, RootKind] = dict(roots)
+        self._inferred = set() if declared is None else set(roots).difference(declared)
         self._doc, held = _built(snapshot, updates)
         self._state = yjs.parse_state(self._doc.get_state())
         self._bytes = held  # An upper bound of the whole state's size.
@@ -185,6 +214,28 @@ class LiveDocument:
         """
         self._apply(update, roots, self._checked(update, roots))
 
+    def integrate_all(self, updates: Sequence[bytes]) -> Together | None:
+        """Apply updates of clients that declare no roots, all of them or none; None if they bring nothing new.
+
+        Raises:
+            NotReady, InvalidValue, InvalidName, RootConflict, TooLarge: as `check` says; one of them is to blame.
+        """
+        for update in updates:
+            self._check_update_size(len(update))
+        parsed = yjs.joined([yjs.parse(update) for update in updates])
+        inferred = infer(parsed, self.roots)
+        self._check_roots(inferred)
+        self._check_use(parsed, {**self.roots, **inferred})
+        update = merged(updates)
+        self._check_size(len(update))
+        advanced = self._advanced(parsed)
+        deleted = self._deleted() if advanced.state == self._state else None  # Only deletions can be new.
+        self._apply(update, inferred, advanced)
+        self._inferred.update(inferred)
+        if deleted is not None and deleted == self._deleted():
+            return None
+        return Together(update, inferred)
+
     def merge(self, update: bytes) -> None:
         """Apply an update that another replica has checked, whose bounds and roots were that one's to decide.
 
@@ -199,6 +250,7 @@ class LiveDocument:
             self._doc.apply_update(update)
         self.sound = True
         self.roots.update(roots)
+        self._inferred.difference_update(roots)
         self._state = advanced.state
         self._bytes += len(update)
         self._deepest = advanced.deepest
@@ -242,8 +294,7 @@ class LiveDocument:
         It holds kinds, state vector, deletions, and a SHA-256 of the content,
         which differs even where two clients shared an id by mistake.
         """
-        lacking = self._doc.get_update(self._doc.get_state())
-        deletes = yjs.parse(lacking).deletes
+        deletes = yjs.parse(self._deleted()).deletes
         content = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":")).encode()
         parts = (sorted(self.roots.items()), self.state(), yjs.pack_deletes(deletes), hashlib.sha256(content).digest())
         return msgspec.msgpack.encode(parts)
@@ -256,6 +307,10 @@ class LiveDocument:
         """The same as JSON, where bytes, long integers and non-finite floats are tagged as `shoal.values` does."""
         return values.to_json(self.to_py())
 
+    def _deleted(self) -> bytes:
+        """An update of nothing but what is deleted."""
+        return self._doc.get_update(self._doc.get_state())
+
     def fork(self, *, client_id: int) -> pycrdt.Doc[Any]:
         """A copy to edit, under a client id that was never used before."""
         copy: pycrdt.Doc[Any] = pycrdt.Doc(client_id=client_id)
@@ -263,20 +318,31 @@ class LiveDocument:
         return copy
 
     def _checked(self, update: bytes, roots: Mapping[str, RootKind]) -> yjs.Advanced:
-        if len(update) > self._bytes_max:
-            raise TooLarge(f"the update has {len(update)} bytes; {self._bytes_max} are allowed. Nothing was written.")
+        self._check_update_size(len(update))
         self._check_roots(roots)
         parsed = yjs.parse(update)
         self._check_use(parsed, {**self.roots, **roots})
         self._check_size(len(update))
         return self._advanced(parsed)
 
+    def _check_update_size(self, size: int) -> None:
+        if size > self._bytes_max:
+            raise TooLarge(f"the update has {size} bytes; {self._bytes_max} are allowed. Nothing was written.")
+
     def _check_roots(self, roots: Mapping[str, RootKind]) -> None:
         for name, kind in roots.items():
             check_name("document root", name)
-            check_kind(name, kind, self.roots.get(name, kind))
+            check_kind(name, kind, kind if self._yields(name, kind) else self.roots.get(name, kind))
         if len(self.roots.keys() | roots.keys()) > self._roots_max:
             raise TooLarge(f"a document has at most {self._roots_max} roots; this would be one more. Nothing was written.")
+
+    def _yields(self, name: str, kind: RootKind) -> bool:
+        """Whether a root that was only taken for what it is may be declared as another kind: it shows nothing yet."""
+        return name in self._inferred and "map" not in (kind, self.roots[name]) and not self._shows(name)
+
+    def _shows(self, name: str) -> bool:
+        shared = open_root(self._doc, name, self.roots[name])
+        return bool(str(shared) if isinstance(shared, pycrdt.Text) else len(shared))
 
     def _check_use(self, parsed: yjs.Parsed, kinds: Mapping[str, RootKind]) -> None:
         for name in sorted(parsed.keyed | parsed.listed):
@@ -380,6 +446,19 @@ def _is_in(update: bytes, doc: pycrdt.Doc[Any], state: yjs.StateVector) -> bool:
     """True if the engine integrated all of it: what remains has no structs, and deletes only what is there."""
     rest = pycrdt.get_update(update, doc.get_state())
     return rest[0] == 0 and all(clock + length <= state.get(client, 0) for client, clock, length in yjs.parse(rest).deletes)
+
+
+def merged(updates: Sequence[bytes]) -> bytes:
+    """Several updates as one, in pieces. Hostile bytes must not come here: see `shoal.crdt.yjs`.
+
+    Raises:
+        InvalidValue: the engine refuses one of them.
+    """
+    with engine("updates were refused by the Yjs engine"):
+        while len(updates) > 1:
+            pieces = range(0, len(updates), _MERGED_AT_ONCE)
+            updates = [pycrdt.merge_updates(*updates[i : i + _MERGED_AT_ONCE]) for i in pieces]
+    return updates[0] if updates else EMPTY
 
 
 @contextmanager

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Mapping
-from typing import NamedTuple, NoReturn
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Literal, NamedTuple, NoReturn
 
 from shoal.errors import InvalidValue, NotReady
 
@@ -25,10 +26,17 @@ VALUE_DEPTH_MAX = 48  # Of one plain value; the engine's stack holds some 10,000
 CLIENT_MAX = 2**53 - 1
 CLOCK_MAX = 2**32 - 1
 
+RootKind = Literal["map", "array", "text"]
 StateVector = dict[int, int]
 """Client → the clock that it uses next."""
 
 _GC, _DELETED, _BINARY, _STRING, _EMBED, _FORMAT, _TYPE, _ANY, _SKIP = 0, 1, 3, 4, 5, 6, 7, 8, 10
+TEXT_CONTENT = frozenset((_STRING, _EMBED, _FORMAT))
+"""What only texts hold."""
+
+ARRAY_CONTENT = frozenset((_ANY, _BINARY, _TYPE))
+"""What only arrays hold, but for the shared types within a text."""
+
 _REFUSED = {2: "JSON of an old Yjs", 9: "sub-documents", 11: "moves"}
 _SHARED_TYPES = (0, 1, 2)  # Array, map, text; XML comes after.
 _HAS_ORIGIN, _HAS_RIGHT_ORIGIN, _HAS_KEY, _CONTENT = 0x80, 0x40, 0x20, 0x1F
@@ -44,6 +52,8 @@ class Struct(NamedTuple):
     inside: bool  # True if `needs` names the parent, not siblings.
     shared: bool  # True if it is itself a shared type.
     gap: bool = False  # True if it only says that these clocks are elsewhere.
+    root: str | None = None  # If its parent is a root, and no sibling tells which.
+    content: int = 0  # What kind of content it has, as the format numbers them.
 
 
 class Parsed(NamedTuple):
@@ -89,6 +99,25 @@ def parse(update: bytes) -> Parsed:
     deletes = reader.deletes()
     reader.end()
     return Parsed(structs, deletes, frozenset(roots[1]), frozenset(roots[0]))
+
+
+def joined(parts: Sequence[Parsed]) -> Parsed:
+    """Several updates as one: what they need and bring together."""
+    if len(parts) == 1:
+        return parts[0]
+    structs: dict[int, list[Struct]] = {}
+    for part in parts:
+        for client, found in part.structs.items():
+            structs.setdefault(client, []).extend(found)
+    for found in structs.values():
+        found.sort(key=_clock)
+    deletes = [delete for part in parts for delete in part.deletes]
+    nothing: frozenset[str] = frozenset()
+    keyed = nothing.union(*(part.keyed for part in parts))
+    return Parsed(structs, deletes, keyed, nothing.union(*(part.listed for part in parts)))
+
+
+_clock = attrgetter("clock")
 
 
 def advance(
@@ -244,13 +273,15 @@ class Reader:
     def struct(self, clock: int, roots: tuple[set[str], set[str]]) -> Struct:
         flags = self._byte()
         if flags in (_GC, _SKIP):
-            return Struct(clock, self._length(), (), False, False, gap=flags == _SKIP)
+            return Struct(clock, self._length(), (), False, False, flags == _SKIP)
         needs = [self._id() for flag in (_HAS_ORIGIN, _HAS_RIGHT_ORIGIN) if flags & flag]
+        root = None
         inside = False
         if not needs:
-            inside = self._parent(flags, needs, roots)
+            root = self._parent(flags, needs, roots)
+            inside = root is None
         content = flags & _CONTENT
-        return Struct(clock, self._content(content), tuple(needs), inside, content == _TYPE)
+        return Struct(clock, self._content(content), tuple(needs), inside, content == _TYPE, False, root, content)
 
     def deletes(self) -> list[tuple[int, int, int]]:
         found: list[tuple[int, int, int]] = []
@@ -263,17 +294,20 @@ class Reader:
                 found.append((client, clock, length))
         return found
 
-    def _parent(self, flags: int, needs: list[tuple[int, int]], roots: tuple[set[str], set[str]]) -> bool:
+    def _parent(self, flags: int, needs: list[tuple[int, int]], roots: tuple[set[str], set[str]]) -> str | None:
+        """The root that an item is in, or None if it is in another item, which it then needs."""
         named = self.integer()
         if named not in (0, 1):
             _refuse("a parent is neither a root nor an item")
+        root = None
         if named:
-            roots[bool(flags & _HAS_KEY)].add(self.text())
+            root = self.text()
+            roots[bool(flags & _HAS_KEY)].add(root)
         else:
             needs.append(self._id())
         if flags & _HAS_KEY:
             self.text()
-        return not named
+        return root
 
     def _content(self, content: int) -> int:
         """Walk an item's content; the clocks that it covers."""

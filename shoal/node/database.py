@@ -464,5 +464,5 @@ def _staged(target: Target, stamp: Stamp, made: Made) -> Staged:
     what = str(type(made.change).__struct_config__.tag)
     change = requests.Change(target.space, LABELS[target.kind], target.name, what, made.id, stamp.hlc, stamp.wall_ms)
     if isinstance(made.change, document.Update):
-        return Staged(target.partition, change, requests.Edit(made.attached.content, made.change.roots, made.change.authors))
+        return Staged(target.partition, change, requests.Edit(made.attached.content, made.change.kinds, made.change.authors))
     return Staged(target.partition, change)

@@ -74,8 +74,16 @@ class Documents:
         self._config = config
         self._environment = environment
         self._catalog = catalog
-        self.checks: Checks = {requests.Update: self._check_update, requests.Patch: self._check_patch}
-        self.writers: Writers = {requests.Update: self._update, requests.Patch: self._patch}
+        self.checks: Checks = {
+            requests.Update: self._check_update,
+            requests.Updates: self._check_updates,
+            requests.Patch: self._check_patch,
+        }
+        self.writers: Writers = {
+            requests.Update: self._update,
+            requests.Updates: self._updates,
+            requests.Patch: self._patch,
+        }
         self.readers: Readers = {requests.ReadDocument: self._read, requests.ReadDocumentJson: self._read_json}
         self._open: OrderedDict[bytes, _Open] = OrderedDict()
 
@@ -90,6 +98,10 @@ class Documents:
         if len(request.authors) > self._config.update_authors_max:
             raise TooLarge(f"an update names at most {self._config.update_authors_max} authors. Nothing was written.")
 
+    def _check_updates(self, request: requests.Updates) -> None:
+        check_name("document", request.document)
+        check_size(self._config, sum(map(len, request.updates)), "updates")
+
     def _check_patch(self, request: requests.Patch) -> None:
         check_name("document", request.document)
         check_size(self._config, len(request.patch), "an update")
@@ -102,7 +114,20 @@ class Documents:
             NotReady, InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.check`. Nothing was written.
         """
         made = _Edited(request.update, request.roots, request.authors)
-        return self._integrated(place_of(site), site.stamp, made, requests.Updated())
+        return self._integrated(place_of(site), site.stamp, made)
+
+    def _updates(self, site: Site, request: requests.Updates) -> Decision:
+        """
+        Raises:
+            NotReady, InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.integrate_all`. Nothing was written.
+        """
+        place = place_of(site)
+        opened = self._opened(place)
+        together = opened.live.integrate_all(request.updates)
+        if together is None:
+            return Decision(requests.Updated(), ())
+        change = document.Update(sha256(together.update).digest(), inferred=together.inferred)
+        return self._put(opened, place, site.stamp, change, together.update)
 
     def _patch(self, site: Site, request: requests.Patch) -> Decision:
         """
@@ -115,7 +140,7 @@ class Documents:
         client_id = int.from_bytes(self._environment.entropy(8), "big") >> (64 - CLIENT_ID_BITS)
         patched = patch.patch(live, request.patch, client_id=client_id)
         made = _Edited(patched.update, patched.roots, {client_id: request.author} if request.author else {})
-        decision = self._integrated(place, site.stamp, made, requests.Updated())
+        decision = self._integrated(place, site.stamp, made)
         return decision._replace(reply=_json(live))
 
     def receive(self, place: Place, stamp: Stamp, change: document.Update, update: bytes) -> None:
@@ -129,7 +154,7 @@ class Documents:
                 opened.updates_since = self._due(opened)  # The next edit makes it anew.
         if opened is None:
             return
-        if change.roots or not self._merged(opened, update):
+        if change.kinds or not self._merged(opened, update):
             # A root's kind may be another one now.
             place.transaction.when_written(lambda: self._drop(place.snapshot_key))
         place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
@@ -142,25 +167,23 @@ class Documents:
         opened.updates_since += 1
         return True
 
-    def _integrated(
-        self,
-        place: Place,
-        stamp: Stamp,
-        made: _Edited,
-        reply: requests.Updated,
-    ) -> Decision:
+    def _integrated(self, place: Place, stamp: Stamp, made: _Edited) -> Decision:
         opened = self._opened(place)
         opened.live.integrate(made.update, made.roots)
-        place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
         declared = {name: kind for name, kind in made.roots.items() if not document.declarations(place.rows, name)}
         change = document.Update(sha256(made.update).digest(), declared, made.authors)
-        document.apply(place.rows, stamp, change, made.update)
+        return self._put(opened, place, stamp, change, made.update)
+
+    def _put(self, opened: _Open, place: Place, stamp: Stamp, change: document.Update, update: bytes) -> Decision:
+        """Store what the live replica has taken."""
+        place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
+        document.apply(place.rows, stamp, change, update)
         opened.updates_since += 1
         if opened.updates_since >= self._due(opened):
             snapshot = opened.live.snapshot()
             place.transaction.put(place.snapshot_key, stamp.pack_position() + snapshot)
             opened.snapshot_bytes, opened.updates_since = len(snapshot), 0
-        return Decision(reply, (Made(change, Attached(made.update)),))
+        return Decision(requests.Updated(), (Made(change, Attached(update)),))
 
     def _due(self, opened: _Open) -> int:
         return max(self._config.document_snapshot_updates, opened.snapshot_bytes // _SNAPSHOT_BYTES_PER_UPDATE)
@@ -185,7 +208,7 @@ class Documents:
             InvalidValue: `state` is no state vector.
         """
         live = self._opened(place).live
-        return requests.DocumentState(live.update_since(state), dict(live.roots), document.authors(place.rows))
+        return requests.DocumentState(live.update_since(state), dict(live.roots), document.authors(place.rows), live.state())
 
     # ── live replicas ─────────────────────────────────────────────────────────
 
@@ -210,6 +233,7 @@ class Documents:
             snapshot=snapshot,
             updates=updates,
             roots=document.roots(place.rows),
+            declared=document.declared_roots(place.rows),
         )
         return _Open(live, snapshot_bytes=len(snapshot), updates_since=len(updates))
 

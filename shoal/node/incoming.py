@@ -254,5 +254,5 @@ def _staged(target: Target, stamp: Stamp, change: Mutation, beside: Attached) ->
         id = items.address(target.name, made.rest, made.key)
     what = str(type(made).__struct_config__.tag)
     told = requests.Change(target.space, LABELS[target.kind], target.name, what, id, stamp.hlc, stamp.wall_ms)
-    edit = requests.Edit(beside.content, made.roots, made.authors) if isinstance(made, document.Update) else None
+    edit = requests.Edit(beside.content, made.kinds, made.authors) if isinstance(made, document.Update) else None
     return Staged(target.partition, told, edit)

@@ -405,3 +405,115 @@ def test_a_fork_leaves_the_document_alone() -> None:
     assert replica.to_py() == {"m": {"k": 1}}
     replica.integrate(fork.get_update(replica.state()), {})
     assert replica.to_py() == {"m": {"k": 2}}
+
+
+# ── updates of clients that declare nothing ───────────────────────────────────
+
+
+def text_update(text: str, client_id: int) -> bytes:
+    doc, root = edited("t", pycrdt.Text, client_id)
+    root.insert(0, text)
+    return doc.get_update()
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.randoms(use_true_random=False), st.integers(1, 7))
+def test_updates_together_come_to_what_each_alone_does(steps: list[Step], rng: Any, many: int) -> None:
+    """In any causal order, in groups of any size, some of them repeated; and again, from the updates that were stored."""
+    issued = play(steps)
+    order = causal_order(issued, rng)
+    alone, together = live(), live()
+    for index in order:
+        alone.integrate_all([issued[index].update])
+    stored: list[bytes] = []
+    kinds: dict[str, RootKind] = {}
+    for start in range(0, len(order), many):
+        group = [issued[index].update for index in order[start : start + many]]
+        made = together.integrate_all(group + group[:1])
+        assert made is not None
+        stored.append(made.update)
+        kinds.update(made.inferred)
+    assert together.snapshot() == alone.snapshot()
+    again = live(updates=stored, roots=kinds)
+    assert again.canonical() == together.canonical()
+
+
+def test_what_brings_nothing_new_is_none() -> None:
+    doc, entries = edited("m", pycrdt.Map)
+    entries["a"], entries["b"] = 1, 2
+    before = doc.get_update()
+    del entries["a"]
+    replica = live()
+    assert replica.integrate_all([before]) is not None
+    assert replica.integrate_all([before, EMPTY]) is None
+    assert replica.integrate_all([doc.get_update()]) is not None, "a deletion is new, though no clock moves"
+    assert replica.integrate_all([doc.get_update()]) is None
+    assert replica.to_py() == {"m": {"b": 2}}
+
+
+@pytest.mark.parametrize("bad", [b"\x01", map_update(1, root="t"), b"\x00" * 3])
+def test_of_updates_together_all_are_applied_or_none(bad: bytes) -> None:
+    replica = live()
+    replica.integrate_all([text_update("kept", 1)])
+    before = replica.canonical()
+    with pytest.raises(ShoalError):
+        replica.integrate_all([text_update("x", 2), bad])
+    assert replica.canonical() == before
+    assert replica.integrate_all([text_update("x", 2)]) is not None
+
+
+def test_updates_together_may_build_on_each_other_and_not_on_what_is_missing() -> None:
+    doc, root = edited("t", pycrdt.Text)
+    root.insert(0, "a")
+    first, state = doc.get_update(), doc.get_state()
+    root.insert(1, "b")
+    second = doc.get_update(state)
+    with pytest.raises(NotReady):
+        live().integrate_all([second])
+    replica = live()
+    replica.integrate_all([second, first])
+    assert replica.to_py() == {"t": "ab"}
+
+
+def test_too_many_inferred_roots_are_refused() -> None:
+    replica = live(roots_max=1)
+    replica.integrate_all([map_update(1)])
+    with pytest.raises(TooLarge):
+        replica.integrate_all([map_update(1, root="n", client_id=6)])
+
+
+def test_what_was_taken_for_a_text_may_be_declared_an_array_while_it_shows_nothing() -> None:
+    doc, items = edited("r", pycrdt.Array)
+    items.append(1)
+    del items[0]
+    replica = live()
+    replica.integrate_all([doc.get_update()])
+    assert replica.roots == {"r": "text"}
+    items.append(2)
+    replica.integrate(doc.get_update(), {"r": "array"})
+    assert replica.to_py() == {"r": [2]}
+    with pytest.raises(RootConflict):
+        replica.check(EMPTY, {"r": "text"})
+
+
+def test_what_was_taken_for_what_it_shows_may_not() -> None:
+    replica = live()
+    replica.integrate_all([text_update("shown", 1), map_update(1)])
+    others: list[dict[str, RootKind]] = [{"t": "array"}, {"t": "map"}, {"m": "text"}]
+    for roots in others:
+        with pytest.raises(RootConflict):
+            replica.check(EMPTY, roots)
+
+
+def test_a_declaration_counts_before_an_inference_in_any_order() -> None:
+    taken, declared = (
+        (stamp(1, 1, 1), Update(b"", inferred={"r": "text"}), EMPTY),
+        (stamp(2, 1, 2), mutation(EMPTY, {"r": "array"}), EMPTY),
+    )
+    one, other = DictRows(), DictRows()
+    for operation in (taken, declared):
+        document.apply(one, *operation)
+    for operation in (declared, taken, declared):
+        document.apply(other, *operation)
+    assert one.canonical() == other.canonical()
+    assert document.roots(one) == {"r": "array"} == document.declared_roots(one)

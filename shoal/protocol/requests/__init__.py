@@ -26,6 +26,7 @@ from shoal.protocol.requests.documents import (
     RootKind,
     Update,
     Updated,
+    Updates,
 )
 from shoal.protocol.requests.indexes import (
     IndexItems,
@@ -193,6 +194,7 @@ SingleWrite = (
     | IndexItems
     | UnindexItems
     | Patch
+    | Updates
     | PutSnapshot
     | BeginStep
     | ProgressStep
@@ -468,6 +470,7 @@ __all__ = [
     "Unlabelled",
     "Update",
     "Updated",
+    "Updates",
     "Verified",
     "VerifyCheckpoints",
     "Violation",

@@ -25,6 +25,17 @@ class Updated(Reply, array_like=True, frozen=True, tag="updated"):
     pass
 
 
+class Updates(Write, array_like=True, frozen=True, tag="updates"):
+    """Apply Yjs v1 updates of clients that declare no roots, in this order, as one operation: all or none.
+
+    What a root is that nobody declared is inferred from its use. Answered by `Updated`.
+    """
+
+    space: str
+    document: str
+    updates: list[bytes]
+
+
 class Patch(Write, array_like=True, frozen=True, tag="patch"):
     """Apply a JSON Patch (RFC 6902; JSON text) as CRDT operations; answered by `DocumentJson`."""
 
@@ -46,6 +57,7 @@ class DocumentState(Reply, array_like=True, frozen=True, tag="document-state"):
     update: bytes
     roots: dict[str, RootKind]
     authors: dict[int, str] = field(default_factory=dict)  # By Yjs client id, of those who said who they are.
+    state: bytes = b"\x00"  # The document's Yjs state vector: that of a caller which has applied this.
 
 
 class ReadDocumentJson(Read, array_like=True, frozen=True, tag="read-document-json"):

@@ -1,0 +1,185 @@
+"""A document's room: the connections of this node that share it, what they send, and what they are sent.
+
+Laws:
+- What is relayed is durable: the room follows the document like any other client,
+  and sends what it is pushed, the author's own updates included.
+- What arrives while a write is under way is one operation when it is done: the
+  first update of a burst leaves at once, and a crowd costs one operation, one
+  message and one encoding per commit, whatever its number.
+- An update that is refused takes none with it: the others of its operation are
+  written without it, and its connection hears why.
+- Bounded: past `yjs_pending_bytes_max` unwritten bytes nobody here is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from aiohttp import WSCloseCode
+
+from shoal.api.problems import internal
+from shoal.config import Config
+from shoal.errors import Overloaded, ShoalError, SlowConsumer
+from shoal.protocol import yjs
+from shoal.protocol.requests import DocumentState, Edit, Follow, Updates
+from shoal.protocol.session import Session
+
+_SMALL, _MEDIUM = 126, 1 << 16
+_RETRY_S = 0.1
+
+
+class Guest(Protocol):
+    """A connection, as its room sees it."""
+
+    def relay(self, frame: bytes, /) -> None: ...
+    def resync(self) -> None:
+        """What it was sent is not all there is."""
+
+    def written(self, update: yjs.Update, /) -> None: ...
+    def refused(self, update: yjs.Update, error: ShoalError, /) -> None: ...
+    def end(self, code: int, reason: str, /) -> None: ...
+
+
+class _Received(NamedTuple):
+    guest: Guest
+    update: yjs.Update
+
+
+class Room:
+    def __init__(self, session: Session, space: str, document: str, *, config: Config) -> None:
+        self.space, self.document = space, document
+        self.users = 0  # Connections that are here, or on their way out.
+        self._session = session
+        self._config = config
+        self._guests: dict[Guest, None] = {}
+        self._received: list[_Received] = []
+        self._received_bytes = 0
+        self._room = asyncio.Event()  # Something was written.
+        self._writing: asyncio.Task[None] | None = None
+        self._relaying = asyncio.get_running_loop().create_task(self._follow())
+        self._relayed: list[bytes] = []
+        self.following = asyncio.Event()  # From here on nothing is missed.
+        self._over: tuple[int, str] | None = None  # Why nobody can be served here any more.
+
+    # ── guests ────────────────────────────────────────────────────────────────
+
+    def enter(self, guest: Guest) -> None:
+        """It is sent what becomes durable from now on."""
+        self._guests[guest] = None
+        if self._over is not None:
+            guest.end(*self._over)
+
+    def leave(self, guest: Guest) -> None:
+        self._guests.pop(guest, None)
+
+    async def written(self) -> None:
+        """Return once all that was received is written or refused."""
+        while self._writing is not None:
+            await asyncio.wait([self._writing])
+
+    async def close(self) -> None:
+        self._relaying.cancel()
+        await asyncio.gather(self._relaying, return_exceptions=True)
+        await self._session.close()
+
+    # ── what they send ────────────────────────────────────────────────────────
+
+    def take(self, guest: Guest, update: yjs.Update) -> None:
+        """To be written; `guest` hears what came of it."""
+        self._received.append(_Received(guest, update))
+        self._received_bytes += len(update.update)
+        if self._writing is None:
+            # It begins at the loop's next turn, so that what arrives in one is one operation.
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    @property
+    def is_full(self) -> bool:
+        return self._received_bytes > self._config.yjs_pending_bytes_max
+
+    async def has_room(self) -> None:
+        while self.is_full:
+            self._room.clear()
+            await self._room.wait()
+
+    async def _write(self) -> None:
+        try:
+            while self._received:
+                some = self._received[: self._config.yjs_updates_max]
+                del self._received[: len(some)]
+                await self._write_some(some)
+                self._received_bytes -= sum(len(received.update.update) for received in some)
+                self._room.set()
+        except Exception as bug:
+            self._end(WSCloseCode.INTERNAL_ERROR, internal(bug, where="yjs room").message)
+        finally:
+            self._writing = None
+
+    async def _write_some(self, some: Sequence[_Received]) -> None:
+        request = Updates(self.space, self.document, [received.update.update for received in some])
+        try:
+            while True:
+                try:
+                    await self._session.call(request, stale=True)
+                    break
+                except Overloaded as error:
+                    # Many writers wait for the disk: so do ours, who are not read meanwhile.
+                    wait_s = error.detail.get("retry_after_s")
+                    await asyncio.sleep(float(wait_s) if isinstance(wait_s, int | float) else _RETRY_S)
+        except ShoalError as error:
+            if len(some) == 1:
+                some[0].guest.refused(some[0].update, error)
+                return
+            for received in some:
+                await self._write_some([received])
+            return
+        for guest, update in some:
+            guest.written(update)
+
+    # ── what they are sent ────────────────────────────────────────────────────
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async with self._session.subscribe(Follow(self.space, self.document, stale=True)) as pushes:
+                    async for push in pushes:
+                        match push:
+                            case DocumentState():
+                                self._begin()
+                            case Edit(update):
+                                self._relay(update)
+            except SlowConsumer:
+                for guest in list(self._guests):
+                    guest.resync()
+            except ShoalError as error:
+                self._end(WSCloseCode.TRY_AGAIN_LATER, error.message)
+                return
+            except Exception as bug:
+                self._end(WSCloseCode.INTERNAL_ERROR, internal(bug, where="yjs room").message)
+                return
+
+    def _end(self, code: int, reason: str) -> None:
+        self._over = code, reason
+        for guest in list(self._guests):
+            guest.end(code, reason)
+
+    def _begin(self) -> None:
+        self.following.set()
+        for guest in list(self._guests):
+            guest.resync()
+
+    def _relay(self, update: bytes) -> None:
+        frame = message_frame(yjs.encode_update(update))
+        for guest in list(self._guests):
+            guest.relay(frame)
+
+
+def message_frame(payload: bytes) -> bytes:
+    """A whole binary message as one unmasked WebSocket frame (RFC 6455, 5.2), encoded once for all connections."""
+    size = len(payload)
+    if size < _SMALL:
+        return b"\x82" + bytes((size,)) + payload
+    if size < _MEDIUM:
+        return b"\x82\x7e" + size.to_bytes(2, "big") + payload
+    return b"\x82\x7f" + size.to_bytes(8, "big") + payload

@@ -1,0 +1,190 @@
+"""The y-websocket protocol, byte for byte: what a standard Yjs client and a server say to each other.
+
+    message    kind, then
+      0 sync        0 state vector (step 1) | 1 update (step 2) | 2 update
+      1 awareness   update: count, then for each entry client, clock, JSON of its state ("null": it is gone)
+      2 auth        ignored here
+      3 query awareness
+      100 durable   from a client, alone: tell me; to it: how many of its updates are durable, in order
+
+Numbers are lib0's: 7 bits to a byte, the lowest first. Byte strings and strings
+are preceded by their length. One WebSocket message may hold several messages.
+
+Laws:
+- Whatever the bytes, `decode` returns messages or raises InvalidValue.
+- What follows a message of unknown kind cannot be read, and is left alone, as
+  standard servers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, NoReturn
+
+from shoal.errors import InvalidValue
+
+DURABLE = 100
+"""The kind of the acknowledgement: above all that the protocol has given out."""
+
+_SYNC, _AWARENESS, _AUTH, _QUERY = 0, 1, 2, 3
+_STEP_1, _STEP_2, _UPDATE = 0, 1, 2
+_NUMBER_MAX = 2**53 - 1
+
+
+class Step1(NamedTuple):
+    """What the other side has: it asks for the rest."""
+
+    state: bytes
+
+
+class Update(NamedTuple):
+    update: bytes
+    answers: bool  # True if it answers our step 1: all that we lacked.
+
+
+class Entry(NamedTuple):
+    """What one client says of itself."""
+
+    client: int
+    clock: int
+    state: bytes  # JSON; `GONE` if it left.
+
+
+class Awareness(NamedTuple):
+    entries: list[Entry]
+
+
+class QueryAwareness(NamedTuple):
+    """Asks for all entries."""
+
+
+class AskDurable(NamedTuple):
+    """Asks for acknowledgements from now on."""
+
+
+GONE = b"null"
+
+Message = Step1 | Update | Awareness | QueryAwareness | AskDurable
+
+
+def decode(data: bytes) -> list[Message]:
+    """
+    Raises:
+        InvalidValue: these bytes are no messages of the protocol.
+    """
+    messages: list[Message] = []
+    reader = _Reader(data)
+    while reader.left:
+        message = _message(reader)
+        if message is None:
+            break
+        messages.append(message)
+    return messages
+
+
+def _message(reader: _Reader) -> Message | None:
+    match reader.number():
+        case 0:
+            return _sync(reader)
+        case 1:
+            return Awareness(_entries(_Reader(reader.bytes())))
+        case 3:
+            return QueryAwareness()
+        case 100:
+            return AskDurable()
+        case _:
+            return None
+
+
+def _sync(reader: _Reader) -> Step1 | Update:
+    step = reader.number()
+    if step not in (_STEP_1, _STEP_2, _UPDATE):
+        _refuse(f"a sync message is of the unknown kind {step}")
+    content = reader.bytes()
+    return Step1(content) if step == _STEP_1 else Update(content, step == _STEP_2)
+
+
+def _entries(reader: _Reader) -> list[Entry]:
+    count = reader.number()
+    if count > reader.left:
+        _refuse("it ends too early")
+    entries = [Entry(reader.number(), reader.number(), reader.bytes() or GONE) for _ in range(count)]
+    if reader.left:
+        _refuse("bytes follow its awareness entries")
+    return entries
+
+
+def encode_step_1(state: bytes) -> bytes:
+    return b"\x00\x00" + _sized(state)
+
+
+def encode_step_2(update: bytes) -> bytes:
+    return b"\x00\x01" + _sized(update)
+
+
+def encode_update(update: bytes) -> bytes:
+    return b"\x00\x02" + _sized(update)
+
+
+def encode_awareness(entries: Iterable[Entry]) -> bytes:
+    listed = [pack_number(entry.client) + pack_number(entry.clock) + _sized(entry.state) for entry in entries]
+    return b"\x01" + _sized(pack_number(len(listed)) + b"".join(listed))
+
+
+def encode_durable(count: int) -> bytes:
+    return pack_number(DURABLE) + pack_number(count)
+
+
+def pack_number(value: int) -> bytes:
+    packed = bytearray()
+    while value > 0x7F:
+        packed.append(value & 0x7F | 0x80)
+        value >>= 7
+    packed.append(value)
+    return bytes(packed)
+
+
+def _sized(content: bytes) -> bytes:
+    return pack_number(len(content)) + content
+
+
+class _Reader:
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._data) - self._position
+
+    def number(self) -> int:
+        value = shift = 0
+        while True:
+            if self._position >= len(self._data):
+                _refuse("it ends too early")
+            byte = self._data[self._position]
+            self._position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+            if shift > 49:
+                _refuse("a number is out of range")
+        if value > _NUMBER_MAX:
+            _refuse("a number is out of range")
+        return value
+
+    def bytes(self) -> bytes:
+        size = self.number()
+        start = self._position
+        end = start + size
+        if end > len(self._data):
+            _refuse("it ends too early")
+        self._position = end
+        return self._data[start:end]
+
+
+def _refuse(why: str) -> NoReturn:
+    raise InvalidValue(f"this is no message of the y-websocket protocol: {why}. Nothing was written.")

@@ -1,0 +1,405 @@
+"""The door for standard Yjs clients, over a real node and real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any, Protocol
+
+import aiohttp
+import pycrdt
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shoal.api.server import Listener, create_app
+from shoal.errors import ReadOnly
+from shoal.protocol import requests, yjs
+from shoal.testing.yjs_client import YjsClient
+from tests.node.conftest import Bench, Opener, bench, open_bench
+
+__all__ = ["bench", "open_bench"]
+
+
+class Served:
+    """A node behind a listener."""
+
+    def __init__(self, bench: Bench, listener: Listener, http: aiohttp.ClientSession) -> None:
+        self.bench, self.listener, self.http = bench, listener, http
+
+    def client(self, document: str = "d", *, doc: pycrdt.Doc[Any] | None = None) -> YjsClient:
+        url = self.listener.url.replace("http:", "ws:")
+        return YjsClient(self.http, f"{url}/v1/yjs/crew/{document}", doc=doc)
+
+    async def json(self, document: str = "d") -> Any:
+        async with self.http.get(f"{self.listener.url}/v1/spaces/crew/documents/{document}") as answer:
+            return await answer.json()
+
+
+class Serve(Protocol):
+    async def __call__(self, **settings: Any) -> Served: ...
+
+
+@pytest.fixture
+async def serve(open_bench: Opener) -> AsyncIterator[Serve]:
+    async with AsyncExitStack() as stack:
+
+        async def start(**settings: Any) -> Served:
+            bench = open_bench(listen_port=0, stop_timeout_s=5.0, **settings)
+            app = create_app(bench.node.session, config=bench.config, node="ab12", version="0")
+            listener = Listener(app, config=bench.config)
+            await listener.start()
+            stack.push_async_callback(listener.stop)
+            return Served(bench, listener, await stack.enter_async_context(aiohttp.ClientSession()))
+
+        yield start
+
+
+@pytest.fixture
+async def served(serve: Serve) -> Served:
+    return await serve()
+
+
+def text_of(client: YjsClient, name: str = "t") -> pycrdt.Text:
+    root: pycrdt.Text = client.doc.get(name, type=pycrdt.Text)
+    return root
+
+
+async def seen(client: YjsClient, key: str, value: str) -> None:
+    await client.until(lambda: bool(map_of(client).get(key) == value))
+
+
+def map_of(client: YjsClient, name: str = "m") -> pycrdt.Map[Any]:
+    root: pycrdt.Map[Any] = client.doc.get(name, type=pycrdt.Map)
+    return root
+
+
+# ── what clients share ────────────────────────────────────────────────────────
+
+
+async def test_what_one_client_edits_the_others_see_and_the_node_keeps(served: Served) -> None:
+    async with served.client() as one, served.client() as other:
+        text_of(one).insert(0, "é😀")
+        map_of(other)["k"] = {"v": 1}
+        other.doc.get("a", type=pycrdt.Array).append(2)
+        await one.until(lambda: "k" in map_of(one))
+        await other.until(lambda: str(text_of(other)) == "é😀")
+        await one.until(lambda: len(one.doc.get("a", type=pycrdt.Array)) == 1)
+    assert await served.json() == {"a": [2], "m": {"k": {"v": 1}}, "t": "é😀"}
+
+
+async def test_a_client_that_comes_later_has_all_of_it(served: Served) -> None:
+    async with served.client() as one, served.client() as witness:
+        text_of(one).insert(0, "written before")
+        await witness.until(lambda: str(text_of(witness)) != "")
+    async with served.client() as late:
+        assert str(text_of(late)) == "written before"
+
+
+async def test_what_was_edited_offline_arrives_with_the_answer_to_step_1(served: Served) -> None:
+    async with served.client() as one, served.client() as witness:
+        text_of(one).insert(0, "ab")
+        await witness.until(lambda: str(text_of(witness)) == "ab")
+        await one.disconnect()
+        text_of(one).insert(1, "offline")
+        text_of(witness).insert(2, "!")
+        await one.connect()
+        await one.until(lambda: str(text_of(one)) == "aofflineb!")
+        await witness.until(lambda: str(text_of(witness)) == "aofflineb!")
+
+
+async def test_a_document_of_shoal_and_a_standard_client_are_one(served: Served) -> None:
+    async with await served.bench.space.document("d") as mirror, served.client() as editor:
+        mirror.map("m")["agent"] = 1
+        await editor.until(lambda: "agent" in map_of(editor))
+        map_of(editor)["editor"] = 2
+        text_of(editor).insert(0, "hello")
+        await editor.until(lambda: "t" in mirror.roots)
+        assert mirror.roots == {"m": "map", "t": "text"}
+        assert mirror.to_py() == {"m": {"agent": 1, "editor": 2}, "t": "hello"}
+
+
+async def test_a_name_is_percent_encoded(served: Served) -> None:
+    async with served.client("a%2Fb%20c") as one:
+        map_of(one)["k"] = 1
+        await one.until(lambda: one.updates > 1)
+    assert await served.json("a%2Fb%20c") == {"m": {"k": 1}}
+
+
+# ── durability ────────────────────────────────────────────────────────────────
+
+
+async def test_nothing_is_relayed_before_it_is_durable(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, released = served.bench.node.service._commit, asyncio.Event()
+    run_blocking = commit._run_blocking
+
+    async def held(work: Callable[[], Any]) -> Any:
+        await released.wait()
+        return await run_blocking(work)
+
+    async with served.client() as one, served.client() as other:
+        monkeypatch.setattr(commit, "_run_blocking", held)
+        text_of(one).insert(0, "x")
+        while not served.bench.node.writes_pending:
+            await asyncio.sleep(0)
+        for _ in range(3):
+            async with served.http.get(f"{served.listener.url}/healthz"):
+                assert str(text_of(other)) == ""
+        released.set()
+        await other.until(lambda: str(text_of(other)) == "x")
+
+
+async def test_a_burst_of_many_is_few_operations(served: Served) -> None:
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(served.client()) for _ in range(8)]
+        before = served.bench.node.service._database.operations
+        for number in range(25):
+            for index, client in enumerate(clients):
+                map_of(client)[f"{index}-{number}"] = number
+        for client in clients:
+            await client.until(lambda client=client: len(map_of(client)) == 200)  # type: ignore[misc]
+        assert served.bench.node.service._database.operations - before < 100
+
+
+async def test_a_client_that_asks_hears_what_is_durable(served: Served) -> None:
+    async with served.client() as one, served.client() as plain:
+        await one.send(bytes([yjs.DURABLE]))
+        for number in range(5):
+            map_of(one)[str(number)] = number
+        await one.until(lambda: one.acknowledged >= 5)
+        await plain.until(lambda: len(map_of(plain)) == 5)
+        assert plain.acknowledged == 0, "nobody else is told"
+        state = await served.bench.node.session().call(requests.ReadDocumentJson("crew", "d"))
+        assert isinstance(state, requests.DocumentJson)
+
+
+async def test_what_was_sent_before_the_connection_broke_is_written(served: Served) -> None:
+    one = served.client()
+    await one.connect()
+    text_of(one).insert(0, "kept")
+    await one.disconnect()
+    async with served.client() as late:
+        await late.until(lambda: str(text_of(late)) == "kept")
+
+
+async def test_what_is_sent_again_is_no_operation(served: Served) -> None:
+    async with served.client() as one:
+        map_of(one)["k"] = 1
+        await one.until(lambda: one.updates > 1)
+    count = served.bench.node.service._database.operations
+    async with served.client(doc=one.doc) as again:
+        await again.send(bytes([yjs.DURABLE]) + b"")
+        await again.send(yjs.encode_update(one.doc.get_update()))
+        await again.until(lambda: again.acknowledged >= 1)
+    assert served.bench.node.service._database.operations == count
+
+
+# ── refusals ──────────────────────────────────────────────────────────────────
+
+
+def xml_update() -> bytes:
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=3)
+    doc.get("x", type=pycrdt.XmlFragment).children.append(pycrdt.XmlElement("p"))
+    return doc.get_update()
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "reason"),
+    [
+        (b"\x00\x02\x05ab", 1007, "ends too early"),
+        (b"\x00\x02\x02\xff\xff", 1007, "Yjs"),
+        (yjs.encode_update(xml_update()), 1007, "XML"),
+        (b"\x00\x05", 1007, "unknown kind"),
+        (yjs.encode_step_1(b"\xff"), 1007, "ends too early"),
+        (yjs.encode_update(b"\x00" * (1 << 16)), 1009, ""),
+    ],
+)
+async def test_what_is_malformed_closes_that_connection_alone(serve: Serve, message: bytes, code: int, reason: str) -> None:
+    served = await serve(yjs_update_bytes_max=1 << 15)
+    async with served.client() as bad, served.client() as one, served.client() as other:
+        await bad.send(message)
+        found, why = await bad.closed()
+        assert found == code
+        assert reason in why
+        assert len(why.encode()) <= 123
+        text_of(one).insert(0, "goes on")
+        await other.until(lambda: str(text_of(other)) == "goes on")
+
+
+async def test_a_bad_update_takes_none_of_its_neighbours_with_it(served: Served) -> None:
+    async with served.client() as bad, served.client() as one, served.client() as other:
+        text_of(one).insert(0, "good")
+        await bad.send(yjs.encode_update(xml_update()))
+        assert (await bad.closed())[0] == 1007
+        await other.until(lambda: str(text_of(other)) == "good")
+
+
+async def test_a_text_message_closes_with_1003(served: Served) -> None:
+    async with served.client() as bad:
+        await bad.socket.send_str("hello")
+        assert await bad.closed() == (1003, "messages are binary")
+
+
+async def test_unknown_messages_are_ignored(served: Served) -> None:
+    async with served.client() as one, served.client() as other:
+        for message in (b"\x2a\x01\x02", b"\x02\x00\x01x", b""):
+            await one.send(message)
+        text_of(one).insert(0, "still here")
+        await other.until(lambda: str(text_of(other)) == "still here")
+
+
+async def test_a_root_used_as_another_kind_is_refused(served: Served) -> None:
+    async with served.client() as one:
+        map_of(one, "r")["k"] = 1
+        await one.until(lambda: one.updates > 1)
+        async with served.client() as bad:
+            doc: pycrdt.Doc[Any] = pycrdt.Doc()
+            doc.get("r", type=pycrdt.Text).insert(0, "x")
+            await bad.send(yjs.encode_update(doc.get_update()))
+            code, reason = await bad.closed()
+            assert code == 1008
+            assert "another kind" in reason
+
+
+async def test_an_update_that_came_too_early_is_asked_for_again(served: Served) -> None:
+    """As from a client that was at another node, whose updates this one lacks."""
+    doc: pycrdt.Doc[Any] = pycrdt.Doc()
+    doc.get("t", type=pycrdt.Text).insert(0, "a")
+    state = doc.get_state()
+    one = served.client(doc=doc)
+    await one.connect(synchronise=False)
+    doc.get("t", type=pycrdt.Text).insert(1, "b")
+    assert doc.get_update(state) != doc.get_update()
+    async with served.client() as other:
+        await other.until(lambda: str(text_of(other)) == "ab")
+    await one.disconnect()
+
+
+async def test_a_storage_that_fails_closes_who_writes_and_keeps_who_reads(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise ReadOnly("Storage failed and refuses writes. Nothing was written.")
+
+    async with served.client() as writer, served.client() as reader:
+        monkeypatch.setattr(served.bench.node.service._commit, "write", refuse)
+        map_of(writer)["k"] = 1
+        code, reason = await writer.closed()
+        assert code == 1013
+        assert "refuses writes" in reason
+        monkeypatch.undo()
+        async with served.client(doc=writer.doc):
+            await reader.until(lambda: "k" in map_of(reader))
+
+
+async def test_past_the_bound_connections_are_refused(serve: Serve) -> None:
+    served = await serve(yjs_connections_max=1)
+    async with served.client():
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await served.client().connect()
+        assert refused.value.status == 429
+
+
+async def test_a_page_of_another_origin_is_refused(served: Served) -> None:
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        await served.http.ws_connect(served.client().url, origin="http://elsewhere")
+    assert refused.value.status == 403
+
+
+async def test_stopping_writes_what_came_and_closes_with_1001(served: Served) -> None:
+    async with served.client() as one:
+        text_of(one).insert(0, "last words")
+        await one.until(lambda: one.updates > 1)
+        await served.listener.stop()
+        assert (await one.closed())[0] == 1001
+    assert (await served.bench.node.session().call(requests.ReadDocumentJson("crew", "d"))) == requests.DocumentJson(
+        b'{"t":"last words"}'
+    )
+
+
+# ── slow clients ──────────────────────────────────────────────────────────────
+
+
+async def test_a_stalled_client_is_bounded_and_catches_up_once_it_reads(serve: Serve) -> None:
+    budget = 2 << 20  # The document is smaller, what passes through it six times as large.
+    served = await serve(yjs_send_bytes_max=budget)
+    async with AsyncExitStack() as stack:
+        stalled = await stack.enter_async_context(served.client())
+        clients = [await stack.enter_async_context(served.client()) for _ in range(10)]
+        stalled.reading.clear()
+        stalled.socket._response.connection.transport.pause_reading()  # type: ignore[union-attr]
+        connections = list(next(iter(served.listener._yjs._rooms.values()))._guests)
+        for number in range(200):
+            key, value = f"k{number % 20}", f"{number}" + "x" * 65_536
+            map_of(clients[number % 10])[key] = value
+            for client in clients:
+                await seen(client, key, value)
+            assert all(c._waiting_bytes + c._held_bytes <= budget for c in connections)  # type: ignore[attr-defined]
+        assert any(c._missed for c in connections)  # type: ignore[attr-defined]
+        stalled.socket._response.connection.transport.resume_reading()  # type: ignore[union-attr]
+        stalled.reading.set()
+        await stalled.until(lambda: stalled.doc.get_state() == clients[0].doc.get_state())
+        assert map_of(stalled).to_py() == map_of(clients[0]).to_py()
+
+
+async def test_a_client_that_never_reads_again_is_cut_off(serve: Serve) -> None:
+    served = await serve(yjs_send_bytes_max=1 << 14, yjs_stalled_s=0.2)
+    async with served.client() as stalled, served.client() as one:
+        stalled.reading.clear()
+        stalled.socket._response.connection.transport.pause_reading()  # type: ignore[union-attr]
+        number = 0
+        while len(served.listener._yjs._open) == 2:
+            map_of(one)["k"] = f"{number}" + "x" * 262_144
+            await one.until(lambda number=number: one.updates > number)  # type: ignore[misc]
+            number += 1
+        stalled.reading.set()
+        stalled.socket._response.connection.transport.resume_reading()  # type: ignore[union-attr]
+
+
+# ── whatever the bytes ────────────────────────────────────────────────────────
+
+
+def real_messages() -> list[bytes]:
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=9)
+    doc.get("m", type=pycrdt.Map)["k"] = {"v": [1, "é", None]}
+    doc.get("t", type=pycrdt.Text).insert(0, "hello")
+    entry = yjs.encode_awareness([yjs.Entry(9, 1, b'{"name":"x"}')])
+    return [yjs.encode_step_1(doc.get_state()), yjs.encode_step_2(doc.get_update()), yjs.encode_update(doc.get_update()), entry]
+
+
+ALTERED = st.builds(
+    lambda message, cut, flips: bytes(
+        byte ^ flips.get(index, 0) for index, byte in enumerate(message[: max(1, len(message) - cut)])
+    ),
+    st.sampled_from(real_messages()),
+    st.integers(0, 40),
+    st.dictionaries(st.integers(0, 80), st.integers(1, 255), max_size=4),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(ALTERED, min_size=1, max_size=5))
+async def test_whatever_is_sent_only_its_sender_is_closed(served: Served, messages: list[bytes]) -> None:
+    async with served.client("fuzzed") as one, served.client("fuzzed") as other:
+        bad = served.client("fuzzed")
+        await bad.connect(synchronise=False)
+        for message in messages:
+            if not bad.socket.closed:
+                await bad.send(message)
+        key = f"k{one.doc.client_id}"
+        map_of(one, "sound")[key] = 1
+        await other.until(lambda: key in map_of(other, "sound"))
+        assert one.close_code is None
+        assert other.close_code is None
+        await bad.disconnect()
+
+
+async def test_the_room_is_gone_once_everybody_left(served: Served) -> None:
+    async with served.client() as one:
+        map_of(one)["k"] = 1
+        await one.until(lambda: one.updates > 1)
+        assert len(served.listener._yjs._rooms) == 1
+    while served.listener._yjs._rooms:
+        await asyncio.sleep(0)
+    assert len(served.bench.node.service._feed) == 0
