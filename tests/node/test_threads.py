@@ -23,6 +23,7 @@ from shoal.errors import (
 )
 from shoal.protocol import requests
 from shoal.storage import keys
+from shoal.storage.memory import MemoryStorage
 from tests.node.conftest import Bench, Opener
 
 
@@ -73,6 +74,27 @@ async def test_a_value_of_another_size_than_its_record_says_is_refused(bench: Be
     storage.write({row: stored.removesuffix(packed) + damaged})
     with pytest.raises(StoreCorrupt, match="its size does not hold"):
         await open_bench(storage, seed=2).space.thread("a").load()
+
+
+class CountingStorage(MemoryStorage):
+    gets = 0
+
+    def get(self, key: bytes, /) -> bytes | None:
+        self.gets += 1
+        return super().get(key)
+
+
+@pytest.mark.parametrize(("saves", "gets"), [(1, 4), (10, 13), (33, 36), (60, 36), (100, 36)])
+async def test_a_cold_load_reads_few_rows_whatever_the_history(open_bench: Opener, saves: int, gets: int) -> None:
+    """The thread's generation, the branch, whether the checkpoint was pruned, and at most 33 records."""
+    first = open_bench()
+    for number in range(saves):
+        await first.space.thread("a").update({"n": number}, append={"messages": [f"message {number} " * 10]})
+    counting = CountingStorage(dict(first.storage.left_by_crash(None).scan(b"", None)))
+    cold = open_bench(counting, seed=2)
+    counting.gets = 0
+    assert (await cold.space.thread("a").load()).state["n"] == saves - 1
+    assert counting.gets <= gets
 
 
 async def test_a_thread_without_checkpoints_is_not_found(bench: Bench) -> None:
