@@ -40,7 +40,7 @@ from shoal.protocol.sharing import SharedBookmark
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
 MSGPACK = "application/msgpack"
-_MSGPACK_TYPES = frozenset({MSGPACK, "application/x-msgpack", "application/vnd.msgpack"})
+MSGPACK_TYPES = frozenset({MSGPACK, "application/x-msgpack", "application/vnd.msgpack"})
 
 _T = TypeVar("_T", bound=Struct)
 _UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError, OverflowError)
@@ -77,7 +77,7 @@ class Exchange:
         self.config = config
         self.stopping = stopping
         self._template = template
-        self._packed = request.content_type in _MSGPACK_TYPES
+        self._packed = request.content_type in MSGPACK_TYPES
 
     # ── what was asked ────────────────────────────────────────────────────────
 
@@ -106,7 +106,7 @@ class Exchange:
             InvalidValue: it is not what its Content-Type says.
             InvalidInput: a field is unknown, missing, or not of its type.
         """
-        raw = await self.raw_body(JSON, *_MSGPACK_TYPES)
+        raw = await self.raw_body(JSON, *MSGPACK_TYPES)
         return _decoded(raw, kind, packed=self._packed)
 
     async def raw_body(self, *content_types: str) -> bytes:
@@ -225,7 +225,7 @@ class Exchange:
     @property
     def answers_packed(self) -> bool:
         accepted = (part.split(";")[0].strip().lower() for part in self.request.headers.get("Accept", "").split(","))
-        return next((kind in _MSGPACK_TYPES for kind in accepted if kind == JSON or kind in _MSGPACK_TYPES), False)
+        return next((kind in MSGPACK_TYPES for kind in accepted if kind == JSON or kind in MSGPACK_TYPES), False)
 
     def answer(self, view: Struct | dict[str, Any], /, *, status: int = 200) -> web.Response:
         if self.answers_packed:

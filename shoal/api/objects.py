@@ -1,38 +1,22 @@
-"""Documents, counters and registers over HTTP."""
+"""Counters and registers over HTTP."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
 from aiohttp import web
 from msgspec import Raw, Struct
 
-from shoal.api.exchange import JSON, JSON_PATCH, MSGPACK, Exchange, ReadQuery
+from shoal.api.exchange import Exchange, ReadQuery
 from shoal.api.opaque import opaque, shown_opaque
-from shoal.errors import InvalidInput, InvalidValue
 from shoal.protocol.requests import (
     Add,
     Added,
     Assign,
     Assigned,
     CounterValue,
-    DocumentJson,
-    Patch,
     ReadCounter,
-    ReadDocumentJson,
     ReadRegister,
     Siblings,
 )
-
-
-class PatchStep(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One step of a JSON Patch (RFC 6902), for the schema; the data type checks what it means."""
-
-    op: str
-    path: str
-    value: Any = None
-    from_: str | None = msgspec.field(default=None, name="from")
 
 
 class AddBody(Struct, forbid_unknown_fields=True):
@@ -71,32 +55,6 @@ class RegisterView(Struct):
     siblings: list[SiblingView]
     context: str
     version: str  # Another one for other values; "" if it was never set.
-
-
-async def read_document(exchange: Exchange) -> web.Response:
-    reply = await exchange.call(
-        ReadDocumentJson(exchange.name("space"), exchange.name("document")), stale=exchange.query(ReadQuery).stale
-    )
-    return _document(exchange, reply)
-
-
-async def patch_document(exchange: Exchange) -> web.Response:
-    patch = await exchange.raw_body(JSON_PATCH, JSON)
-    try:
-        msgspec.json.decode(patch, type=list[Raw])
-    except msgspec.ValidationError:
-        raise InvalidInput("a JSON Patch is an array of steps (RFC 6902). Nothing was written.") from None
-    except (msgspec.DecodeError, RecursionError) as reason:
-        raise InvalidValue(f"the body is not valid JSON: {reason}. Nothing was written.") from None
-    reply = await exchange.call(Patch(exchange.name("space"), exchange.name("document"), patch))
-    return _document(exchange, reply)
-
-
-def _document(exchange: Exchange, reply: object) -> web.Response:
-    assert isinstance(reply, DocumentJson)
-    if exchange.answers_packed:
-        return web.Response(body=msgspec.msgpack.encode(msgspec.json.decode(reply.json)), content_type=MSGPACK)
-    return web.Response(body=reply.json, content_type=JSON)
 
 
 async def read_counter(exchange: Exchange) -> web.Response:

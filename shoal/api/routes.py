@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import auditing, batches, health, indexes, items, objects, resume, schemas, sets, spaces, watching
+from shoal.api import auditing, batches, documents, health, indexes, items, objects, resume, schemas, sets, spaces, watching
 from shoal.api.exchange import ReadQuery, WriteQuery
 from shoal.api.route import SPACE, Handler, Route
 from shoal.api.thread_routes import THREAD_ROUTES
@@ -82,16 +82,33 @@ ROUTES: tuple[Route, ...] = (
         body=batches.BatchBody,
         query=WriteQuery,
     ),
-    Route("GET", f"{SPACE}/documents/{{document}}", objects.read_document, "A document as JSON", Any, query=ReadQuery),
+    Route("GET", f"{SPACE}/documents/{{document}}", documents.read_document, "A document as JSON", Any, query=ReadQuery),
     Route(
         "PATCH",
         f"{SPACE}/documents/{{document}}",
-        objects.patch_document,
+        documents.patch_document,
         "Apply a JSON Patch, and return the document",
         Any,
-        body=list[objects.PatchStep],
-        query=WriteQuery,
+        body=list[documents.PatchStep],
+        query=documents.EditQuery,
         body_type="application/json-patch+json",
+    ),
+    Route(
+        "PUT",
+        f"{SPACE}/documents/{{document}}",
+        documents.put_document,
+        "Edit a document in place until it is this, and return it",
+        Any,
+        body=dict[str, Any],
+        query=documents.EditQuery,
+    ),
+    Route(
+        "GET",
+        f"{SPACE}/documents/{{document}}/conflicts",
+        documents.conflicts,
+        "What concurrent sets of one key lost, latest first",
+        documents.ConflictsView,
+        query=ReadQuery,
     ),
     Route(
         "GET", f"{SPACE}/counters/{{counter}}", objects.read_counter, "A counter's value", objects.CounterView, query=ReadQuery

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import typer
 
-from shoal.cli import natives
+from shoal.cli import documents, natives
 from shoal.cli.execution import execute
 from shoal.cli.output import emit, line, pairs, table, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
@@ -38,7 +38,10 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(spaces)
     app.command(rich_help_panel=PANEL)(watch)
     for kind in _KINDS:
-        app.add_typer(_group(kind), name=kind.command, rich_help_panel=PANEL)
+        group = _group(kind)
+        if kind.command == "doc":
+            documents.extend(group)
+        app.add_typer(group, name=kind.command, rich_help_panel=PANEL)
 
 
 def status(data: Data = None, url: Url = None, json: Json = False) -> None:

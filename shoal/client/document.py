@@ -48,6 +48,7 @@ from shoal.client.unsent import Unsent
 from shoal.config import Config
 from shoal.crdt import yjs
 from shoal.crdt.document import RootKind
+from shoal.crdt.editing import Editor, kind_of
 from shoal.errors import BookmarkLost, Disconnected, NotReady, Overloaded, ReadOnly, SessionBehind, ShoalError
 from shoal.names import check_name
 from shoal.protocol.requests import Conflicts, DocumentState, Durability, Edit, Follow, Push, ReadConflicts, Update
@@ -159,6 +160,22 @@ class Document:
         self._check_editable()
         with self._content.transaction():
             yield
+
+    def replace(self, content: Mapping[str, Any]) -> None:
+        """Edit in place until the content is `content`, as `to_py` shows it, by a small change and as one update.
+
+        What is equal is left alone, so that concurrent edits of it survive; a root that is not named is emptied.
+
+        Raises:
+            InvalidValue, TooLarge: it is nothing that a document can hold, or too much. Nothing was edited.
+            RootConflict, InvalidName, Overloaded, ShoalError: as `map` does. Likewise.
+        """
+        editor = Editor()
+        editor.check_content(self._content.roots, content)
+        with self.transaction():
+            for name, value in content.items():
+                self._root(name, kind_of(value))
+            editor.replace(self._content.doc, self._content.roots, content)
 
     def to_py(self) -> dict[str, Any]:
         """The content by root, as dicts, lists, str and plain values."""

@@ -11,14 +11,16 @@ Laws:
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from hashlib import sha256
 from typing import NamedTuple
 
 import msgspec
 
 from shoal.config import Config
-from shoal.crdt import document, patch
+from shoal.crdt import document, editing, patch
 from shoal.crdt.document import LiveDocument
+from shoal.crdt.editing import Edited, Editor
 from shoal.crdt.rows import POSITION_BYTES, Stamp
 from shoal.crdt.yjs import CLIENT_MAX
 from shoal.errors import InvalidInput, NotFound, ShoalError, TooLarge
@@ -52,7 +54,7 @@ def place_of(at: Site | View) -> Place:
     return Place(at.transaction, at.rows, at.target.snapshot_key)
 
 
-class _Edited(NamedTuple):
+class _Authored(NamedTuple):
     update: bytes
     roots: dict[str, RootKind]
     authors: dict[int, str]
@@ -78,11 +80,13 @@ class Documents:
             requests.Update: self._check_update,
             requests.Updates: self._check_updates,
             requests.Patch: self._check_patch,
+            requests.Replace: self._check_replace,
         }
         self.writers: Writers = {
             requests.Update: self._update,
             requests.Updates: self._updates,
             requests.Patch: self._patch,
+            requests.Replace: self._replace,
         }
         self.readers: Readers = {requests.ReadDocument: self._read, requests.ReadDocumentJson: self._read_json}
         self._open: OrderedDict[bytes, _Open] = OrderedDict()
@@ -103,8 +107,14 @@ class Documents:
         check_size(self._config, sum(map(len, request.updates)), "updates")
 
     def _check_patch(self, request: requests.Patch) -> None:
+        self._check_edit(request, len(request.patch))
+
+    def _check_replace(self, request: requests.Replace) -> None:
+        self._check_edit(request, len(request.content))
+
+    def _check_edit(self, request: requests.Patch | requests.Replace, size: int) -> None:
         check_name("document", request.document)
-        check_size(self._config, len(request.patch), "an update")
+        check_size(self._config, size, "an update")
         if request.author:
             check_name("author", request.author)
 
@@ -113,7 +123,7 @@ class Documents:
         Raises:
             NotReady, InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.check`. Nothing was written.
         """
-        made = _Edited(request.update, request.roots, request.authors)
+        made = _Authored(request.update, request.roots, request.authors)
         return self._integrated(place_of(site), site.stamp, made)
 
     def _updates(self, site: Site, request: requests.Updates) -> Decision:
@@ -135,11 +145,27 @@ class Documents:
             InvalidValue: this is no JSON Patch, or an operation in it cannot be applied. Nothing was written.
             Conflict: a `test` in it failed. Nothing was written.
         """
+        return self._edited(site, request.author, lambda live, client: patch.patch(live, request.patch, client_id=client))
+
+    def _replace(self, site: Site, request: requests.Replace) -> Decision:
+        """
+        Raises:
+            InvalidValue, InvalidName, RootConflict, TooLarge: as `Editor.replace`. Nothing was written.
+        """
+        content = editing.read_content(request.content)
+
+        def edit(live: LiveDocument, client_id: int) -> Edited:
+            return editing.on_copy(live, lambda doc: Editor().replace(doc, live.roots, content), client_id=client_id)
+
+        return self._edited(site, request.author, edit)
+
+    def _edited(self, site: Site, author: str, edit: Callable[[LiveDocument, int], Edited]) -> Decision:
+        """What `edit` makes of the document, under a client id of its own."""
         place = place_of(site)
         live = self._opened(place).live
         client_id = int.from_bytes(self._environment.entropy(8), "big") >> (64 - CLIENT_ID_BITS)
-        patched = patch.patch(live, request.patch, client_id=client_id)
-        made = _Edited(patched.update, patched.roots, {client_id: request.author} if request.author else {})
+        edited = edit(live, client_id)
+        made = _Authored(*edited, {client_id: author} if author else {})
         decision = self._integrated(place, site.stamp, made)
         return decision._replace(reply=_json(live))
 
@@ -167,7 +193,7 @@ class Documents:
         opened.updates_since += 1
         return True
 
-    def _integrated(self, place: Place, stamp: Stamp, made: _Edited) -> Decision:
+    def _integrated(self, place: Place, stamp: Stamp, made: _Authored) -> Decision:
         opened = self._opened(place)
         opened.live.integrate(made.update, made.roots)
         declared = {name: kind for name, kind in made.roots.items() if not document.declarations(place.rows, name)}

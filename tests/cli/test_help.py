@@ -17,7 +17,17 @@ COMMANDS = [
     *(["save"], ["edit"], ["merge"], ["undo"], ["redo"], ["mutations"]),
     *(["worklist", "list"], ["worklist", "add"], ["worklist", "done"]),
     *(["items", "get"], ["items", "put"], ["items", "search"], ["items", "delete"], ["items", "namespaces"]),
-    *(["doc", "get"], ["doc", "list"], ["counter", "get"], ["counter", "list"], ["register", "get"], ["register", "list"]),
+    *(
+        ["doc", "get"],
+        ["doc", "list"],
+        ["doc", "edit"],
+        ["doc", "watch"],
+        ["doc", "conflicts"],
+        ["counter", "get"],
+        ["counter", "list"],
+        ["register", "get"],
+        ["register", "list"],
+    ),
     *(["counter", "add"], ["register", "set"], ["set", "get"], ["set", "list"], ["set", "add"], ["set", "remove"]),
 ]
 

@@ -668,3 +668,25 @@ async def test_what_was_overwritten_unseen_is_told_wherever_it_was_lost(session:
     ada.map("m")["k"] = 3
     await ada.flush()
     assert await anext(told[1]) == DocumentChange("remote", "ada", "set", ("m", "k"), 2, 3)
+
+
+async def test_replacing_edits_in_place_and_as_one_update(session: FakeSession, mirror: Mirror) -> None:
+    one, other = await mirror(), await mirror()
+    one.replace({"m": {"a": {"n": 1}}, "l": [1, 2], "t": "one two"})
+    await one.flush()
+    await until(lambda: bool(one.to_py() == other.to_py()))
+    one.replace({"m": {"a": {"n": 2}}, "l": [0, 1, 2], "t": "ONE two"})
+    other.map("m")["a"]["x"] = 1
+    other.text("t").insert(7, "!")
+    await asyncio.gather(one.flush(), other.flush())
+    await until(lambda: bool(one.to_py() == other.to_py() == {"m": {"a": {"n": 2, "x": 1}}, "l": [0, 1, 2], "t": "ONE two!"}))
+    assert len(session.requests) == 3
+    assert session.requests[0].roots == {"m": "map", "l": "array", "t": "text"}
+
+
+async def test_what_cannot_replace_leaves_the_mirror_as_it_is(session: FakeSession, mirror: Mirror) -> None:
+    document = await mirror()
+    with pytest.raises(InvalidValue):
+        document.replace({"m": {"a": 1}, "x": 5})
+    await document.flush()
+    assert (document.roots, session.requests) == ({}, [])

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.crdt.document import EMPTY, LiveDocument
-from shoal.crdt.patch import OPERATIONS_MAX, VALUES_MAX, patch
+from shoal.crdt.editing import VALUES_MAX
+from shoal.crdt.patch import OPERATIONS_MAX, patch
 from shoal.errors import Conflict, InvalidName, InvalidValue, RootConflict, ShoalError, TooLarge
 
 START: dict[str, Any] = {"m": {"a": 1, "b": [1, 2, {"c": "x"}], "d/e": None}, "l": ["x", "y"], "t": "hé😀b"}

@@ -113,6 +113,31 @@ async def test_documents(space: Space, rest: Rest, cli: Cli) -> None:
         mirror.text("notes").insert(0, "größe")
     assert await rest("GET", "/documents/plan") == {"tasks": {"t2": 2}, "notes": "größe"}
     assert await cli("doc", "get", "plan") == [{"tasks": {"t2": 2}, "notes": "größe"}]
+    assert await rest("PUT", "/documents/plan?author=ada", {"tasks": {"t2": [3]}, "notes": "groß"}) == {
+        "tasks": {"t2": [3]},
+        "notes": "groß",
+    }
+    assert await rest("GET", "/documents/plan/conflicts") == {"conflicts": [], "more": False}
+
+
+async def test_what_a_document_lost_is_told_at_every_door(space: Space, rest: Rest, cli: Cli) -> None:
+    async with await space.document("d", author="ada") as one, await space.document("d", author="bob") as other:
+        one.map("m")["k"], other.map("m")["k"] = {"one": b"1"}, {"one": b"1"}
+        await asyncio.gather(one.flush(), other.flush())
+        [lost] = await one.conflicts()
+    told = (await rest("GET", "/documents/d/conflicts"))["conflicts"]
+    tagged = {"one": {"$type": "bytes", "value": "MQ=="}}
+    assert told == [
+        {
+            "path": ["m", "k"],
+            "lost": tagged,
+            "lost_by": lost.lost_by,
+            "stands": tagged,
+            "stands_by": lost.stands_by,
+            "wall_ms": round(lost.time.timestamp() * 1000),
+        }
+    ]
+    assert (await cli("doc", "conflicts", "d"))[0]["lost_by"] == lost.lost_by
 
 
 async def test_counters_and_their_keys(space: Space, rest: Rest, cli: Cli) -> None:

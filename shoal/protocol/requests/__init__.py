@@ -23,6 +23,7 @@ from shoal.protocol.requests.documents import (
     ReadConflicts,
     ReadDocument,
     ReadDocumentJson,
+    Replace,
     RootKind,
     Update,
     Updated,
@@ -194,6 +195,7 @@ SingleWrite = (
     | IndexItems
     | UnindexItems
     | Patch
+    | Replace
     | Updates
     | PutSnapshot
     | BeginStep
@@ -432,6 +434,7 @@ __all__ = [
     "ReadStep",
     "ReadViolations",
     "RefreshItems",
+    "Replace",
     "Reply",
     "Request",
     "ResolveStep",

@@ -45,6 +45,15 @@ class Patch(Write, array_like=True, frozen=True, tag="patch"):
     author: str = ""
 
 
+class Replace(Write, array_like=True, frozen=True, tag="replace"):
+    """Edit a document in place until it is this JSON text, by a small change; answered by `DocumentJson`."""
+
+    space: str
+    document: str
+    content: bytes
+    author: str = ""
+
+
 class ReadDocument(Read, array_like=True, frozen=True, tag="read-document"):
     """Answered by `DocumentState`; a document that does not exist is empty."""
 

@@ -1,0 +1,87 @@
+"""Documents over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from msgspec import Raw, Struct
+
+from shoal.api.exchange import JSON, JSON_PATCH, MSGPACK, MSGPACK_TYPES, Exchange, ReadQuery, WriteQuery
+from shoal.errors import InvalidInput, InvalidValue
+from shoal.protocol.requests import Conflicts, DocumentJson, Patch, ReadConflicts, ReadDocumentJson, Replace
+
+
+class EditQuery(WriteQuery, forbid_unknown_fields=True):
+    author: str = ""
+
+
+class ConflictView(Struct):
+    path: list[str]  # "*" is some element of an array.
+    lost: Raw
+    lost_by: str
+    stands: Raw
+    stands_by: str
+    wall_ms: int
+
+
+class ConflictsView(Struct):
+    conflicts: list[ConflictView]  # Latest first.
+    more: bool
+
+
+class PatchStep(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One step of a JSON Patch (RFC 6902), for the schema; the data type checks what it means."""
+
+    op: str
+    path: str
+    value: Any = None
+    from_: str | None = msgspec.field(default=None, name="from")
+
+
+async def read_document(exchange: Exchange) -> web.Response:
+    reply = await exchange.call(
+        ReadDocumentJson(exchange.name("space"), exchange.name("document")), stale=exchange.query(ReadQuery).stale
+    )
+    return _document(exchange, reply)
+
+
+async def patch_document(exchange: Exchange) -> web.Response:
+    patch = await exchange.raw_body(JSON_PATCH, JSON)
+    try:
+        msgspec.json.decode(patch, type=list[Raw])
+    except msgspec.ValidationError:
+        raise InvalidInput("a JSON Patch is an array of steps (RFC 6902). Nothing was written.") from None
+    except (msgspec.DecodeError, RecursionError) as reason:
+        raise InvalidValue(f"the body is not valid JSON: {reason}. Nothing was written.") from None
+    author = exchange.query(EditQuery).author
+    reply = await exchange.call(Patch(exchange.name("space"), exchange.name("document"), patch, author))
+    return _document(exchange, reply)
+
+
+async def put_document(exchange: Exchange) -> web.Response:
+    content = exchange.as_json(Raw(await exchange.raw_body(JSON, *MSGPACK_TYPES)))
+    author = exchange.query(EditQuery).author
+    reply = await exchange.call(Replace(exchange.name("space"), exchange.name("document"), content, author))
+    return _document(exchange, reply)
+
+
+async def conflicts(exchange: Exchange) -> web.Response:
+    request = ReadConflicts(exchange.name("space"), exchange.name("document"))
+    reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
+    assert isinstance(reply, Conflicts)
+    views = [
+        ConflictView(
+            lost.path, exchange.shown(lost.lost), lost.lost_by, exchange.shown(lost.stands), lost.stands_by, lost.wall_ms
+        )
+        for lost in reply.overwritten
+    ]
+    return exchange.answer(ConflictsView(views, reply.more))
+
+
+def _document(exchange: Exchange, reply: object) -> web.Response:
+    assert isinstance(reply, DocumentJson)
+    if exchange.answers_packed:
+        return web.Response(body=msgspec.msgpack.encode(msgspec.json.decode(reply.json)), content_type=MSGPACK)
+    return web.Response(body=reply.json, content_type=JSON)

@@ -1,0 +1,126 @@
+"""`shoal doc edit|watch|conflicts`: documents that people and agents share; `get` and `list` are with the other objects'."""
+
+from __future__ import annotations
+
+import json as json_text
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shoal import values
+from shoal.cli.execution import execute
+from shoal.cli.output import emit, line, to_text
+from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.client.changes import DocumentChange
+from shoal.errors import InvalidValue
+from shoal.protocol import requests
+
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+Author = Annotated[str, typer.Option("--author", envvar="SHOAL_AUTHOR", metavar="NAME", help="Who edits; others see it.")]
+
+
+def extend(group: typer.Typer) -> None:
+    """Add these commands to the group of documents."""
+    for command in (edit, watch, conflicts):
+        group.command()(command)
+
+
+def edit(
+    name: Name,
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="JSON; - is standard input.", show_default=False)],
+    patch: Annotated[bool, typer.Option("--patch", help="FILE is a JSON Patch (RFC 6902).")] = False,
+    author: Author = "",
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Edit a document in place until it is what FILE says, by a small change, and print it. --patch changes only what it names.
+
+    Example: shoal doc edit plan plan.json --url http://127.0.0.1:7400
+    """
+    execute(_edit(chosen(data, url, environment=os.environ), space, name, source, author, patch=patch, json=json))
+
+
+async def _edit(target: Target, space: str, name: str, source: Path, author: str, *, patch: bool, json: bool) -> None:
+    async with opened(target) as store:
+        if patch:
+            request = requests.Patch(space, name, _read(source).encode(), author)
+            reply = await store.connection.write(request, key=None, durability=None)
+            assert isinstance(reply, requests.DocumentJson)
+            content = values.from_json(json_text.loads(reply.json))
+        else:
+            async with await store.space(space).document(name, author=author) as document:
+                document.replace(_parsed(_read(source)))
+                await document.flush()
+                content = document.to_py()
+        emit(content) if json else line(to_text(content, indent=2))
+
+
+def _read(source: Path) -> str:
+    try:
+        return sys.stdin.read() if str(source) == "-" else source.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValue(f"{source} cannot be read ({error}). Nothing was written.") from None
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return values.from_json(json_text.loads(text))
+    except ValueError as error:
+        raise InvalidValue(f"it is not JSON ({error}). Nothing was written.") from None
+
+
+def watch(
+    name: Name,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="End after so many changes.")] = None,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Print what changes in a document from now on, and who did it, until Ctrl-C.
+
+    Example: shoal doc watch plan --url http://127.0.0.1:7400
+    """
+    execute(_watch(chosen(data, url, environment=os.environ), space, name, limit, json=json))
+
+
+async def _watch(target: Target, space: str, name: str, limit: int | None, *, json: bool) -> None:
+    async with opened(target) as store, await store.space(space).document(name) as document:
+        shown = 0
+        async for change in document.changes():
+            emit({**asdict(change), "path": list(change.path)}) if json else line(_told(change))
+            shown += 1
+            if shown == limit:
+                return
+
+
+def _told(change: DocumentChange) -> str:
+    told = {"delete": [change.old], "set": [change.old, change.new], "conflict": [change.old, change.new]}
+    what = " → ".join(map(to_text, told.get(change.kind, [change.new])))
+    lost = f" (lost: {change.lost_by})" if change.lost_by else ""
+    return f"{change.kind} /{'/'.join(map(str, change.path))}  {what}  {change.author}{lost}".rstrip()
+
+
+def conflicts(name: Name, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
+    """Print what was lost where a key was set twice at once, the latest first: what it was, and who overwrote it.
+
+    Example: shoal doc conflicts plan --data ./state
+    """
+    execute(_conflicts(chosen(data, url, environment=os.environ), space, name, json=json))
+
+
+async def _conflicts(target: Target, space: str, name: str, *, json: bool) -> None:
+    async with opened(target) as store, await store.space(space).document(name) as document:
+        for lost in await document.conflicts():
+            if json:
+                emit({**asdict(lost), "path": list(lost.path), "time": lost.time.isoformat()})
+                continue
+            was, now = to_text(lost.lost), to_text(lost.stands)
+            when, by, over = f"{lost.time:%Y-%m-%d %H:%M:%S}Z", lost.lost_by or "?", lost.stands_by or "?"
+            line(f"{when}  /{'/'.join(lost.path)}  {was} of {by}, now {now} of {over}")
