@@ -49,7 +49,9 @@ _ROTATE_ANYWAY_FACTOR = 2
 _WRITE_BUFFER_FACTOR = 4
 _COLUMN_FAMILY = "default"  # RocksDB's name of the only one.
 _COMPACTS_AT = "level0_file_num_compaction_trigger"
-_LEVEL_ZERO_FILES = 4  # That make a compaction due; while space is given back, one does.
+# That make a compaction due; while space is given back, one does. Every thread's rows are spread over all keys, so a compaction
+# writes all of the next level again, whatever it is made for.
+_LEVEL_ZERO_FILES = 8
 
 # What agents save repeats itself across threads and blocks: prompts, tool schemas, the same bytes in a tail and in its chunk.
 # A dictionary for each table finds that, and blocks stay small for reads of single rows (docs/decisions/0011).
