@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from hashlib import sha256
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -116,19 +117,17 @@ def hash_of(header: bytes, tops: Tops, tail: bytes) -> bytes:
 
 
 def draft(packed: bytes, base: Shape | None = None, base_id: bytes = b"") -> Draft:
-    """Describe a value, against the same channel of checkpoint `base_id` before it, if there is one."""
+    """Describe a value, against the same channel of checkpoint `base_id` before it, if there is one.
+
+    One that `beyond` knows to go on with the base is what `grow` describes.
+    """
     start = header_bytes(packed)
     if len(packed) - start < CHUNK_BYTES_MIN:
         return _draft_small(packed, start, base, base_id)
     known = base.pieces if base is not None else None
-    kept, at, settled = 0, start, start
-    if known is not None and base is not None and base.outline is not None:
-        kept, at = _kept(packed, start, known.chunks)
-        # The base's tail has no cut: where the new value goes on with it, none is looked for there.
-        goes_on = kept == len(known.chunks) and packed.startswith(base.outline.tail, at)
-        settled = at + len(base.outline.tail) if goes_on else at
+    kept, at = (0, start) if known is None else _kept(packed, start, known.chunks)
     chunks: list[bytes] = []
-    for end in cuts(packed, at, settled=settled):
+    for end in cuts(packed, at):
         chunks.append(packed[at:end])
         at = end
     fresh = Pieces(chunks, [sha256(chunk).digest() for chunk in chunks])
@@ -144,14 +143,31 @@ def _draft_small(packed: bytes, start: int, base: Shape | None, base_id: bytes) 
     old = base.outline if base is not None else None
     if base is not None and base.hash == hash and base.header == header and (hash or (old is not None and old.tail == tail)):
         return point(replace(base, outline=Outline((), tail), pieces=NO_PIECES), base_id)
-    recipe = Recipe(hash, len(packed), header, tail)
-    if base is not None and old is not None and not old.tops and base.depth < DEPTH_MAX:
-        written = len(old.tail)
-        if written > TINY_BYTES_MAX and tail.startswith(old.tail):
-            home = base.home or base_id
-            recipe = Recipe(hash, len(packed), header, tail[written:], base=home, keep=True, depth=base.depth + 1)
-    shape = Shape(hash, len(packed), header, b"", recipe.depth, Outline((), tail), NO_PIECES)
-    return Draft(recipe, shape, _NO_ROWS)
+    return _written(Recipe(hash, len(packed), header, tail), Outline((), tail), NO_PIECES, _NO_ROWS)
+
+
+def beyond(packed: bytes, base: Shape) -> bytes | None:
+    """What follows the base's body in a value that begins with it; None if it does not, or that is not known."""
+    if base.pieces is None or base.outline is None:
+        return None
+    at = header_bytes(packed)
+    chunks, tail = base.pieces.chunks, base.outline.tail
+    if chunks:
+        kept, at = _kept(packed, at, chunks)
+        if kept < len(chunks):
+            return None
+    return packed[at + len(tail) :] if packed.startswith(tail, at) else None
+
+
+def appended(header: bytes, more: bytes, base: Shape) -> bytes | None:
+    """`more` as a packed array, where it is what a list has more than the base; None if they are no such lists.
+
+    So that of a list which goes on with one that is known to be sound only the new elements need be looked at.
+    """
+    count, before = _array(header), _array(base.header)
+    if count is None or before is None or count < before:
+        return None
+    return _array_header(count - before) + more
 
 
 def extend(elements: bytes, base: Shape, base_id: bytes) -> Draft | None:
@@ -159,23 +175,40 @@ def extend(elements: bytes, base: Shape, base_id: bytes) -> Draft | None:
 
     None if `base` is no list.
     """
-    count, more = _array(base.header), header_bytes(elements)
-    added = _array(elements[:more])
-    assert base.outline is not None
+    count, start = _array(base.header), header_bytes(elements)
+    added = _array(elements[:start])
     assert added is not None
     if count is None:
         return None
-    header, rest = _array_header(count + added), base.outline.tail + elements[more:]
-    chunks: list[bytes] = []
-    at = 0
-    for end in cuts(rest, settled=len(base.outline.tail)):
-        chunks.append(rest[at:end])
-        at = end
-    fresh = Pieces(chunks, [sha256(chunk).digest() for chunk in chunks])
-    whole = None if base.pieces is None else _joined(base.pieces, fresh)
-    size = base.size - len(base.header) + len(header) + len(elements) - more
-    step = _Step(base.outline.tops, fresh, grows=True)
-    return _settle(_Value(size, header, rest[at:], whole), step, base, base_id)
+    return grow(_array_header(count + added), elements[start:], base, base_id)
+
+
+def grow(header: bytes, more: bytes, base: Shape, base_id: bytes) -> Draft:
+    """Describe a value that is `header`, the body of `base`, whose outline is known, and `more`."""
+    if not more and header == base.header:
+        return point(base, base_id)
+    assert base.outline is not None
+    tops, old = base.outline.tops, base.outline.tail
+    size = base.size - len(base.header) + len(header) + len(more)
+    tail, pieces = old + more, base.pieces
+    ends = cuts(tail, settled=len(old)) if len(tail) >= CHUNK_BYTES_MIN else ()
+    if ends:
+        fresh = [tail[start:end] for start, end in pairwise((0, *ends))]
+        added = Pieces(fresh, [sha256(chunk).digest() for chunk in fresh])
+        whole = None if pieces is None else _joined(pieces, added)
+        return _settle(_Value(size, header, tail[ends[-1] :], whole), _Step(tops, added, grows=True), base, base_id)
+    # The tail alone grows: most saves of most lists.
+    hash, keep = hash_of(header, tops, tail), len(old) > TINY_BYTES_MAX
+    if base.depth < DEPTH_MAX and (keep or tops):
+        home = base.home or base_id
+        recipe = Recipe(hash, size, header, more if keep else tail, base=home, keep=keep, depth=base.depth + 1)
+    else:
+        recipe = Recipe(hash, size, header, tail, tops=tops)
+    return _written(recipe, Outline(tops, tail), pieces, _NO_ROWS)
+
+
+def _written(recipe: Recipe, outline: Outline, pieces: Pieces | None, rows: Mapping[bytes, bytes]) -> Draft:
+    return Draft(recipe, Shape(recipe.hash, recipe.size, recipe.header, b"", recipe.depth, outline, pieces), rows)
 
 
 def point(base: Shape, base_id: bytes) -> Draft:
@@ -249,8 +282,7 @@ def _settle(value: _Value, step: _Step, base: Shape | None, base_id: bytes) -> D
                 tops=() if grows else step.start,
                 depth=base.depth + 1,
             )
-    rows = dict(zip(added, step.added.chunks, strict=True)) | nodes
-    return Draft(recipe, Shape(hash, size, header, b"", recipe.depth, outline, pieces), rows)
+    return _written(recipe, outline, pieces, dict(zip(added, step.added.chunks, strict=True)) | nodes)
 
 
 def _joined(first: Pieces, then: Pieces) -> Pieces:

@@ -48,8 +48,6 @@ class Saves:
         if request.label:
             check_name("label", request.label)
         check_names("channel", request.channels)
-        for packed in request.channels.values():
-            values.check(packed)
         values.check(request.metadata)
         size = sum(map(len, request.channels.values())) + len(request.metadata)
         check_size(self._config, size + sum(map(len, request.appended.values())), "a checkpoint")

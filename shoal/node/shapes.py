@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from shoal import values
 from shoal.crdt import channel, lineage, pruning, tree
 from shoal.crdt.channel import Pieces, Recipe, Shape
 from shoal.crdt.rows import Rows
@@ -88,29 +89,43 @@ def draft(rows: Rows, request: Save, parent: bytes | None, cached: Shapes | None
 
     Raises:
         InvalidInput: it appends to what is no list, or removes what is not there.
+        InvalidValue, TooLarge: a channel is no value.
         StoreCorrupt: what it appends to cannot be read.
     """
     reader = Reader(rows)
     base = cached if cached is not None else {} if parent is None else reader.sketches(parent)
+    base_id = parent or b""
     drafted = Drafted({}, {}, {})
     if request.delta:
-        _draft_kept(drafted, request, base, parent or b"")
+        _draft_kept(drafted, request, base, base_id)
     for name, packed in request.channels.items():
         shape = base.get(name)
         if shape is not None and shape.outline is None:
-            shape = reader.outlined(parent or b"", name, shape)
-        _take(drafted, rows, name, channel.draft(packed, shape, parent or b""), shape)
+            shape = reader.outlined(base_id, name, shape)
+        _take(drafted, rows, name, _drafted(packed, shape, base_id), shape)
     for name, elements in request.appended.items():
         shape = base.get(name)
         if shape is not None and shape.outline is None:
-            shape = reader.outlined(parent or b"", name, shape)
+            shape = reader.outlined(base_id, name, shape)
             if shape is None:
-                raise _corrupt(parent or b"", name, "a checkpoint that it builds on is missing or damaged", reader.records())
-        made = channel.draft(elements) if shape is None else channel.extend(elements, shape, parent or b"")
+                raise _corrupt(base_id, name, "a checkpoint that it builds on is missing or damaged", reader.records())
+        made = channel.draft(elements) if shape is None else channel.extend(elements, shape, base_id)
         if made is None:
             raise InvalidInput(f"channel {name!r} is no list to append to. Nothing was written. Update it as a whole.")
         _take(drafted, rows, name, made, shape)
     return drafted
+
+
+def _drafted(packed: bytes, shape: Shape | None, base_id: bytes) -> channel.Draft:
+    """A channel's draft, once what is new in it is known to be sound."""
+    more = None if shape is None else channel.beyond(packed, shape)
+    if shape is None or more is None:
+        values.check(packed)
+        return channel.draft(packed, shape, base_id)
+    header = packed[: channel.header_bytes(packed)]
+    if more or header != shape.header:
+        values.check(channel.appended(header, more, shape) or packed)
+    return channel.grow(header, more, shape, base_id)
 
 
 def _draft_kept(drafted: Drafted, request: Save, base: Shapes, parent: bytes) -> None:

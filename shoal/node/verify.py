@@ -190,15 +190,22 @@ def _erased(
     current: dict[_Place, int] = {}
     pruned: dict[_Place, set[bytes]] = {}
     trimmed: dict[_Place, VersionVector] = {}
-    for partition, change in ((entry.partition, change) for entry in logged for change in mutation.decode(entry.body.payload)):
-        place = _Place(partition, Kind(change.kind), change.space, change.name)
-        if isinstance(change.change, deletion.Delete):
-            current[place] = max(change.change.generation + 1, current.get(place, 0))
-        elif isinstance(change.change, pruning.Prune):
-            pruned.setdefault(place, set()).update(change.change.ids)
-        elif isinstance(change.change, trimming.Trim):
-            trimmed[place] = trimmed.get(place, VersionVector()).join(trimming.covered(change.change.ends))
+    for place, change in [found for entry in logged for found in _changes(entry)]:
+        if isinstance(change, deletion.Delete):
+            current[place] = max(change.generation + 1, current.get(place, 0))
+        elif isinstance(change, pruning.Prune):
+            pruned.setdefault(place, set()).update(change.ids)
+        elif isinstance(change, trimming.Trim):
+            trimmed[place] = trimmed.get(place, VersionVector()).join(trimming.covered(change.ends))
     return current, pruned, trimmed
+
+
+def _changes(entry: _Logged) -> list[tuple[_Place, mutation.Change]]:
+    try:
+        made = mutation.decode(entry.body.payload)
+        return [(_Place(entry.partition, Kind(change.kind), change.space, change.name), change.change) for change in made]
+    except (StoreCorrupt, ValueError):
+        return []  # A damaged operation: it is told where it is to be applied.
 
 
 def _folded(storage: Storage, partition: int, logged: list[_Logged], report: Report) -> _Folded:

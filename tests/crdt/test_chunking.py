@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.crdt import chunking
 from shoal.crdt.chunking import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, cuts
 
 DATA = {
@@ -66,7 +67,44 @@ def test_an_insertion_changes_few_chunks() -> None:
 
 
 def test_cuts_never_move_between_versions() -> None:
-    assert cuts(Random(7).randbytes(30_000)) == [1622, 10506, 26890, 28826]
+    assert cuts(Random(7).randbytes(30_000)) == [
+        1295,
+        3109,
+        6280,
+        7848,
+        9090,
+        10677,
+        12227,
+        15429,
+        16633,
+        19266,
+        23265,
+        27860,
+    ]
+
+
+def test_a_cut_follows_nine_bytes_whose_two_hashes_match() -> None:
+    """The obvious twin: each position's hash by itself."""
+    data = DATA["text"][:3000] + DATA["random"][:70_000]
+
+    def hashed(at: int) -> int:
+        mixed = 0
+        for place, byte in enumerate(data[at : at + 8]):
+            entry = chunking._BEFORE[byte]
+            mixed ^= (entry << place | entry >> 8 - place) & 255
+        return chunking._AFTER[mixed]
+
+    hashes = [hashed(at) for at in range(len(data) - 8)]
+    expected, start = [], 0
+    while start < len(data):
+        places = range(start + CHUNK_BYTES_MIN, min(start + CHUNK_BYTES_MAX, len(data)) + 1)
+        found = next((at for at in places if hashes[at - 9] == 0 and hashes[at - 8] < 32), None)
+        if found is None and len(data) - start >= CHUNK_BYTES_MAX:
+            found = start + CHUNK_BYTES_MAX
+        if found is None:
+            break
+        expected.append(start := found)
+    assert cuts(data) == expected
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES_MIN - 1])

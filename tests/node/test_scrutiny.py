@@ -16,7 +16,7 @@ LARGE = [f"message {n} " * 40 for n in range(60)]
 
 async def grown(bench: Bench, count: int = 5) -> list[str]:
     thread = bench.space.thread("a")
-    return [(await thread.save({"m": LARGE[: 20 + 10 * n], "n": n})).id for n in range(count)]
+    return [(await thread.save({"m": LARGE[: 40 + 10 * n], "n": n})).id for n in range(count)]
 
 
 def rows_of(bench: Bench, first: bytes) -> list[tuple[bytes, bytes]]:

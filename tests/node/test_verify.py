@@ -297,6 +297,13 @@ def test_damage_is_found_and_named(rows: dict[bytes, bytes], name: str) -> None:
     assert any(said in problem for problem in problems), problems
 
 
+def test_an_operation_on_an_object_of_no_kind_is_told(rows: dict[bytes, bytes]) -> None:
+    named = b"\x95\x01\xa4crew"  # A mutation of a thread.
+    key, stored = next((key, stored) for key, stored in rows.items() if key[:1] == keys.LOG and named in stored)
+    problems = report_of({**rows, key: stored.replace(named, b"\x95\x00\xa4crew")}).problems
+    assert any("breaks its origin's hash chain" in problem for problem in problems), problems
+
+
 def test_a_snapshot_may_be_missing(rows: dict[bytes, bytes]) -> None:
     assert table(rows, keys.SNAPSHOT)
     assert report_of({key: value for key, value in rows.items() if not key.startswith(keys.SNAPSHOT)}).sound
