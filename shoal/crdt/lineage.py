@@ -41,6 +41,7 @@ from shoal.errors import StoreCorrupt
 CHECKPOINT, TWIN, BRANCH, CHUNK, MOVE, WHEN, PRUNED = b"C", b"R", b"B", b"D", b"M", b"A", b"T"
 ID_BYTES = 32
 _STAMP_BYTES = DOT_BYTES + 16
+_HEAD_BYTES = 8 + ID_BYTES
 _MOVED = 1 << 63  # No HLC has this bit.
 
 
@@ -240,6 +241,9 @@ def _pack_head(head: Head) -> bytes:
 
 
 def _unpack_heads(packed: bytes) -> list[Head]:
+    if len(packed) == _HEAD_BYTES:  # One that was saved: most branches of most threads.
+        id = packed[8:]
+        return [Head(int.from_bytes(packed[:8], "big"), id, id)]
     found, at = [], 0
     while at < len(packed):
         hlc, id = int.from_bytes(packed[at : at + 8], "big"), packed[at + 8 : at + 8 + ID_BYTES]

@@ -263,7 +263,8 @@ class Database:
                 besides.append(made.attached)
                 if self._feed.wanted(target.space):
                     staged.append(_staged(target, here, made))
-                self.eraser.follow(transaction, target, stamp._replace(nth=len(mutations) - 1), mutations[-1], made.attached)
+                at = stamp._replace(nth=len(mutations) - 1) if len(mutations) > 1 else stamp
+                self.eraser.follow(transaction, target, at, mutations[-1], made.attached)
         reply = requests.BatchReply(replies) if isinstance(request, requests.Batch) else replies[0]  # type: ignore[arg-type]
         if not mutations:
             return Issued(reply, partition.written, partition.vector, partition.vector)

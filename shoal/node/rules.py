@@ -72,6 +72,10 @@ class Rules:
         """A schema of this space was put."""
         self._spaces.pop(space, None)
 
+    def any(self, space: str) -> bool:
+        """Whether a space has schemas at all."""
+        return bool(self._of_space(space))
+
     def enforce(self, claim: Claim, state: Callable[[], State]) -> None:
         """
         Raises:

@@ -67,11 +67,12 @@ class Saves:
             SchemaViolation: the state that it makes breaks a schema of the space.
         """
         rows, stamp = site.rows, site.stamp
-        check_owner(rows, request)
+        if request.owner:
+            check_owner(rows, request)
         had_label = labels.entries(rows, request.label) if request.label else []
         before_heads = lineage.heads(rows, request.branch)
         parent = self._parent(rows, request, before_heads)
-        merged = self._merged(rows, request, parent)
+        merged = self._merged(rows, request, parent) if request.merged else []
         before = None if parent is None else Spot(request.space, request.thread, parent)
         drafted = shapes.draft(rows, request, parent, None if before is None else self._cache.get(before))
         self._check_whole(drafted.shapes)
@@ -92,22 +93,24 @@ class Saves:
         )
         id = lineage.identify(record)
         packed_record = lineage.encode_record(record)
-        over = [head.token for head in before_heads if head.id in record.parents]
+        parents = record.parents
+        over = [head.token for head in before_heads if head.id in parents]
         change = lineage.Save(id, sha256(packed_record).digest(), over)
         heads = lineage.apply(rows, stamp, change, record=packed_record, chunks=drafted.chunks, decoded=record)
-        self._enforce(rows, request, lineage.Checkpoint(id, stamp.dot, stamp.hlc, stamp.wall_ms, record))
+        if self._rules.any(request.space):
+            self._enforce(rows, request, lineage.Checkpoint(id, stamp.dot, stamp.hlc, stamp.wall_ms, record))
         saved = Spot(request.space, request.thread, id)
         site.transaction.when_written(lambda: self._cache.put(saved, drafted.shapes, replacing=before))
         reply = Saved(
             id=id.hex(),
-            parents=[parent.hex() for parent in record.parents],
+            parents=[parent.hex() for parent in parents],
             branch=request.branch,
             heads=hexed(heads),
             wall_ms=stamp.wall_ms,
             partition=site.target.partition,
         )
-        made = Made(change, Attached(packed_record, drafted.chunks), id.hex())
-        return Decision(reply, (made, *_released(site, request.label, had_label, id)))
+        made = Made(change, Attached(packed_record, drafted.chunks), reply.id)
+        return Decision(reply, (made, *_released(site, request.label, had_label, id)) if had_label else (made,))
 
     def _enforce(self, rows: Rows, request: Save, made: lineage.Checkpoint) -> None:
         def state() -> State:

@@ -22,6 +22,8 @@ from shoal.protocol.requests import Save
 
 _ENTRY_BYTES = 600  # What an entry of the cache costs beside its shapes.
 
+_PLACE = Recipe(b"", 0, b"")  # Where the recipe of a channel that changes will stand.
+
 Shapes = Mapping[str, Shape]  # By channel: all of a checkpoint's, each as far as it is known.
 
 
@@ -137,7 +139,9 @@ def _draft_kept(drafted: Drafted, request: Save, base: Shapes, parent: bytes) ->
                 "Nothing was written."
             )
     for name, shape in base.items():
-        if name not in request.removed:
+        if name in request.channels or name in request.appended:
+            drafted.recipes[name], drafted.shapes[name] = _PLACE, shape
+        elif name not in request.removed:
             made = channel.point(shape, parent)
             drafted.recipes[name], drafted.shapes[name] = made.recipe, made.shape
 

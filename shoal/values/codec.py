@@ -30,6 +30,7 @@ _COUNTED_LISTS_MAX = 64
 _KEPT_BYTES_MAX = 1024 * 1024
 
 _LOADERS = {form.code: form.load for form in [*BY_CLASS.values(), arrays.ARRAY, arrays.SCALAR]}
+_NO_CONTAINERS = bytes(byte for byte in range(256) if not (0x80 <= byte <= 0x9F or 0xDC <= byte <= 0xDF))
 _skim = msgspec.msgpack.Decoder(msgspec.Raw).decode
 
 
@@ -81,15 +82,15 @@ def check(packed: bytes) -> None:
         InvalidValue: it is not.
         TooLarge: it is longer than `VALUE_BYTES_MAX`.
     """
-    if len(packed) > LISTS_DEPTH_MAX:  # A value of fewer bytes cannot nest deeper.
+    if len(packed) > VALUE_BYTES_MAX:
         _check_size(packed)
-        _check_structure(packed)
-        _check_depth(packed)
-        return
     try:
         _skim(packed)
     except (RecursionError, msgspec.MsgspecError):
         _check_structure(packed)
+    # A value with fewer bytes that can begin a list or a map cannot nest deeper.
+    if len(packed) > LISTS_DEPTH_MAX and len(packed.translate(None, _NO_CONTAINERS)) > LISTS_DEPTH_MAX:
+        _check_depth(packed)
 
 
 def _check_size(packed: bytes) -> None:

@@ -40,6 +40,8 @@ from shoal.values.foreign import LANGGRAPH
 
 BASES_MAX = 4096  # Live threads whose last checkpoint is known; others cost one read more.
 PAGE_ITEMS = 100
+_NO_VERSIONS: Mapping[str, Any] = {}
+_NONE: frozenset[str] = frozenset()
 
 
 class Base(NamedTuple):
@@ -91,17 +93,20 @@ class Checkpoints:
         owner: str,
     ) -> RunnableConfig:
         place, parent = place_of(config), config["configurable"].get("checkpoint_id")
-        bare = {name: value for name, value in checkpoint.items() if name != "channel_values"}
+        bare = {**checkpoint}
+        bare.pop("channel_values", None)
         packed = encoding.pack_metadata(serde, bare, get_checkpoint_metadata(config, metadata), parent or "")
-        known = parent is not None and self.bases.get(place, parent) is not None
+        known = self.bases.get(place, parent) if parent else None
+        base = known or (await self._read_base(serde, place, parent) if parent else None)
         try:
-            await self._save(serde, place, parent, checkpoint, packed, new_versions, owner)
+            await self._save(serde, place, parent, base, checkpoint, packed, new_versions, owner)
         except NotFound:
             # What the parent was known as is gone: another process deleted the thread.
-            if not known:
+            if known is None or parent is None:
                 raise
-            self.bases.forget(place, cast(str, parent))
-            await self._save(serde, place, parent, checkpoint, packed, new_versions, owner)
+            self.bases.forget(place, parent)
+            base = await self._read_base(serde, place, parent)
+            await self._save(serde, place, parent, base, checkpoint, packed, new_versions, owner)
         return config_of(place, checkpoint["id"])
 
     async def _save(
@@ -109,18 +114,25 @@ class Checkpoints:
         serde: SerializerProtocol,
         place: Place,
         parent: str | None,
+        base: Base | None,
         checkpoint: Checkpoint,
         metadata: bytes,
         new_versions: ChannelVersions,
         owner: str,
     ) -> None:
-        base = await self._base(serde, place, parent) if parent else None
         values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
-        before: Mapping[str, Any] = {} if base is None else base.versions
-        changed = [name for name, version in versions.items() if name in new_versions or before.get(name) != version]
-        channels = {name_of(name): encoding.pack_value(serde, values[name]) for name in changed if name in values}
-        kept = frozenset() if base is None else base.stored.intersection(versions).difference(changed)
-        stored = kept.union(name for name in changed if name in values)
+        before, stored_before = (_NO_VERSIONS, _NONE) if base is None else (base.versions, base.stored)
+        channels: dict[str, bytes] = {}
+        stored: list[str] = []
+        for name, version in versions.items():
+            if name not in new_versions and before.get(name) == version:
+                if name in stored_before:
+                    stored.append(name)
+            elif name in values:
+                channels[name_of(name)] = encoding.pack_value(serde, values[name])
+                stored.append(name)
+        stored_now = frozenset(stored)
+        label = label_of(place.namespace, checkpoint["id"])
         request = requests.Save(
             self.space,
             name_of(place.thread_id),
@@ -130,20 +142,17 @@ class Checkpoints:
             NO_HEAD if base is None else base.id,
             schema=LANGGRAPH,
             delta=base is not None,
-            removed=[] if base is None else [name_of(name) for name in base.stored.difference(stored)],
+            removed=[name_of(name) for name in stored_before if name not in stored_now],
             fork=True,  # A graph may go on from any checkpoint of its history.
-            label=label_of(place.namespace, checkpoint["id"]),
+            label=label,
             owner=owner,
         )
         saved = await self.connection.write(request, key=None, durability=None)
         assert isinstance(saved, requests.Saved)
         # A copy: LangGraph goes on changing the versions that it gave.
-        self.bases.put(place, checkpoint["id"], Base(saved.id, dict(versions), stored), replacing=parent)
+        self.bases.put(place, checkpoint["id"], Base(saved.id, {**versions}, stored_now), replacing=parent)
 
-    async def _base(self, serde: SerializerProtocol, place: Place, parent: str) -> Base | None:
-        known = self.bases.get(place, parent)
-        if known is not None:
-            return known
+    async def _read_base(self, serde: SerializerProtocol, place: Place, parent: str) -> Base | None:
         page = await self.read(place.thread_id, label=label_of(place.namespace, parent))
         found = encoding.unpack_metadata(serde, page.items[0].checkpoint.metadata) if page.items else None
         return None if found is None else _base_of(page.items[0], found.checkpoint)
