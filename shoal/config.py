@@ -52,6 +52,7 @@ class Config(Struct, frozen=True, kw_only=True):
     setting_bytes_max: int = 4 * KiB  # What the author of a checkpoint ran with.
     seen_bytes_max: int = 2 * KiB  # What it had read of other partitions; what has no place goes with its next save.
     batch_writes_max: int = 1024
+    multi_reads_max: int = 256  # Answered at one vector.
     note_name_bytes_max: int = 1024
     schema_bytes_max: int = 64 * KiB  # One replicated JSON Schema.
     schemas_max: int = 256  # Replicated schemas of one space.

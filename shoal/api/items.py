@@ -104,14 +104,14 @@ class NamespacesView(Struct):
 
 
 async def get(exchange: Exchange) -> web.Response:
-    first, rest = _split(_namespace(exchange))
+    first, rest = split(_namespace(exchange))
     key = exchange.name("key")
     request = GetItems(exchange.name("space"), first, [(rest, key)])
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
     assert isinstance(reply, ItemsFound)
     if reply.items[0] is None:
         raise NotFound(f"there is no item {key!r} in {'.'.join([first, *rest])!r}, or it has expired.")
-    return exchange.answer(_view(exchange, reply.items[0]))
+    return exchange.answer(view(exchange, reply.items[0]))
 
 
 async def put(exchange: Exchange) -> web.Response:
@@ -130,20 +130,20 @@ async def delete(exchange: Exchange) -> web.Response:
 
 async def search(exchange: Exchange) -> web.Response:
     body = await exchange.body(SearchBody)
-    first, rest = _split(body.namespace)
+    first, rest = split(body.namespace)
     filter = exchange.stored_map(body.filter) if body.filter else b""
     cursor = opaque(body.after, "after") if body.after else b""
     request = SearchItems(exchange.name("space"), first, rest, filter, body.limit, body.offset, cursor, body.explain)
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
     assert isinstance(reply, ItemsPage)
-    found = [_view(exchange, item) for item in reply.items]
+    found = [view(exchange, item) for item in reply.items]
     plan = None if reply.plan is None else PlanView(*msgspec.structs.astuple(reply.plan))
     return exchange.answer(SearchView(found, shown_opaque(reply.cursor), reply.more, reply.skipped, plan))
 
 
 async def namespaces(exchange: Exchange) -> web.Response:
     body = await exchange.body(NamespacesBody)
-    first, _ = _split(body.prefix)
+    first, _ = split(body.prefix)
     matches: list[tuple[requests.Match, list[str]]] = [("prefix", body.prefix)]
     if body.suffix:
         matches.append(("suffix", body.suffix))
@@ -155,13 +155,13 @@ async def namespaces(exchange: Exchange) -> web.Response:
 
 
 def put_request(exchange: Exchange, space: str, namespace: Sequence[str], key: str, body: PutBody) -> PutItem:
-    first, rest = _split(namespace)
+    first, rest = split(namespace)
     ttl_ms = None if body.ttl_s is None else max(1, int(body.ttl_s * 1000))
     return PutItem(space, first, rest, key, exchange.stored(body.value), ttl_ms, body.expect)
 
 
 def delete_request(space: str, namespace: Sequence[str], key: str, expect: str | None) -> DeleteItem:
-    first, rest = _split(namespace)
+    first, rest = split(namespace)
     return DeleteItem(space, first, rest, key, expect)
 
 
@@ -169,13 +169,13 @@ def _namespace(exchange: Exchange) -> list[str]:
     return exchange.name("namespace").split(".")
 
 
-def _split(namespace: Sequence[str]) -> tuple[str, list[str]]:
+def split(namespace: Sequence[str]) -> tuple[str, list[str]]:
     if not namespace:
         raise InvalidInput("a namespace has one label or more. Nothing was written. `GET …/items` lists the first labels.")
     return namespace[0], list(namespace[1:])
 
 
-def _view(exchange: Exchange, item: requests.Item) -> ItemView:
+def view(exchange: Exchange, item: requests.Item) -> ItemView:
     siblings = [ItemSiblingView(exchange.shown(sibling.value), sibling.wall_ms) for sibling in item.siblings]
     value = exchange.shown(item.value)
     return ItemView(item.namespace, item.key, value, item.version, item.created_ms, item.updated_ms, item.expires_ms, siblings)

@@ -28,6 +28,7 @@ from shoal.protocol.requests import (
     ClusterView,
     Durability,
     ListSpaces,
+    MultiRead,
     NodeStatus,
     Push,
     Status,
@@ -224,6 +225,8 @@ def _tag(kind: type[AnyRequest]) -> str:
 def _space(request: AnyRequest) -> str | None:
     if isinstance(request, Batch):
         return request.writes[0].space if request.writes else None
+    if isinstance(request, MultiRead):
+        return request.reads[0].space  # One that reads nothing is refused.
     if isinstance(request, ListSpaces | Status | Cluster):
         return None
     return request.space

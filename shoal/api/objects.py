@@ -77,9 +77,13 @@ async def read_register(exchange: Exchange) -> web.Response:
         ReadRegister(exchange.name("space"), exchange.name("register")), stale=exchange.query(ReadQuery).stale
     )
     assert isinstance(reply, Siblings)
+    return exchange.answer(register_view(exchange, reply))
+
+
+def register_view(exchange: Exchange, reply: Siblings) -> RegisterView:
     views = [SiblingView(exchange.shown(sibling.value), sibling.wall_ms) for sibling in reply.siblings]
     latest = views[0].value if views else exchange.shown(b"\xc0")
-    return exchange.answer(RegisterView(latest, views, shown_opaque(reply.context), reply.version))
+    return RegisterView(latest, views, shown_opaque(reply.context), reply.version)
 
 
 async def assign(exchange: Exchange) -> web.Response:

@@ -147,7 +147,7 @@ async def inbox(exchange: Exchange) -> web.Response:
     if not found.entries and query.wait and not query.finished:
         read = partial(_entries, exchange, INBOX, query)
         found = await waited(exchange, "enqueue", query.wait, read, lambda entries: bool(entries.entries))
-    return _page(exchange, found)
+    return exchange.answer(page_view(exchange, found))
 
 
 async def forget_messages(exchange: Exchange) -> web.Response:
@@ -190,7 +190,8 @@ async def worklists(exchange: Exchange) -> web.Response:
 
 
 async def worklist(exchange: Exchange) -> web.Response:
-    return _page(exchange, await _entries(exchange, exchange.name("worklist"), exchange.query(QueueQuery)))
+    found = await _entries(exchange, exchange.name("worklist"), exchange.query(QueueQuery))
+    return exchange.answer(page_view(exchange, found))
 
 
 async def item(exchange: Exchange) -> web.Response:
@@ -242,9 +243,9 @@ async def _entries(exchange: Exchange, queue: str, query: QueueQuery) -> QueueEn
     return reply
 
 
-def _page(exchange: Exchange, found: QueueEntries) -> web.Response:
+def page_view(exchange: Exchange, found: QueueEntries) -> QueueView:
     views = [_view(exchange, entry) for entry in found.entries]
-    return exchange.answer(QueueView(views, found.more, found.pending, found.finished))
+    return QueueView(views, found.more, found.pending, found.finished)
 
 
 def _view(exchange: Exchange, entry: QueueEntry) -> EntryView:

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import auditing, batches, documents, health, indexes, items, objects, resume, schemas, sets, spaces, watching
+from shoal.api import (
+    auditing,
+    batches,
+    documents,
+    health,
+    indexes,
+    items,
+    objects,
+    reading,
+    resume,
+    schemas,
+    sets,
+    spaces,
+    watching,
+)
 from shoal.api.exchange import ReadQuery, WriteQuery
 from shoal.api.route import SPACE, Handler, Route
 from shoal.api.thread_routes import THREAD_ROUTES
@@ -81,6 +95,16 @@ ROUTES: tuple[Route, ...] = (
         batches.BatchView,
         body=batches.BatchBody,
         query=WriteQuery,
+    ),
+    Route(
+        "POST",
+        f"{SPACE}/read",
+        reading.read,
+        "Read several objects of one partition, as of one moment",
+        reading.ReadView,
+        body=reading.ReadBody,
+        query=ReadQuery,
+        reads=True,
     ),
     Route("GET", f"{SPACE}/documents/{{document}}", documents.read_document, "A document as JSON", Any, query=ReadQuery),
     Route(

@@ -49,8 +49,12 @@ async def read(exchange: Exchange) -> web.Response:
     request = ReadSet(exchange.name("space"), exchange.name("set"), after, query.limit)
     reply = await exchange.call(request, stale=query.stale)
     assert isinstance(reply, SetMembers)
-    cursor = shown_opaque(reply.members[-1]) if reply.members else query.after
-    return exchange.answer(MembersView([exchange.shown(member) for member in reply.members], reply.size, cursor, reply.more))
+    return exchange.answer(members_view(exchange, reply, query.after))
+
+
+def members_view(exchange: Exchange, reply: SetMembers, after: str) -> MembersView:
+    cursor = shown_opaque(reply.members[-1]) if reply.members else after
+    return MembersView([exchange.shown(member) for member in reply.members], reply.size, cursor, reply.more)
 
 
 async def alter(exchange: Exchange) -> web.Response:

@@ -125,6 +125,10 @@ class StandingView(Struct):
     by: str
     wall_ms: int  # 0: it was never set.
 
+    @classmethod
+    def of(cls, reply: Standing) -> StandingView:
+        return cls(reply.status, reply.reason, reply.by, reply.wall_ms)
+
 
 async def begin(exchange: Exchange) -> web.Response:
     body = await exchange.body(BeginBody)
@@ -226,7 +230,7 @@ async def _moved(exchange: Exchange, status: ThreadStatus, body: MoveBody) -> we
 
 def _standing(exchange: Exchange, reply: object) -> web.Response:
     assert isinstance(reply, Standing)
-    return exchange.answer(StandingView(reply.status, reply.reason, reply.by, reply.wall_ms))
+    return exchange.answer(StandingView.of(reply))
 
 
 async def _asked(

@@ -43,7 +43,7 @@ class ThreadStanding:
     async def status(self, *, stale: bool = False) -> Standing:
         """A thread whose status was never set is running. `stale`: see `Store`."""
         reply = await self._connection.read(requests.ReadStanding(self.space, self.name), stale=stale)
-        return _standing(reply)
+        return standing_of(reply)
 
     async def pause(self, reason: str = "", *, by: str = "", durability: Durability | None = None) -> Standing:
         """Ask everybody to stop here: steps wait from now on."""
@@ -66,7 +66,7 @@ class ThreadStanding:
 
     async def _set_status(self, status: ThreadStatus, reason: str, by: str, durability: Durability | None) -> Standing:
         request = requests.MoveThread(self.space, self.name, status, reason, by)
-        return _standing(await self._connection.write(request, key=None, durability=durability))
+        return standing_of(await self._connection.write(request, key=None, durability=durability))
 
     async def ready(self) -> None:
         """Return once the thread is neither paused nor waiting."""
@@ -102,6 +102,6 @@ class ThreadStanding:
                     raise
 
 
-def _standing(reply: object) -> Standing:
+def standing_of(reply: object) -> Standing:
     assert isinstance(reply, requests.Standing)
     return Standing(reply.status, reply.reason, reply.by, moment(reply.wall_ms) if reply.wall_ms else None)

@@ -10,6 +10,7 @@ from shoal.client.batch import Batch
 from shoal.client.connection import Connection
 from shoal.client.document import Document
 from shoal.client.items import Items
+from shoal.client.reading import Reading
 from shoal.client.scalars import Counter, Register
 from shoal.client.schemas import Schemas
 from shoal.client.sets import SharedSet
@@ -183,6 +184,13 @@ class Space:
     def batch(self, *, key: str | None = None, durability: Durability | None = None) -> Batch:
         """Collect writes to objects that share a `{tag}`, or to any of a colocated space, and commit them as one."""
         return Batch(self._connection, self.name, key=key, durability=durability)
+
+    def read(self, *, stale: bool = False) -> Reading:
+        """Collect reads of objects that share a `{tag}`, or of a colocated space, and read them as of one moment.
+
+        `async with space.read() as read:`; see `shoal.client.reading`. `stale`: see `Store`.
+        """
+        return Reading(self._connection, self.name, stale=stale)
 
     async def watch(self, *, kind: ObjectKind | None = None, prefix: str = "") -> AsyncGenerator[requests.Change, None]:
         """Every durable change in this space from now on.

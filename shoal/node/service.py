@@ -14,7 +14,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeVar
 
@@ -31,6 +31,7 @@ from shoal.errors import (
     StoreCorrupt,
 )
 from shoal.names import check_key, check_name
+from shoal.node import multireads
 from shoal.node.database import Database, Issued
 from shoal.node.environment import Environment
 from shoal.node.feed import Feed
@@ -231,19 +232,37 @@ class Service:
                 return await self._threads(request, bookmark)
             case requests.CatchUp():
                 return await self._caught_up(request, bookmark)
+            case requests.MultiRead():
+                return await self._together(request, bookmark, stale=stale)
         target = target_of(request)
         check_name("space", target.space)
         check_name(target.kind.label, target.name)
-        wanted = bookmark.vector(target.partition)
-        if not stale and not self._database.holds(target.partition, wanted):
-            await self._owners.reached(target.partition, wanted)
-        reply, shown = await self._shown(request, target)
+        return await self._seen(lambda: self._shown(request, target), target.partition, bookmark, stale=stale)
+
+    async def _together(self, request: requests.MultiRead, bookmark: Bookmark, *, stale: bool) -> AnyReply:
+        targets = multireads.targets_of(request, self._config)
+        partition = targets[0].partition
+
+        async def read() -> tuple[AnyReply, VersionVector]:
+            reply = await multireads.answered(request, targets, self._database, self._owners, self._config)
+            return reply, self._database.vector_of(partition)
+
+        return await self._seen(read, partition, bookmark, stale=stale)
+
+    async def _seen(
+        self, read: Callable[[], Awaitable[tuple[AnyReply, VersionVector]]], partition: int, bookmark: Bookmark, *, stale: bool
+    ) -> AnyReply:
+        """What `read` shows of a partition, once this node holds what the bookmark names, and what it shows is durable."""
+        wanted = bookmark.vector(partition)
+        if not stale and not self._database.holds(partition, wanted):
+            await self._owners.reached(partition, wanted)
+        reply, shown = await read()
         # What was read may be ahead of the disk: a crash must not unshow it.
-        await self._database.durable(target)
+        await self._database.durable_of(partition)
         if stale and not shown.dominates(wanted):
-            bookmark.replace(target.partition, shown)
+            bookmark.replace(partition, shown)
         else:
-            bookmark.note(target.partition, shown)
+            bookmark.note(partition, shown)
         return reply
 
     async def _shown(self, request: requests.ObjectRead, target: Target) -> tuple[AnyReply, VersionVector]:

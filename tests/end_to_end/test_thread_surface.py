@@ -271,3 +271,45 @@ async def test_events_and_consumers_in_the_shell(space: Space, cli: Cli) -> None
         await consumer.ack(event)
     (found,) = await cli("consumers", "t")
     assert (found["name"], found["behind"]) == ("billing", 0)
+
+
+async def test_several_objects_are_read_as_of_one_moment(space: Space, rest: Rest) -> None:
+    thread = space.thread("{c}/planner")
+    saved = await thread.save({"step": 1})
+    await thread.inbox.send("look")
+    await thread.worklist("files").add(["a"])
+    await space.counter("{c}/tokens").add(5)
+    await space.register("{c}/goal").set(b"\x00")
+    await space.items.put(("{c}", "notes"), "k", [1])
+    await space.set("{c}/urls").add("u")
+    named = {"thread": thread.name}
+    ops = [
+        {"op": "load", **named},
+        {"op": "heads", **named},
+        {"op": "events", **named},
+        {"op": "steps", **named},
+        {"op": "status", **named},
+        {"op": "inbox", **named},
+        {"op": "worklist", "worklist": "files", **named},
+        {"op": "counter", "counter": "{c}/tokens"},
+        {"op": "register", "register": "{c}/goal"},
+        {"op": "item", "namespace": ["{c}", "notes"], "key": "k"},
+        {"op": "item", "namespace": ["{c}", "notes"], "key": "none"},
+        {"op": "set", "set": "{c}/urls"},
+        {"op": "document", "document": "{c}/none"},
+        {"op": "load", "thread": "{c}/none"},
+    ]
+    found = (await rest("POST", "/read", {"reads": ops}))["replies"]
+    paths = ["checkpoints/latest", "heads", "events", "steps", "status", "inbox", "worklists/files"]
+    for answer, path in zip(found, paths, strict=False):
+        assert answer == await rest("GET", f"/threads/%7Bc%7D%2Fplanner/{path}")
+    assert found[0]["id"] == saved.id
+    assert found[7] == {"value": 5}
+    assert found[8] == await rest("GET", "/registers/%7Bc%7D%2Fgoal")
+    assert (found[9]["value"], found[10]) == ([1], None)
+    assert [one["error"]["code"] for one in found[12:]] == ["not-found", "not-found"]
+    assert found[11] == await rest("GET", "/sets/%7Bc%7D%2Furls")
+    apart = [{"op": "counter", "counter": name} for name in "ab"]
+    assert (await rest("POST", "/read", {"reads": apart}, status=400))["code"] == "spans-partitions"
+    assert (await rest("POST", "/read", {"reads": []}, status=400))["code"] == "spans-partitions"
+    assert (await rest("POST", "/read", {"reads": [{"op": "swim"}]}, status=400))["code"] == "invalid-input"

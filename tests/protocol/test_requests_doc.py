@@ -18,7 +18,7 @@ from shoal.protocol.requests import BatchWrite
 from shoal.protocol.requests.base import Read, Reply, Request, Write
 
 TEXT = (Path(__file__).parents[2] / "docs" / "PROTOCOL.md").read_text()
-SCALARS = {str: "str", bytes: "bin", int: "int", bool: "bool", type(None): "nil"}
+SCALARS = {str: "str", bytes: "bin", int: "int", float: "float", bool: "bool", type(None): "nil"}
 WIDTH = 150
 WIDE = 8  # A union of more messages is shown as "message".
 

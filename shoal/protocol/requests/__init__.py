@@ -90,6 +90,7 @@ from shoal.protocol.requests.labels import (
     Unlabelled,
 )
 from shoal.protocol.requests.listings import ListObjects, ListSpaces, ListThreads, Names, ObjectKind, ThreadNames
+from shoal.protocol.requests.multireads import MultiRead, MultiReply, Refused
 from shoal.protocol.requests.queues import (
     NIL,
     Dequeue,
@@ -259,11 +260,12 @@ ObjectRead = (
     | ReadPlace
     | ReadRetention
 )
-AnyRead = ListThreads | ObjectRead | ListObjects | ListSpaces | Status | Cluster | CatchUp
+AnyRead = ListThreads | ObjectRead | MultiRead | ListObjects | ListSpaces | Status | Cluster | CatchUp
 AnyRequest = AnyWrite | AnyRead | Prune | Trim
 AnyReply = (
     WriteReply
     | BatchReply
+    | MultiReply
     | Checkpoint
     | Checkpoints
     | Branches
@@ -391,6 +393,8 @@ __all__ = [
     "Move",
     "MoveThread",
     "Moved",
+    "MultiRead",
+    "MultiReply",
     "Names",
     "Namespaces",
     "NodeStatus",
@@ -434,6 +438,7 @@ __all__ = [
     "ReadStep",
     "ReadViolations",
     "RefreshItems",
+    "Refused",
     "Replace",
     "Reply",
     "Request",

@@ -1,0 +1,207 @@
+"""Several reads at once over HTTP: of one partition, as of one moment."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from aiohttp import web
+from msgspec import Meta, Struct, field
+
+from shoal.api import items, objects, queues, sets
+from shoal.api.exchange import Exchange, ReadQuery
+from shoal.api.journals import EventsView, event_views
+from shoal.api.opaque import opaque, shown_opaque
+from shoal.api.steps import StandingView, StepsView, step_view
+from shoal.api.threads import HeadsView, checkpoint_view
+from shoal.protocol.requests import (
+    Branches,
+    Checkpoint,
+    CounterValue,
+    DocumentJson,
+    Events,
+    GetItems,
+    Heads,
+    ItemsFound,
+    ListSteps,
+    Load,
+    MultiRead,
+    MultiReply,
+    QueueEntries,
+    ReadCounter,
+    ReadDocumentJson,
+    ReadJournal,
+    ReadQueue,
+    ReadRegister,
+    ReadSet,
+    ReadStanding,
+    Refused,
+    SetMembers,
+    Siblings,
+    Standing,
+    Steps,
+)
+from shoal.protocol.requests.multireads import PartAnswer, PartRead
+
+Limit = Annotated[int, Meta(ge=1)]
+
+
+class LoadOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="load"):
+    thread: str
+    checkpoint: str | None = None  # Its id; left out, the branch's winner.
+    branch: str = "main"
+    label: str | None = None
+    channels: list[str] | None = None
+
+
+class HeadsOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="heads"):
+    thread: str
+
+
+class EventsOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="events"):
+    thread: str
+    after: str = ""
+    limit: Limit = 1000
+
+
+class StepsOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="steps"):
+    thread: str
+    open: bool = False
+    limit: Limit = 1000
+
+
+class StatusOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="status"):
+    thread: str
+
+
+class InboxOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="inbox"):
+    thread: str
+    limit: Limit = 100
+
+
+class WorklistOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="worklist"):
+    thread: str
+    worklist: str
+    limit: Limit = 100
+
+
+class CounterOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="counter"):
+    counter: str
+
+
+class RegisterOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="register"):
+    register: str
+
+
+class SetOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="set"):
+    set: str
+    after: str = ""
+    limit: Limit = 1000
+
+
+class DocumentOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="document"):
+    document: str
+
+
+class ItemOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="item"):
+    namespace: list[str]
+    key: str
+
+
+Op = (
+    LoadOp
+    | HeadsOp
+    | EventsOp
+    | StepsOp
+    | StatusOp
+    | InboxOp
+    | WorklistOp
+    | CounterOp
+    | RegisterOp
+    | SetOp
+    | DocumentOp
+    | ItemOp
+)
+
+
+class ReadBody(Struct, forbid_unknown_fields=True):
+    reads: list[Op]
+
+
+class ReadView(Struct):
+    replies: list[Any] = field(default_factory=list)  # One per read, as its own route would answer, or {"error": …}.
+
+
+class ErrorView(Struct):
+    code: str
+    detail: str
+
+
+class FailedView(Struct):
+    error: ErrorView
+
+
+async def read(exchange: Exchange) -> web.Response:
+    body, space = await exchange.body(ReadBody), exchange.name("space")
+    request = MultiRead([_read(space, op) for op in body.reads])
+    reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
+    assert isinstance(reply, MultiReply)
+    return exchange.answer(ReadView([_view(exchange, answer) for answer in reply.replies]))
+
+
+def _read(space: str, op: Op) -> PartRead:
+    match op:
+        case LoadOp():
+            return Load(space, op.thread, op.checkpoint, op.branch, op.channels, label=op.label)
+        case HeadsOp():
+            return Heads(space, op.thread)
+        case EventsOp():
+            return ReadJournal(space, op.thread, opaque(op.after, "after"), op.limit)
+        case StepsOp():
+            return ListSteps(space, op.thread, op.open, limit=op.limit)
+        case StatusOp():
+            return ReadStanding(space, op.thread)
+        case InboxOp():
+            return ReadQueue(space, op.thread, queues.INBOX, limit=op.limit)
+        case WorklistOp():
+            return ReadQueue(space, op.thread, op.worklist, limit=op.limit)
+        case CounterOp():
+            return ReadCounter(space, op.counter)
+        case RegisterOp():
+            return ReadRegister(space, op.register)
+        case SetOp():
+            return ReadSet(space, op.set, opaque(op.after, "after"), op.limit)
+        case DocumentOp():
+            return ReadDocumentJson(space, op.document)
+        case ItemOp():
+            first, rest = items.split(op.namespace)
+            return GetItems(space, first, [(rest, op.key)])
+
+
+def _view(exchange: Exchange, answer: PartAnswer) -> Any:
+    match answer:
+        case Refused():
+            return FailedView(ErrorView(answer.code, answer.message))
+        case Checkpoint():
+            return checkpoint_view(exchange, answer, state=True)
+        case Branches():
+            return HeadsView(answer.branches)
+        case Events():
+            return EventsView(event_views(exchange, answer), shown_opaque(answer.cursor), answer.more)
+        case Steps():
+            return StepsView([step_view(exchange, step) for step in answer.items], answer.more)
+        case Standing():
+            return StandingView.of(answer)
+        case QueueEntries():
+            return queues.page_view(exchange, answer)
+        case CounterValue():
+            return objects.CounterView(answer.value)
+        case Siblings():
+            return objects.register_view(exchange, answer)
+        case SetMembers():
+            return sets.members_view(exchange, answer, "")
+        case DocumentJson():
+            return exchange.of_json(answer.json)
+        case ItemsFound():
+            return None if answer.items[0] is None else items.view(exchange, answer.items[0])
+        case _:  # What this route takes no read for.
+            return {}

@@ -1,0 +1,208 @@
+"""Reads of several objects of one partition, as of one moment: `async with space.read() as read:`.
+
+    async with space.read() as read:
+        plan = read.thread("{crew-7}/planner").load()
+        tokens = read.counter("{crew-7}/tokens").value()
+    plan.value.state, tokens.value
+
+Laws:
+- What they find is as of one vector of the partition: no operation came between, so that what one batch wrote is
+  seen whole or not at all.
+- Nothing is asked before the block ends. One read that fails raises where its value is taken; the others have theirs.
+- The handles here have no position, and move none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from shoal import values
+from shoal.client.attempts import StepRecord, record_of
+from shoal.client.checkpoint import Checkpoint, shown_checkpoint
+from shoal.client.connection import Connection
+from shoal.client.events import Event
+from shoal.client.items import Item, shown, split
+from shoal.client.moments import moment
+from shoal.client.standing import Standing, standing_of
+from shoal.errors import InvalidInput, ShoalError, from_wire
+from shoal.protocol import requests
+from shoal.protocol.requests.multireads import PartRead
+
+R = TypeVar("R")
+
+
+class Found(Generic[R]):
+    """What a read has found, once the block has ended."""
+
+    def __init__(self, decode: Callable[[Any], R]) -> None:
+        self._decode = decode
+        self._reply: object = None
+
+    @property
+    def value(self) -> R:
+        """
+        Raises:
+            InvalidInput: the block has not ended.
+            ShoalError: what this read alone would have raised.
+        """
+        if self._reply is None:
+            raise InvalidInput("nothing has been read yet: take the value after `async with space.read()`.")
+        if isinstance(self._reply, ShoalError):
+            raise self._reply
+        return self._decode(self._reply)
+
+    def settle(self, reply: object) -> None:
+        refused = isinstance(reply, requests.Refused)
+        self._reply = from_wire(reply.code, reply.message, reply.detail, "no") if refused else reply  # type: ignore[attr-defined]
+
+
+class Reading:
+    """Collects reads, and asks for all of them at the end of its block."""
+
+    def __init__(self, connection: Connection, space: str, *, stale: bool) -> None:
+        self._connection = connection
+        self._space = space
+        self._stale = stale
+        self._reads: list[PartRead] = []
+        self._found: list[Found[Any]] = []
+
+    async def __aenter__(self) -> Reading:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.ask()
+
+    def thread(self, name: str) -> ThreadReading:
+        return ThreadReading(self, self._space, name)
+
+    def counter(self, name: str) -> CounterReading:
+        return CounterReading(self, self._space, name)
+
+    def register(self, name: str) -> RegisterReading:
+        return RegisterReading(self, self._space, name)
+
+    def set(self, name: str) -> SetReading:
+        return SetReading(self, self._space, name)
+
+    def document(self, name: str) -> Found[Any]:
+        """The document as JSON values; NotFound if there is none."""
+        return self.add(requests.ReadDocumentJson(self._space, name), lambda reply: msgspec.json.decode(reply.json))
+
+    @property
+    def items(self) -> ItemsReading:
+        return ItemsReading(self, self._space)
+
+    def add(self, read: PartRead, decode: Callable[[Any], R]) -> Found[R]:
+        self._reads.append(read)
+        self._found.append(Found(decode))
+        return self._found[-1]
+
+    async def ask(self) -> None:
+        """Ask for what was collected; for nothing if that is nothing.
+
+        Raises:
+            SpansPartitions: the objects do not share a partition.
+            TooLarge: it is too much for one answer.
+        """
+        if not self._reads:
+            return
+        reads, found = self._reads, self._found
+        self._reads, self._found = [], []
+        reply = await self._connection.read(requests.MultiRead(reads), stale=self._stale)
+        assert isinstance(reply, requests.MultiReply)
+        for each, answer in zip(found, reply.replies, strict=True):
+            each.settle(answer)
+
+
+class ThreadReading:
+    def __init__(self, reading: Reading, space: str, name: str) -> None:
+        self._reading, self._space, self._name = reading, space, name
+
+    def load(
+        self,
+        checkpoint: str | None = None,
+        *,
+        branch: str = "main",
+        label: str | None = None,
+        channels: Iterable[str] | None = None,
+    ) -> Found[Checkpoint]:
+        """A checkpoint by id or label, or the branch's winner; NotFound if there is none."""
+        named = None if channels is None else list(channels)
+        request = requests.Load(self._space, self._name, checkpoint, branch, channels=named, label=label)
+        return self._reading.add(request, lambda reply: shown_checkpoint(reply, channels=True))
+
+    def heads(self) -> Found[dict[str, list[str]]]:
+        return self._reading.add(requests.Heads(self._space, self._name), lambda reply: dict(reply.branches))
+
+    def events(self, *, after: bytes | None = None, limit: int = 1000) -> Found[list[Event]]:
+        """The first so many events of the journal that `after` does not cover."""
+        request = requests.ReadJournal(self._space, self._name, after or b"", limit)
+        return self._reading.add(
+            request,
+            lambda reply: [Event(e.id, e.key, moment(e.wall_ms), e.late, e.cursor, e.event) for e in reply.events],
+        )
+
+    def steps(self, *, open: bool = False, limit: int = 1000) -> Found[list[StepRecord]]:
+        request = requests.ListSteps(self._space, self._name, open, limit=limit)
+        return self._reading.add(request, lambda reply: [record_of(step) for step in reply.items])
+
+    def status(self) -> Found[Standing]:
+        return self._reading.add(requests.ReadStanding(self._space, self._name), standing_of)
+
+
+class CounterReading:
+    def __init__(self, reading: Reading, space: str, name: str) -> None:
+        self._reading, self._space, self._name = reading, space, name
+
+    def value(self) -> Found[int]:
+        return self._reading.add(requests.ReadCounter(self._space, self._name), lambda reply: int(reply.value))
+
+
+class RegisterReading:
+    def __init__(self, reading: Reading, space: str, name: str) -> None:
+        self._reading, self._space, self._name = reading, space, name
+
+    def get(self) -> Found[Any]:
+        """The latest value, or None."""
+        return self._reading.add(
+            requests.ReadRegister(self._space, self._name),
+            lambda reply: values.decode(reply.siblings[0].value) if reply.siblings else None,
+        )
+
+    def siblings(self) -> Found[list[Any]]:
+        """All concurrent values, the latest first."""
+        return self._reading.add(
+            requests.ReadRegister(self._space, self._name),
+            lambda reply: [values.decode(sibling.value) for sibling in reply.siblings],
+        )
+
+
+class SetReading:
+    def __init__(self, reading: Reading, space: str, name: str) -> None:
+        self._reading, self._space, self._name = reading, space, name
+
+    def members(self, *, limit: int = 1000) -> Found[list[Any]]:
+        """The first so many, in the order of their bytes; `size` counts all."""
+        request = requests.ReadSet(self._space, self._name, limit=limit)
+        return self._reading.add(request, lambda reply: [values.decode(member) for member in reply.members])
+
+    def size(self) -> Found[int]:
+        return self._reading.add(requests.ReadSet(self._space, self._name, limit=1), lambda reply: int(reply.size))
+
+
+class ItemsReading:
+    def __init__(self, reading: Reading, space: str) -> None:
+        self._reading, self._space = reading, space
+
+    def get(self, namespace: Sequence[str], key: str) -> Found[Item | None]:
+        """The item, or None if it is not there or has expired."""
+        label, rest = split(namespace)
+        request = requests.GetItems(self._space, label, [(rest, key)])
+        return self._reading.add(request, lambda reply: None if reply.items[0] is None else shown(reply.items[0]))
