@@ -4,7 +4,8 @@ Laws:
 - A session is shown at least what its bookmark names, or a typed error; the
   bookmark takes in what an answer shows before the answer is given.
 - Names, keys and packed values are checked here, at the edge, before anything
-  else; what is behind may rely on them.
+  else; what is behind may rely on them. Only the channels of a save are checked where
+  they are compared with what they go on from, so that what is known is not looked at again.
 - A write is answered once it is as durable as was asked; a read once everything
   it shows is durable.
 - A request's error is that request's alone. When storage fails the node goes on
