@@ -27,6 +27,7 @@ raised; `status` is its HTTP status.
     │   ├── KeyReused           an idempotency key came again with another payload
     │   ├── KeyExpired          a key is older than the window in which keys are remembered
     │   ├── TooManySiblings     a register would hold more concurrent values than allowed
+    │   ├── BudgetExhausted     less is left of a budget than was to be spent
     │   ├── ConsumerReset       a consumer's cursor was set anew since its reader began
     │   ├── OwnerSuperseded     another writer has claimed the thread since
     │   ├── Taken               a message was taken by somebody before
@@ -48,6 +49,7 @@ raised; `status` is its HTTP status.
     │   ├── Overloaded          a bound was reached; `retry_after_s` says when to try again
     │   ├── ShuttingDown        the node is stopping
     │   ├── ReadOnly            storage failed; the node reads, and refuses writes
+    │   ├── RightsElsewhere     other nodes have the rights to what is left of a budget
     │   ├── SlowConsumer        a watcher fell behind its byte budget and was cut off
     │   ├── SessionBehind       the node has not caught up with what the client has seen
     │   └── NoQuorum            too few owners can be reached for the durability that was asked
@@ -193,6 +195,12 @@ class TooManySiblings(Conflict):
     code = "too-many-siblings"
 
 
+class BudgetExhausted(Conflict):
+    """`detail["remaining"]` is what is left of the budget, as this replica knows it."""
+
+    code = "budget-exhausted"
+
+
 class ConsumerReset(Conflict):
     """`detail["generation"]` is the one that counts now."""
 
@@ -308,6 +316,12 @@ class ShuttingDown(Unavailable):
 
 class ReadOnly(Unavailable):
     code = "read-only"
+
+
+class RightsElsewhere(Unavailable):
+    """`detail` has `rights` (of the node that was asked), `pool` (what nobody has drawn), `holders` and `retry_after_s`."""
+
+    code = "rights-elsewhere"
 
 
 class SlowConsumer(Unavailable):

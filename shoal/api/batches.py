@@ -8,6 +8,7 @@ from aiohttp import web
 from msgspec import Raw, Struct
 
 from shoal.api import queues
+from shoal.api.budgets import AmountBody, GrantedView, SpentView
 from shoal.api.exchange import Exchange
 from shoal.api.items import DeletedView, PutBody, PutView, delete_request, put_request
 from shoal.api.journals import AppendedView, ConsumerView
@@ -34,11 +35,15 @@ from shoal.protocol.requests import (
     Dequeued,
     Enqueue,
     Enqueued,
+    Grant,
+    Granted,
     ItemDeleted,
     ItemPut,
     QueueItem,
     Saved,
     SetAltered,
+    Spend,
+    Spent,
     Step,
 )
 
@@ -105,6 +110,14 @@ class AlterSetOp(AlterBody, forbid_unknown_fields=True, tag_field="op", tag="alt
     set: str
 
 
+class GrantOp(AmountBody, forbid_unknown_fields=True, tag_field="op", tag="grant", kw_only=True):
+    budget: str
+
+
+class SpendOp(AmountBody, forbid_unknown_fields=True, tag_field="op", tag="spend", kw_only=True):
+    budget: str
+
+
 class PutItemOp(PutBody, forbid_unknown_fields=True, tag_field="op", tag="put-item", kw_only=True):
     namespace: list[str]
     key: str
@@ -124,6 +137,8 @@ Op = (
     | AssignOp
     | SetOp
     | AlterSetOp
+    | GrantOp
+    | SpendOp
     | PutItemOp
     | DeleteItemOp
     | SendOp
@@ -174,6 +189,10 @@ def _write(exchange: Exchange, space: str, op: Op) -> BatchWrite:
             return Assign(space, op.register, exchange.stored(op.value), context, op.expect)
         case AlterSetOp():
             return alter_request(exchange, space, op.set, op)
+        case GrantOp():
+            return Grant(space, op.budget, op.amount, op.key)
+        case SpendOp():
+            return Spend(space, op.budget, op.amount, op.key)
         case PutItemOp():
             return put_request(exchange, space, op.namespace, op.key, op)
         case DeleteItemOp():
@@ -202,6 +221,10 @@ def _view(exchange: Exchange, op: Op, reply: BatchAnswer) -> Struct | dict[str, 
             return AssignedView(reply.siblings, shown_opaque(reply.context), reply.version)
         case SetAltered():
             return AlteredView(reply.added, reply.removed, reply.size)
+        case Granted():
+            return GrantedView(reply.remaining, reply.granted)
+        case Spent():
+            return SpentView(reply.remaining, reply.rights, reply.spent)
         case ItemPut():
             return PutView(reply.version)
         case ItemDeleted():

@@ -7,6 +7,7 @@ from typing import Any
 from shoal.api import (
     auditing,
     batches,
+    budgets,
     documents,
     health,
     indexes,
@@ -26,6 +27,7 @@ from shoal.api.thread_routes import THREAD_ROUTES
 SESSION_PATH = "/v1/session"
 OPENAPI_PATH = "/v1/openapi.json"
 
+BUDGET = SPACE + "/budgets/{budget}"
 ITEM = SPACE + "/items/{namespace}/{key}"
 
 
@@ -52,6 +54,7 @@ ROUTES: tuple[Route, ...] = (
     _listing("counters", spaces.list_objects("counter")),
     _listing("registers", spaces.list_objects("register")),
     _listing("sets", spaces.list_objects("set")),
+    _listing("budgets", spaces.list_objects("budget")),
     _listing("items", spaces.list_objects("items")),
     _listing("schemas", spaces.list_objects("schema")),
     Route(
@@ -182,6 +185,23 @@ ROUTES: tuple[Route, ...] = (
         body=sets.ContainsBody,
         query=ReadQuery,
         reads=True,
+    ),
+    Route(
+        "GET",
+        BUDGET,
+        budgets.read,
+        "A budget: what is left, and who may spend it",
+        budgets.BudgetView,
+        query=ReadQuery,
+    ),
+    *(
+        Route("POST", f"{BUDGET}/{part}", handler, summary, reply, body=body, query=WriteQuery)
+        for part, handler, summary, reply, body in (
+            ("grants", budgets.grant, "Add to what may be spent", budgets.GrantedView, budgets.AmountBody),
+            ("spends", budgets.spend, "Spend, if there is as much", budgets.SpentView, budgets.AmountBody),
+            ("draws", budgets.draw, "See that the node may spend so much alone", budgets.RightsView, budgets.DrawBody),
+            ("releases", budgets.release, "Put rights of the node back", budgets.RightsView, budgets.ReleaseBody),
+        )
     ),
     Route("GET", ITEM, items.get, "An item; its namespace is its labels, joined by periods", items.ItemView, query=ReadQuery),
     Route("PUT", ITEM, items.put, "Put an item", items.PutView, body=items.PutBody, query=WriteQuery),

@@ -1,4 +1,4 @@
-"""The commands that write counters, registers and sets: `counter add`, `register set`, `set add`, `set remove`."""
+"""The commands that write small shared objects: `counter add`, `register set`, `set add`, `budget spend` and their likes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from shoal.client.store import Space
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 Value = Annotated[str, typer.Argument(metavar="JSON", help="The value, as JSON.", show_default=False)]
 Elements = Annotated[list[str], typer.Argument(metavar="JSON…", help="The elements, each as JSON.", show_default=False)]
+Amount = Annotated[int, typer.Argument(metavar="AMOUNT", min=1, show_default=False)]
 RequestKey = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Of all that have one key, one counts.")]
 
 
@@ -106,6 +107,70 @@ def set_writes(group: typer.Typer) -> None:
             return {"removed": await space.set(name).remove(*wanted)}
 
         _run(removed, data, url, space, json=json)
+
+
+def budget_writes(group: typer.Typer) -> None:
+    @group.command()
+    def grant(
+        name: Name,
+        amount: Amount,
+        key: RequestKey = None,
+        data: Data = None,
+        url: Url = None,
+        space: SpaceName = "default",
+        json: Json = False,
+    ) -> None:
+        """Add to what may be spent, and print what is left.
+
+        Example: shoal budget grant tokens 100000 --data ./state
+        """
+
+        async def granted(space: Space) -> Any:
+            return {"remaining": await space.budget(name).grant(amount, key=key)}
+
+        _run(granted, data, url, space, json=json)
+
+    @group.command()
+    def spend(
+        name: Name,
+        amount: Amount,
+        key: RequestKey = None,
+        data: Data = None,
+        url: Url = None,
+        space: SpaceName = "default",
+        json: Json = False,
+    ) -> None:
+        """Spend, if there is as much, and print what is left.
+
+        Example: shoal budget spend tokens 512 --url http://127.0.0.1:7400
+        """
+
+        async def spent(space: Space) -> Any:
+            return {"remaining": await space.budget(name).spend(amount, key=key)}
+
+        _run(spent, data, url, space, json=json)
+
+    @group.command()
+    def draw(
+        name: Name,
+        amount: Amount,
+        reclaim: Annotated[
+            str, typer.Option("--reclaim", metavar="ORIGIN", help="A holder that is gone for good: its rights come here.")
+        ] = "",
+        data: Data = None,
+        url: Url = None,
+        space: SpaceName = "default",
+        json: Json = False,
+    ) -> None:
+        """See that the node may spend so much alone, and print what it may.
+
+        Example: shoal budget draw tokens 5000 --url http://127.0.0.1:7400
+        """
+
+        async def drawn(space: Space) -> Any:
+            return {"rights": await space.budget(name).draw(amount, reclaim=reclaim)}
+
+        _run(drawn, data, url, space, json=json)
 
 
 def _run(written: Callable[[Space], Awaitable[dict[str, Any]]], data: Data, url: Url, space: SpaceName, *, json: bool) -> None:

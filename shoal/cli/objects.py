@@ -1,9 +1,10 @@
-"""`shoal status`, `shoal spaces`, `shoal watch`, and the shared objects: `doc`, `counter`, `register`, `set`."""
+"""`shoal status`, `shoal spaces`, `shoal watch`, and the shared objects: `doc`, `counter`, `register`, `set`, `budget`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
 
@@ -186,9 +187,16 @@ async def _read_set(space: Space, name: str) -> Any:
     return await space.set(name).members()
 
 
+async def _read_budget(space: Space, name: str) -> Any:
+    found = asdict(await space.budget(name).rights())
+    parts = {part: [msgspec.structs.asdict(each) for each in found[part]] for part in ("holders", "conflicts")}
+    return {**found, **parts}
+
+
 _KINDS = (
     _Kind("doc", "document", Space.documents, _read_document),
     _Kind("counter", "counter", Space.counters, _read_counter, natives.counter_writes),
     _Kind("register", "register", Space.registers, _read_register, natives.register_writes),
     _Kind("set", "set", Space.sets, _read_set, natives.set_writes),
+    _Kind("budget", "budget", Space.budgets, _read_budget, natives.budget_writes),
 )

@@ -79,6 +79,9 @@ class Batch:
     def set(self, name: str) -> BatchSet:
         return BatchSet(self, self._space, name)
 
+    def budget(self, name: str) -> BatchBudget:
+        return BatchBudget(self, self._space, name)
+
     @property
     def items(self) -> BatchItems:
         return BatchItems(self, self._space)
@@ -228,6 +231,18 @@ class BatchSet:
 
     def remove(self, *elements: Any) -> Pending[requests.SetAltered]:
         return self._batch.add(alter_request(self._space, self._name, remove=elements))
+
+
+class BatchBudget:
+    def __init__(self, batch: Batch, space: str, name: str) -> None:
+        self._batch, self._space, self._name = batch, space, name
+
+    def grant(self, amount: int, *, key: str | None = None) -> Pending[requests.Granted]:
+        return self._batch.add(requests.Grant(self._space, self._name, amount, key))
+
+    def spend(self, amount: int = 1, *, key: str | None = None) -> Pending[requests.Spent]:
+        """If it cannot be spent, nothing of the batch is written."""
+        return self._batch.add(requests.Spend(self._space, self._name, amount, key))
 
 
 class BatchItems:

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from shoal import values
 from shoal.client.batch import Batch
+from shoal.client.budgets import Budget
 from shoal.client.connection import Connection
 from shoal.client.document import Document
 from shoal.client.items import Items
@@ -112,7 +113,7 @@ class Store:
 
 
 class Space:
-    """An isolated namespace: threads, documents, counters, registers and sets by name, and items."""
+    """An isolated namespace: threads, documents, counters, registers, sets and budgets by name, and items."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         self._connection = connection
@@ -155,6 +156,9 @@ class Space:
 
     def set(self, name: str) -> SharedSet:
         return SharedSet(self._connection, self.name, name)
+
+    def budget(self, name: str) -> Budget:
+        return Budget(self._connection, self.name, name)
 
     @property
     def items(self) -> Items:
@@ -241,6 +245,9 @@ class Space:
 
     def sets(self, prefix: str = "") -> AsyncIterator[str]:
         return self._names("set", prefix)
+
+    def budgets(self, prefix: str = "") -> AsyncIterator[str]:
+        return self._names("budget", prefix)
 
     async def _names(self, kind: ObjectKind, prefix: str) -> AsyncIterator[str]:
         after: str | None = None

@@ -9,7 +9,7 @@ Laws:
 
 Any message may be lost with its link. Pushes and `Have` are hints that make
 things fast; `Digest`, `Parts`, `Vectors`, `Want` and `Supply` are what guarantees them.
-`Lost` and `Found` mend what a disk has damaged since.
+`Lost` and `Found` mend what a disk has damaged since; `Seek` and `Given` are about rights to spend.
 """
 
 from __future__ import annotations
@@ -128,7 +128,27 @@ class Found(Struct, array_like=True, frozen=True, tag=11):
     rows: list[tuple[bytes, bytes]]
 
 
-Message = Push | Have | Digest | Parts | Vectors | Want | Supply | Busy | Trouble | Lost | Found
+class Seek(Struct, array_like=True, frozen=True, tag=12):
+    """Rights to spend of a budget that the sender asks for; answered by one `Given`."""
+
+    id: int
+    space: str
+    budget: str
+    amount: int
+    origin: bytes  # To whose account they are to go,
+    node: bytes  # and whose that is.
+
+
+class Given(Struct, array_like=True, frozen=True, tag=13):
+    """The transfer that was made, and will come as an operation; an amount of 0 is none."""
+
+    id: int
+    amount: int
+    origin: bytes
+    sequence: int
+
+
+Message = Push | Have | Digest | Parts | Vectors | Want | Supply | Busy | Trouble | Lost | Found | Seek | Given
 
 
 class _Push(Struct, array_like=True, frozen=True, tag=1):
@@ -141,7 +161,7 @@ class _Supply(Struct, array_like=True, frozen=True, tag=7):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_Received = _Push | Have | Digest | Parts | Vectors | Want | _Supply | Busy | Trouble | Lost | Found
+_Received = _Push | Have | Digest | Parts | Vectors | Want | _Supply | Busy | Trouble | Lost | Found | Seek | Given
 _decoder: msgspec.msgpack.Decoder[_Received] = msgspec.msgpack.Decoder(_Received)
 _T = TypeVar("_T")
 
@@ -180,6 +200,12 @@ def decode(packed: bytes) -> Message:
         case Lost(_, _, _, _, generation, rows):
             if not 0 <= generation < 1 << 32 or len(rows) > LOST_MAX:
                 raise InvalidValue("a peer asks for what cannot be. Nothing was written.")
+        case Seek(_, _, _, amount, origin, node):
+            if not 0 < amount < 1 << 63 or len(origin) != ORIGIN_BYTES or len(node) != ORIGIN_BYTES:
+                raise InvalidValue("a peer asks for rights that cannot be. Nothing was written.")
+        case Given(_, amount, origin, sequence):
+            if amount and (len(origin) != ORIGIN_BYTES or not 0 < sequence < 1 << 63):
+                raise InvalidValue("a peer gives rights that cannot be. Nothing was written.")
     return message
 
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from shoal.crdt.dot import DOT_BYTES, ORIGIN_BYTES, Dot
+from shoal.crdt.dot import DOT_BYTES, ORIGIN_BYTES, Dot, Origin
 from shoal.crdt.rows import Rows, Stamp
 
 TOTAL, KEY, CONFLICT = b"T", b"K", b"X"
@@ -54,13 +54,19 @@ def apply(rows: Rows, stamp: Stamp, add: Add) -> None:
 
 
 def value(rows: Rows) -> int:
-    return sum(_unpack(total) for _, total in rows.scan(TOTAL))
+    return sum(unpack(total) for _, total in rows.scan(TOTAL))
+
+
+def total(rows: Rows, origin: Origin) -> int:
+    """What counts of one origin's adds."""
+    stored = rows.get(TOTAL + origin)
+    return 0 if stored is None else unpack(stored)
 
 
 def find(rows: Rows, key: str) -> int | None:
     """The amount that counts under `key`."""
     winner = rows.get(KEY + key.encode())
-    return None if winner is None else _unpack(winner[_CLAIM_BYTES:])
+    return None if winner is None else unpack(winner[_CLAIM_BYTES:])
 
 
 def conflicts(rows: Rows) -> list[Conflict]:
@@ -73,7 +79,7 @@ def _claim(rows: Rows, key: bytes, claim: bytes, amount: int) -> None:
     if winner is None:
         _win(rows, key, claim, amount)
         return
-    best, counted = winner[:_CLAIM_BYTES], _unpack(winner[_CLAIM_BYTES:])
+    best, counted = winner[:_CLAIM_BYTES], unpack(winner[_CLAIM_BYTES:])
     if claim >= best:
         if amount != counted:
             _lose(rows, key, claim, amount)
@@ -86,7 +92,7 @@ def _claim(rows: Rows, key: bytes, claim: bytes, amount: int) -> None:
 
 
 def _win(rows: Rows, key: bytes, claim: bytes, amount: int) -> None:
-    rows.put(KEY + key, claim + _pack(amount))
+    rows.put(KEY + key, claim + pack(amount))
     _count(rows, claim, amount)
 
 
@@ -99,25 +105,25 @@ def _lose(rows: Rows, key: bytes, claim: bytes, amount: int) -> None:
 def _count(rows: Rows, claim: bytes, amount: int) -> None:
     row = TOTAL + claim[:ORIGIN_BYTES]
     stored = rows.get(row)
-    total = amount + (0 if stored is None else _unpack(stored))
+    total = amount + (0 if stored is None else unpack(stored))
     if total:
-        rows.put(row, _pack(total))
+        rows.put(row, pack(total))
     else:
         rows.delete(row)
 
 
 def _conflict_row(key: bytes, amount: int) -> bytes:
-    return CONFLICT + len(key).to_bytes(2, "big") + key + _pack(amount)
+    return CONFLICT + len(key).to_bytes(2, "big") + key + pack(amount)
 
 
 def _conflict(row: bytes, claim: bytes) -> Conflict:
     end = 3 + int.from_bytes(row[1:3], "big")
-    return Conflict(row[3:end].decode(), _unpack(row[end:]), Dot.unpack(claim[:DOT_BYTES]))
+    return Conflict(row[3:end].decode(), unpack(row[end:]), Dot.unpack(claim[:DOT_BYTES]))
 
 
-def _pack(number: int) -> bytes:
+def pack(number: int) -> bytes:
     return number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
 
 
-def _unpack(packed: bytes) -> int:
+def unpack(packed: bytes) -> int:
     return int.from_bytes(packed, "big", signed=True)

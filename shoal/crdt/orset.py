@@ -4,9 +4,9 @@ Laws (ORSWOT, the observed-remove set without tombstones; Bieniusa et al. 2012):
 - An element is a member while an add of it is live. An add replaces the adds of its
   element that its origin knew, and a removal removes them; neither touches any other. So of
   an add and a removal that did not know of each other the add wins.
-- What an origin knew is the context of its operation. Causal delivery has brought all of
-  that, to every replica, before the operation itself: no add can arrive after the removal
-  that has seen it, so the live adds are all the state there is.
+- What an origin knew of an element travels in the change, as the dots of its adds. Causal
+  delivery has brought these to every replica before the change itself: no add can arrive
+  after the removal that has seen it, so the live adds are all the state there is.
 - Of one operation's changes the later one has seen the earlier ones.
 - Of the adds of one element that one request made, sent again to another node, each is live until
   it is seen: an add that is made twice is the same member.
@@ -30,23 +30,35 @@ from shoal.crdt.rows import Rows, Stamp
 ELEMENT, COUNT = b"E", b"N"
 
 
+class Named(msgspec.Struct, array_like=True, frozen=True):
+    """An element, and the dots of the adds of it that the issuer knew: origin and sequence."""
+
+    element: bytes
+    seen: tuple[tuple[bytes, int], ...] = ()
+
+
 class Alter(msgspec.Struct, array_like=True, frozen=True, tag="alter-set"):
     """The mutation. What it both removes and adds is a member afterwards."""
 
-    add: tuple[bytes, ...] = ()
-    remove: tuple[bytes, ...] = ()
+    add: tuple[Named, ...] = ()
+    remove: tuple[Named, ...] = ()
 
 
 def apply(rows: Rows, stamp: Stamp, alter: Alter) -> None:
     grown = 0
-    for element in alter.remove:
-        before = _dots(rows, element)
-        grown += _store(rows, element, before, _unseen(before, stamp))
-    for element in alter.add:
-        before = _dots(rows, element)
-        grown += _store(rows, element, before, sorted([*_unseen(before, stamp), stamp.dot]))
+    for named in alter.remove:
+        before = _dots(rows, named.element)
+        grown += _store(rows, named.element, before, _unseen(before, named, stamp))
+    for named in alter.add:
+        before = _dots(rows, named.element)
+        grown += _store(rows, named.element, before, sorted([*_unseen(before, named, stamp), stamp.dot]))
     if grown:
         _count(rows, size(rows) + grown)
+
+
+def named(rows: Rows, element: bytes) -> Named:
+    """An element as a change names it that is based on these rows."""
+    return Named(element, tuple(_dots(rows, element)))
 
 
 def size(rows: Rows) -> int:
@@ -65,8 +77,8 @@ def members(rows: Rows, *, after: bytes | None = None) -> Iterator[bytes]:
         yield row[len(ELEMENT) :]
 
 
-def _unseen(dots: list[Dot], stamp: Stamp) -> list[Dot]:
-    return [dot for dot in dots if not stamp.context.covers(dot) and dot != stamp.dot]
+def _unseen(dots: list[Dot], named: Named, stamp: Stamp) -> list[Dot]:
+    return [dot for dot in dots if dot not in named.seen and dot != stamp.dot]
 
 
 def _dots(rows: Rows, element: bytes) -> list[Dot]:

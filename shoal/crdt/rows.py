@@ -55,3 +55,29 @@ def successor(prefix: bytes) -> bytes | None:
     if not trimmed:
         return None
     return trimmed[:-1] + bytes([trimmed[-1] + 1])
+
+
+class Within:
+    """The rows below a prefix as rows of their own: for a type that is part of another's object."""
+
+    __slots__ = ("_prefix", "_rows")
+
+    def __init__(self, rows: Rows, prefix: bytes) -> None:
+        self._rows = rows
+        self._prefix = prefix
+
+    def get(self, key: bytes, /) -> bytes | None:
+        return self._rows.get(self._prefix + key)
+
+    def put(self, key: bytes, value: bytes, /) -> None:
+        self._rows.put(self._prefix + key, value)
+
+    def delete(self, key: bytes, /) -> None:
+        self._rows.delete(self._prefix + key)
+
+    def scan(
+        self, prefix: bytes, /, *, after: bytes | None = None, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        start = None if after is None else self._prefix + after
+        for key, value in self._rows.scan(self._prefix + prefix, after=start, reverse=reverse, limit=limit):
+            yield key[len(self._prefix) :], value

@@ -41,6 +41,7 @@ from shoal.names import check_name
 from shoal.node import attached, listing, mutation, retention, steps
 from shoal.node.attached import Attached
 from shoal.node.branches import Branches
+from shoal.node.budgets import Budgets
 from shoal.node.catalog import Catalog
 from shoal.node.checkpoints import Checkpoints
 from shoal.node.consumers import Consumers
@@ -152,6 +153,7 @@ class Database:
         self.eraser = Eraser(self.generations, self.garbage, self.catalog, shapes)
         self.documents = Documents(config, environment, self.catalog)
         rules = Rules(storage, self.catalog, config)
+        self.budgets = Budgets(config, opening)
         facets: list[Facet] = [
             Saves(config, shapes, rules),
             checkpoints,
@@ -167,6 +169,7 @@ class Database:
             Counters(),
             Registers(config),
             Sets(config),
+            self.budgets,
             self._items,
             Searches(config, environment.now_ms, indexes),
             Declaring(config, indexes),
@@ -239,6 +242,16 @@ class Database:
         except BaseException:
             writing.transaction.abandoned()
             raise
+
+    def introduce(self) -> int:
+        """Take an origin, with a write of its own if there was none before. Returns the write that makes it last."""
+        if self._opening.current is None:
+            transaction = Transaction(self._storage)
+            self._opening.origin(transaction)
+            number = self._commit.write(transaction.rows)
+            transaction.written()
+            return number
+        return self._commit.written
 
     def do_chores(self) -> None:
         """Issue what writes found to be done, as operations of their own. One that is refused is found again."""

@@ -32,6 +32,7 @@ LABELS: dict[Kind, ObjectKind] = {
     Kind.ITEMS: "items",
     Kind.SCHEMA: "schema",
     Kind.SET: "set",
+    Kind.BUDGET: "budget",
 }
 
 _OVERHEAD_BYTES = 200  # Of a push as a Python object.

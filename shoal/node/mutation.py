@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from shoal.crdt import (
+    budget,
     consumers,
     counter,
     deletion,
@@ -37,7 +38,7 @@ from shoal.crdt import (
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 from shoal.node.attached import Attached
-from shoal.node.changes import checkpoints, deletions, documents, journals, prunes, queues, scalars, schemas, steps
+from shoal.node.changes import budgets, checkpoints, deletions, documents, journals, prunes, queues, scalars, schemas, steps
 from shoal.node.changes import indexes as index_changes
 from shoal.node.changes import items as item_changes
 from shoal.node.changes import labels as label_changes
@@ -62,6 +63,7 @@ Change = (
     | counter.Add
     | register.Assign
     | orset.Alter
+    | budget.Change
     | items.Put
     | items.Delete
     | items.Refresh
@@ -84,6 +86,7 @@ _HANDLINGS: Handlings = {
     **queues.HANDLINGS,
     **documents.HANDLINGS,
     **scalars.HANDLINGS,
+    **budgets.HANDLINGS,
     **item_changes.HANDLINGS,
     **index_changes.HANDLINGS,
     **schemas.HANDLINGS,

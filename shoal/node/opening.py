@@ -22,7 +22,9 @@ from shoal.storage.interface import Storage
 _NODE = keys.meta("node")
 _ORIGIN = keys.meta("origin")
 _CLEAN = keys.meta("clean")
+_PAST = keys.meta("past")
 _TAIL_CHECKED = 16
+_PAST_MAX = 4096  # Openings that are known to have been of this directory; 64 KiB.
 
 
 class Opening:
@@ -39,6 +41,9 @@ class Opening:
         self.node = entropy(ORIGIN_BYTES) if node is None else node
         self.clean = self.created or storage.get(_CLEAN) is not None
         self.previous = storage.get(_ORIGIN)
+        self._past = ((storage.get(_PAST) or b"") + (self.previous or b""))[-_PAST_MAX * ORIGIN_BYTES :]
+        self.past = frozenset(self._past[start : start + ORIGIN_BYTES] for start in range(0, len(self._past), ORIGIN_BYTES))
+        """The origins under which this directory was written before: over, all of them."""
         if not self.clean and self.previous is not None:
             _check_tail(storage, Origin(self.previous))
 
@@ -54,6 +59,7 @@ class Opening:
         origin = Origin(self._entropy(ORIGIN_BYTES))
         transaction.put(_NODE, self.node)
         transaction.put(_ORIGIN, origin)
+        transaction.put(_PAST, self._past)
         transaction.delete(_CLEAN)
         transaction.when_written(lambda: self._take(origin))
         return origin

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,11 +63,22 @@ class Owners(Protocol):
         """
         ...
 
-    async def current(self, partition: int, /) -> None:
-        """Return once this replica has applied whatever a quorum held of a partition when this was called.
+    @property
+    def size(self) -> int:
+        """How many there are, this node included."""
+        ...
+
+    async def current(self, partition: int, durability: Durability = "quorum", /) -> None:
+        """Return once this replica has applied whatever a quorum (or all) held of a partition when this was called.
 
         Raises:
             NoQuorum: too few owners said in time what they hold, or what they hold could not be had.
+        """
+        ...
+
+    async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /) -> None:
+        """Ask others for rights to spend of a budget, until there are so many more or all were asked; whoever is known
+        to have more of them is asked first.
         """
         ...
 
@@ -120,7 +132,12 @@ class Alone:
     async def spread(self, partition: int, wanted: VersionVector, durability: Durability, /) -> None:
         return None
 
-    async def current(self, partition: int, /) -> None:
+    size = 1
+
+    async def current(self, partition: int, durability: Durability = "quorum", /) -> None:
+        return None
+
+    async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /) -> None:
         return None
 
     def holdings(self, partition: int, /) -> dict[str, Holding]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import islice
 
 from shoal.cluster.replication import Replication
@@ -25,6 +26,7 @@ from shoal.node.members import Members, MemberState
 from shoal.node.mending import Mender, Mending
 from shoal.node.opening import Opening
 from shoal.node.owners import Mended
+from shoal.node.seeking import Seeker
 from shoal.node.target import Target
 from shoal.protocol.requests import ClusterView, Durability, Member
 
@@ -47,8 +49,10 @@ class Quorum:
         environment: Environment,
         hurry: Callable[[int], int],
         mender: Mender,
+        seeker: Seeker,
     ) -> None:
         self.members = members
+        self._seeker = seeker
         self._mender = mender
         self._protocol = protocol
         self._database = database
@@ -113,10 +117,14 @@ class Quorum:
             needed=needed,
         )
 
-    async def current(self, partition: int, /) -> None:
+    @property
+    def size(self) -> int:
+        return self.members.size
+
+    async def current(self, partition: int, durability: Durability = "quorum", /) -> None:
         """See `Owners.current`. Majorities meet: what one has acknowledged, one of any other majority tells of."""
-        await self.reachable("quorum")
-        needed = self.members.needed("quorum")
+        await self.reachable(durability)
+        needed = self.members.needed(durability)
         question = self._hurry(partition)
         timeout_s = self._config.quorum_timeout_s
         if await self._told(partition, question, needed, timeout_s):
@@ -126,12 +134,26 @@ class Quorum:
             if await self._true(self._reaching[partition], lambda: self._database.holds(partition, wanted), timeout_s):
                 return
         answered = len(self._answered(partition, question)) + 1
+        held = "all hold" if durability == "all" else "a quorum holds"
         raise NoQuorum(
-            f"what a quorum holds could not be had within {timeout_s:g} s: {answered} of {self.members.size} owners said what "
+            f"what {held} could not be had within {timeout_s:g} s: {answered} of {self.members.size} owners said what "
             f"they hold, {needed} are needed, or what they hold did not come. Try again once more of them are back.",
             reachable=answered,
             needed=needed,
         )
+
+    async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /) -> None:
+        """See `Owners.seek`."""
+        linked = [member.node for member in self.members.all if member.outlet is not None]
+        for node in sorted(linked, key=lambda node: known.get(node, 0), reverse=True):
+            given = await self._seeker.ask(node, target, amount)
+            if given is None or given.amount <= 0:
+                continue
+            with suppress(SessionBehind, BookmarkLost):  # The transfer is made, and will come.
+                await self.reached(target.partition, VersionVector({Origin(given.origin): given.sequence}))
+                amount -= given.amount
+            if amount <= 0:
+                return
 
     async def _told(self, partition: int, question: int, needed: int, seconds: float) -> bool:
         """Wait for answers of so many, ourselves included."""

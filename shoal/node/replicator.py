@@ -20,7 +20,7 @@ from msgspec import Raw
 
 from shoal.cluster import messages
 from shoal.cluster.delivery import Arrival
-from shoal.cluster.messages import Busy, Found, Lost, Message, Push, Shipment, Supply, Trouble
+from shoal.cluster.messages import Busy, Found, Given, Lost, Message, Push, Seek, Shipment, Supply, Trouble
 from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.replication import Apply, Limits, Read, Replication, Send, taken
 from shoal.config import Config
@@ -33,6 +33,7 @@ from shoal.node.mending import Mender
 from shoal.node.opening import Opening
 from shoal.node.partitions import Partition
 from shoal.node.quorum import Quorum
+from shoal.node.seeking import Seeker
 from shoal.storage.commit import GroupCommit
 
 SLICE = 24  # Operations that are applied before others get a turn.
@@ -85,6 +86,7 @@ class Replicator:
             send=lambda node, lost: self._send((node,), lost),
             config=config,
         )
+        self._seeker = Seeker(database, opening=opening, send=lambda node, seek: self._send((node,), seek), config=config)
         self.quorum = Quorum(
             self._protocol,
             database,
@@ -94,6 +96,7 @@ class Replicator:
             environment=environment,
             hurry=self._hurry,
             mender=self._mender,
+            seeker=self._seeker,
         )
 
     def start(self) -> None:
@@ -179,6 +182,10 @@ class Replicator:
                 self._send((peer.node,), Found(decoded.id, []) if self._is_behind(peer.node) else self._mender.answer(decoded))
             case Found():
                 self._mender.found(peer.node, decoded)
+            case Seek():
+                self._send((peer.node,), self._seeker.answer(decoded))
+            case Given():
+                self._seeker.given(peer.node, decoded)
             case _:
                 self._protocol.receive(peer.node, decoded, self._environment.monotonic())
                 self._carry_out()

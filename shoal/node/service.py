@@ -27,6 +27,7 @@ from shoal.errors import (
     InvalidInput,
     NoQuorum,
     OutcomeUnknown,
+    RightsElsewhere,
     SchemaViolation,
     ShuttingDown,
     StoreCorrupt,
@@ -38,6 +39,7 @@ from shoal.node.environment import Environment
 from shoal.node.feed import Feed
 from shoal.node.opening import Opening
 from shoal.node.owners import Mending, Owners
+from shoal.node.rights import Rights
 from shoal.node.target import Target, target_of
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
@@ -74,6 +76,7 @@ class Service:
         self._opening = opening
         self._feed = feed
         self._config = config
+        self._rights = Rights(database, commit, owners=owners)
         self._started_ms = environment.now_ms()
         self._stopping = False
 
@@ -96,6 +99,8 @@ class Service:
             return await self._prune(request, bookmark, durability, stale=stale)
         if isinstance(request, requests.Trim):
             return await self._trim(request, bookmark, durability, stale=stale)
+        if isinstance(request, requests.DrawRights):
+            return await self._draw(request, bookmark, stale=stale)
         if isinstance(request, requests.Write):
             return await self._write(request, bookmark, key, durability, stale=stale)
         return await self._read(request, bookmark, stale=stale)
@@ -113,6 +118,8 @@ class Service:
         if key is not None:
             check_key("idempotency key", key)
         self._database.check(request)
+        if durability == "memory" and _spends(request):
+            durability = "local"  # What a crash could still take back would be spent twice.
         partition = self._database.partition_of(request)
         if not stale and not self._database.holds(partition, bookmark.vector(partition)):
             await self._owners.reached(partition, bookmark.vector(partition))
@@ -124,7 +131,7 @@ class Service:
         self._refuse_if_stopping()  # It may have begun to, meanwhile.
         try:
             issued = await self._issued(request, key)
-        except Conflict:
+        except (Conflict, RightsElsewhere):
             # A refusal names what is there: no more than an answer may it show what a crash could still take back.
             shown = self._database.vector_of(partition)
             await self._database.durable_of(partition)
@@ -147,9 +154,16 @@ class Service:
 
     async def _issued(self, request: AnyWrite, key: str | None) -> Issued:
         mending: Mending | None = None
+        provided = False
         while True:
             try:
                 return self._database.issue(request, key)
+            except RightsElsewhere:
+                if provided:
+                    raise
+                await self._rights.provide(request)
+                self._refuse_if_stopping()
+                provided = True
             except StoreCorrupt as error:
                 if isinstance(request, requests.Batch):
                     raise  # It does not say of which object.
@@ -173,6 +187,15 @@ class Service:
         await self._database.durable_of(partition)
         bookmark.note(partition, self._database.vector_of(partition))
         return seen
+
+    async def _draw(self, request: requests.DrawRights, bookmark: Bookmark, *, stale: bool) -> requests.Rights:
+        self._refuse_if_stopping()
+        await self._reach_for_plan(request, bookmark, stale=stale)
+        reply = await self._rights.draw(request)
+        partition = target_of(request).partition
+        await self._database.durable_of(partition)
+        bookmark.note(partition, self._database.vector_of(partition))
+        return reply
 
     async def _prune(
         self, request: requests.Prune, bookmark: Bookmark, durability: Durability, *, stale: bool
@@ -205,7 +228,9 @@ class Service:
             if not done.more:
                 return requests.TrimReport(events, size, False)
 
-    async def _reach_for_plan(self, request: requests.Prune | requests.Trim, bookmark: Bookmark, *, stale: bool) -> None:
+    async def _reach_for_plan(
+        self, request: requests.Prune | requests.Trim | requests.DrawRights, bookmark: Bookmark, *, stale: bool
+    ) -> None:
         check_name("space", request.space)
         self._database.check(request)
         partition = target_of(request).partition
@@ -375,6 +400,11 @@ class Service:
         self._feed.close()
         if self._commit.failed is None:
             await self._commit.covered(self._commit.written)
+
+
+def _spends(request: AnyWrite) -> bool:
+    writes = request.writes if isinstance(request, requests.Batch) else [request]
+    return any(isinstance(write, requests.Spend) for write in writes)
 
 
 async def _finished(steps: Generator[None, None, _Plan]) -> _Plan:

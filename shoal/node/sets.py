@@ -59,7 +59,9 @@ class Sets:
         if not add and not remove:
             return Decision(SetAltered(0, 0, size))
         # An element that is there is added anew: the new add stays where a removal has only seen the old one.
-        change = orset.Alter(tuple(add), tuple(remove))
+        change = orset.Alter(
+            tuple(orset.named(rows, element) for element in add), tuple(orset.named(rows, element) for element in remove)
+        )
         orset.apply(rows, site.stamp, change)
         return Decision(SetAltered(added, len(remove), orset.size(rows)), (Made(change),))
 

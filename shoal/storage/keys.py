@@ -38,6 +38,7 @@ class Kind(IntEnum):
     ITEMS = 5
     SCHEMA = 6
     SET = 7
+    BUDGET = 8
 
     @property
     def label(self) -> str:

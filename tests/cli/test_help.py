@@ -29,6 +29,7 @@ COMMANDS = [
         ["register", "list"],
     ),
     *(["counter", "add"], ["register", "set"], ["set", "get"], ["set", "list"], ["set", "add"], ["set", "remove"]),
+    *(["budget", "get"], ["budget", "list"], ["budget", "grant"], ["budget", "spend"], ["budget", "draw"]),
 ]
 
 

@@ -53,6 +53,18 @@ def test_a_set_is_added_to_and_removed_from(data: Path) -> None:
     assert run(data, "set", "list") == "urls"
 
 
+def test_a_budget_is_granted_and_spent(data: Path) -> None:
+    assert run(data, "budget", "grant", "tokens", "100", "--key", "daily") == "100"
+    assert run(data, "budget", "grant", "tokens", "100", "--key", "daily") == "100"
+    assert told(data, "budget", "spend", "tokens", "30") == {"remaining": 70}
+    assert told(data, "budget", "draw", "tokens", "5") == {"rights": 70}
+    shown = told(data, "budget", "get", "tokens")
+    assert (shown["granted"], shown["spent"], shown["remaining"], shown["conflicts"]) == (100, 30, 70, [])
+    assert sum(holder["rights"] for holder in shown["holders"]) + shown["pool"] == 70
+    result = CliRunner().invoke(app, ["budget", "spend", "tokens", "71", "--data", str(data)])
+    assert (result.exit_code, "70 left" in result.stderr) == (1, True)
+
+
 @pytest.mark.parametrize("arguments", [["set", "add", "s", "{"], ["register", "set", "r", "nope"]])
 def test_what_is_no_json_is_refused(data: Path, arguments: list[str]) -> None:
     result = CliRunner().invoke(app, [*arguments, "--data", str(data)])

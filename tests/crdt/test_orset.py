@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shoal.crdt import orset
 from shoal.crdt.dot import Dot, VersionVector
-from shoal.crdt.orset import Alter
+from shoal.crdt.orset import Alter, Named
 from shoal.crdt.rows import Rows, Stamp
 from shoal.testing.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
 from shoal.testing.rows import DictRows
@@ -18,11 +18,17 @@ A, B = origin(1), origin(2)
 ELEMENTS = [b"\x01", b"\x01\x00", b"\x02", b"\xff"]
 
 
-def deciding(choose: Choose) -> Decide:
-    def some() -> tuple[bytes, ...]:
-        return tuple(dict.fromkeys(ELEMENTS[choose(len(ELEMENTS))] for _ in range(choose(3))))
+def apply(rows: Rows, stamp: Stamp, alter: Alter) -> None:
+    """Without a context: a node applies a peer's operations under its own vector."""
+    orset.apply(rows, stamp._replace(context=VersionVector()), alter)
 
-    def decide(_replica: Replica, _everyone: list[Replica]) -> list[Alter]:
+
+def deciding(choose: Choose) -> Decide:
+    def decide(replica: Replica, _everyone: list[Replica]) -> list[Alter]:
+        def some() -> tuple[Named, ...]:
+            elements = dict.fromkeys(ELEMENTS[choose(len(ELEMENTS))] for _ in range(choose(3)))
+            return tuple(orset.named(replica.rows, element) for element in elements)
+
         return [Alter(some(), some()) for _ in range(1 + choose(2))]
 
     return decide
@@ -35,15 +41,18 @@ def alive(operations: list[Operation]) -> set[bytes]:
     def saw(later: Stamp, earlier: Stamp) -> bool:
         return later.context.covers(earlier.dot) or (later.dot == earlier.dot and later.nth > earlier.nth)
 
+    def touches(change: Alter, element: bytes) -> bool:
+        return any(named.element == element for named in (*change.add, *change.remove))
+
     return {
-        element
+        named.element
         for at, change in stamped
-        for element in change.add
-        if not any(element in (*other.add, *other.remove) and saw(later, at) for later, other in stamped)
+        for named in change.add
+        if not any(touches(other, named.element) and saw(later, at) for later, other in stamped)
     }
 
 
-def check(choose: Choose, apply: Apply = orset.apply) -> None:
+def check(choose: Choose, apply: Apply = apply) -> None:
     replica = check_converges(choose, apply, deciding(choose))[0]
     expected = alive(replica.applied)
     assert list(orset.members(replica.rows)) == sorted(expected)
@@ -58,24 +67,30 @@ def test_replicas_keep_the_same_members_as_a_twin_that_sees_all_changes(data: st
 
 
 def a_removal_takes_what_it_has_not_seen(rows: Rows, stamp: Stamp, alter: Alter) -> None:
-    for element in alter.remove:
-        rows.delete(orset.ELEMENT + element)
-    orset.apply(rows, stamp, Alter(alter.add))
+    for named in alter.remove:
+        rows.delete(orset.ELEMENT + named.element)
+    apply(rows, stamp, Alter(alter.add))
 
 
 def an_add_replaces_what_it_has_not_seen(rows: Rows, stamp: Stamp, alter: Alter) -> None:
-    orset.apply(rows, stamp, alter)
-    for element in alter.add:
-        rows.put(orset.ELEMENT + element, stamp.dot.pack())
+    apply(rows, stamp, alter)
+    for named in alter.add:
+        rows.put(orset.ELEMENT + named.element, stamp.dot.pack())
 
 
 def an_add_of_a_member_is_dropped(rows: Rows, stamp: Stamp, alter: Alter) -> None:
-    orset.apply(rows, stamp, Alter(tuple(each for each in alter.add if not orset.contains(rows, each)), alter.remove))
+    added = tuple(named for named in alter.add if not orset.contains(rows, named.element))
+    apply(rows, stamp, Alter(added, alter.remove))
+
+
+def what_was_seen_is_what_the_replica_has(rows: Rows, stamp: Stamp, alter: Alter) -> None:
+    add, remove = (tuple(orset.named(rows, named.element) for named in part) for part in (alter.add, alter.remove))
+    apply(rows, stamp, Alter(add, remove))
 
 
 def the_count_is_of_adds(rows: Rows, stamp: Stamp, alter: Alter) -> None:
     before = orset.size(rows)
-    orset.apply(rows, stamp, alter)
+    apply(rows, stamp, alter)
     orset._count(rows, max(0, before + len(alter.add) - len(alter.remove)))
 
 
@@ -83,6 +98,7 @@ BUGS = [
     a_removal_takes_what_it_has_not_seen,
     an_add_replaces_what_it_has_not_seen,
     an_add_of_a_member_is_dropped,
+    what_was_seen_is_what_the_replica_has,
     the_count_is_of_adds,
 ]
 
@@ -92,35 +108,37 @@ def test_the_check_finds_a_planted_bug(bug: Apply) -> None:
     assert fails_for_some_seed(lambda choose: check(choose, bug))
 
 
-def stamp(dot: Dot, context: VersionVector = VersionVector()) -> Stamp:
-    return Stamp(dot, dot.sequence, 1000, context)
+def applied(rows: DictRows, dot: Dot, *, add: tuple[bytes, ...] = (), remove: tuple[bytes, ...] = ()) -> None:
+    """A change of a replica that knows what is there."""
+    names = tuple(orset.named(rows, element) for element in add), tuple(orset.named(rows, element) for element in remove)
+    apply(rows, Stamp(dot, dot.sequence, 1000, VersionVector()), Alter(*names))
 
 
 def test_an_add_wins_over_a_removal_that_has_not_seen_it() -> None:
     rows = DictRows()
-    orset.apply(rows, stamp(Dot(A, 1)), Alter((b"x",)))
-    orset.apply(rows, stamp(Dot(B, 1), VersionVector({A: 1})), Alter((b"x",)))
-    orset.apply(rows, stamp(Dot(A, 2), VersionVector({A: 1})), Alter(remove=(b"x",)))
+    applied(rows, Dot(A, 1), add=(b"x",))
+    seen = orset.named(rows, b"x")
+    applied(rows, Dot(B, 1), add=(b"x",))
+    apply(rows, Stamp(Dot(A, 2), 2, 1000, VersionVector({A: 1})), Alter(remove=(seen,)))
     assert orset.contains(rows, b"x")
 
 
 def test_what_is_added_and_removed_again_and_again_leaves_nothing() -> None:
     rows = DictRows()
     for n in range(100):
-        seen = VersionVector({A: 2 * n} if n else {})
-        orset.apply(rows, stamp(Dot(A, 2 * n + 1), seen), Alter((b"x", b"y")))
-        orset.apply(rows, stamp(Dot(A, 2 * n + 2), VersionVector({A: 2 * n + 1})), Alter(remove=(b"x", b"y")))
+        applied(rows, Dot(A, 2 * n + 1), add=(b"x", b"y"))
+        applied(rows, Dot(A, 2 * n + 2), remove=(b"x", b"y"))
     assert rows.rows == {}
 
 
 def test_what_one_change_both_removes_and_adds_is_a_member() -> None:
     rows = DictRows()
-    orset.apply(rows, stamp(Dot(A, 1)), Alter((b"x",), (b"x",)))
+    applied(rows, Dot(A, 1), add=(b"x",), remove=(b"x",))
     assert orset.contains(rows, b"x")
 
 
 def test_members_go_on_after_any_of_them() -> None:
     rows = DictRows()
-    orset.apply(rows, stamp(Dot(A, 1)), Alter(tuple(ELEMENTS)))
+    applied(rows, Dot(A, 1), add=tuple(ELEMENTS))
     for n, element in enumerate(sorted(ELEMENTS)):
         assert list(orset.members(rows, after=element)) == sorted(ELEMENTS)[n + 1 :]

@@ -52,14 +52,39 @@ async def test_a_register_that_expects(space: Space, rest: Rest) -> None:
     assert await space.register("goal").get() == "b"
 
 
+async def test_budgets(space: Space, rest: Rest, cli: Cli) -> None:
+    granted = {"remaining": 100, "granted": True}
+    assert await rest("POST", "/budgets/tokens/grants", {"amount": 100, "key": "daily"}) == granted
+    assert await rest("POST", "/budgets/tokens/grants", {"amount": 100, "key": "daily"}) == {**granted, "granted": False}
+    assert await rest("POST", "/budgets/tokens/spends", {"amount": 30}) == {"remaining": 70, "rights": 70, "spent": True}
+    assert await space.budget("tokens").spend(5) == 65
+    assert await cli("budget", "spend", "tokens", "5") == [{"remaining": 60}]
+    refused = await rest("POST", "/budgets/tokens/spends", {"amount": 61}, status=409)
+    assert (refused["code"], refused["remaining"]) == ("budget-exhausted", 60)
+    assert await rest("POST", "/budgets/tokens/releases", {"amount": 10}) == {"moved": 10, "rights": 50}
+    assert await rest("POST", "/budgets/tokens/draws", {"amount": 55}) == {"moved": 5, "rights": 55}
+    shown = await rest("GET", "/budgets/tokens")
+    assert {name: shown[name] for name in ("granted", "spent", "remaining", "pool", "rights")} == {
+        "granted": 100,
+        "spent": 40,
+        "remaining": 60,
+        "pool": 5,
+        "rights": 55,
+    }
+    assert (await rest("GET", "/budgets"))["names"] == ["tokens"]
+    await rest("POST", "/budgets/tokens/spends", {"amount": 0}, status=400)
+
+
 async def test_a_batch(space: Space, rest: Rest) -> None:
     writes = [
         {"op": "alter-set", "set": "{x}/s", "add": [1, 2]},
         {"op": "set", "register": "{x}/r", "value": 1, "expect": ""},
         {"op": "add", "counter": "{x}/c", "add": 5},
+        {"op": "grant", "budget": "{x}/b", "amount": 9},
     ]
     replies = (await rest("POST", "/batch", {"writes": writes}))["replies"]
     assert replies[0] == {"added": 2, "removed": 0, "size": 2}
     assert (await space.set("{x}/s").len(), await space.counter("{x}/c").value()) == (2, 5)
+    assert replies[3] == {"remaining": 9, "granted": True}
     await rest("POST", "/batch", {"writes": writes}, status=412)
     assert await space.counter("{x}/c").value() == 5

@@ -29,7 +29,7 @@ def a_counter_keeps_the_claim_that_lost(patch: pytest.MonkeyPatch) -> None:
         winner = rows.get(counter.KEY + key)
         sound(rows, key, claim, amount)
         if winner is not None and claim < winner[: counter._CLAIM_BYTES]:
-            counter._count(rows, winner, counter._unpack(winner[counter._CLAIM_BYTES :]))
+            counter._count(rows, winner, counter.unpack(winner[counter._CLAIM_BYTES :]))
 
     patch.setattr(counter, "_claim", claim)
 

@@ -14,6 +14,20 @@ from __future__ import annotations
 
 from shoal.protocol.requests.base import NO_HEAD, Durability, Read, Reply, Request, Write
 from shoal.protocol.requests.batches import Batch, BatchAnswer, BatchReply, BatchWrite
+from shoal.protocol.requests.budgets import (
+    BudgetConflict,
+    BudgetState,
+    DrawRights,
+    Grant,
+    Granted,
+    Holder,
+    ReadBudget,
+    ReleaseRights,
+    Rights,
+    Spend,
+    Spent,
+    TransferRights,
+)
 from shoal.protocol.requests.documents import (
     Conflicts,
     DocumentJson,
@@ -209,6 +223,9 @@ SingleWrite = (
     | Discard
     | TrimEvents
     | SetRetention
+    | DrawRights
+    | ReleaseRights
+    | TransferRights
 )
 WriteReply = (
     BatchAnswer
@@ -224,6 +241,7 @@ WriteReply = (
     | EventsTrimmed
     | Retention
     | SchemaVersion
+    | Rights
 )
 AnyWrite = SingleWrite | Batch
 ObjectRead = (
@@ -248,6 +266,7 @@ ObjectRead = (
     | ReadRegister
     | ReadSet
     | ContainsMembers
+    | ReadBudget
     | GetItems
     | SearchItems
     | ListNamespaces
@@ -284,6 +303,7 @@ AnyReply = (
     | Siblings
     | SetMembers
     | MembersContained
+    | BudgetState
     | Steps
     | SchemaVersions
     | Violations
@@ -325,6 +345,8 @@ __all__ = [
     "BatchWrite",
     "BeginStep",
     "Branches",
+    "BudgetConflict",
+    "BudgetState",
     "CatchUp",
     "CaughtUp",
     "Change",
@@ -350,6 +372,7 @@ __all__ = [
     "Discarded",
     "DocumentJson",
     "DocumentState",
+    "DrawRights",
     "Durability",
     "Edit",
     "EndStep",
@@ -363,8 +386,11 @@ __all__ = [
     "Finish",
     "Follow",
     "GetItems",
+    "Grant",
+    "Granted",
     "Heads",
     "History",
+    "Holder",
     "IndexItems",
     "Item",
     "ItemDeleted",
@@ -418,6 +444,7 @@ __all__ = [
     "QueueItem",
     "ReachPlace",
     "Read",
+    "ReadBudget",
     "ReadConflicts",
     "ReadConsumer",
     "ReadConsumers",
@@ -439,11 +466,13 @@ __all__ = [
     "ReadViolations",
     "RefreshItems",
     "Refused",
+    "ReleaseRights",
     "Replace",
     "Reply",
     "Request",
     "ResolveStep",
     "Retention",
+    "Rights",
     "RootKind",
     "Save",
     "Saved",
@@ -459,6 +488,8 @@ __all__ = [
     "SingleWrite",
     "Snapshot",
     "SnapshotKept",
+    "Spend",
+    "Spent",
     "Standing",
     "Status",
     "Step",
@@ -470,6 +501,7 @@ __all__ = [
     "SweepItems",
     "ThreadNames",
     "ThreadStatus",
+    "TransferRights",
     "Trim",
     "TrimEvents",
     "TrimReport",

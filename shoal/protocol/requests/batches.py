@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shoal.protocol.requests.base import Reply, Write
+from shoal.protocol.requests.budgets import Grant, Granted, Spend, Spent
 from shoal.protocol.requests.documents import Update, Updated
 from shoal.protocol.requests.items import DeleteItem, ItemDeleted, ItemPut, PutItem
 from shoal.protocol.requests.journal import Ack, Append, Appended, ConsumerState, Place, ReachPlace
@@ -20,6 +21,8 @@ BatchWrite = (
     | Add
     | Assign
     | AlterSet
+    | Grant
+    | Spend
     | PutItem
     | DeleteItem
     | Ack
@@ -40,6 +43,8 @@ BatchAnswer = (
     | Added
     | Assigned
     | SetAltered
+    | Granted
+    | Spent
     | ItemPut
     | ItemDeleted
     | ConsumerState

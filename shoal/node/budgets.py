@@ -1,0 +1,288 @@
+"""Budgets over storage: what a grant, a spend, and a move of rights decide.
+
+Laws:
+- A spend takes from the account of this opening, and never more than that has as this replica knows it,
+  less what it drew and is not sure of (`unsure`): a draw counts once every owner was heard after it.
+- What is unsure is known in memory alone: an account is that of one opening, and who comes after it draws anew.
+- The key of a spend is looked up before its rights.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from shoal.config import Config
+from shoal.crdt import budget, counter
+from shoal.crdt.dot import ORIGIN_BYTES
+from shoal.crdt.rows import Rows
+from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, RightsElsewhere
+from shoal.names import check_key, check_name
+from shoal.node.decision import Decision, Made
+from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.implied import implied_key, users_key
+from shoal.node.opening import Opening
+from shoal.node.target import Target
+from shoal.protocol import requests
+from shoal.protocol.requests import (
+    BudgetState,
+    DrawRights,
+    Grant,
+    Granted,
+    ReadBudget,
+    ReleaseRights,
+    Spend,
+    Spent,
+    TransferRights,
+)
+
+AMOUNT_MAX = 2**63 - 1
+_RETRY_S = 1.0
+
+
+class Drawn(NamedTuple):
+    """Rights that this opening drew, and is not sure of."""
+
+    source: bytes
+    amount: int
+
+
+class Budgets:
+    def __init__(self, config: Config, opening: Opening) -> None:
+        self._config = config
+        self._opening = opening
+        self.unsure: defaultdict[Target, list[Drawn]] = defaultdict(list)  # One draw of a budget is under way at a time.
+        self.checks: Checks = {
+            Grant: self._check_amount,
+            Spend: self._check_amount,
+            DrawRights: self._check_draw,
+            ReleaseRights: self._check_release,
+            TransferRights: self._check_transfer,
+        }
+        self.writers: Writers = {
+            Grant: self._grant,
+            Spend: self._spend,
+            DrawRights: self._draw,
+            ReleaseRights: self._release,
+            TransferRights: self._transfer,
+        }
+        self.readers: Readers = {ReadBudget: self._read}
+
+    # ── checks ────────────────────────────────────────────────────────────────
+
+    def _check_amount(self, request: Grant | Spend) -> None:
+        check_name("budget", request.budget)
+        if request.key is not None:
+            check_key("budget key", request.key)
+        _check_bounds(request.amount, least=1)
+
+    def _check_draw(self, request: DrawRights) -> None:
+        check_name("budget", request.budget)
+        _check_bounds(request.amount, least=0)
+        _check_bounds(request.shares, least=0)
+        if request.reclaimed:
+            _unhexed(request.reclaimed)
+
+    def _check_release(self, request: ReleaseRights) -> None:
+        check_name("budget", request.budget)
+        _check_bounds(request.amount, least=0)
+
+    def _check_transfer(self, request: TransferRights) -> None:
+        check_name("budget", request.budget)
+        _check_bounds(request.amount, least=1)
+        _unhexed(request.to)
+        _unhexed(request.node)
+
+    # ── writes ────────────────────────────────────────────────────────────────
+
+    def _grant(self, site: Site, request: Grant) -> Decision:
+        """
+        Raises:
+            KeyReused: the key is there with another amount.
+        """
+        if _is_known(budget.grants(site.rows), request, "granted"):
+            return Decision(Granted(budget.remaining(site.rows), granted=False))
+        change = budget.Grant(request.amount, request.key or implied_key(site.key, site.stamp.nth))
+        budget.apply(site.rows, site.stamp, change)
+        return Decision(Granted(budget.remaining(site.rows), granted=True), (Made(change),))
+
+    def _spend(self, site: Site, request: Spend) -> Decision:
+        """
+        Raises:
+            KeyReused: the key is there with another amount.
+            BudgetExhausted: less is left, whoever has the rights to it.
+            RightsElsewhere: this node has rights to less.
+        """
+        rows, target, own = site.rows, site.target, site.stamp.dot.origin
+        if _is_known(budget.spends(rows), request, "spent"):
+            return Decision(Spent(budget.remaining(rows), self._usable(rows, target, own), spent=False))
+        usable, remaining = self._usable(rows, target, own), budget.remaining(rows)
+        if request.amount > usable:
+            raise _exhausted(request, remaining) if request.amount > remaining else _elsewhere(request, rows, usable)
+        change = budget.Spend(request.amount, request.key or implied_key(site.key, site.stamp.nth))
+        budget.apply(rows, site.stamp, change)
+        return Decision(Spent(budget.remaining(rows), self._usable(rows, target, own), spent=True), (Made(change),))
+
+    def _draw(self, site: Site, request: DrawRights) -> Decision:
+        """From openings that are over first; from the pool what is lacking still, or a share of it."""
+        rows, own = site.rows, site.stamp.dot.origin
+        drawn = [Drawn(account.origin, account.rights) for account in self.over(rows, request.reclaimed)]
+        lacking = request.amount - budget.rights(rows, own) - sum(each.amount for each in drawn)
+        pool = budget.pool(rows)
+        if lacking > 0 and pool > 0:
+            share = -(-pool // request.shares) if request.shares else 0
+            drawn.append(Drawn(budget.THE_POOL, min(pool, max(lacking, share))))
+        target = site.target
+        site.transaction.when_written(lambda: self.unsure[target].extend(drawn))
+        moved = sum(each.amount for each in drawn)
+        usable = self._usable(rows, target, own)
+        return Decision(requests.Rights(moved, usable), self._moved(site, drawn))
+
+    def _release(self, site: Site, request: ReleaseRights) -> Decision:
+        """What is unsure goes to where it came from, and anything else to the pool."""
+        rows, target, own = site.rows, site.target, site.stamp.dot.origin
+        usable = self._usable(rows, target, own)
+        if request.unsure:
+            back = self.unsure.get(target, [])
+            site.transaction.when_written(lambda: self._settle(target))
+        else:
+            amount = min(request.amount, usable)
+            back = [Drawn(budget.THE_POOL, amount)] if amount > 0 else []
+        made = self._moved(site, [Drawn(each.source, -each.amount) for each in back])
+        moved = sum(each.amount for each in back)
+        return Decision(requests.Rights(moved, usable if request.unsure else usable - moved), made)
+
+    def _transfer(self, site: Site, request: TransferRights) -> Decision:
+        """What was asked for, or half of what there is if that is more; all, if it is less."""
+        rows, own = site.rows, site.stamp.dot.origin
+        usable, to = self._usable(rows, site.target, own), _unhexed(request.to)
+        amount = min(usable, max(request.amount, usable // 2))
+        if amount <= 0 or to == own:
+            return Decision(requests.Rights(0, usable))
+        change = budget.Transfer(to, _unhexed(request.node), amount)
+        budget.apply(rows, site.stamp, change)
+        return Decision(requests.Rights(amount, usable - amount), (Made(change),))
+
+    def _moved(self, site: Site, draws: list[Drawn]) -> tuple[Made, ...]:
+        made: list[Made] = []
+        for each in draws:
+            change = budget.Draw(each.source, each.amount, self._opening.node)
+            budget.apply(site.rows, site.stamp._replace(nth=site.stamp.nth + len(made)), change)
+            made.append(Made(change))
+        return tuple(made)
+
+    # ── rights ────────────────────────────────────────────────────────────────
+
+    def usable(self, rows: Rows, target: Target) -> int:
+        """What this opening may spend."""
+        own = self._opening.current
+        return 0 if own is None else self._usable(rows, target, own)
+
+    def over(self, rows: Rows, reclaimed: str = "") -> list[budget.Account]:
+        """The accounts of openings that are over, and have rights."""
+        over = self._opening.past | ({_unhexed(reclaimed)} if reclaimed else set())
+        return [
+            account
+            for account in budget.accounts(rows)
+            if account.rights > 0 and account.origin in over and account.origin != self._opening.current
+        ]
+
+    def sure(self, rows: Rows, target: Target) -> list[Drawn]:
+        """Every owner was heard since the draws: what was drawn counts, but for what others drew as well, which goes back.
+
+        Returns what has to go back; it stays unsure until then.
+        """
+        excess: list[Drawn] = []
+        for each in self.unsure.pop(target, []):
+            left = budget.pool(rows) if each.source == budget.THE_POOL else budget.rights(rows, each.source)
+            if left < 0:
+                excess.append(Drawn(each.source, min(each.amount, -left)))
+        if excess:
+            self.unsure[target] = excess
+        return excess
+
+    def _settle(self, target: Target) -> None:
+        self.unsure.pop(target, None)
+
+    def _usable(self, rows: Rows, target: Target, own: bytes) -> int:
+        return budget.rights(rows, own) - self._unsure(target)
+
+    def _unsure(self, target: Target) -> int:
+        return sum(each.amount for each in self.unsure[target]) if target in self.unsure else 0
+
+    # ── reads ─────────────────────────────────────────────────────────────────
+
+    def _read(self, view: View, _request: ReadBudget) -> BudgetState:
+        rows = view.rows
+        granted, spent = counter.value(budget.grants(rows)), counter.value(budget.spends(rows))
+        return BudgetState(
+            granted,
+            spent,
+            granted - spent,
+            budget.pool(rows),
+            self.usable(rows, view.target),
+            _holders(rows)[: self._config.page_items_max],
+            _conflicts(rows)[: self._config.page_items_max],
+        )
+
+
+def _holders(rows: Rows) -> list[requests.Holder]:
+    return [
+        requests.Holder(account.origin.hex(), account.node.hex(), account.rights)
+        for account in budget.accounts(rows)
+        if account.rights
+    ]
+
+
+def _conflicts(rows: Rows) -> list[requests.BudgetConflict]:
+    return [
+        requests.BudgetConflict(what, users_key(conflict.key) or "", conflict.amount)
+        for what, part in (("grant", budget.grants(rows)), ("spend", budget.spends(rows)))
+        for conflict in counter.conflicts(part)
+    ]
+
+
+def _is_known(part: Rows, request: Grant | Spend, done: str) -> bool:
+    amount = None if request.key is None else counter.find(part, request.key)
+    if amount is not None and amount != request.amount:
+        raise KeyReused(
+            f"key {request.key!r} has {done} {amount} of budget {request.budget!r}, not {request.amount}. "
+            "Nothing was written. Use a new key for a new amount."
+        )
+    return amount is not None
+
+
+def _exhausted(request: Spend, remaining: int) -> BudgetExhausted:
+    return BudgetExhausted(
+        f"budget {request.budget!r} has {remaining} left, and {request.amount} were to be spent. Nothing was written. "
+        "Spend less, or have more granted.",
+        remaining=remaining,
+    )
+
+
+def _elsewhere(request: Spend, rows: Rows, usable: int) -> RightsElsewhere:
+    holders = [f"{holder.node[:8]}: {holder.rights}" for holder in _holders(rows) if holder.rights > 0]
+    return RightsElsewhere(
+        f"this node may spend {usable} of budget {request.budget!r}, and {request.amount} were to be spent; "
+        f"{budget.pool(rows)} are not drawn, and nodes have: {', '.join(holders) or 'nothing'}. Nothing was written. "
+        "Try again later, or at another node.",
+        rights=usable,
+        pool=budget.pool(rows),
+        holders=holders,
+        retry_after_s=_RETRY_S,
+    )
+
+
+def _check_bounds(amount: int, *, least: int) -> None:
+    if not least <= amount <= AMOUNT_MAX:
+        raise InvalidInput(f"an amount of a budget is {least} to {AMOUNT_MAX}; got {amount}. Nothing was written.")
+
+
+def _unhexed(text: str) -> bytes:
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if len(found) != ORIGIN_BYTES:
+        raise InvalidInput(f"an origin and a node are {2 * ORIGIN_BYTES} hex digits; got {text[:80]!r}. Nothing was written.")
+    return found

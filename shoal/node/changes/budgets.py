@@ -1,0 +1,33 @@
+"""Changes of budgets. One that a peer sends must not take where it should give."""
+
+from __future__ import annotations
+
+from shoal.crdt import budget
+from shoal.crdt.dot import ORIGIN_BYTES
+from shoal.crdt.rows import Rows, Stamp
+from shoal.errors import BadOperation
+from shoal.node.attached import Attached
+from shoal.node.changes.handling import Handling, Handlings
+from shoal.storage.keys import Kind
+
+
+def _apply(rows: Rows, stamp: Stamp, change: budget.Change, _attached: Attached) -> None:
+    budget.apply(rows, stamp, change)
+
+
+def _receive(rows: Rows, stamp: Stamp, change: budget.Change, _attached: Attached) -> None:
+    match change:
+        case budget.Grant(amount) | budget.Spend(amount):
+            sound = amount > 0
+        case budget.Draw(source, amount, node):
+            sound = amount != 0 and len(source) in (0, ORIGIN_BYTES) and len(node) == ORIGIN_BYTES
+        case budget.Transfer(to, node, amount):
+            sound = amount > 0 and len(to) == len(node) == ORIGIN_BYTES
+    if not sound:
+        raise BadOperation("a change of a budget names what cannot be. Nothing of it was written.", reason="content")
+    budget.apply(rows, stamp, change)
+
+
+HANDLINGS: Handlings = {
+    change: Handling(Kind.BUDGET, _apply, _receive) for change in (budget.Grant, budget.Spend, budget.Draw, budget.Transfer)
+}

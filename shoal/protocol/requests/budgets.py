@@ -1,0 +1,110 @@
+"""Budgets: amounts that are granted, and spent by whoever has the rights to it. An origin and a node are 32 hex digits."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from shoal.protocol.requests.base import Read, Reply, Write
+
+
+class Grant(Write, array_like=True, frozen=True, tag="grant"):
+    """Add to what may be spent; answered by `Granted`. `key`: of all grants with one key, one counts."""
+
+    space: str
+    budget: str
+    amount: int  # From 1.
+    key: str | None = None
+
+
+class Granted(Reply, array_like=True, frozen=True, tag="granted"):
+    remaining: int
+    granted: bool  # False: its key was there already.
+
+
+class Spend(Write, array_like=True, frozen=True, tag="spend"):
+    """Spend what the serving node has rights to, or can get; answered by `Spent`. `key`: as of a grant."""
+
+    space: str
+    budget: str
+    amount: int  # From 1.
+    key: str | None = None
+
+
+class Spent(Reply, array_like=True, frozen=True, tag="spent"):
+    remaining: int  # As this node knows it.
+    rights: int  # What of that this node may spend.
+    spent: bool  # False: its key was there already.
+
+
+class DrawRights(Write, array_like=True, frozen=True, tag="draw-rights"):
+    """Take rights to the serving node, so that it may spend them alone; answered by `Rights`.
+
+    They come from earlier openings of its directory, and from what nobody has drawn: what is lacking,
+    or one of so many `shares` of it if that is more. Every owner has to be heard before they count.
+    """
+
+    space: str
+    budget: str
+    amount: int  # Rights that the node is to have.
+    shares: int = 0
+    reclaimed: str = ""  # An origin whose opening is known to be over, as after the loss of its disk: its rights come too.
+
+
+class ReleaseRights(Write, array_like=True, frozen=True, tag="release-rights"):
+    """Put rights of the serving node back, so that others can draw them; answered by `Rights`.
+
+    With `unsure` it is those that it drew and could not make sure of, else up to `amount` of the others.
+    """
+
+    space: str
+    budget: str
+    amount: int = 0
+    unsure: bool = False
+
+
+class TransferRights(Write, array_like=True, frozen=True, tag="transfer-rights"):
+    """Give rights of the serving node to another, which asked for them; answered by `Rights`: those that it gave."""
+
+    space: str
+    budget: str
+    amount: int  # At least so many, if it has them.
+    to: str  # An origin,
+    node: str  # and whose that is.
+
+
+class Rights(Reply, array_like=True, frozen=True, tag="rights"):
+    moved: int
+    rights: int  # That the serving node may spend now.
+
+
+class ReadBudget(Read, array_like=True, frozen=True, tag="read-budget"):
+    """Answered by `BudgetState`; one that nothing was granted to is 0."""
+
+    space: str
+    budget: str
+
+
+class Holder(Struct, array_like=True, frozen=True):
+    """Who has rights: one opening of a node."""
+
+    origin: str
+    node: str
+    rights: int
+
+
+class BudgetConflict(Struct, array_like=True, frozen=True):
+    """A grant or a spend that does not count, for another amount has its key."""
+
+    what: str  # "grant" or "spend".
+    key: str
+    amount: int
+
+
+class BudgetState(Reply, array_like=True, frozen=True, tag="budget-state"):
+    granted: int
+    spent: int
+    remaining: int
+    pool: int  # What nobody has drawn.
+    rights: int  # What the serving node may spend.
+    holders: list[Holder]  # Those whose rights are not 0.
+    conflicts: list[BudgetConflict]

@@ -1,0 +1,68 @@
+"""Sets and registers at nodes that cannot reach each other: what meets afterwards is the same everywhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from shoal.client.store import Space
+from shoal.testing.fleet import Fleet
+
+
+@pytest.fixture
+async def fleet() -> AsyncIterator[Fleet]:
+    async with Fleet() as fleet:
+        yield fleet
+
+
+def space(fleet: Fleet, name: str) -> Space:
+    return fleet[name].store().space("crew")
+
+
+async def test_an_add_at_one_node_wins_over_a_removal_at_another(fleet: Fleet) -> None:
+    await space(fleet, "a").set("s").add("x", "y")
+    await fleet.converged()
+    await fleet.isolate("c")
+    await space(fleet, "c").set("s").add("x")
+    await space(fleet, "a").set("s").remove("x", "y")
+    fleet.link_all("c")
+    await fleet.converged()
+    for name in "abc":
+        assert await space(fleet, name).set("s").members() == ["x"]
+    assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+
+
+async def test_what_is_changed_apart_is_equal_everywhere_once_it_meets(fleet: Fleet) -> None:
+    random = Random(5)
+
+    async def agent(name: str) -> None:
+        shared = space(fleet, name).set("s")
+        for _ in range(15):
+            add, remove = ([random.randrange(6) for _ in range(random.randrange(3))] for _ in range(2))
+            await shared.alter(add=add, remove=remove)
+            await asyncio.sleep(0)
+
+    for apart in "abc":
+        await fleet.isolate(apart)
+        await asyncio.gather(*(agent(name) for name in "abc"))
+        fleet.link_all(apart)
+        await fleet.converged()
+        assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+    members = [await space(fleet, name).set("s").members() for name in "abc"]
+    assert members[0] == members[1] == members[2]
+    assert len(members[0]) == await space(fleet, "b").set("s").len()
+
+
+async def test_an_expectation_that_passes_on_both_sides_leaves_siblings(fleet: Fleet) -> None:
+    await space(fleet, "a").register("r").set(0)
+    await fleet.converged()
+    await fleet.isolate("c")
+    for name in "ac":
+        register = space(fleet, name).register("r")
+        await register.set(name, expect=await register.read())
+    fleet.link_all("c")
+    await fleet.converged()
+    assert sorted(await space(fleet, "b").register("r").siblings()) == ["a", "c"]
