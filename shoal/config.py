@@ -87,6 +87,12 @@ class Config(Struct, frozen=True, kw_only=True):
     item_indexes_max: int = 16  # Fields that are indexed, of the items below one first label.
     item_probe_rows_max: int = 256  # Rows of one index that a search reads to find out whether it is narrow.
     index_build_rows_max: int = 256  # Items that one piece of the building of an index looks at.
+    vector_dims_max: int = 4096  # Numbers of one vector.
+    vectors_max: int = 16  # Of one item.
+    vector_page_rows_max: int = 8192  # Vectors in memory that one step of a search by meaning compares.
+    vector_moves_max: int = 10_000  # Items written since their vectors were compared in memory; past it these are read anew.
+    item_ranks_max: int = 10_000  # How many of the nearest items a search by meaning can show.
+    vector_cache_bytes: int = 256 * MiB  # Vectors of the namespaces that were searched last.
     item_expiry_grace_s: float = 3600.0  # After which an expired item may be erased; clocks and refreshes may be late.
     items_expired_max: int = 64  # Erased by one operation.
     filter_terms_max: int = 64  # Fields, operators and parts of lists in one filter.

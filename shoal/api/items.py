@@ -27,14 +27,18 @@ from shoal.protocol.requests import (
     ListNamespaces,
     Namespaces,
     PutItem,
+    RankedItems,
+    RankItems,
     SearchItems,
 )
+from shoal.values.vectors import pack
 
 
 class PutBody(Struct, forbid_unknown_fields=True, kw_only=True):
     value: Raw
     ttl_s: Annotated[float, Meta(gt=0)] | None = None  # How long it is shown.
     expect: str | None = None  # The version it must have; "" if it must not be there.
+    vectors: list[list[float]] = []  # What a search with a `vector` compares.
 
 
 class PutView(Struct):
@@ -63,11 +67,13 @@ class ItemView(Struct):
     updated_ms: int
     expires_ms: int | None
     siblings: list[ItemSiblingView]  # Values that were put concurrently.
+    score: float | None = None  # How near it is, of a search with a `vector`: -1 to 1.
 
 
 class SearchBody(Struct, forbid_unknown_fields=True):
     namespace: list[str]  # One label or more.
     filter: dict[str, Raw] | None = None
+    vector: list[float] | None = None  # Those that have vectors of its length, the nearest first.
     limit: Annotated[int, Meta(ge=1)] = 100
     offset: Annotated[int, Meta(ge=0)] = 0
     after: str = ""  # The cursor of an earlier page.
@@ -132,6 +138,14 @@ async def search(exchange: Exchange) -> web.Response:
     body = await exchange.body(SearchBody)
     first, rest = split(body.namespace)
     filter = exchange.stored_map(body.filter) if body.filter else b""
+    if body.vector is not None:
+        if body.after or body.explain:
+            raise InvalidInput(
+                "a search with a vector goes on by its `offset`, and has no plan: leave out `after` and `explain`."
+            )
+        return await _nearest(
+            exchange, RankItems(exchange.name("space"), first, rest, pack(body.vector), filter, body.limit, body.offset)
+        )
     cursor = opaque(body.after, "after") if body.after else b""
     request = SearchItems(exchange.name("space"), first, rest, filter, body.limit, body.offset, cursor, body.explain)
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
@@ -139,6 +153,13 @@ async def search(exchange: Exchange) -> web.Response:
     found = [view(exchange, item) for item in reply.items]
     plan = None if reply.plan is None else PlanView(*msgspec.structs.astuple(reply.plan))
     return exchange.answer(SearchView(found, shown_opaque(reply.cursor), reply.more, reply.skipped, plan))
+
+
+async def _nearest(exchange: Exchange, request: RankItems) -> web.Response:
+    reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
+    assert isinstance(reply, RankedItems)
+    found = [view(exchange, ranked.item, ranked.score) for ranked in reply.items]
+    return exchange.answer(SearchView(found, "", reply.more, request.skip))
 
 
 async def namespaces(exchange: Exchange) -> web.Response:
@@ -157,7 +178,8 @@ async def namespaces(exchange: Exchange) -> web.Response:
 def put_request(exchange: Exchange, space: str, namespace: Sequence[str], key: str, body: PutBody) -> PutItem:
     first, rest = split(namespace)
     ttl_ms = None if body.ttl_s is None else max(1, int(body.ttl_s * 1000))
-    return PutItem(space, first, rest, key, exchange.stored(body.value), ttl_ms, body.expect)
+    vectors = [pack(vector) for vector in body.vectors]
+    return PutItem(space, first, rest, key, exchange.stored(body.value), ttl_ms, body.expect, vectors)
 
 
 def delete_request(space: str, namespace: Sequence[str], key: str, expect: str | None) -> DeleteItem:
@@ -175,7 +197,8 @@ def split(namespace: Sequence[str]) -> tuple[str, list[str]]:
     return namespace[0], list(namespace[1:])
 
 
-def view(exchange: Exchange, item: requests.Item) -> ItemView:
+def view(exchange: Exchange, item: requests.Item, score: float | None = None) -> ItemView:
     siblings = [ItemSiblingView(exchange.shown(sibling.value), sibling.wall_ms) for sibling in item.siblings]
     value = exchange.shown(item.value)
-    return ItemView(item.namespace, item.key, value, item.version, item.created_ms, item.updated_ms, item.expires_ms, siblings)
+    times = item.created_ms, item.updated_ms, item.expires_ms
+    return ItemView(item.namespace, item.key, value, item.version, *times, siblings, score)

@@ -16,7 +16,7 @@ from shoal.cli.execution import execute
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.threads import PANEL
-from shoal.client.items import Item
+from shoal.client.item import Item
 from shoal.errors import InvalidValue, NotFound
 
 Namespace = Annotated[
@@ -64,6 +64,9 @@ def put(
     value: Annotated[str, typer.Argument(metavar="JSON", help="The value, as JSON.", show_default=False)],
     ttl: Annotated[float | None, typer.Option("--ttl", min=0.001, metavar="SECONDS", help="How long it is shown.")] = None,
     expect: Expect = None,
+    vector: Annotated[
+        str | None, typer.Option("--vector", metavar="JSON", help="A list of numbers, by which a search can find it.")
+    ] = None,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -74,15 +77,26 @@ def put(
     Example: shoal items put memory.user-1 likes '{"colour": "blue"}' --url http://127.0.0.1:7400
     """
     target = chosen(data, url, environment=os.environ)
-    execute(_put(target, space, namespace, key, parsed(value), ttl, expect, json=json))
+    vectors = [] if vector is None else [parsed(vector)]
+    execute(_put(target, space, namespace, key, parsed(value), ttl, expect, vectors, json=json))
 
 
 async def _put(
-    target: Target, space: str, namespace: str, key: str, value: Any, ttl: float | None, expect: str | None, *, json: bool
+    target: Target,
+    space: str,
+    namespace: str,
+    key: str,
+    value: Any,
+    ttl: float | None,
+    expect: str | None,
+    vectors: list[Any],
+    *,
+    json: bool,
 ) -> None:
     async with opened(target) as store:
         lives = None if ttl is None else timedelta(seconds=ttl)
-        version = await store.space(space).items.put(_labels(namespace), key, value, ttl=lives, expect=expect)
+        items = store.space(space).items
+        version = await items.put(_labels(namespace), key, value, ttl=lives, expect=expect, vectors=vectors)
         emit({"version": version}) if json else line(version)
 
 
@@ -118,6 +132,9 @@ def search(
         str | None, typer.Option("--filter", metavar="JSON", help='As in {"age": {"$gte": 18}}: fields of the value.')
     ] = None,
     limit: Limit = 100,
+    vector: Annotated[
+        str | None, typer.Option("--vector", metavar="JSON", help="A list of numbers: the items that are nearest to it, first.")
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say how they are found instead.")] = False,
     data: Data = None,
     url: Url = None,
@@ -130,7 +147,11 @@ def search(
     """
     wanted = None if filter is None else parsed(filter)
     target = chosen(data, url, environment=os.environ)
-    execute((_explain if explain else _search)(target, space, namespace, wanted, limit, json=json))
+    if explain:
+        execute(_explain(target, space, namespace, wanted, limit, json=json))
+    else:
+        nearest = None if vector is None else parsed(vector)
+        execute(_search(target, space, namespace, wanted, nearest, limit, json=json))
 
 
 async def _explain(target: Target, space: str, namespace: str, filter: Any, limit: int, *, json: bool) -> None:
@@ -140,9 +161,10 @@ async def _explain(target: Target, space: str, namespace: str, filter: Any, limi
         emit(asdict(found)) if json else line(f"{how}: {found.index_rows} index rows, {found.item_rows} items")
 
 
-async def _search(target: Target, space: str, namespace: str, filter: Any, limit: int, *, json: bool) -> None:
+async def _search(target: Target, space: str, namespace: str, filter: Any, vector: Any, limit: int, *, json: bool) -> None:
     async with opened(target) as store:
-        for item in await store.space(space).items.search(_labels(namespace), filter=filter, limit=limit):
+        items = store.space(space).items
+        for item in await items.search(_labels(namespace), filter=filter, vector=vector, limit=limit):
             emit(_described(item)) if json else line(f"{'.'.join(item.namespace)}  {item.key}  {to_text(item.value)}")
 
 
@@ -254,4 +276,5 @@ def _described(item: Item) -> dict[str, Any]:
         "updated": item.updated.isoformat(),
         "expires": None if item.expires is None else item.expires.isoformat(),
         "siblings": item.siblings,
+        **({} if item.score is None else {"score": item.score}),
     }

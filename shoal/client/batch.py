@@ -12,7 +12,7 @@ from shoal.client.connection import Connection
 from shoal.client.consumers import Consumer
 from shoal.client.events import Event
 from shoal.client.inbox import Message, take_request
-from shoal.client.items import delete_request, put_request
+from shoal.client.item import delete_request, put_request
 from shoal.client.scalars import RegisterState
 from shoal.client.sets import alter_request
 from shoal.client.steps import Step
@@ -252,9 +252,17 @@ class BatchItems:
         self._batch, self._space = batch, space
 
     def put(
-        self, namespace: Sequence[str], key: str, value: Any, *, ttl: timedelta | None = None, expect: str | None = None
+        self,
+        namespace: Sequence[str],
+        key: str,
+        value: Any,
+        *,
+        ttl: timedelta | None = None,
+        expect: str | None = None,
+        vectors: Sequence[Sequence[float]] = (),
     ) -> Pending[requests.ItemPut]:
-        return self._batch.add(put_request(self._space, namespace, key, value, ttl=ttl, expect=expect))
+        request = put_request(self._space, namespace, key, value, ttl=ttl, expect=expect, vectors=vectors)
+        return self._batch.add(request)
 
     def delete(self, namespace: Sequence[str], key: str, *, expect: str | None = None) -> Pending[requests.ItemDeleted]:
         return self._batch.add(delete_request(self._space, namespace, key, expect=expect))

@@ -3,80 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-from shoal import values
 from shoal.client.connection import Connection
+from shoal.client.embedding import Embed, Embedding
+from shoal.client.item import (
+    Explanation,
+    Item,
+    ItemChange,
+    Namespace,
+    delete_request,
+    only,
+    packed_filter,
+    put_request,
+    shown,
+    split,
+)
 from shoal.client.moments import moment
 from shoal.crdt.items import split_address
-from shoal.errors import InvalidInput, Unsupported
+from shoal.errors import InvalidInput
 from shoal.names import check_label, check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
-
-Namespace = tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A value as it was read. Of values that were put concurrently it is the latest; the others are its `siblings`."""
-
-    namespace: Namespace
-    key: str
-    version: str  # For `expect`: another one once the value is another one.
-    created: datetime
-    updated: datetime
-    expires: datetime | None
-    _value: bytes = field(repr=False)
-    _siblings: tuple[bytes, ...] = field(repr=False)
-
-    @property
-    def value(self) -> Any:
-        """What was put, decoded anew at each access.
-
-        Raises:
-            InvalidValue: its type is not registered here.
-        """
-        return values.decode(self._value)
-
-    @property
-    def siblings(self) -> list[Any]:
-        """Values that were put concurrently, and that no put or delete has seen since; the latest first."""
-        return [values.decode(sibling) for sibling in self._siblings]
-
-
-@dataclass(frozen=True, slots=True)
-class ItemChange:
-    """An item was put or deleted, which is durable."""
-
-    namespace: Namespace
-    key: str
-    what: str  # "put-item" or "delete-item".
-    time: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """How a search found its items: by a `scan` of all below the namespace, by a `lookup` of what the index of a
-    field lists, or by a `stream` of it in order; and how many rows were read on the way."""
-
-    how: str
-    field: str | None
-    index_rows: int
-    item_rows: int
+from shoal.values.vectors import pack
 
 
 class Items:
     """All items of a space. Those whose namespaces begin with the same label are one object, in one partition."""
 
-    def __init__(self, connection: Connection, space: str) -> None:
+    def __init__(self, connection: Connection, space: str, embedding: Embedding | None = None) -> None:
         self._connection = connection
         self.space = check_name("space", space)
+        self._embedding = embedding
 
     def __repr__(self) -> str:
         return f"Items({self.space!r})"
+
+    def embedded(self, embed: Embed, *, fields: Sequence[str] | None = None) -> Items:
+        """The same items, found by meaning: what is put through this handle is embedded, and `search` takes a `query`.
+
+        `embed` turns texts into vectors of one length; it may be a coroutine function. `fields` name the texts of a value
+        (`"user.about"` is one within another), each of which gets a vector; without them the whole value is one text.
+        """
+        return Items(self._connection, self.space, Embedding(embed, fields))
 
     async def put(
         self,
@@ -86,6 +56,7 @@ class Items:
         *,
         ttl: timedelta | None = None,
         expect: str | None = None,
+        vectors: Sequence[Sequence[float]] | None = None,
         idempotency_key: str | None = None,
         durability: Durability | None = None,
     ) -> str:
@@ -93,12 +64,15 @@ class Items:
 
         `ttl` is how long it is shown. `expect` is the version that it must have, NO_ITEM for none: the
         replica that is asked decides, and two that are cut off from each other can both agree; then both values stay.
+        `vectors` are what `search(vector=)` compares; without them a handle that embeds makes its own.
 
         Raises:
             InvalidName, InvalidValue, InvalidInput, TooLarge: a label, the key, the value or `ttl` is not legal.
             ItemChanged: it has another version; nothing was written.
         """
-        request = put_request(self.space, namespace, key, value, ttl=ttl, expect=expect)
+        if vectors is None:
+            vectors = await self._embedding.of_value(value) if self._embedding is not None else ()
+        request = put_request(self.space, namespace, key, value, ttl=ttl, expect=expect, vectors=vectors)
         reply = await self._connection.write(request, key=idempotency_key, durability=durability)
         assert isinstance(reply, requests.ItemPut)
         return reply.version
@@ -149,6 +123,7 @@ class Items:
         *,
         filter: Mapping[str, Any] | None = None,
         query: str | None = None,
+        vector: Sequence[float] | None = None,
         limit: int = 100,
         offset: int = 0,
         stale: bool = False,
@@ -158,16 +133,24 @@ class Items:
         `filter` maps fields of the value (`"user.age"` is one within another) to a value that they must equal, or to
         operators: `{"age": {"$gte": 18, "$ne": 21}}`, of `$eq $ne $gt $gte $lt $lte`. A missing field counts as None.
 
+        With a `vector`, or with a `query` which a handle that embeds makes one of, they are those that have vectors of its
+        length, the nearest first by the cosine, each with its `score`.
+
         Raises:
-            InvalidInput: the filter or a bound is not legal.
-            Unsupported: `query`: items are not searched by meaning yet.
+            InvalidInput: the filter or a bound is not legal, or there is a `query` and this handle does not embed.
+            Unsupported: the node lacks NumPy, with which vectors are compared.
         """
-        if query is not None:
-            raise Unsupported(
-                "items cannot be searched by meaning yet: there is no vector index. Leave out `query`, and use `filter`."
-            )
         if limit < 0 or offset < 0:
             raise InvalidInput(f"limit and offset are at least 0; got {limit} and {offset}.")
+        if query is not None and vector is None:
+            if self._embedding is None:
+                raise InvalidInput(
+                    "a query is searched for by meaning, and these items have no embedding: use "
+                    "`items.embedded(embed).search(…, query=…)`, or give the `vector`."
+                )
+            vector = await self._embedding.of_query(query)
+        if vector is not None:
+            return await self._nearest(namespace, filter, pack(vector), skip=offset, limit=limit, stale=stale)
         found = self._found(namespace, filter, skip=offset, stale=stale, page=limit)
         items: list[Item] = []
         if limit:
@@ -177,6 +160,31 @@ class Items:
                     break
             await found.aclose()
         return items
+
+    async def _nearest(
+        self,
+        namespace: Sequence[str],
+        filter: Mapping[str, Any] | None,
+        vector: bytes,
+        *,
+        skip: int,
+        limit: int,
+        stale: bool,
+    ) -> list[Item]:
+        packed, found = packed_filter(filter), list[Item]()
+        async for label, rest in self._roots(namespace):
+            own: list[Item] = []
+            more = limit > 0
+            while more and len(own) < skip + limit:
+                left = min(skip + limit - len(own), self._connection.config.page_items_max)
+                request = requests.RankItems(self.space, label, rest, vector, packed, left, len(own))
+                reply = await self._connection.read(request, stale=stale)
+                assert isinstance(reply, requests.RankedItems)
+                own += [shown(ranked.item, ranked.score) for ranked in reply.items]
+                more = reply.more or len(reply.items) == left
+            found += own
+        found.sort(key=lambda item: (-(item.score or 0.0), item.namespace, item.key))
+        return found[skip : skip + limit]
 
     def scan(
         self, namespace: Sequence[str] = (), *, filter: Mapping[str, Any] | None = None, stale: bool = False
@@ -191,7 +199,7 @@ class Items:
         if limit < 1:
             raise InvalidInput(f"limit is at least 1; got {limit}.")
         label, rest = split(namespace)
-        packed, left, cursor, more = _packed(filter), limit, b"", True
+        packed, left, cursor, more = packed_filter(filter), limit, b"", True
         plans: list[requests.SearchPlan] = []
         while more and left > 0:
             request = requests.SearchItems(self.space, label, rest, packed, left, 0, cursor, explain=True)
@@ -207,7 +215,7 @@ class Items:
     async def _found(
         self, namespace: Sequence[str], filter: Mapping[str, Any] | None, *, skip: int, stale: bool, page: int
     ) -> AsyncGenerator[Item, None]:
-        packed = _packed(filter)
+        packed = packed_filter(filter)
         async for label, rest in self._roots(namespace):
             cursor, more = b"", True
             while more:
@@ -302,21 +310,21 @@ class Items:
             InvalidInput: the namespace has more than one label.
             TooLarge: as many fields as may be are indexed.
         """
-        request = requests.IndexItems(self.space, _only(namespace), list(fields))
+        request = requests.IndexItems(self.space, only(namespace), list(fields))
         reply = await self._connection.write(request, key=None, durability=durability)
         assert isinstance(reply, requests.ItemsIndexed)
         return reply.changed
 
     async def unindex(self, namespace: Sequence[str], *fields: str, durability: Durability | None = None) -> list[str]:
         """Give up the indexes of `fields`, on every node, and return those that there were."""
-        request = requests.UnindexItems(self.space, _only(namespace), list(fields))
+        request = requests.UnindexItems(self.space, only(namespace), list(fields))
         reply = await self._connection.write(request, key=None, durability=durability)
         assert isinstance(reply, requests.ItemsIndexed)
         return reply.changed
 
     async def indexes(self, namespace: Sequence[str], *, stale: bool = False) -> dict[str, bool]:
         """The fields that are indexed, and whether the node that is asked has built the index."""
-        reply = await self._connection.read(requests.ListItemIndexes(self.space, _only(namespace)), stale=stale)
+        reply = await self._connection.read(requests.ListItemIndexes(self.space, only(namespace)), stale=stale)
         assert isinstance(reply, requests.ItemIndexes)
         return {index.field: index.built for index in reply.indexes}
 
@@ -352,66 +360,3 @@ class Items:
             if not page.more:
                 return
             after = page.names[-1]
-
-
-def put_request(
-    space: str, namespace: Sequence[str], key: str, value: Any, *, ttl: timedelta | None, expect: str | None
-) -> requests.PutItem:
-    label, rest = split(namespace)
-    packed = values.encode(value, where="value")
-    return requests.PutItem(space, label, rest, key, packed, None if ttl is None else _milliseconds(ttl), expect)
-
-
-def delete_request(space: str, namespace: Sequence[str], key: str, *, expect: str | None) -> requests.DeleteItem:
-    label, rest = split(namespace)
-    return requests.DeleteItem(space, label, rest, key, expect)
-
-
-def split(namespace: Sequence[str]) -> tuple[str, list[str]]:
-    """First label and rest.
-
-    Raises:
-        InvalidName: a label is not legal.
-        InvalidInput: it is no sequence of labels, or an empty one.
-    """
-    if isinstance(namespace, str) or not namespace:
-        raise InvalidInput(
-            f"a namespace is a tuple of one label or more, as in ('memory', 'user-1'); got {namespace!r}. Nothing was written."
-        )
-    first, *rest = map(check_label, namespace)
-    return first, rest
-
-
-def _only(namespace: Sequence[str]) -> str:
-    label, rest = split(namespace)
-    if rest:
-        raise InvalidInput(
-            f"an index is of all items below a first label: name that alone, as in ({label!r},). Nothing was written."
-        )
-    return label
-
-
-def _packed(filter: Mapping[str, Any] | None) -> bytes:
-    if filter is not None and not isinstance(filter, Mapping):
-        raise InvalidInput(f"a filter is a map of fields; this one is a {type(filter).__name__}.")
-    return values.encode(dict(filter), where="filter") if filter else b""
-
-
-def shown(item: requests.Item) -> Item:
-    return Item(
-        tuple(item.namespace),
-        item.key,
-        item.version,
-        moment(item.created_ms),
-        moment(item.updated_ms),
-        None if item.expires_ms is None else moment(item.expires_ms),
-        item.value,
-        tuple(sibling.value for sibling in item.siblings),
-    )
-
-
-def _milliseconds(ttl: timedelta) -> int:
-    milliseconds = ttl // timedelta(milliseconds=1)
-    if milliseconds < 1:
-        raise InvalidInput(f"a time to live is at least 1 ms; got {ttl}. Nothing was written. None is for ever.")
-    return milliseconds

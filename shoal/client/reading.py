@@ -25,7 +25,7 @@ from shoal.client.attempts import StepRecord, record_of
 from shoal.client.checkpoint import Checkpoint, shown_checkpoint
 from shoal.client.connection import Connection
 from shoal.client.events import Event
-from shoal.client.items import Item, shown, split
+from shoal.client.item import Item, shown, split
 from shoal.client.moments import moment
 from shoal.client.standing import Standing, standing_of
 from shoal.errors import InvalidInput, ShoalError, from_wire

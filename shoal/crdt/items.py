@@ -21,6 +21,7 @@ byte, and the key; so paths are in the order of (namespace, key), and all below 
 namespace is one range. No label holds a 0 byte or is empty):
     I path                       msgpack [[position₃₄, wall_ms, created_ms, ttl_ms, expires_ms, key, value], …], by position
     T expires_ms₈ path           nothing: when the item expires (derived)
+    E path 00 position₃₄         msgpack [vector, …]: those of the entry at this position, if it has any
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from typing import NamedTuple
 import msgspec
 
 from shoal.crdt.dot import DOT_BYTES, Dot
-from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 
-ITEM, EXPIRY = b"I", b"T"
+ITEM, EXPIRY, VECTORS = b"I", b"T", b"E"
 NEVER = 0  # As a time to live, or as the time of an expiry.
 
 Rest = tuple[str, ...]
@@ -53,6 +54,7 @@ class Put(msgspec.Struct, array_like=True, frozen=True, tag="put-item"):
     ttl_ms: int = NEVER
     expires_ms: int = NEVER
     request: str | None = None  # The request's own key.
+    vectors: tuple[bytes, ...] = ()  # What it is found by, in the form of `shoal.values.vectors`.
 
 
 class Delete(msgspec.Struct, array_like=True, frozen=True, tag="delete-item"):
@@ -114,6 +116,7 @@ class Item(NamedTuple):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Entry])
+_vectors = msgspec.msgpack.Decoder(tuple[bytes, ...])
 _address = msgspec.json.Decoder(list[str])
 
 
@@ -125,6 +128,8 @@ def apply_put(rows: Rows, stamp: Stamp, put: Put) -> None:
     before = _entries(rows, path)
     entry = Entry(stamp.pack_position(), stamp.wall_ms, put.created_ms, put.ttl_ms, put.expires_ms, put.request, put.value)
     _store(rows, path, before, [*_unseen(before, put.seen, stamp), entry])
+    if put.vectors:
+        rows.put(_vectors_row(path, entry.position), _encoder.encode(put.vectors))
 
 
 def apply_delete(rows: Rows, stamp: Stamp, delete: Delete) -> None:
@@ -178,6 +183,21 @@ def stored_after(rows: Rows, path: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Path and `I` row of every item after a path, expired or not; no bytes are before all."""
     for row, stored in rows.scan(ITEM, after=ITEM + path if path else None):
         yield row[1:], stored
+
+
+def with_vectors(rows: Rows, rest: Sequence[str], *, after: bytes = b"") -> Iterator[bytes]:
+    """The paths of the items below a namespace that have vectors, in order, from after a path on."""
+    last = b""
+    for row, _ in rows.scan(VECTORS + labels_of(rest), after=VECTORS + after + b"\x01" if after else None):
+        path = row[1 : -POSITION_BYTES - 1]
+        if path != last:
+            yield path
+        last = path
+
+
+def vectors_of(rows: Rows, path: bytes, entry: Entry) -> tuple[bytes, ...]:
+    stored = rows.get(_vectors_row(path, entry.position))
+    return () if stored is None else _vectors.decode(stored)
 
 
 def past(rest: Sequence[str], *, deeper: bool) -> bytes:
@@ -248,6 +268,10 @@ def _entries(rows: Rows, path: bytes) -> list[Entry]:
 def _store(rows: Rows, path: bytes, before: list[Entry], after: list[Entry]) -> None:
     if after == before:
         return
+    kept = {entry.position for entry in after}
+    for entry in before:
+        if entry.position not in kept and rows.get(row := _vectors_row(path, entry.position)) is not None:
+            rows.delete(row)
     due, due_now = _expiry(before), _expiry(after)
     if due != due_now and due != NEVER:
         rows.delete(_expiry_row(due, path))
@@ -263,6 +287,10 @@ def _expiry(entries: list[Entry]) -> int:
     """When the last of them expires; NEVER if one does not, or if there is none."""
     times = [entry.expires_ms for entry in entries]
     return NEVER if NEVER in times else max(times, default=NEVER)
+
+
+def _vectors_row(path: bytes, position: bytes) -> bytes:
+    return VECTORS + path + b"\x00" + position
 
 
 def _expiry_row(expires_ms: int, path: bytes) -> bytes:

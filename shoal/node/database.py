@@ -68,6 +68,7 @@ from shoal.node.partitions import Partition, Partitions
 from shoal.node.places import Places
 from shoal.node.pruning import Planning, Prunes, planned
 from shoal.node.queues import Queues
+from shoal.node.ranking import Ranking, Rankings
 from shoal.node.reductions import Reductions
 from shoal.node.retention import Retentions
 from shoal.node.rules import Rules
@@ -147,6 +148,7 @@ class Database:
         indexes = Indexes(storage)
         self.indexer = Indexer(storage, commit, indexes, config)
         self.generations = Generations(indexes)
+        self._rankings = Rankings(config, environment.now_ms, indexes)
         shapes = ShapeCache(config.checkpoint_cache_bytes)
         checkpoints = Checkpoints(config, shapes)
         self._items = Items(config, environment.now_ms)
@@ -405,9 +407,15 @@ class Database:
         reader = self._readers.get(type(request))
         if reader is None:
             raise Unsupported(f"this node does not know {type(request).__name__}.")
+        return reader(self._view(target), request)
+
+    def ranked(self, request: requests.RankItems, target: Target) -> Ranking:
+        """Items by how near they are, step by step; see `shoal.node.ranking`."""
+        return self._rankings.ranked(lambda: self._view(target), request)
+
+    def _view(self, target: Target) -> View:
         place = self.document(target)
-        vector, floor = self.vector(target), partial(self._floor_hlc, target)
-        return reader(View(place.transaction, target, place.rows, vector, floor), request)
+        return View(place.transaction, target, place.rows, self.vector(target), partial(self._floor_hlc, target))
 
     def threads(self, request: requests.ListThreads) -> listing.Found:
         """A page of a space's threads, by status and metadata."""

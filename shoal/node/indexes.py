@@ -58,6 +58,8 @@ class Indexes:
         self._storage = storage
         self._standings: OrderedDict[Target, Standings] = OrderedDict()
         self.on_due: Callable[[Target], None] = lambda _: None
+        self.watched: set[Target] = set()  # Objects whose vectors are in memory: `on_moved` is told which of their items
+        self.on_moved: Callable[[Target, bytes], None] = lambda *_: None  # were written, once they are.
 
     def rows(self, transaction: Transaction, target: Target, prefix: bytes) -> ObjectRows:
         return IndexedRows(transaction, prefix, self, target)
@@ -102,6 +104,8 @@ class IndexedRows(ObjectRows):
 
     def _follow(self, key: bytes, stored: bytes | None) -> None:
         if key.startswith(ITEM):
+            if self._target in self._indexes.watched:
+                self._transaction.when_written(lambda: self._indexes.on_moved(self._target, key[1:]))
             if fields := self._indexes.of(self._target):
                 self._move(key, stored, fields)
         elif key.startswith(indexes.INDEX):

@@ -39,6 +39,7 @@ from shoal.protocol.requests import (
     RefreshItems,
     SweepItems,
 )
+from shoal.values import vectors
 
 _TTL_MS_MAX = 1000 * 366 * 24 * 3600 * 1000  # A thousand years.
 _CHORES_MAX = 256
@@ -75,7 +76,14 @@ class Items:
     def _check_put(self, request: PutItem) -> None:
         self._check_name(request)
         values.check(request.value)
-        check_size(self._config, len(request.value), "an item")
+        check_size(self._config, len(request.value) + sum(map(len, request.vectors)), "an item")
+        if len(request.vectors) > self._config.vectors_max:
+            raise TooLarge(
+                f"an item has at most {self._config.vectors_max} vectors; this one has {len(request.vectors)}. "
+                "Nothing was written."
+            )
+        for vector in request.vectors:
+            check_vector(vector, self._config)
         if request.ttl_ms is not None and not 1 <= request.ttl_ms <= _TTL_MS_MAX:
             raise InvalidInput(
                 f"a time to live is 1 to {_TTL_MS_MAX} ms; got {request.ttl_ms}. Nothing was written. None is for ever."
@@ -113,6 +121,7 @@ class Items:
             expires_ms=stamp.wall_ms + ttl_ms if ttl_ms != NEVER else NEVER,
             # Not the mutation's number: another one of this operation replaces it.
             request=implied_key(site.key, 0),
+            vectors=tuple(request.vectors),
         )
         items.apply_put(site.rows, stamp, change)
         if self._due(site.rows, 1):
@@ -231,6 +240,16 @@ def check_namespace(config: Config, first: str, rest: Sequence[str]) -> None:
         raise InvalidInput(
             f"a namespace has at most {config.item_labels_max} labels; this one has {1 + len(rest)}. Nothing was written."
         )
+
+
+def check_vector(vector: bytes, config: Config) -> None:
+    """
+    Raises:
+        InvalidValue, TooLarge: it is no vector, or a longer one than may be.
+    """
+    vectors.check(vector)
+    if len(vector) > config.vector_dims_max * vectors.FLOAT_BYTES:
+        raise TooLarge(f"a vector has at most {config.vector_dims_max} numbers; this one has more. Nothing was written.")
 
 
 def _check_expected(request: PutItem | DeleteItem, shown: items.Item | None) -> None:

@@ -296,6 +296,9 @@ class Service:
         mending: Mending | None = None
         while True:
             try:
+                if isinstance(request, requests.RankItems):
+                    ranked = await _finished(self._database.ranked(request, target))
+                    return ranked, self._database.vector(target)
                 return self._database.show(request, target), self._database.vector(target)
             except StoreCorrupt as error:
                 mending = mending or self._owners.mending(target)

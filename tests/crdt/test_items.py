@@ -50,7 +50,8 @@ def deciding(choose: Choose) -> Decide:
                 ttl = TTLS[choose(len(TTLS))]
                 request = [None, None, "r1", "r2"][choose(4)]
                 expires = NEVER if ttl == NEVER else ttl + choose(5)
-                return Put(*path, bytes([choose(3)]), seen_by(replica, path), choose(9), ttl, expires, request)
+                vectors = tuple(bytes([nth]) * 4 for nth in range(max(0, choose(4) - 1)))
+                return Put(*path, bytes([choose(3)]), seen_by(replica, path), choose(9), ttl, expires, request, vectors)
 
     return decide
 
@@ -60,6 +61,7 @@ class Live:
     dot: Dot
     value: bytes
     expires_ms: int
+    vectors: tuple[bytes, ...]
 
 
 def alive(operations: list[Operation]) -> dict[tuple[tuple[str, ...], str], set[Live]]:
@@ -92,7 +94,7 @@ def alive(operations: list[Operation]) -> dict[tuple[tuple[str, ...], str], set[
         if (path, at.dot) in removed or (path, at.dot, at.nth) in replaced:
             continue
         later = refreshed.get((path, at.dot, at.nth), 0) if put.ttl_ms != NEVER else 0
-        found.setdefault(path, set()).add(Live(at.dot, put.value, max(put.expires_ms, later)))
+        found.setdefault(path, set()).add(Live(at.dot, put.value, max(put.expires_ms, later), put.vectors))
     return found
 
 
@@ -106,6 +108,15 @@ def check(choose: Choose, apply: Apply = apply) -> None:
         times = {entry.expires_ms for entry in live}
         assert found[path].expires_ms == (NEVER if NEVER in times else max(times))
         assert items.find(replica.rows, *path) == found[path]
+        of_entries = {entry.dot: entry.vectors for entry in live}
+        for entry in found[path].entries:
+            assert items.vectors_of(replica.rows, items.path_of(*path), entry) == of_entries[entry.dot]
+    paths = [items.path_of(*path) for path, live in expected.items() if any(entry.vectors for entry in live)]
+    assert list(items.with_vectors(replica.rows, ())) == sorted(paths)
+    for after in paths:
+        assert list(items.with_vectors(replica.rows, (), after=after)) == sorted(path for path in paths if path > after)
+    stored = [row for row, _ in replica.rows.scan(items.VECTORS)]
+    assert len(stored) == sum(bool(entry.vectors) for live in expected.values() for entry in live)
     due = {(item.rest, item.key) for item in items.expired(replica.rows, 10**9, limit=100)}
     assert due == {path for path, item in found.items() if item.expires_ms != NEVER}
 

@@ -377,6 +377,21 @@ async def test_items_are_indexed_at_every_door(space: Space, rest: Rest, cli: Cl
     assert await space.items.indexes(("notes",)) == {}
 
 
+async def test_items_are_found_by_vectors_at_every_door(space: Space, rest: Rest, cli: Cli) -> None:
+    await space.items.put(("near",), "client", {"kind": "a"}, vectors=[[1, 0]])
+    await rest("PUT", "/items/near.deeper/rest", {"value": {"kind": "b"}, "vectors": [[1, 1], [0, 0]]})
+    await cli("items", "put", "near", "cli", '{"kind": "b"}', "--vector", "[0, 2]")
+    expected = [("cli", 1.0), ("rest", 0.7071), ("client", 0.0)]
+    found = await space.items.search(("near",), vector=[0, 1])
+    assert [(item.key, round(item.score or 0, 4)) for item in found] == expected
+    shown = await rest("POST", "/items:search", {"namespace": ["near"], "vector": [0, 1]})
+    assert [(item["key"], round(item["score"], 4)) for item in shown["items"]] == expected
+    printed = await cli("items", "search", "near", "--vector", "[0, 1]")
+    assert [(item["key"], round(item["score"], 4)) for item in printed] == expected
+    body = {"namespace": ["near"], "vector": [0, 1], "filter": {"kind": "b"}, "limit": 1, "offset": 1}
+    assert [item["key"] for item in (await rest("POST", "/items:search", body))["items"]] == ["rest"]
+
+
 BAD_ITEMS: list[tuple[str, str, object, int]] = [
     ("GET", "/items/memory/absent", None, 404),
     ("PUT", "/items/memory/k", {"value": 1, "expect": "0" * 32}, 412),
@@ -391,6 +406,10 @@ BAD_ITEMS: list[tuple[str, str, object, int]] = [
     ("POST", "/items:search", {"namespace": ["a"], "after": "not base 64!"}, 400),
     ("POST", "/items:namespaces", {"prefix": []}, 400),
     ("POST", "/items:index", {"label": "memory", "fields": []}, 400),
+    ("POST", "/items:search", {"namespace": ["a"], "vector": []}, 400),
+    ("POST", "/items:search", {"namespace": ["a"], "vector": [1], "after": "AAAA"}, 400),
+    ("POST", "/items:search", {"namespace": ["a"], "vector": [1], "limit": 100000}, 400),
+    ("PUT", "/items/memory/k", {"value": 1, "vectors": [["x"]]}, 400),
     ("POST", "/items:index", {"label": "a.b", "fields": ["n"]}, 400),
     ("POST", "/items:unindex", {"label": "memory"}, 400),
 ]

@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 
 import pytest
 
+from shoal.node import planning
 from shoal.testing.simulation.agents import Agents
 from shoal.testing.simulation.client import Client
 from shoal.testing.simulation.cluster import SimulatedCluster
@@ -168,3 +169,16 @@ def test_an_item_that_was_put_last_and_is_not_shown_is_found() -> None:
         return await broken(cluster, agents, "items")
 
     assert scene(work) == ["3"]
+
+
+def test_an_item_that_an_index_lacks_is_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
+        await carry_out(agents, "put-note", 12)
+        await carry_out(agents, "index-notes", 6)
+        await cluster.converged()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(planning, "_of_value", lambda *_: iter(()))
+            patch.setattr(planning, "_gathered", lambda *_: [])
+            return await broken(cluster, agents, "searches")
+
+    assert set(scene(work)) == {"10"}

@@ -13,6 +13,7 @@ from shoal.names import check_label, check_name
 from shoal.node.attached import Attached
 from shoal.node.changes.handling import Handling, Handlings
 from shoal.storage.keys import Kind
+from shoal.values import vectors
 
 _TIME_END_MS = 1 << 62  # 8 bytes hold it.
 
@@ -34,6 +35,8 @@ def _handling(apply: Callable[[Rows, Stamp, Any], None], check: Callable[[Any], 
 def _check_put(put: items.Put) -> None:
     _check_path(put)
     values.check(put.value)
+    for vector in put.vectors:
+        vectors.check(vector)
     _check_time(put.created_ms)
     _check_time(put.expires_ms)
 

@@ -67,6 +67,9 @@ from shoal.protocol.requests.items import (
     Match,
     Namespaces,
     PutItem,
+    Ranked,
+    RankedItems,
+    RankItems,
     RefreshItems,
     SearchItems,
     SearchPlan,
@@ -269,6 +272,7 @@ ObjectRead = (
     | ReadBudget
     | GetItems
     | SearchItems
+    | RankItems
     | ListNamespaces
     | ListItemIndexes
     | ReadStep
@@ -314,6 +318,7 @@ AnyReply = (
     | TrimReport
     | ItemsFound
     | ItemsPage
+    | RankedItems
     | Namespaces
     | ItemIndexes
     | NodeStatus
@@ -442,6 +447,9 @@ __all__ = [
     "QueueEntries",
     "QueueEntry",
     "QueueItem",
+    "RankItems",
+    "Ranked",
+    "RankedItems",
     "ReachPlace",
     "Read",
     "ReadBudget",

@@ -19,7 +19,8 @@ Match = Literal["prefix", "suffix"]
 class PutItem(Write, array_like=True, frozen=True, tag="put-item"):
     """Put a value in the place of what the serving node shows; answered by `ItemPut`.
 
-    `ttl_ms`: how long it is shown; None: for ever. `expect`: the item's version must be this one.
+    `ttl_ms`: how long it is shown; None: for ever. `expect`: the item's version must be this one. `vectors`: what
+    `RankItems` compares, each some 32-bit floats, little-endian.
     """
 
     space: str
@@ -29,6 +30,7 @@ class PutItem(Write, array_like=True, frozen=True, tag="put-item"):
     value: bytes
     ttl_ms: int | None = None
     expect: str | None = None
+    vectors: list[bytes] = field(default_factory=list)
 
 
 class ItemPut(Reply, array_like=True, frozen=True, tag="item-put"):
@@ -134,6 +136,32 @@ class ItemsPage(Reply, array_like=True, frozen=True, tag="items-page"):
     cursor: bytes
     more: bool  # Ask again with `cursor`; a page may be empty and yet not the last.
     plan: SearchPlan | None = None
+
+
+class RankItems(Read, array_like=True, frozen=True, tag="rank-items"):
+    """Items of a namespace and those below it, by how near a vector of theirs is; answered by `RankedItems`.
+
+    Near is the cosine of the angle. Vectors of another length are not compared. `skip` leaves out the nearest ones.
+    """
+
+    space: str
+    items: str
+    rest: list[str]
+    vector: bytes
+    filter: bytes = b""
+    limit: int = 10
+    skip: int = 0
+
+
+class Ranked(Struct, array_like=True, frozen=True):
+    item: Item
+    score: float  # -1 to 1, of its nearest vector.
+
+
+class RankedItems(Reply, array_like=True, frozen=True, tag="ranked-items"):
+    items: list[Ranked]  # The nearest first; of those as near in the order of (namespace, key).
+    more: bool  # Fewer than were asked for, for their size: ask for the rest.
+    compared: int  # Vectors.
 
 
 class ListNamespaces(Read, array_like=True, frozen=True, tag="list-namespaces"):

@@ -186,6 +186,10 @@ ActKind = Literal[
     "put-item",
     "get-item",
     "delete-item",
+    "put-note",
+    "index-notes",
+    "search-notes",
+    "delete-note",
 ]
 
 

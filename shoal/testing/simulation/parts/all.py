@@ -9,6 +9,7 @@ from shoal.testing.simulation.parts.lines import Lines
 from shoal.testing.simulation.parts.memory import Items
 from shoal.testing.simulation.parts.messages import Messages
 from shoal.testing.simulation.parts.part import Part
+from shoal.testing.simulation.parts.searches import Searches
 from shoal.testing.simulation.parts.steps import Steps
 from shoal.testing.simulation.plan import ActKind
 
@@ -18,6 +19,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "erasing": Erasing,
     "messages": Messages,
     "items": Items,
+    "searches": Searches,
 }
 """By the name of the family of their objects."""
 

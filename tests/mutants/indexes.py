@@ -1,0 +1,30 @@
+"""Bugs in the indexes of items."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.node.indexes import IndexedRows
+from shoal.node.transaction import ObjectRows, Transaction
+from shoal.storage import keys
+from tests.mutants.mutant import Mutant
+
+
+def an_index_row_stays_after_a_delete(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(IndexedRows, "delete", ObjectRows.delete)
+
+
+def an_index_row_of_the_last_value_stays(patch: pytest.MonkeyPatch) -> None:
+    sound = Transaction.delete
+
+    def delete(self: Transaction, key: bytes) -> None:
+        if not key.startswith(keys.INDEX):
+            sound(self, key)
+
+    patch.setattr(Transaction, "delete", delete)
+
+
+MUTANTS = (
+    Mutant(an_index_row_stays_after_a_delete, "an index keeps the row of an item that was deleted", ("4",)),
+    Mutant(an_index_row_of_the_last_value_stays, "an index keeps the row of a value that was replaced", ("4",)),
+)
