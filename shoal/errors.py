@@ -33,6 +33,7 @@ raised; `status` is its HTTP status.
     │   ├── Taken               a message was taken by somebody before
     │   ├── UndoConflict        what is to be undone has been changed since
     │   ├── RootConflict        a document's root exists with another type
+    │   ├── GenerationEnded     a document was deleted since this client opened it
     │   ├── StepUnresolved      an effect may have happened: its intent is there, its result is not
     │   ├── StepFailed          a step failed as often as it may
     │   ├── StepAbandoned       a human decided that a step is not to be done
@@ -227,6 +228,13 @@ class UndoConflict(Conflict):
 
 class RootConflict(Conflict):
     code = "root-conflict"
+
+
+class GenerationEnded(Conflict):
+    """`detail["generation"]` is the one that counts now."""
+
+    code = "generation-ended"
+    status = 410
 
 
 class StepUnresolved(Conflict):

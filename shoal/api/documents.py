@@ -10,7 +10,16 @@ from msgspec import Raw, Struct
 
 from shoal.api.exchange import JSON, JSON_PATCH, MSGPACK, MSGPACK_TYPES, Exchange, ReadQuery, WriteQuery
 from shoal.errors import InvalidInput, InvalidValue
-from shoal.protocol.requests import Conflicts, DocumentJson, Patch, ReadConflicts, ReadDocumentJson, Replace
+from shoal.protocol.requests import (
+    Conflicts,
+    Deleted,
+    DeleteDocument,
+    DocumentJson,
+    Patch,
+    ReadConflicts,
+    ReadDocumentJson,
+    Replace,
+)
 
 
 class EditQuery(WriteQuery, forbid_unknown_fields=True):
@@ -24,6 +33,10 @@ class ConflictView(Struct):
     stands: Raw
     stands_by: str
     wall_ms: int
+
+
+class GoneView(Struct):
+    existed: bool
 
 
 class ConflictsView(Struct):
@@ -78,6 +91,12 @@ async def conflicts(exchange: Exchange) -> web.Response:
         for lost in reply.overwritten
     ]
     return exchange.answer(ConflictsView(views, reply.more))
+
+
+async def delete_document(exchange: Exchange) -> web.Response:
+    reply = await exchange.call(DeleteDocument(exchange.name("space"), exchange.name("document")))
+    assert isinstance(reply, Deleted)
+    return exchange.answer(GoneView(reply.existed))
 
 
 def _document(exchange: Exchange, reply: object) -> web.Response:

@@ -130,6 +130,14 @@ ROUTES: tuple[Route, ...] = (
         query=documents.EditQuery,
     ),
     Route(
+        "DELETE",
+        f"{SPACE}/documents/{{document}}",
+        documents.delete_document,
+        "Delete a document everywhere (also if there is none)",
+        documents.GoneView,
+        query=WriteQuery,
+    ),
+    Route(
         "GET",
         f"{SPACE}/documents/{{document}}/conflicts",
         documents.conflicts,

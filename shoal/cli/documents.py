@@ -1,4 +1,4 @@
-"""`shoal doc edit|watch|conflicts`: documents that people and agents share; `get` and `list` are with the other objects'."""
+"""`shoal doc edit|watch|conflicts|delete`: documents that are shared; `get` and `list` are with the other objects'."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Author = Annotated[str, typer.Option("--author", envvar="SHOAL_AUTHOR", metavar=
 
 def extend(group: typer.Typer) -> None:
     """Add these commands to the group of documents."""
-    for command in (edit, watch, conflicts):
+    for command in (edit, watch, conflicts, delete):
         group.command()(command)
 
 
@@ -105,6 +105,31 @@ def _told(change: DocumentChange) -> str:
     what = " → ".join(map(to_text, told.get(change.kind, [change.new])))
     lost = f" (lost: {change.lost_by})" if change.lost_by else ""
     return f"{change.kind} /{'/'.join(map(str, change.path))}  {what}  {change.author}{lost}".rstrip()
+
+
+def delete(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Delete a document on every node. Whoever edits it still, also offline, is told; it can be begun anew.
+
+    Example: shoal doc delete plan --url http://127.0.0.1:7400
+    """
+    target = chosen(data, url, environment=os.environ)
+    if not yes:
+        typer.confirm(f"Delete document {name!r} of space {space!r}? It cannot be taken back.", abort=True, err=True)
+    execute(_delete(target, space, name, json=json))
+
+
+async def _delete(target: Target, space: str, name: str, *, json: bool) -> None:
+    async with opened(target) as store:
+        reply = await store.connection.write(requests.DeleteDocument(space, name), key=None, durability=None)
+        assert isinstance(reply, requests.Deleted)
+        emit({"existed": reply.existed}) if json else line("deleted" if reply.existed else "there was none")
 
 
 def conflicts(name: Name, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:

@@ -51,7 +51,19 @@ from shoal.crdt.document import RootKind
 from shoal.crdt.editing import Editor, kind_of
 from shoal.errors import BookmarkLost, Disconnected, NotReady, Overloaded, ReadOnly, SessionBehind, ShoalError
 from shoal.names import check_name
-from shoal.protocol.requests import Conflicts, DocumentState, Durability, Edit, Follow, Push, ReadConflicts, Update
+from shoal.protocol.requests import (
+    ANY,
+    Conflicts,
+    Deleted,
+    DeleteDocument,
+    DocumentState,
+    Durability,
+    Edit,
+    Follow,
+    Push,
+    ReadConflicts,
+    Update,
+)
 from shoal.protocol.session import Session
 
 
@@ -83,6 +95,7 @@ class Document:
         self._author = author
         self._authors: dict[int, str] = {client_id: author} if author else {}
         self._feed = Feed(config.subscription_bytes_max)
+        self._generation = ANY  # Of the document that this mirrors: a deletion ends it.
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @classmethod
@@ -235,6 +248,26 @@ class Document:
         assert isinstance(found, Conflicts)
         return [shown_conflict(each) for each in found.overwritten]
 
+    async def delete(self) -> bool:
+        """Delete the document on every node, and close this mirror. False: there was none.
+
+        What others edit without knowing of this dies with it, also if it comes later: their mirrors raise
+        `GenerationEnded`, and so does a Yjs client that comes back. Who opens it again begins it anew.
+
+        Raises:
+            ShoalError: it could not be deleted. Edits that are not flushed are dropped if it was.
+        """
+        request = DeleteDocument(self.space, self.name)
+        reply = await self._session.call(request, key=self._key_of(), durability=self._durability)
+        assert isinstance(reply, Deleted)
+        await self.abandon()
+        return reply.existed
+
+    async def abandon(self) -> None:
+        """Close without a flush: edits that are not durable yet may be lost."""
+        self._closed = True
+        await self._stop()
+
     async def close(self) -> None:
         """Flush, and stop. Later edits raise.
 
@@ -327,7 +360,7 @@ class Document:
 
     async def _send_lacking(self) -> None:
         """Send all that the node lacks, whoever edited it: an edit builds on some of that."""
-        follow = Follow(self.space, self.name, stale=True)
+        follow = Follow(self.space, self.name, stale=True, generation=self._generation)
         async with self._session.subscribe(follow) as pushes:
             async for push in pushes:
                 if isinstance(push, DocumentState):
@@ -349,7 +382,7 @@ class Document:
         *,
         stale: bool = False,
     ) -> None:
-        request = Update(self.space, self.name, update, roots, authors)
+        request = Update(self.space, self.name, update, roots, authors, self._generation)
         await self._session.call(request, key=self._key_of(), durability=self._durability, stale=stale)
         self._unsent.confirm(edits, clock)
         self._content.settle(roots)
@@ -362,7 +395,8 @@ class Document:
         pauses = delays(self._config)
         while True:
             try:
-                wanted = Follow(self.space, self.name, self._content.doc.get_state(), stale=self._current)
+                state, generation = self._content.doc.get_state(), self._generation
+                wanted = Follow(self.space, self.name, state, stale=self._current, generation=generation)
                 async with self._session.subscribe(wanted) as pushes:
                     async for push in pushes:
                         await self._content.outside.wait()
@@ -378,6 +412,8 @@ class Document:
     def _take(self, push: Push) -> None:
         if not isinstance(push, DocumentState | Edit):
             return  # Of a newer version.
+        if isinstance(push, DocumentState):
+            self._generation = push.generation
         self._learn(push.authors)
         changed = self._content.take(push.update, push.roots)
         if changed is not None:

@@ -11,8 +11,8 @@ Laws:
   deletion that is sent to two nodes counts once.
 
 Row, one per object that was ever deleted, beside its generations' rows and kept for ever:
-    00              generation₄ dot₂₄ hlc₈ wall_ms₈: the current one, and the deletion that began it;
-                    of several the one with the least dot
+    00              generation₄ dot₂₄ hlc₈ wall_ms₈ [client₈ …]: the current one, the deletion that began it,
+                    and the Yjs clients that it named; of several the one with the least dot
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Delete(msgspec.Struct, array_like=True, frozen=True, tag="delete"):
     """The mutation: it ends the generation to which it belongs."""
 
     generation: int
+    clients: list[int] = []  # Of a document: Yjs clients that edited what was ended, and may not edit what comes.
 
 
 class Deletion(NamedTuple):
@@ -42,12 +43,13 @@ class Deletion(NamedTuple):
     dot: Dot
     hlc: int
     wall_ms: int
+    clients: tuple[int, ...] = ()
 
 
 def apply(rows: Rows, stamp: Stamp, delete: Delete) -> bool:
     """`rows` are the object's, not a generation's. Returns whether a new generation is the current one."""
     before = last(rows)
-    made = Deletion(delete.generation + 1, stamp.dot, stamp.hlc, stamp.wall_ms)
+    made = Deletion(delete.generation + 1, stamp.dot, stamp.hlc, stamp.wall_ms, tuple(delete.clients))
     if before is None or before.generation < made.generation:
         rows.put(ROW, _pack(made))
         return True
@@ -73,10 +75,12 @@ def unpack(packed: bytes) -> Deletion:
         int.from_bytes(packed[:GENERATION_BYTES], "big"),
         Dot.unpack(packed[GENERATION_BYTES:at]),
         int.from_bytes(packed[at : at + 8], "big"),
-        int.from_bytes(packed[at + 8 :], "big"),
+        int.from_bytes(packed[at + 8 : at + 16], "big"),
+        tuple(int.from_bytes(packed[start : start + 8], "big") for start in range(at + 16, len(packed), 8)),
     )
 
 
 def _pack(made: Deletion) -> bytes:
     stamp = made.dot.pack() + made.hlc.to_bytes(8, "big") + made.wall_ms.to_bytes(8, "big")
-    return made.generation.to_bytes(GENERATION_BYTES, "big") + stamp
+    clients = b"".join(client.to_bytes(8, "big") for client in made.clients)
+    return made.generation.to_bytes(GENERATION_BYTES, "big") + stamp + clients

@@ -270,6 +270,11 @@ class LiveDocument:
         """
         self._checked(update, roots)
 
+    @property
+    def clients(self) -> list[int]:
+        """The Yjs clients that edited it."""
+        return sorted(self._state)
+
     def state(self) -> bytes:
         """The state vector, clients in order."""
         return yjs.pack_state(self._state)

@@ -23,7 +23,7 @@ import msgspec
 from shoal.cluster import operation
 from shoal.cluster.messages import Shipment
 from shoal.config import Config
-from shoal.crdt import document, ledger
+from shoal.crdt import deletion, document, ledger
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp
@@ -60,6 +60,7 @@ from shoal.node.indexing import Indexer
 from shoal.node.items import Items
 from shoal.node.journals import Journals
 from shoal.node.labels import Labels
+from shoal.node.lifetimes import Lifetimes
 from shoal.node.losses import Losses
 from shoal.node.mutation import Mutation
 from shoal.node.opening import Opening
@@ -152,8 +153,8 @@ class Database:
         shapes = ShapeCache(config.checkpoint_cache_bytes)
         checkpoints = Checkpoints(config, shapes)
         self._items = Items(config, environment.now_ms)
-        self.eraser = Eraser(self.generations, self.garbage, self.catalog, shapes)
-        self.documents = Documents(config, environment, self.catalog)
+        self.documents = Documents(config, environment, self.catalog, Lifetimes(config, self.generations))
+        self.eraser = Eraser(self.generations, self.garbage, self.catalog, shapes, self.documents)
         rules = Rules(storage, self.catalog, config)
         self.budgets = Budgets(config, opening)
         facets: list[Facet] = [
@@ -430,7 +431,7 @@ class Database:
 
     def document(self, target: Target) -> Place:
         transaction = Transaction(self._storage)
-        return Place(transaction, self.generations.current(transaction, target).rows, target.snapshot_key)
+        return Place(transaction, self.generations.current(transaction, target).rows, target)
 
     def vector(self, target: Target) -> VersionVector:
         return self.vector_of(target.partition)
@@ -487,4 +488,6 @@ def _staged(target: Target, stamp: Stamp, made: Made) -> Staged:
     change = requests.Change(target.space, LABELS[target.kind], target.name, what, made.id, stamp.hlc, stamp.wall_ms)
     if isinstance(made.change, document.Update):
         return Staged(target.partition, change, requests.Edit(made.attached.content, made.change.kinds, made.change.authors))
+    if isinstance(made.change, deletion.Delete):
+        return Staged(target.partition, change, began=made.change.generation + 1)
     return Staged(target.partition, change)

@@ -31,6 +31,8 @@ from shoal.node.checks import check_size
 from shoal.node.decision import Decision, Made
 from shoal.node.environment import Environment
 from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.lifetimes import Lifetimes
+from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol import requests
 from shoal.protocol.requests import RootKind
@@ -47,11 +49,15 @@ class Place(NamedTuple):
 
     transaction: Transaction
     rows: ObjectRows
-    snapshot_key: bytes
+    target: Target
+
+    @property
+    def snapshot_key(self) -> bytes:
+        return self.target.snapshot_key
 
 
 def place_of(at: Site | View) -> Place:
-    return Place(at.transaction, at.rows, at.target.snapshot_key)
+    return Place(at.transaction, at.rows, at.target)
 
 
 class _Authored(NamedTuple):
@@ -72,21 +78,24 @@ class _Open:
 
 
 class Documents:
-    def __init__(self, config: Config, environment: Environment, catalog: Catalog) -> None:
+    def __init__(self, config: Config, environment: Environment, catalog: Catalog, lifetimes: Lifetimes) -> None:
         self._config = config
         self._environment = environment
         self._catalog = catalog
+        self._lifetimes = lifetimes
         self.checks: Checks = {
             requests.Update: self._check_update,
             requests.Updates: self._check_updates,
             requests.Patch: self._check_patch,
             requests.Replace: self._check_replace,
+            requests.DeleteDocument: self._check_delete,
         }
         self.writers: Writers = {
             requests.Update: self._update,
             requests.Updates: self._updates,
             requests.Patch: self._patch,
             requests.Replace: self._replace,
+            requests.DeleteDocument: self._delete,
         }
         self.readers: Readers = {requests.ReadDocument: self._read, requests.ReadDocumentJson: self._read_json}
         self._open: OrderedDict[bytes, _Open] = OrderedDict()
@@ -118,19 +127,33 @@ class Documents:
         if request.author:
             check_name("author", request.author)
 
+    def _check_delete(self, request: requests.DeleteDocument) -> None:
+        check_name("document", request.document)
+
+    def _delete(self, site: Site, _request: requests.DeleteDocument) -> Decision:
+        """What is not there needs no deletion: that it is gone is what was asked for."""
+        if not self._catalog.lists(site.transaction, site.target):
+            return Decision(requests.Deleted(existed=False))
+        change = self._lifetimes.ending(site.transaction, site.target, self._opened(place_of(site)).live.clients)
+        return Decision(requests.Deleted(existed=True), (Made(change),))
+
     def _update(self, site: Site, request: requests.Update) -> Decision:
         """
         Raises:
+            GenerationEnded, SessionBehind: the document that was edited is not this one.
             NotReady, InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.check`. Nothing was written.
         """
+        self._lifetimes.check(site.transaction, site.target, request.generation, [request.update])
         made = _Authored(request.update, request.roots, request.authors)
         return self._integrated(place_of(site), site.stamp, made)
 
     def _updates(self, site: Site, request: requests.Updates) -> Decision:
         """
         Raises:
+            GenerationEnded: a client edited a document that was deleted.
             NotReady, InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.integrate_all`. Nothing was written.
         """
+        self._lifetimes.check(site.transaction, site.target, requests.ANY, request.updates)
         place = place_of(site)
         opened = self._opened(place)
         together = opened.live.integrate_all(request.updates)
@@ -219,6 +242,16 @@ class Documents:
     def _read(self, view: View, request: requests.ReadDocument) -> requests.DocumentState:
         return self.state(place_of(view), request.state)
 
+    def follow(self, place: Place, request: requests.Follow) -> requests.DocumentState:
+        """What a follower begins with.
+
+        Raises:
+            GenerationEnded, SessionBehind: the document that it has is not this one.
+            InvalidValue: its state is no state vector.
+        """
+        self._lifetimes.check(place.transaction, place.target, request.generation, [])
+        return self.state(place, request.state)
+
     def _read_json(self, view: View, _request: requests.ReadDocumentJson) -> requests.DocumentJson:
         """
         Raises:
@@ -234,7 +267,10 @@ class Documents:
             InvalidValue: `state` is no state vector.
         """
         live = self._opened(place).live
-        return requests.DocumentState(live.update_since(state), dict(live.roots), document.authors(place.rows), live.state())
+        generation = self._lifetimes.number(place.transaction, place.target)
+        return requests.DocumentState(
+            live.update_since(state), dict(live.roots), document.authors(place.rows), live.state(), generation
+        )
 
     # ── live replicas ─────────────────────────────────────────────────────────
 
@@ -262,6 +298,13 @@ class Documents:
             declared=document.declared_roots(place.rows),
         )
         return _Open(live, snapshot_bytes=len(snapshot), updates_since=len(updates))
+
+    def forget(self, transaction: Transaction, target: Target) -> None:
+        """Its generation was ended."""
+        key = target.snapshot_key
+        transaction.delete(key)
+        self._drop(key)
+        transaction.when_written(lambda: self._drop(key))
 
     def _drop(self, snapshot_key: bytes) -> None:
         self._open.pop(snapshot_key, None)

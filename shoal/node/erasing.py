@@ -17,6 +17,7 @@ from shoal.names import check_name
 from shoal.node.attached import Attached
 from shoal.node.catalog import Catalog
 from shoal.node.decision import Decision, Made
+from shoal.node.documents import Documents
 from shoal.node.facet import Checks, Readers, Site, Writers
 from shoal.node.garbage import Collector, What
 from shoal.node.generations import Generation, Generations
@@ -25,6 +26,7 @@ from shoal.node.shapes import ShapeCache, Spot
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import Deleted, DeleteThread
+from shoal.storage.keys import Kind
 
 DEAD_LISTED_MAX = 100
 
@@ -51,11 +53,14 @@ class Deletions:
 
 
 class Eraser:
-    def __init__(self, generations: Generations, garbage: Collector, catalog: Catalog, shapes: ShapeCache) -> None:
+    def __init__(
+        self, generations: Generations, garbage: Collector, catalog: Catalog, shapes: ShapeCache, documents: Documents
+    ) -> None:
         self._generations = generations
         self._garbage = garbage
         self._catalog = catalog
         self._shapes = shapes
+        self._documents = documents
         self.dead: deque[str] = deque(maxlen=DEAD_LISTED_MAX)  # The last changes that arrived too late.
 
     def belongs(self, transaction: Transaction, target: Target, change: Mutation) -> Generation | None:
@@ -99,6 +104,8 @@ class Eraser:
         self._garbage.enter(transaction, stamp, What.GENERATION, target, made.generation)
         if self._generations.delete(transaction, target, stamp, made):
             self._catalog.leave(transaction, target)
+            if target.kind is Kind.DOCUMENT:
+                self._documents.forget(transaction, target)
             self._shapes.forget(target.space, target.name)
             transaction.when_written(lambda: self._shapes.forget(target.space, target.name))
 

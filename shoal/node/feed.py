@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from shoal.crdt.dot import VersionVector
-from shoal.errors import Overloaded, ShoalError, ShuttingDown, SlowConsumer
+from shoal.errors import GenerationEnded, Overloaded, ShoalError, ShuttingDown, SlowConsumer
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Change, DocumentState, Edit, Follow, ObjectKind, Push, Subscription, Watch
 from shoal.storage.keys import Kind
@@ -35,6 +35,9 @@ LABELS: dict[Kind, ObjectKind] = {
     Kind.BUDGET: "budget",
 }
 
+_GONE = (
+    "the document was deleted. What was edited stays in the client; open the document again to begin from what there is now."
+)
 _OVERHEAD_BYTES = 200  # Of a push as a Python object.
 
 
@@ -44,6 +47,7 @@ class Staged(NamedTuple):
     partition: int
     change: Change
     edit: Edit | None = None
+    began: int = 0  # Of a deletion: the generation that it began.
 
 
 class _Waiting(NamedTuple):
@@ -116,6 +120,15 @@ class Subscriber:
             return None
         return change if wanted.kind is None or wanted.kind == change.kind else None
 
+    def loses(self, staged: Staged) -> bool:
+        """Whether what it follows was deleted."""
+        change, wanted = staged.change, self.subscription
+        return (
+            staged.began > 0
+            and isinstance(wanted, Follow)
+            and (change.space, change.kind, change.name) == (wanted.space, "document", wanted.document)
+        )
+
 
 def _size(push: Push) -> int:
     match push:
@@ -151,6 +164,8 @@ class Feed:
                 for subscriber in self._subscribers.get(staged.change.space, ()):
                     if (push := subscriber.wants(staged)) is not None:
                         subscriber.offer(push, staged.partition, vectors[staged.partition])
+                    elif subscriber.loses(staged):
+                        subscriber.end(GenerationEnded(_GONE, generation=staged.began))
 
     @contextmanager
     def subscriber(self, subscription: Watch | Follow, bookmark: Bookmark) -> Iterator[Subscriber]:

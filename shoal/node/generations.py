@@ -54,6 +54,12 @@ class Generations:
             return self._indexes.rows(transaction, target, prefix)
         return ObjectRows(transaction, prefix)
 
+    def last(self, transaction: Transaction, target: Target) -> deletion.Deletion | None:
+        """The deletion that began the current generation; None: the object was never deleted."""
+        if target in self._first:
+            return None
+        return deletion.last(ObjectRows(transaction, keys.object_rows(target.partition, *target)))
+
     def delete(self, transaction: Transaction, target: Target, stamp: Stamp, change: deletion.Delete) -> bool:
         """Apply a deletion. Returns whether a new generation is the current one."""
         self._first.drop(target)

@@ -162,7 +162,7 @@ class Incoming:
         self, own: Transaction, number: int, stamp: Stamp, change: Mutation, beside: Attached, changes: list[Staged]
     ) -> None:
         target = Target(Kind(change.kind), check_name("space", change.space), check_name("object", change.name))
-        if target.kind is not mutation.kind_of(change.change):
+        if not mutation.takes(target.kind, change.change):
             raise BadOperation(f"a {target.kind.label} takes no change of another kind of object", reason="content")
         if target.partition != number:
             raise BadOperation("its object belongs to another partition", reason="content")
@@ -172,12 +172,13 @@ class Incoming:
             if generation is None:
                 self._eraser.bury(own, target, stamp, change, beside)
                 return
-            self._receive(Place(own, generation.rows, target.snapshot_key), stamp, change.change, beside)
+            self._receive(Place(own, generation.rows, target), stamp, change.change, beside)
             if target.kind is Kind.SCHEMA:
                 own.when_written(lambda: self._rules.forget(target.space))
         self._eraser.follow(own, target, stamp, change, beside)
         if self._feed.wanted(target.space):
-            changes.append(_staged(target, stamp, change, beside))
+            began = change.generation + 1 if generation is not None and isinstance(change.change, deletion.Delete) else 0
+            changes.append(_staged(target, stamp, change, beside)._replace(began=began))
 
     def _receive(self, place: Place, stamp: Stamp, change: Change, beside: Attached) -> None:
         if is_gone(beside) and mutation.names_content(change) and not isinstance(change, lineage.Save):

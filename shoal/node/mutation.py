@@ -123,9 +123,10 @@ def decode(payload: bytes) -> list[Mutation]:
         raise StoreCorrupt(f"an operation in the log cannot be decoded ({error}). Run `shoal verify`.") from None
 
 
-def kind_of(change: Change) -> Kind:
-    """The kind of object that takes this change."""
-    return _HANDLINGS[type(change)].kind
+def takes(kind: Kind, change: Change) -> bool:
+    """Whether objects of this kind take this change."""
+    handling = _HANDLINGS[type(change)]
+    return kind is handling.kind or kind in handling.others
 
 
 def names_content(change: Change) -> bool:

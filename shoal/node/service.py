@@ -387,7 +387,7 @@ class Service:
                 wanted = bookmark.vector(target.partition)
                 if not subscription.stale and not self._database.holds(target.partition, wanted):
                     await self._owners.reached(target.partition, wanted)
-                state = self._database.documents.state(self._database.document(target), subscription.state)
+                state = self._database.documents.follow(self._database.document(target), subscription)
                 shown = self._database.vector(target)
                 await self._database.durable(target)
                 bookmark.note(target.partition, shown)  # Already now: the first answer to who subscribes tells it.

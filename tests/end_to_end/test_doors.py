@@ -118,6 +118,7 @@ async def test_documents(space: Space, rest: Rest, cli: Cli) -> None:
         "notes": "groß",
     }
     assert await rest("GET", "/documents/plan/conflicts") == {"conflicts": [], "more": False}
+    assert [await rest("DELETE", "/documents/plan") for _ in range(2)] == [{"existed": True}, {"existed": False}]
 
 
 async def test_what_a_document_lost_is_told_at_every_door(space: Space, rest: Rest, cli: Cli) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from shoal.node.documents import Documents
+from shoal.node.feed import Subscriber
+from shoal.node.lifetimes import Lifetimes
 from tests.mutants.mutant import Mutant
 
 
@@ -11,4 +14,18 @@ def a_deletion_leaves_its_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("shoal.node.garbage._generation", lambda entries: iter(()))
 
 
-MUTANTS = (Mutant(a_deletion_leaves_its_rows, "a deletion leaves its rows on the disk", ("15",)),)
+def a_deleted_document_stays_in_memory(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Documents, "forget", lambda self, transaction, target: None)
+
+
+def a_mirror_restores_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
+    """It sends all that it has to whatever document there is now."""
+    patch.setattr(Lifetimes, "check", lambda self, transaction, target, generation, updates: None)
+    patch.setattr(Subscriber, "loses", lambda self, staged: False)
+
+
+MUTANTS = (
+    Mutant(a_deletion_leaves_its_rows, "a deletion leaves its rows on the disk", ("15",)),
+    Mutant(a_deleted_document_stays_in_memory, "a node goes on showing a document that was deleted", ("4", "15")),
+    Mutant(a_mirror_restores_what_was_deleted, "a mirror brings back a document that was deleted", ("15",)),
+)

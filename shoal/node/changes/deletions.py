@@ -12,4 +12,4 @@ def _apply(rows: Rows, stamp: Stamp, change: deletion.Delete) -> None:
     deletion.apply(rows, stamp, change)
 
 
-HANDLINGS: Handlings = {deletion.Delete: bare(Kind.THREAD, _apply)}
+HANDLINGS: Handlings = {deletion.Delete: bare(Kind.THREAD, _apply)._replace(others=frozenset((Kind.DOCUMENT,)))}

@@ -21,6 +21,7 @@ class Handling(NamedTuple):
     apply: Callable[[Rows, Stamp, Any, Attached], None]
     receive: Callable[[Rows, Stamp, Any, Attached], None]  # BadOperation: it is not what it says it is.
     attached_of: Callable[[Rows, Stamp, Any], Attached] = _nothing  # StoreCorrupt: what must be there is not.
+    others: frozenset[Kind] = frozenset()  # Of objects that it changes besides.
 
     @property
     def names_content(self) -> bool:

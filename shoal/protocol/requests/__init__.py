@@ -29,7 +29,9 @@ from shoal.protocol.requests.budgets import (
     TransferRights,
 )
 from shoal.protocol.requests.documents import (
+    ANY,
     Conflicts,
+    DeleteDocument,
     DocumentJson,
     DocumentState,
     Overwritten,
@@ -213,6 +215,7 @@ SingleWrite = (
     | IndexItems
     | UnindexItems
     | Patch
+    | DeleteDocument
     | Replace
     | Updates
     | PutSnapshot
@@ -326,6 +329,7 @@ AnyReply = (
 )
 
 __all__ = [
+    "ANY",
     "NIL",
     "NO_HEAD",
     "NO_ITEM",
@@ -368,6 +372,7 @@ __all__ = [
     "ContainsMembers",
     "CounterValue",
     "Damage",
+    "DeleteDocument",
     "DeleteItem",
     "DeleteThread",
     "Deleted",

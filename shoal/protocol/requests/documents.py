@@ -9,6 +9,8 @@ from msgspec import Struct, field
 from shoal.protocol.requests.base import Read, Reply, Write
 
 RootKind = Literal["map", "array", "text"]
+ANY = -1
+"""A generation: whichever is the current one."""
 
 
 class Update(Write, array_like=True, frozen=True, tag="update"):
@@ -19,6 +21,7 @@ class Update(Write, array_like=True, frozen=True, tag="update"):
     update: bytes
     roots: dict[str, RootKind] = field(default_factory=dict)  # Root types that the update may be the first to use.
     authors: dict[int, str] = field(default_factory=dict)  # Who edits under a Yjs client id; the sender comes first.
+    generation: int = ANY  # Of the document: the one that was edited.
 
 
 class Updated(Reply, array_like=True, frozen=True, tag="updated"):
@@ -34,6 +37,13 @@ class Updates(Write, array_like=True, frozen=True, tag="updates"):
     space: str
     document: str
     updates: list[bytes]
+
+
+class DeleteDocument(Write, array_like=True, frozen=True, tag="delete-document"):
+    """End a document's generation: what was not written with knowledge of this is gone, or dies; answered by `Deleted`."""
+
+    space: str
+    document: str
 
 
 class Patch(Write, array_like=True, frozen=True, tag="patch"):
@@ -67,6 +77,7 @@ class DocumentState(Reply, array_like=True, frozen=True, tag="document-state"):
     roots: dict[str, RootKind]
     authors: dict[int, str] = field(default_factory=dict)  # By Yjs client id, of those who said who they are.
     state: bytes = b"\x00"  # The document's Yjs state vector: that of a caller which has applied this.
+    generation: int = 0  # How often it was deleted.
 
 
 class ReadDocumentJson(Read, array_like=True, frozen=True, tag="read-document-json"):

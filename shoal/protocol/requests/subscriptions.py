@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import field
 
 from shoal.protocol.requests.base import Read, Reply
-from shoal.protocol.requests.documents import DocumentState, RootKind
+from shoal.protocol.requests.documents import ANY, DocumentState, RootKind
 from shoal.protocol.requests.listings import ObjectKind
 
 
@@ -40,6 +40,7 @@ class Follow(Read, array_like=True, frozen=True, tag="follow"):
     document: str
     state: bytes = b"\x00"
     stale: bool = False
+    generation: int = ANY
 
 
 class Edit(Reply, array_like=True, frozen=True, tag="edit"):

@@ -190,6 +190,10 @@ ActKind = Literal[
     "index-notes",
     "search-notes",
     "delete-note",
+    "patch-paper",
+    "edit-paper",
+    "read-paper",
+    "delete-paper",
 ]
 
 

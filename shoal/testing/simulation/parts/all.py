@@ -8,6 +8,7 @@ from shoal.testing.simulation.parts.erasing import Erasing
 from shoal.testing.simulation.parts.lines import Lines
 from shoal.testing.simulation.parts.memory import Items
 from shoal.testing.simulation.parts.messages import Messages
+from shoal.testing.simulation.parts.papers import Papers
 from shoal.testing.simulation.parts.part import Part
 from shoal.testing.simulation.parts.searches import Searches
 from shoal.testing.simulation.parts.steps import Steps
@@ -20,6 +21,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "messages": Messages,
     "items": Items,
     "searches": Searches,
+    "papers": Papers,
 }
 """By the name of the family of their objects."""
 

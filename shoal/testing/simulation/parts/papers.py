@@ -1,0 +1,205 @@
+"""Documents that are patched, replaced in place, deleted and begun anew.
+
+Laws:
+- What was written with knowledge of the last deletion is there (3). Nothing is shown that nobody wrote (10).
+- What its own session wrote before a deletion no node shows again, whatever came late (15).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+
+from shoal.client.document import Document
+from shoal.crdt.document import EMPTY
+from shoal.errors import GenerationEnded, NotFound, ShoalError
+from shoal.protocol import requests
+from shoal.protocol.requests import DeleteDocument, Patch, Update, Write
+from shoal.protocol.session import Session
+from shoal.testing.agents import SPACE
+from shoal.testing.simulation.owed import Losses
+from shoal.testing.simulation.parts.part import Bench, Deeds, Told
+from shoal.testing.simulation.plan import Act, ActKind
+from shoal.testing.simulation.violation import Violation
+
+_ROOT = "m"
+
+
+@dataclass(slots=True)
+class Wrote:
+    """A number, under a key of its own. `told` is None, and the end never, where the outcome is not known."""
+
+    number: int
+    session: str
+    begun_s: float
+    ended_s: float = float("inf")
+    told: Told | None = None
+
+
+@dataclass(slots=True)
+class Deleted:
+    session: str
+    begun_s: float
+    mine: set[int]  # What its session had written before it.
+    ended_s: float = float("inf")
+    told: Told | None = None
+
+
+@dataclass(slots=True)
+class Paper:
+    wrote: list[Wrote] = field(default_factory=list)
+    deleted: list[Deleted] = field(default_factory=list)
+
+
+class Papers:
+    kinds: tuple[ActKind, ...] = ("patch-paper", "edit-paper", "read-paper", "delete-paper")
+
+    def __init__(self) -> None:
+        self.papers: defaultdict[str, Paper] = defaultdict(Paper)
+        self.numbers = count(1)
+
+    def deeds(self, bench: Bench) -> Deeds:
+        agent = _Agent(self, bench)
+        return {
+            "patch-paper": agent.patch,
+            "edit-paper": agent.edit,
+            "read-paper": agent.read,
+            "delete-paper": agent.delete,
+        }
+
+    def erased(self, losses: Losses) -> Collection[bytes]:
+        return ()
+
+    async def broken(self, session: Session, losses: Losses) -> list[Violation]:
+        found: list[Violation] = []
+        for name in sorted(self.papers):
+            paper, numbers = self.papers[name], await _numbers(session, name)
+            if not {wrote.number for wrote in paper.wrote}.issuperset(numbers):
+                found.append(Violation("10", f"document {name} shows what nobody wrote: {sorted(numbers)}"))
+            owed = [each.mine for each in paper.deleted if each.told is not None and each.told.is_owed(losses)]
+            gone = numbers.intersection(*[set().union(*owed)])
+            if gone:
+                found.append(Violation("15", f"document {name} was deleted, and shows {sorted(gone)}"))
+            for wrote in paper.wrote:
+                kept = wrote.told is not None and wrote.told.is_owed(losses) and _lives(wrote, paper)
+                if kept and wrote.number not in numbers:
+                    found.append(Violation("3", f"document {name} has lost {wrote.number}"))
+        return found
+
+
+def _lives(wrote: Wrote, paper: Paper) -> bool:
+    """Whether no deletion can have ended the generation that it was written in."""
+    if not paper.deleted:
+        return True
+    last = max(paper.deleted, key=lambda each: each.begun_s)
+    return (
+        last.session == wrote.session
+        and last.ended_s <= wrote.begun_s
+        and all(each is last or each.ended_s < last.begun_s for each in paper.deleted)
+    )
+
+
+class _Agent:
+    def __init__(self, papers: Papers, bench: Bench) -> None:
+        self._paper = papers.papers[bench.name]
+        self._numbers = papers.numbers
+        self._bench = bench
+        self._mirror: Document | None = None
+
+    @property
+    def _session(self) -> str:
+        return self._bench.client.name
+
+    async def patch(self, act: Act, random: Random) -> None:
+        wrote = Wrote(next(self._numbers), self._session, _now())
+        entry = {"op": "add", "path": f"/{_ROOT}/{wrote.number}", "value": {"n": wrote.number}}
+        self._paper.wrote.append(wrote)
+
+        async def send() -> None:
+            try:
+                await self._write(Patch(SPACE, self._bench.name, json.dumps([entry]).encode()), act)
+            except ShoalError as error:
+                if "no root" not in error.message:
+                    raise
+                await self._write(Update(SPACE, self._bench.name, EMPTY, {_ROOT: "map"}), act)
+                await self._write(Patch(SPACE, self._bench.name, json.dumps([entry]).encode()), act)
+
+        await self._carry_out(act, random, wrote, send, Patch)
+        self._bench.did(f"patch in {wrote.number}")
+
+    async def edit(self, act: Act, random: Random) -> None:
+        """In a mirror that is kept, whatever becomes of the document meanwhile."""
+        wrote = Wrote(next(self._numbers), self._session, _now())
+        self._paper.wrote.append(wrote)
+
+        async def send() -> None:
+            if self._mirror is None:
+                self._mirror = await self._bench.space.document(self._bench.name)
+            self._mirror.map(_ROOT)[str(wrote.number)] = {"n": wrote.number}
+            await self._mirror.flush()
+
+        try:
+            await self._bench.send(act, random, send, of=Update)
+        except GenerationEnded:
+            assert self._mirror is not None
+            await self._mirror.abandon()
+            self._mirror = None
+            self._bench.did("hear that it was deleted")
+            return
+        except ShoalError as error:
+            self._bench.refused(error)
+            raise
+        wrote.told, wrote.ended_s = self._bench.told(), _now()
+        self._bench.did(f"edit in {wrote.number}")
+
+    async def delete(self, act: Act, random: Random) -> None:
+        mine = {each.number for each in self._paper.wrote if each.session == self._session}
+        deleted = Deleted(self._session, _now(), mine)
+        self._paper.deleted.append(deleted)
+
+        async def send() -> None:
+            await self._write(DeleteDocument(SPACE, self._bench.name), act)
+
+        await self._carry_out(act, random, deleted, send, DeleteDocument)
+        self._bench.did(f"delete, with {len(mine)} of its own")
+
+    async def read(self, act: Act, random: Random) -> None:
+        try:
+            numbers = await _numbers(self._bench.client.session, self._bench.name)
+        except ShoalError as error:
+            self._bench.refused(error)
+            raise
+        if not {wrote.number for wrote in self._paper.wrote}.issuperset(numbers):
+            self._bench.violated("10", f"shows what nobody wrote: {sorted(numbers)}")
+
+    async def _write(self, request: Patch | Update | DeleteDocument, act: Act) -> None:
+        await self._bench.space._connection.write(request, key=None, durability=act.durability)
+
+    async def _carry_out(
+        self, act: Act, random: Random, what: Wrote | Deleted, send: Callable[[], Awaitable[None]], of: type[Write]
+    ) -> None:
+        try:
+            await self._bench.send(act, random, send, of=of)
+        except ShoalError as error:
+            self._bench.refused(error)
+            raise
+        what.told = self._bench.told(act.durability)
+        what.ended_s = float("inf") if act.repeat else _now()
+
+
+async def _numbers(session: Session, name: str) -> set[int]:
+    try:
+        shown = await session.call(requests.ReadDocumentJson(SPACE, name))
+    except NotFound:
+        return set()
+    assert isinstance(shown, requests.DocumentJson)
+    return {entry["n"] for entry in json.loads(shown.json).get(_ROOT, {}).values()}
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,194 @@
+"""Documents on nodes: deletions and generations, and what becomes of edits that come too late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pycrdt
+import pytest
+
+from shoal.client.document import Document
+from shoal.errors import GenerationEnded, NotFound, SessionBehind
+from shoal.protocol import requests
+from shoal.testing.fleet import Fleet
+from tests.node.conftest import Bench, Opener
+from tests.node.test_erasing import check_sound, rows, swept
+
+
+@pytest.fixture
+async def fleet() -> AsyncIterator[Fleet]:
+    async with Fleet() as fleet:
+        yield fleet
+
+
+async def put(bench: Bench, name: str = "d", **entries: Any) -> None:
+    async with await bench.space.document(name) as document:
+        document.map("m").update(entries)
+
+
+async def shown(node: Any, name: str = "d") -> Any:
+    """What a node shows of a document in space crew; None if it has none."""
+    try:
+        reply = await node.session().call(requests.ReadDocumentJson("crew", name))
+    except NotFound:
+        return None
+    assert isinstance(reply, requests.DocumentJson)
+    return reply.json.decode()
+
+
+async def refused(document: Document) -> None:
+    """Wait until a mirror has heard that it is over."""
+    with pytest.raises(GenerationEnded):
+        async with asyncio.timeout(5):
+            while True:
+                await document.flush()
+                await asyncio.sleep(0)
+
+
+# ── deletion ──────────────────────────────────────────────────────────────────
+
+
+async def test_a_deleted_document_is_gone_and_its_rows_are_freed(open_bench: Opener) -> None:
+    bench = open_bench(document_snapshot_updates=2)
+    for n in range(5):
+        await put(bench, n=n)
+    document = await bench.space.document("d")
+    assert await document.delete()
+    assert await shown(bench.node) is None
+    assert [name async for name in bench.space.documents()] == []
+    await swept(bench.storage)
+    assert rows(bench.storage, "d") == []
+    check_sound(bench.storage)
+
+
+async def test_deleting_what_is_not_there_writes_nothing(bench: Bench) -> None:
+    assert not await (await bench.space.document("d")).delete()
+    assert list(bench.storage.scan(b"", None)) == []
+
+
+async def test_a_mirror_of_what_was_deleted_is_told_and_restores_nothing(bench: Bench) -> None:
+    await put(bench, old=1)
+    mirror, reading = await bench.space.document("d"), await bench.space.document("d")
+    changes = reading.changes()
+    await (await bench.space.document("d")).delete()
+    await refused(mirror)
+    await refused(reading)
+    with pytest.raises(GenerationEnded):
+        mirror.map("m")
+    with pytest.raises(GenerationEnded):
+        await anext(changes)
+    assert mirror.to_py() == {"m": {"old": 1}}
+    assert await shown(bench.node) is None
+    for each in (mirror, reading):
+        await each.abandon()
+
+
+async def test_who_opens_it_again_begins_it_anew(bench: Bench) -> None:
+    await put(bench, old=1)
+    await (await bench.space.document("d")).delete()
+    await put(bench, new=2)
+    assert await shown(bench.node) == '{"m":{"new":2}}'
+    await swept(bench.storage)
+    async with await bench.space.document("d") as again:
+        assert again.to_py() == {"m": {"new": 2}}
+    check_sound(bench.storage)
+
+
+async def test_a_yjs_client_of_before_is_refused_by_its_id(bench: Bench) -> None:
+    """A standard client names no generation, and brings its whole history back."""
+    session = bench.node.session()
+    old: pycrdt.Doc[Any] = pycrdt.Doc(client_id=77)
+    old.get("m", type=pycrdt.Map)["old"] = 1
+    await session.call(requests.Update("crew", "d", old.get_update(), {"m": "map"}))
+    await session.call(requests.DeleteDocument("crew", "d"))
+    for request in (
+        requests.Update("crew", "d", old.get_update(), {"m": "map"}),
+        requests.Updates("crew", "d", [old.get_update()]),
+    ):
+        with pytest.raises(GenerationEnded):
+            await session.call(request)
+    await session.call(requests.DeleteDocument("crew", "d"))
+    new: pycrdt.Doc[Any] = pycrdt.Doc(client_id=78)
+    new.get("m", type=pycrdt.Map)["new"] = 1
+    await session.call(requests.Updates("crew", "d", [new.get_update()]))
+    await session.call(requests.DeleteDocument("crew", "d"))
+    with pytest.raises(GenerationEnded):  # Two generations later still.
+        await session.call(requests.Updates("crew", "d", [old.get_update()]))
+
+
+async def test_of_the_clients_of_ended_generations_the_latest_are_known(open_bench: Opener) -> None:
+    bench = open_bench(document_dead_clients_max=2)
+    session = bench.node.session()
+    docs = [pycrdt.Doc[Any](client_id=client) for client in (5, 6, 7)]
+    for doc in docs:
+        doc.get("m", type=pycrdt.Map)[str(doc.client_id)] = 1
+        await session.call(requests.Update("crew", "d", doc.get_update(), {"m": "map"}))
+        await session.call(requests.DeleteDocument("crew", "d"))
+    for doc in docs[1:]:
+        with pytest.raises(GenerationEnded):
+            await session.call(requests.Update("crew", "d", doc.get_update(), {"m": "map"}))
+    await session.call(requests.Update("crew", "d", docs[0].get_update(), {"m": "map"}))
+
+
+async def test_a_deletion_sent_again_with_its_key_deletes_once(bench: Bench) -> None:
+    session = bench.node.session()
+    await put(bench, n=1)
+    for _ in range(2):
+        await session.call(requests.DeleteDocument("crew", "d"), key="k")
+        await put(bench, n=2)
+    assert await shown(bench.node) == '{"m":{"n":2}}'
+
+
+async def test_an_edit_is_written_to_the_generation_that_it_names_or_not_at_all(bench: Bench) -> None:
+    session = bench.node.session()
+    await put(bench, n=1)
+    with pytest.raises(SessionBehind):
+        await session.call(requests.Update("crew", "d", b"\x00\x00", {}, {}, 1))
+    await session.call(requests.DeleteDocument("crew", "d"))
+    with pytest.raises(GenerationEnded):
+        await session.call(requests.Update("crew", "d", b"\x00\x00", {}, {}, 0))
+    await session.call(requests.Update("crew", "d", b"\x00\x00", {}, {}, 1))
+
+
+# ── among nodes ───────────────────────────────────────────────────────────────
+
+
+async def test_what_a_cut_off_node_wrote_dies_with_the_document(fleet: Fleet) -> None:
+    async with await fleet["a"].store().space("crew").document("d") as document:
+        document.map("m")["n"] = 0
+    await fleet.converged()
+    await fleet.isolate("c")
+    late = await fleet["c"].store().space("crew").document("d")
+    late.map("m")["late"] = 1
+    await late.flush()
+    await (await fleet["a"].store().space("crew").document("d")).delete()
+    async with await fleet["b"].store().space("crew").document("other") as other:
+        other.map("m")["x"] = 1
+    fleet.link_all("c")
+    await fleet.converged()
+    await refused(late)
+    await late.abandon()
+    await swept(*(fleet[name].storage for name in "abc"))
+    for name in "abc":
+        assert await shown(fleet[name].node) is None
+        check_sound(fleet[name].storage)
+    assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+
+
+async def test_begun_anew_on_one_node_while_deleted_on_another(fleet: Fleet) -> None:
+    async with await fleet["a"].store().space("crew").document("d") as document:
+        document.map("m")["n"] = 0
+    await fleet.converged()
+    await fleet.isolate("c")
+    for name in "ac":
+        await (await fleet[name].store().space("crew").document("d")).delete()
+        async with await fleet[name].store().space("crew").document("d") as anew:
+            anew.map("m")[name] = 1
+    fleet.link_all("c")
+    await fleet.converged()
+    for name in "abc":
+        assert await shown(fleet[name].node) == '{"m":{"a":1,"c":1}}'
+    await swept(*(fleet[name].storage for name in "abc"))
+    assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
