@@ -116,6 +116,12 @@ class Config(Struct, frozen=True, kw_only=True):
     yjs_send_bytes_max: int = 4 * MiB  # Waiting for one client; past it it is resynchronised, once all of it has left.
     yjs_stalled_s: float = 10.0  # A client that takes nothing of what waits for so long is cut off.
 
+    # Who is present.
+    presence_timeout_s: float = 30.0  # After which who does not renew what they said is gone; they do so twice as often.
+    presence_state_bytes_max: int = 16 * KiB  # What one of them says.
+    presence_entries_max: int = 1024  # In one document or space, those that left a moment ago included.
+    presence_bytes_max: int = 16 * MiB  # Of all of them.
+
     # Client.
     connect_timeout_s: float = 10.0
     failover_timeout_s: float = 2.0  # With several addresses: to connect to one, and for a silent one to answer a ping.

@@ -76,6 +76,15 @@ def test_counters_and_registers_return_plain_values(space: Any) -> None:
     assert (register.get(), register.siblings()) == ({"goal": [1, 2]}, [{"goal": [1, 2]}])
 
 
+def test_who_is_present_is_seen_without_a_loop(space: Any) -> None:
+    presence = space.presence
+    presence.set({"name": "planner"})
+    assert [(member.state, member.mine) for member in presence.members()] == [({"name": "planner"}, True)]
+    assert next(iter(presence.changes())).kind == "joined"
+    presence.clear()
+    assert presence.members() == []
+
+
 def test_documents_are_edited_through_item_access(space: Any) -> None:
     with space.document("plan") as document:
         tasks, items, text = document.map("tasks"), document.array("items"), document.text("text")

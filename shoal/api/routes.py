@@ -13,6 +13,7 @@ from shoal.api import (
     indexes,
     items,
     objects,
+    presence,
     reading,
     resume,
     schemas,
@@ -110,6 +111,14 @@ ROUTES: tuple[Route, ...] = (
         reads=True,
     ),
     Route("GET", f"{SPACE}/documents/{{document}}", documents.read_document, "A document as JSON", Any, query=ReadQuery),
+    Route("GET", f"{SPACE}/presence", presence.in_space, "Who is present in a space", presence.PresenceView),
+    Route(
+        "GET",
+        f"{SPACE}/documents/{{document}}/presence",
+        presence.in_document,
+        "Who is present in a document, Yjs clients included",
+        presence.PresenceView,
+    ),
     Route(
         "PATCH",
         f"{SPACE}/documents/{{document}}",

@@ -8,6 +8,8 @@ Laws:
   left. One that takes nothing of it for `yjs_stalled_s` is cut off.
 - The answer to step 1 comes first, what was relayed meanwhile after it: a client
   whose engine does not retry early updates loses none.
+- Who is present is no update: it is relayed as it comes, and left out where there is
+  no room; what this connection announced is gone with it.
 - A refused update closes the connection with the reason, for the client's copy
   has it and ours never will; but one that builds on what this node lacks is
   asked for again, with all that it builds on.
@@ -22,9 +24,9 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from shoal.api.yjs_room import Room, message_frame
 from shoal.config import Config
-from shoal.errors import InvalidValue, NotReady, ShoalError, StorageError, TooLarge, Unavailable
+from shoal.errors import InvalidValue, NotReady, Overloaded, ShoalError, StorageError, TooLarge, Unavailable
 from shoal.protocol import yjs
-from shoal.protocol.requests import DocumentState, ReadDocument
+from shoal.protocol.requests import Announce, Announced, DocumentState, ReadDocument
 from shoal.protocol.session import Session
 
 _CLOSE_REASON_BYTES_MAX = 120  # A close frame holds 123.
@@ -59,6 +61,7 @@ class YjsConnection:
         self._transport = request.transport
         await self._socket.prepare(request)
         self._room.enter(self)
+        self._tell_present()
         try:
             await self._read()
         finally:
@@ -84,9 +87,12 @@ class YjsConnection:
         while (message := await self._socket.receive()).type is WSMsgType.BINARY:
             try:
                 for said in yjs.decode(message.data):
-                    self._take(said)
-            except InvalidValue as error:
-                self.end(WSCloseCode.INVALID_TEXT, error.message)
+                    if isinstance(said, yjs.Awareness):
+                        await self._announce(said)
+                    else:
+                        self._take(said)
+            except (InvalidValue, TooLarge) as error:
+                self.end(_close_code(error), error.message)
                 return
             if self._room.is_full:
                 await self._room.has_room()
@@ -106,6 +112,8 @@ class YjsConnection:
                 self._start_work()
             case yjs.AskDurable():
                 self._acknowledged = 0
+            case yjs.QueryAwareness():
+                self._tell_present()
 
     def written(self, update: yjs.Update, /) -> None:
         if update.answers:
@@ -121,6 +129,21 @@ class YjsConnection:
             # Once, until it has answered: a client that lacks something itself cannot give more.
             self._wants = self._awaits = True
             self._start_work()
+
+    async def _announce(self, said: yjs.Awareness) -> None:
+        request = Announce(self._room.space, self._room.document, said.entries)
+        try:
+            announced = await self.session.call(request)
+        except Overloaded:
+            return  # Nobody here sees it; to edit goes on.
+        assert isinstance(announced, Announced)
+        if announced.gone:
+            # Who is told that it is gone, and is not, says so with a newer clock.
+            self._send(message_frame(yjs.encode_awareness(announced.gone)))
+
+    def _tell_present(self) -> None:
+        if present := self._room.present:
+            self.mention(message_frame(yjs.encode_awareness(present)))
 
     def end(self, code: int, reason: str, /) -> None:
         if self._ending is None:
@@ -138,6 +161,11 @@ class YjsConnection:
         else:
             self._held.append(frame)
             self._held_bytes += len(frame)
+
+    def mention(self, frame: bytes, /) -> None:
+        """Relay what is of no use later: if there is no room it is left out."""
+        if self._fits(len(frame)):
+            self._send(frame)
 
     def resync(self) -> None:
         """What it was sent is not all there is; the rest follows when there is room."""

@@ -23,8 +23,9 @@ from shoal.api.problems import internal
 from shoal.config import Config
 from shoal.errors import Overloaded, ShoalError, SlowConsumer
 from shoal.protocol import yjs
-from shoal.protocol.requests import DocumentState, Edit, Follow, Updates
+from shoal.protocol.requests import DocumentState, Edit, Follow, FollowPresence, Presence, Present, Updates
 from shoal.protocol.session import Session
+from shoal.protocol.yjs import GONE
 
 _SMALL, _MEDIUM = 126, 1 << 16
 _RETRY_S = 0.1
@@ -34,6 +35,7 @@ class Guest(Protocol):
     """A connection, as its room sees it."""
 
     def relay(self, frame: bytes, /) -> None: ...
+    def mention(self, frame: bytes, /) -> None: ...
     def resync(self) -> None:
         """What it was sent is not all there is."""
 
@@ -58,8 +60,8 @@ class Room:
         self._received_bytes = 0
         self._room = asyncio.Event()  # Something was written.
         self._writing: asyncio.Task[None] | None = None
-        self._relaying = asyncio.get_running_loop().create_task(self._follow())
-        self._relayed: list[bytes] = []
+        self._present: dict[int, Present] = {}
+        self._tasks = [asyncio.get_running_loop().create_task(work) for work in (self._follow(), self._follow_presence())]
         self.following = asyncio.Event()  # From here on nothing is missed.
         self._over: tuple[int, str] | None = None  # Why nobody can be served here any more.
 
@@ -80,9 +82,15 @@ class Room:
             await asyncio.wait([self._writing])
 
     async def close(self) -> None:
-        self._relaying.cancel()
-        await asyncio.gather(self._relaying, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._session.close()
+
+    @property
+    def present(self) -> list[Present]:
+        """Who is there, on any node."""
+        return list(self._present.values())
 
     # ── what they send ────────────────────────────────────────────────────────
 
@@ -158,6 +166,25 @@ class Room:
             except Exception as bug:
                 self._end(WSCloseCode.INTERNAL_ERROR, internal(bug, where="yjs room").message)
                 return
+
+    async def _follow_presence(self) -> None:
+        try:
+            async with self._session.subscribe(FollowPresence(self.space, self.document)) as pushes:
+                async for push in pushes:
+                    if isinstance(push, Presence) and push.entries:
+                        self._tell_present(push.entries)
+        except ShoalError:
+            return  # Without: the node is stopping, or has too many followers.
+
+    def _tell_present(self, entries: Sequence[Present]) -> None:
+        for present in entries:
+            if present.state == GONE:
+                self._present.pop(present.client, None)
+            else:
+                self._present[present.client] = present
+        frame = message_frame(yjs.encode_awareness(entries))
+        for guest in list(self._guests):
+            guest.mention(frame)
 
     def _end(self, code: int, reason: str) -> None:
         self._over = code, reason

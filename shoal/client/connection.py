@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from shoal.config import Config
@@ -20,6 +20,7 @@ class Connection:
     now_ms: Callable[[], int]
     entropy: Callable[[int], bytes]
     holder: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")  # Who begins steps here.
+    closing: dict[object, Callable[[], Awaitable[None]]] = field(default_factory=dict)  # What ends with the store.
 
     async def write(self, request: AnyRequest, *, key: str | None, durability: Durability | None) -> AnyReply:
         return await self.session.call(request, key=key, durability=durability or self.durability)

@@ -43,6 +43,7 @@ import pycrdt
 from shoal import values
 from shoal.client.changes import Conflict, DocumentChange, Feed, shown_conflict
 from shoal.client.content import Content, Transacted, closed
+from shoal.client.presence import Presence
 from shoal.client.retrying import delays, is_transient, paused
 from shoal.client.unsent import Unsent
 from shoal.config import Config
@@ -97,6 +98,7 @@ class Document:
         self._feed = Feed(config.subscription_bytes_max)
         self._generation = ANY  # Of the document that this mirrors: a deletion ends it.
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._presence: Presence | None = None
 
     @classmethod
     async def open(
@@ -202,6 +204,13 @@ class Document:
     def roots(self) -> dict[str, RootKind]:
         """The kinds of the roots, those declared here included."""
         return self._content.roots
+
+    @property
+    def presence(self) -> Presence:
+        """Who is here, in this document, editors included; what one says of oneself with `set`."""
+        if self._presence is None:
+            self._presence = Presence(self._session, self.space, self.name, client_id=self.client_id, config=self._config)
+        return self._presence
 
     @property
     def client_id(self) -> int:
@@ -453,6 +462,8 @@ class Document:
             raise
 
     async def _stop(self) -> None:
+        if self._presence is not None:
+            await self._presence.close()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -11,6 +11,7 @@ from shoal.client.budgets import Budget
 from shoal.client.connection import Connection
 from shoal.client.document import Document
 from shoal.client.items import Items
+from shoal.client.presence import Presence
 from shoal.client.reading import Reading
 from shoal.client.scalars import Counter, Register
 from shoal.client.schemas import Schemas
@@ -109,6 +110,10 @@ class Store:
 
     async def close(self) -> None:
         """Finish what is under way, and release everything. Closing twice is allowed."""
+        closing = list(self._connection.closing.values())
+        self._connection.closing.clear()
+        for close in closing:
+            await close()
         await self._close()
 
 
@@ -119,6 +124,7 @@ class Space:
         self._connection = connection
         self.name = check_name("space", name)
         self.schemas = Schemas(connection, name)
+        self._presence: Presence | None = None
 
     def __repr__(self) -> str:
         return f"Space({self.name!r})"
@@ -165,6 +171,20 @@ class Space:
         """Memory items: values under namespaces and keys."""
         return Items(self._connection, self.name)
 
+    @property
+    def presence(self) -> Presence:
+        """Who is here, in this space; what one says of oneself with `set`."""
+        if self._presence is None:
+            connection = self._connection
+
+            def on_set(presence: Presence) -> None:
+                connection.closing[presence] = presence.close
+
+            self._presence = Presence(
+                connection.session, self.name, "", client_id=_client_id(connection), config=connection.config, on_set=on_set
+            )
+        return self._presence
+
     async def document(self, name: str, *, author: str = "") -> Document:
         """Open a live local mirror of a document, under a client id of its own.
 
@@ -173,13 +193,11 @@ class Space:
         Raises:
             Disconnected, Unavailable: its state could not be fetched.
         """
-        # Never reused and never stored: two mirrors that share an id diverge for good.
-        client_id = int.from_bytes(self._connection.entropy(8), "big") >> (64 - CLIENT_ID_BITS)
         return await Document.open(
             self._connection.session,
             self.name,
             check_name("document", name),
-            client_id=client_id,
+            client_id=_client_id(self._connection),
             config=self._connection.config,
             durability=self._connection.durability,
             author=check_name("author", author) if author else "",
@@ -259,3 +277,8 @@ class Space:
             if not page.more:
                 return
             after = page.names[-1]
+
+
+def _client_id(connection: Connection) -> int:
+    """Never reused and never stored: two mirrors that share an id diverge for good."""
+    return int.from_bytes(connection.entropy(8), "big") >> (64 - CLIENT_ID_BITS)

@@ -2,14 +2,15 @@
 
 Laws:
 - A message names only what its sender holds durably: no operation, and no claim to
-  one, leaves a node before its fsync.
+  one, leaves a node before its fsync. (Who is present is no operation.)
 - Whatever the bytes, decoding returns a message or raises InvalidValue.
 - Fields are only ever added at the end, with a default. Anything else takes a new
   protocol version in the handshake.
 
 Any message may be lost with its link. Pushes and `Have` are hints that make
 things fast; `Digest`, `Parts`, `Vectors`, `Want` and `Supply` are what guarantees them.
-`Lost` and `Found` mend what a disk has damaged since; `Seek` and `Given` are about rights to spend.
+`Lost` and `Found` mend what a disk has damaged since; `Seek` and `Given` are about rights to spend;
+`Present` tells of who is there now, and of nothing that lasts.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ Held = tuple[int, bytes, int]  # Partition, origin, sequence: everything up to t
 Range = tuple[int, bytes, int, int]  # Partition, origin, first and last sequence.
 RANGES_MAX = 1024  # In one Want.
 LOST_MAX = 256  # Rows in one Lost.
+PRESENT_MAX = 256  # Entries in one Present.
 
 
 class Shipment(Struct, array_like=True, frozen=True):
@@ -148,7 +150,13 @@ class Given(Struct, array_like=True, frozen=True, tag=13):
     sequence: int
 
 
-Message = Push | Have | Digest | Parts | Vectors | Want | Supply | Busy | Trouble | Lost | Found | Seek | Given
+class Present(Struct, array_like=True, frozen=True, tag=14):
+    """Who is present at the sender, as far as it changed: space, document, client, clock, state. Not durable; a hint."""
+
+    entries: list[tuple[str, str, int, int, bytes]]
+
+
+Message = Push | Have | Digest | Parts | Vectors | Want | Supply | Busy | Trouble | Lost | Found | Seek | Given | Present
 
 
 class _Push(Struct, array_like=True, frozen=True, tag=1):
@@ -161,7 +169,7 @@ class _Supply(Struct, array_like=True, frozen=True, tag=7):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_Received = _Push | Have | Digest | Parts | Vectors | Want | _Supply | Busy | Trouble | Lost | Found | Seek | Given
+_Received = _Push | Have | Digest | Parts | Vectors | Want | _Supply | Busy | Trouble | Lost | Found | Seek | Given | Present
 _decoder: msgspec.msgpack.Decoder[_Received] = msgspec.msgpack.Decoder(_Received)
 _T = TypeVar("_T")
 
@@ -206,7 +214,14 @@ def decode(packed: bytes) -> Message:
         case Given(_, amount, origin, sequence):
             if amount and (len(origin) != ORIGIN_BYTES or not 0 < sequence < 1 << 63):
                 raise InvalidValue("a peer gives rights that cannot be. Nothing was written.")
+        case Present(entries):
+            if len(entries) > PRESENT_MAX or not all(_is_entry(*entry) for entry in entries):
+                raise InvalidValue("a peer tells of presence that cannot be. Nothing was written.")
     return message
+
+
+def _is_entry(space: str, _document: str, client: int, clock: int, _state: bytes) -> bool:
+    return bool(space) and 0 <= client < 1 << 53 and 0 <= clock < 1 << 53
 
 
 def slices(operations: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:

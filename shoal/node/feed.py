@@ -21,7 +21,7 @@ from typing import NamedTuple
 from shoal.crdt.dot import VersionVector
 from shoal.errors import GenerationEnded, Overloaded, ShoalError, ShuttingDown, SlowConsumer
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import Change, DocumentState, Edit, Follow, ObjectKind, Push, Subscription, Watch
+from shoal.protocol.requests import Change, DocumentState, Edit, Follow, ObjectKind, Push, Watch
 from shoal.storage.keys import Kind
 
 LABELS: dict[Kind, ObjectKind] = {
@@ -60,7 +60,7 @@ class _Waiting(NamedTuple):
 class Subscriber:
     """An asynchronous iterator over pushes; ends with an error, or never."""
 
-    def __init__(self, subscription: Subscription, bookmark: Bookmark, bytes_max: int) -> None:
+    def __init__(self, subscription: Watch | Follow, bookmark: Bookmark, bytes_max: int) -> None:
         self.subscription = subscription
         self._bookmark = bookmark
         self._bytes_max = bytes_max
@@ -131,11 +131,9 @@ class Subscriber:
 
 
 def _size(push: Push) -> int:
-    match push:
-        case DocumentState() | Edit():
-            return _OVERHEAD_BYTES + len(push.update)
-        case Change():
-            return _OVERHEAD_BYTES + len(push.name)
+    if isinstance(push, DocumentState | Edit):
+        return _OVERHEAD_BYTES + len(push.update)
+    return _OVERHEAD_BYTES + (len(push.name) if isinstance(push, Change) else 0)
 
 
 class Feed:

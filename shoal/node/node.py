@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from shoal.config import Config, checked
+from shoal.node.awareness import Presences
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.feed import Feed
@@ -55,10 +56,12 @@ class Node:
         self._database = Database(
             storage, self._commit, opening=self._opening, environment=environment, config=config, feed=feed
         )
+        presences = Presences(config, environment.monotonic)
         self.replicator = (
             Replicator(
                 self._database,
                 self._commit,
+                presences=presences,
                 opening=self._opening,
                 environment=environment,
                 config=config,
@@ -75,6 +78,7 @@ class Node:
             opening=self._opening,
             feed=feed,
             owners=owners,
+            presences=presences,
             environment=environment,
             config=config,
         )

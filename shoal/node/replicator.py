@@ -20,12 +20,13 @@ from msgspec import Raw
 
 from shoal.cluster import messages
 from shoal.cluster.delivery import Arrival
-from shoal.cluster.messages import Busy, Found, Given, Lost, Message, Push, Seek, Shipment, Supply, Trouble
+from shoal.cluster.messages import Busy, Found, Given, Lost, Message, Present, Push, Seek, Shipment, Supply, Trouble
 from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.replication import Apply, Limits, Read, Replication, Send, taken
 from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError, StorageError
+from shoal.node.awareness import Presences
 from shoal.node.database import Database, Logged
 from shoal.node.environment import Environment
 from shoal.node.members import Members, addresses_of
@@ -58,6 +59,7 @@ class Replicator:
         database: Database,
         commit: GroupCommit,
         *,
+        presences: Presences,
         opening: Opening,
         environment: Environment,
         config: Config,
@@ -74,6 +76,8 @@ class Replicator:
         self._ticking: asyncio.Task[None] | None = None
         database.partitions.load_all()
         database.on_logged = self._logged
+        self._presences = presences
+        presences.share = lambda message: self._hint(self._outlets, message)
         self._protocol = Replication(
             _Replica(database, opening), limits=_limits(config), random=lambda: environment.entropy(1)[0] / 256
         )
@@ -150,6 +154,8 @@ class Replicator:
             self._protocol.forget(replaced)
         self._protocol.linked(peer.node)
         self._carry_out()
+        for message in self._presences.own():
+            self._hint((peer.node,), message)
         self.quorum.stir()
 
     def unlinked(self, peer: Identity, outlet: Outlet, /) -> None:
@@ -186,6 +192,8 @@ class Replicator:
                 self._send((peer.node,), self._seeker.answer(decoded))
             case Given():
                 self._seeker.given(peer.node, decoded)
+            case Present():
+                self._presences.heard(peer.node, decoded)
             case _:
                 self._protocol.receive(peer.node, decoded, self._environment.monotonic())
                 self._carry_out()
@@ -220,6 +228,10 @@ class Replicator:
             outlet = self._outlets.get(peer)
             if outlet is not None and not outlet.offer(packed):
                 self.quorum.members.note_dropped(peer)
+
+    def _hint(self, peers: Iterable[bytes], message: Present) -> None:
+        """Send what may be lost, where it keeps nothing waiting."""
+        self._send([peer for peer in peers if not self._is_behind(peer)], message)
 
     def _apply(self, peer: bytes, ready: list[Arrival], again: list[Arrival]) -> None:
         now = self._environment.monotonic()

@@ -34,6 +34,7 @@ from shoal.errors import (
 )
 from shoal.names import check_key, check_name
 from shoal.node import multireads
+from shoal.node.awareness import Presences
 from shoal.node.database import Database, Issued
 from shoal.node.environment import Environment
 from shoal.node.feed import Feed
@@ -66,10 +67,12 @@ class Service:
         opening: Opening,
         feed: Feed,
         owners: Owners,
+        presences: Presences,
         environment: Environment,
         config: Config,
     ) -> None:
         self._database = database
+        self.presences = presences
         self._owners = owners
         self._storage = storage
         self._commit = commit
@@ -260,6 +263,10 @@ class Service:
                 return await self._caught_up(request, bookmark)
             case requests.MultiRead():
                 return await self._together(request, bookmark, stale=stale)
+            case requests.ReadPresence():
+                return self.presences.read(request)
+            case requests.Announce():
+                raise InvalidInput("presence is announced by a session that lasts. Nothing was announced.")
         target = target_of(request)
         check_name("space", target.space)
         check_name(target.kind.label, target.name)
@@ -380,6 +387,10 @@ class Service:
         check_name("space", subscription.space)
         if self._stopping:
             raise ShuttingDown("the node is stopping. Subscribe again, here later or elsewhere.")
+        if isinstance(subscription, requests.FollowPresence):
+            with self.presences.follower(subscription) as follower:
+                yield follower
+            return
         with self._feed.subscriber(subscription, bookmark) as subscriber:
             if isinstance(subscription, requests.Follow):
                 # Subscribed first, then read in the same step: no update can fall between.
@@ -400,6 +411,7 @@ class Service:
     async def close(self) -> None:
         """Refuse what comes from now on, end the subscriptions, and wait for what is under way to be durable."""
         self._stopping = True
+        self.presences.stop()
         self._feed.close()
         if self._commit.failed is None:
             await self._commit.covered(self._commit.written)
@@ -433,10 +445,12 @@ class ServiceSession:
     async def call(
         self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> AnyReply:
+        if isinstance(request, requests.Announce):
+            return self._service.presences.announce(self, request)
         return await self._service.call(request, self.bookmark, key=key, durability=durability, stale=stale)
 
     def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
         return self._service.subscribe(subscription, self.bookmark)
 
     async def close(self) -> None:
-        return None
+        self._service.presences.leave(self)

@@ -21,7 +21,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, NoReturn
 
+from shoal.crdt.awareness import GONE as GONE
 from shoal.errors import InvalidValue
+from shoal.protocol.requests import Present
 
 DURABLE = 100
 """The kind of the acknowledgement: above all that the protocol has given out."""
@@ -42,16 +44,8 @@ class Update(NamedTuple):
     answers: bool  # True if it answers our step 1: all that we lacked.
 
 
-class Entry(NamedTuple):
-    """What one client says of itself."""
-
-    client: int
-    clock: int
-    state: bytes  # JSON; `GONE` if it left.
-
-
 class Awareness(NamedTuple):
-    entries: list[Entry]
+    entries: list[Present]
 
 
 class QueryAwareness(NamedTuple):
@@ -61,8 +55,6 @@ class QueryAwareness(NamedTuple):
 class AskDurable(NamedTuple):
     """Asks for acknowledgements from now on."""
 
-
-GONE = b"null"
 
 Message = Step1 | Update | Awareness | QueryAwareness | AskDurable
 
@@ -104,11 +96,11 @@ def _sync(reader: _Reader) -> Step1 | Update:
     return Step1(content) if step == _STEP_1 else Update(content, step == _STEP_2)
 
 
-def _entries(reader: _Reader) -> list[Entry]:
+def _entries(reader: _Reader) -> list[Present]:
     count = reader.number()
     if count > reader.left:
         _refuse("it ends too early")
-    entries = [Entry(reader.number(), reader.number(), reader.bytes() or GONE) for _ in range(count)]
+    entries = [Present(reader.number(), reader.number(), reader.bytes() or GONE) for _ in range(count)]
     if reader.left:
         _refuse("bytes follow its awareness entries")
     return entries
@@ -126,7 +118,7 @@ def encode_update(update: bytes) -> bytes:
     return b"\x00\x02" + _sized(update)
 
 
-def encode_awareness(entries: Iterable[Entry]) -> bytes:
+def encode_awareness(entries: Iterable[Present]) -> bytes:
     listed = [pack_number(entry.client) + pack_number(entry.clock) + _sized(entry.state) for entry in entries]
     return b"\x01" + _sized(pack_number(len(listed)) + b"".join(listed))
 

@@ -20,6 +20,7 @@ from shoal.protocol.requests.base import Read, Reply, Request, Write
 TEXT = (Path(__file__).parents[2] / "docs" / "PROTOCOL.md").read_text()
 SCALARS = {str: "str", bytes: "bin", int: "int", float: "float", bool: "bool", type(None): "nil"}
 WIDTH = 150
+SUBSCRIBED = ("watch", "follow", "follow-presence")
 WIDE = 8  # A union of more messages is shown as "message".
 
 
@@ -99,6 +100,6 @@ def test_the_version_is_the_one_that_is_spoken() -> None:
 
 
 def test_every_request_says_what_answers_it() -> None:
-    asked = [struct for struct in messages() if issubclass(struct, Request) and tag_of(struct) not in ("watch", "follow")]
+    asked = [struct for struct in messages() if issubclass(struct, Request) and tag_of(struct) not in SUBSCRIBED]
     assert len(asked) > 50
     assert [tag_of(struct) for struct in asked if "→" not in shown(struct)] == []

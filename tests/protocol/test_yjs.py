@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from shoal.errors import InvalidValue
 from shoal.protocol import yjs
+from shoal.protocol.requests import Present
 
 NUMBERS = st.integers(0, 2**53 - 1)
-ENTRIES = st.lists(st.builds(yjs.Entry, NUMBERS, NUMBERS, st.binary(min_size=1, max_size=20)), max_size=4)
+ENTRIES = st.lists(st.builds(Present, NUMBERS, NUMBERS, st.binary(min_size=1, max_size=20)), max_size=4)
 
 
 def test_messages_of_another_implementation_are_read() -> None:
@@ -40,9 +41,9 @@ def test_awareness_of_another_implementation_is_read_and_written() -> None:
     awareness = pycrdt.Awareness(pycrdt.Doc(client_id=7))
     awareness.set_local_state({"name": "Ada"})
     encoded = pycrdt.create_awareness_message(awareness.encode_awareness_update([7]))
-    assert yjs.decode(encoded) == [yjs.Awareness([yjs.Entry(7, 1, b'{"name":"Ada"}')])]
+    assert yjs.decode(encoded) == [yjs.Awareness([Present(7, 1, b'{"name":"Ada"}')])]
     other = pycrdt.Awareness(pycrdt.Doc(client_id=8))
-    written = yjs.encode_awareness([yjs.Entry(7, 1, b'{"name":"Ada"}')])
+    written = yjs.encode_awareness([Present(7, 1, b'{"name":"Ada"}')])
     other.apply_awareness_update(pycrdt.read_message(written[1:]), None)
     assert other.states[7] == {"name": "Ada"}
 
@@ -80,7 +81,7 @@ def test_what_is_no_message_says_why(data: bytes, why: str) -> None:
 
 
 @given(ENTRIES)
-def test_awareness_comes_back_as_it_was(entries: list[yjs.Entry]) -> None:
+def test_awareness_comes_back_as_it_was(entries: list[Present]) -> None:
     assert yjs.decode(yjs.encode_awareness(entries)) == [yjs.Awareness(entries)]
 
 

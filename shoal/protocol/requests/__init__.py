@@ -110,6 +110,7 @@ from shoal.protocol.requests.labels import (
 )
 from shoal.protocol.requests.listings import ListObjects, ListSpaces, ListThreads, Names, ObjectKind, ThreadNames
 from shoal.protocol.requests.multireads import MultiRead, MultiReply, Refused
+from shoal.protocol.requests.presence import Announce, Announced, FollowPresence, Presence, Present, ReadPresence
 from shoal.protocol.requests.queues import (
     NIL,
     Dequeue,
@@ -286,12 +287,14 @@ ObjectRead = (
     | ReadPlace
     | ReadRetention
 )
-AnyRead = ListThreads | ObjectRead | MultiRead | ListObjects | ListSpaces | Status | Cluster | CatchUp
+AnyRead = ListThreads | ObjectRead | MultiRead | ListObjects | ListSpaces | Status | Cluster | CatchUp | Announce | ReadPresence
 AnyRequest = AnyWrite | AnyRead | Prune | Trim
 AnyReply = (
     WriteReply
     | BatchReply
     | MultiReply
+    | Announced
+    | Presence
     | Checkpoint
     | Checkpoints
     | Branches
@@ -340,6 +343,8 @@ __all__ = [
     "Ancestor",
     "Annotate",
     "Annotated",
+    "Announce",
+    "Announced",
     "AnyRead",
     "AnyReply",
     "AnyRequest",
@@ -395,6 +400,7 @@ __all__ = [
     "Explained",
     "Finish",
     "Follow",
+    "FollowPresence",
     "GetItems",
     "Grant",
     "Granted",
@@ -440,6 +446,8 @@ __all__ = [
     "Overwritten",
     "Patch",
     "Place",
+    "Presence",
+    "Present",
     "ProgressStep",
     "Prune",
     "PruneReport",
@@ -467,6 +475,7 @@ __all__ = [
     "ReadJournal",
     "ReadLabels",
     "ReadPlace",
+    "ReadPresence",
     "ReadQueue",
     "ReadQueueEntry",
     "ReadRegister",

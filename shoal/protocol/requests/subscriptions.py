@@ -7,6 +7,7 @@ from msgspec import field
 from shoal.protocol.requests.base import Read, Reply
 from shoal.protocol.requests.documents import ANY, DocumentState, RootKind
 from shoal.protocol.requests.listings import ObjectKind
+from shoal.protocol.requests.presence import FollowPresence, Presence
 
 
 class Watch(Read, array_like=True, frozen=True, tag="watch"):
@@ -49,5 +50,5 @@ class Edit(Reply, array_like=True, frozen=True, tag="edit"):
     authors: dict[int, str] = field(default_factory=dict)  # As the update named them.
 
 
-Subscription = Watch | Follow
-Push = Change | DocumentState | Edit
+Subscription = Watch | Follow | FollowPresence
+Push = Change | DocumentState | Edit | Presence

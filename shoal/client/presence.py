@@ -1,0 +1,214 @@
+"""Who is here: agents and editors that share a space or a document find each other.
+
+    await doc.presence.set({"name": "critic", "doing": "reading"})
+    for member in await doc.presence.members(): ...
+    async for change in doc.presence.changes(): ...
+
+Laws:
+- What is set is renewed until it is cleared or the store is closed, also on
+  another node after a fail-over. Who stops renewing is gone for all after
+  `presence_timeout_s`, and at once if their connection ends.
+- Nothing of it is durable, and a short cut may hide members for a while: it says
+  who is here now, never who may do what.
+- A document's presence is the awareness of its Yjs clients: editors are members
+  too, and see what agents set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from shoal.client.retrying import delays, is_transient, paused
+from shoal.config import Config
+from shoal.crdt.awareness import GONE
+from shoal.errors import InvalidInput, InvalidValue, ShoalError
+from shoal.protocol.requests import Announce, Announced, FollowPresence, Present, ReadPresence
+from shoal.protocol.requests import Presence as PresenceReply
+from shoal.protocol.session import Session
+
+RENEWALS = 2  # In the time after which one is gone; Yjs clients do the same.
+
+
+@dataclass(frozen=True, slots=True)
+class PresentMember:
+    """One who is here. In a document `id` is the Yjs client id that its edits have."""
+
+    id: int
+    state: Any
+    mine: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PresenceChange:
+    """`state` of one who left is what they said last."""
+
+    kind: Literal["joined", "changed", "left"]
+    member: PresentMember
+
+
+class Presence:
+    """Of one space, or of one document."""
+
+    def __init__(
+        self,
+        session: Session,
+        space: str,
+        document: str,
+        *,
+        client_id: int,
+        config: Config,
+        on_set: Callable[[Presence], None] = lambda _: None,
+    ) -> None:
+        self._session, self._config = session, config
+        self._space, self._document = space, document
+        self._id = client_id
+        self._clock = 0
+        self._state: bytes | None = None
+        self._on_set = on_set
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
+
+    @property
+    def id(self) -> int:
+        """Under which others see what is set here."""
+        return self._id
+
+    async def set(self, state: Mapping[str, Any]) -> None:
+        """Be here, and say this of yourself: JSON values. It takes the place of what was set before.
+
+        Raises:
+            InvalidValue: it is no JSON.
+            TooLarge: it is over `presence_state_bytes_max`.
+            Overloaded: too many are here.
+            Disconnected: no node could be reached; once one is, others see it.
+        """
+        if self._closed:
+            raise InvalidInput("this presence is closed. Nothing was announced; open its store or document again.")
+        try:
+            self._state = msgspec.json.encode(dict(state))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidValue(f"what is said of one who is here must be JSON: {error}. Nothing was announced.") from None
+        await self._announce()
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(work) for work in (self._renew(), self._watch())]
+            self._on_set(self)
+
+    async def clear(self) -> None:
+        """Be gone. Others are told at once, if a node can be reached."""
+        await self._stop()
+        if self._state is not None:
+            self._state = None
+            with suppress(ShoalError):  # Else it ages out.
+                await self._announce()
+
+    async def members(self) -> list[PresentMember]:
+        """Who is here, as far as the node has heard; oneself included."""
+        reply = await self._session.call(ReadPresence(self._space, self._document))
+        assert isinstance(reply, PresenceReply)
+        return [self._member(present) for present in reply.entries]
+
+    async def changes(self) -> AsyncGenerator[PresenceChange, None]:
+        """Who is here now, each as one who joined, and from then on what changes.
+
+        Who stops early closes it (`contextlib.aclosing`), which ends its subscription at once.
+
+        Raises:
+            ShoalError: the node could not be followed any more.
+        """
+        known: dict[int, PresentMember] = {}
+        pauses = delays(self._config)
+        while True:
+            try:
+                async with self._session.subscribe(FollowPresence(self._space, self._document)) as pushes:
+                    whole = True
+                    async for push in pushes:
+                        assert isinstance(push, PresenceReply)
+                        for change in self._changed(known, push.entries, whole=whole):
+                            yield change
+                        whole = False
+                        pauses = delays(self._config)
+                return
+            except ShoalError as error:
+                if self._closed or not (is_transient(error) and await paused(pauses, error)):
+                    raise
+
+    async def close(self) -> None:
+        """Be gone, and stop. Closing twice is allowed."""
+        self._closed = True
+        await self.clear()
+
+    # ── what is said ──────────────────────────────────────────────────────────
+
+    async def _announce(self) -> None:
+        self._clock += 1
+        reply = await self._call(self._clock)
+        if reply.gone:  # For the node we are, as of a newer clock than ours: maybe we were taken for gone.
+            self._clock = max(present.clock for present in reply.gone) + 1
+            await self._call(self._clock)
+
+    async def _call(self, clock: int) -> Announced:
+        present = Present(self._id, clock, GONE if self._state is None else self._state)
+        reply = await self._session.call(Announce(self._space, self._document, [present]))
+        assert isinstance(reply, Announced)
+        return reply
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.presence_timeout_s / RENEWALS)
+            with suppress(ShoalError):  # The next renewal, or the next connection, says it again.
+                await self._announce()
+
+    async def _watch(self) -> None:
+        """Say it again where it is not known: after a fail-over, or if somebody took us for gone."""
+        pauses = delays(self._config)
+        while True:
+            try:
+                async with self._session.subscribe(FollowPresence(self._space, self._document)) as pushes:
+                    whole = True
+                    async for push in pushes:
+                        assert isinstance(push, PresenceReply)
+                        mine = [present.state for present in push.entries if present.client == self._id]
+                        if (mine and mine[-1] == GONE) or (whole and not mine):
+                            await self._announce()
+                        whole = False
+                        pauses = delays(self._config)
+                return
+            except ShoalError as error:
+                if not is_transient(error):
+                    return
+                if not await paused(pauses, error):
+                    pauses = delays(self._config)  # A node may come back at any time.
+
+    async def _stop(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ── what others say ───────────────────────────────────────────────────────
+
+    def _changed(self, known: dict[int, PresentMember], entries: list[Present], *, whole: bool) -> list[PresenceChange]:
+        changes: list[PresenceChange] = []
+        if whole:
+            here = {present.client for present in entries}
+            changes += [PresenceChange("left", known.pop(id)) for id in list(known) if id not in here]
+        for present in entries:
+            before = known.pop(present.client, None)
+            if present.state == GONE:
+                changes += [PresenceChange("left", before)] if before is not None else []
+                continue
+            member = known[present.client] = self._member(present)
+            if before is None:
+                changes.append(PresenceChange("joined", member))
+            elif before.state != member.state:
+                changes.append(PresenceChange("changed", member))
+        return changes
+
+    def _member(self, present: Present) -> PresentMember:
+        return PresentMember(present.client, msgspec.json.decode(present.state), present.client == self._id)

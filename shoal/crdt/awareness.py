@@ -1,0 +1,163 @@
+"""Who is present, and what they say of themselves: Yjs' awareness as a table that time runs over.
+
+Laws:
+- An entry belongs to who announced it first, be it a connection of this node or
+  another node, until that one leaves or the entry ages out; others cannot change it.
+- Of one client the newer clock counts; at an equal clock what is gone does.
+- An entry that is not renewed for `timeout_s` is gone. What is gone is remembered
+  for as long again, so that an echo of it brings nobody back.
+- Nothing here is durable, and nothing is promised but this: what is not renewed
+  disappears, on every node.
+
+Times are seconds on the caller's clock. States are opaque; `GONE` is one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import NamedTuple
+
+GONE = b"null"
+"""The state of a client that left: JSON, as every state is."""
+
+
+class Topic(NamedTuple):
+    """Where one is present."""
+
+    space: str
+    document: str  # Empty: in the space itself.
+
+
+class Entry(NamedTuple):
+    client: int
+    clock: int
+    state: bytes
+
+
+class _Held(NamedTuple):
+    clock: int
+    state: bytes
+    owner: Hashable | None  # None once it is gone.
+    until: float
+
+
+class Elsewhere(NamedTuple):
+    """The owner of what another node announced."""
+
+    node: bytes
+
+
+class Awareness:
+    """`entries_max` bounds the entries of a topic, `bytes_max` the states of all."""
+
+    def __init__(self, *, timeout_s: float, entries_max: int, bytes_max: int) -> None:
+        self._timeout_s = timeout_s
+        self._entries_max = entries_max
+        self._bytes_max = bytes_max
+        self._topics: dict[Topic, dict[int, _Held]] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        """Entries, those that are gone and remembered included."""
+        return sum(map(len, self._topics.values()))
+
+    def announce(self, owner: Hashable, topic: Topic, entry: Entry, now: float) -> Entry | None:
+        """Take what an owner says, if it may say it; the entry that is there now if that is another one, and gone.
+
+        Who is told that it is gone and is not says so with a newer clock.
+        """
+        held = self._topics.get(topic, {}).get(entry.client)
+        if held is None or held.owner is None:
+            if entry.state != GONE and (held is None or entry.clock > held.clock):
+                self._hold(owner, topic, entry, now)
+            elif held is not None and entry.state != GONE:
+                return Entry(entry.client, held.clock, GONE)
+        elif (held.owner == owner and _supersedes(entry, held)) or (
+            # Who was at another node, and is here now, is ahead of what came from there.
+            isinstance(held.owner, Elsewhere) and not isinstance(owner, Elsewhere) and entry.clock > held.clock
+        ):
+            self._hold(owner, topic, entry, now)
+        return None
+
+    def hear(self, node: bytes, topic: Topic, entry: Entry, now: float) -> bool:
+        """Take what another node says of a client of its own; True if that is news."""
+        held = self._topics.get(topic, {}).get(entry.client)
+        owner = Elsewhere(node)
+        if held is None:
+            return entry.state != GONE and self._hold(owner, topic, entry, now)
+        if held.owner is not None and not isinstance(held.owner, Elsewhere):
+            return False
+        if held.owner == owner and (entry.clock, entry.state) == (held.clock, held.state):
+            self._put(topic, entry.client, held._replace(until=now + self._timeout_s))
+            return False
+        return _supersedes(entry, held) and self._hold(owner, topic, entry, now)
+
+    def leave(self, owner: Hashable, now: float) -> list[tuple[Topic, Entry]]:
+        """What was an owner's is gone; that is returned."""
+        return self._end([(topic, client) for topic, client, held in self._all() if held.owner == owner], now)
+
+    def expire(self, now: float) -> list[tuple[Topic, Entry]]:
+        """What was not renewed is gone, and is returned; what has been gone for long enough is forgotten."""
+        late = [(topic, client, held) for topic, client, held in self._all() if held.until <= now]
+        for topic, client, held in late:
+            if held.owner is None:
+                self._drop(topic, client)
+        return self._end([(topic, client) for topic, client, held in late if held.owner is not None], now)
+
+    def entries(self, topic: Topic) -> list[Entry]:
+        """Who is present."""
+        held = self._topics.get(topic, {})
+        return [Entry(client, one.clock, one.state) for client, one in held.items() if one.owner is not None]
+
+    def own(self) -> Iterator[tuple[Topic, Entry]]:
+        """What was announced at this node."""
+        for topic, client, held in self._all():
+            if held.owner is not None and not isinstance(held.owner, Elsewhere):
+                yield topic, Entry(client, held.clock, held.state)
+
+    def find(self, topic: Topic, client: int) -> Entry | None:
+        """What is known of a client, be it gone."""
+        held = self._topics.get(topic, {}).get(client)
+        return None if held is None else Entry(client, held.clock, held.state)
+
+    def has_room(self, topic: Topic, client: int, size: int) -> bool:
+        """Whether a state of so many bytes has a place."""
+        there = self._topics.get(topic, {})
+        known = there.get(client)
+        return (known is not None or len(there) < self._entries_max) and (
+            self._bytes + size - (0 if known is None else len(known.state)) <= self._bytes_max
+        )
+
+    def _all(self) -> list[tuple[Topic, int, _Held]]:
+        return [(topic, client, held) for topic, there in self._topics.items() for client, held in there.items()]
+
+    def _hold(self, owner: Hashable, topic: Topic, entry: Entry, now: float) -> bool:
+        if not self.has_room(topic, entry.client, len(entry.state)):
+            return False
+        owned = None if entry.state == GONE else owner
+        self._put(topic, entry.client, _Held(entry.clock, entry.state, owned, now + self._timeout_s))
+        return True
+
+    def _end(self, places: list[tuple[Topic, int]], now: float) -> list[tuple[Topic, Entry]]:
+        ended = []
+        for topic, client in places:
+            held = self._topics[topic][client]
+            self._put(topic, client, _Held(held.clock, GONE, None, now + self._timeout_s))
+            ended.append((topic, Entry(client, held.clock, GONE)))
+        return ended
+
+    def _put(self, topic: Topic, client: int, held: _Held) -> None:
+        there = self._topics.setdefault(topic, {})
+        before = there.get(client)
+        self._bytes += len(held.state) - (0 if before is None else len(before.state))
+        there[client] = held
+
+    def _drop(self, topic: Topic, client: int) -> None:
+        there = self._topics[topic]
+        self._bytes -= len(there.pop(client).state)
+        if not there:
+            del self._topics[topic]
+
+
+def _supersedes(entry: Entry, held: _Held) -> bool:
+    return entry.clock > held.clock or (entry.clock == held.clock and entry.state == GONE != held.state)

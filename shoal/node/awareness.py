@@ -1,0 +1,223 @@
+"""Who is present: what sessions of this node announce, what its peers tell, and who is told.
+
+Laws:
+- A session's entries are gone once it is closed; all that is announced here is
+  told to every peer at once, lossily, and again whenever it is renewed.
+- A follower that is slow is told the newest of each client: what waits for it is
+  bounded by what there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from shoal.cluster.messages import PRESENT_MAX
+from shoal.cluster.messages import Present as PresentMessage
+from shoal.config import Config
+from shoal.crdt.awareness import GONE, Awareness, Entry, Topic
+from shoal.errors import InvalidValue, Overloaded, ShoalError, ShuttingDown, TooLarge
+from shoal.names import check_name
+from shoal.protocol.requests import Announce, Announced, FollowPresence, Presence, Present, ReadPresence
+
+CLIENT_MAX = 2**53 - 1
+_LOOKS = 10  # At what may have aged out, in the time that it takes.
+
+Share = Callable[[PresentMessage], None]
+
+
+class PresenceFollower:
+    """An asynchronous iterator over what is new; ends with an error, or never."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._news = {entry.client: entry for entry in entries}
+        self._first = True
+        self._ended: ShoalError | None = None
+        self._wake = asyncio.Event()
+
+    def __aiter__(self) -> PresenceFollower:
+        return self
+
+    async def __anext__(self) -> Presence:
+        while not self._news and not self._first:
+            if self._ended is not None:
+                raise self._ended
+            self._wake.clear()
+            await self._wake.wait()
+        news, self._news, self._first = self._news, {}, False
+        return Presence([Present(*entry) for entry in news.values()])
+
+    def tell(self, entry: Entry) -> None:
+        self._news[entry.client] = entry
+        self._wake.set()
+
+    def end(self, error: ShoalError) -> None:
+        self._ended = error
+        self._wake.set()
+
+
+class Presences:
+    def __init__(self, config: Config, now: Callable[[], float]) -> None:
+        self._config = config
+        self._now = now
+        self._table = Awareness(
+            timeout_s=config.presence_timeout_s,
+            entries_max=config.presence_entries_max,
+            bytes_max=config.presence_bytes_max,
+        )
+        self._followers: dict[Topic, dict[PresenceFollower, None]] = {}
+        self._following = 0
+        self._unshared: dict[tuple[Topic, int], Entry] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+        self.share: Share | None = None  # With peers: tells all of them, as far as there is room.
+
+    # ── sessions ──────────────────────────────────────────────────────────────
+
+    def announce(self, owner: object, request: Announce) -> Announced:
+        """
+        Raises:
+            InvalidName: the space or document is none.
+            InvalidValue: a state is no JSON, or a client id or clock is out of range.
+            TooLarge: a state is over its bound.
+            Overloaded: too many are present, or with too much to say.
+        """
+        topic = _topic(request.space, request.document)
+        for present in request.entries:
+            self._check(topic, present)
+        gone = []
+        for present in request.entries:
+            entry = Entry(present.client, present.clock, present.state)
+            before = self._table.find(topic, entry.client)
+            stands = self._table.announce(owner, topic, entry, self._now())
+            if stands is not None:
+                gone.append(Present(*stands))
+            elif self._table.find(topic, entry.client) != before:
+                self._changed(topic, entry)
+                self._share(topic, entry)
+        self._look_later()
+        return Announced(gone)
+
+    def leave(self, owner: object) -> None:
+        """A session is over."""
+        for topic, entry in self._table.leave(owner, self._now()):
+            self._changed(topic, entry)
+            self._share(topic, entry)
+
+    def read(self, request: ReadPresence) -> Presence:
+        topic = _topic(request.space, request.document)
+        return Presence([Present(*entry) for entry in self._table.entries(topic)])
+
+    @contextmanager
+    def follower(self, subscription: FollowPresence) -> Iterator[PresenceFollower]:
+        """
+        Raises:
+            Overloaded: the node has as many followers as it may.
+        """
+        topic = _topic(subscription.space, subscription.document)
+        if self._following >= self._config.subscribers_max:
+            raise Overloaded(
+                f"this node has {self._following} followers, which is its bound. Try again later.", retry_after_s=1.0
+            )
+        follower = PresenceFollower(self._table.entries(topic))
+        members = self._followers.setdefault(topic, {})
+        members[follower] = None
+        self._following += 1
+        try:
+            yield follower
+        finally:
+            self._following -= 1
+            members.pop(follower, None)
+            if not members:
+                self._followers.pop(topic, None)
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for members in list(self._followers.values()):
+            for follower in list(members):
+                follower.end(ShuttingDown("the node is stopping. Follow again, here later or elsewhere."))
+
+    # ── peers ─────────────────────────────────────────────────────────────────
+
+    def heard(self, node: bytes, message: PresentMessage) -> None:
+        """What a peer says; what has no place is left out, and comes again when it is renewed."""
+        for space, document, client, clock, state in message.entries:
+            topic, entry = Topic(space, document), Entry(client, clock, state)
+            sound = len(state) <= self._config.presence_state_bytes_max and _is_json(state)
+            if sound and self._table.hear(node, topic, entry, self._now()):
+                self._changed(topic, entry)
+        self._look_later()
+
+    def own(self) -> Iterator[PresentMessage]:
+        """All that was announced here, for a peer that has just been linked."""
+        return _messages(self._table.own())
+
+    def _share(self, topic: Topic, entry: Entry) -> None:
+        if self.share is None:
+            return
+        if not self._unshared:
+            asyncio.get_running_loop().call_soon(self._share_now)
+        self._unshared[topic, entry.client] = entry
+
+    def _share_now(self) -> None:
+        unshared, self._unshared = self._unshared, {}
+        if self.share is not None:
+            for message in _messages((topic, entry) for (topic, _), entry in unshared.items()):
+                self.share(message)
+
+    # ── time ──────────────────────────────────────────────────────────────────
+
+    def _look_later(self) -> None:
+        if self._timer is None and len(self._table) and not self._stopped:
+            delay_s = self._config.presence_timeout_s / _LOOKS
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        for topic, entry in self._table.expire(self._now()):
+            self._changed(topic, entry)  # Every node finds out by itself.
+        self._look_later()
+
+    # ── helpers ───────────────────────────────────────────────────────────────
+
+    def _changed(self, topic: Topic, entry: Entry) -> None:
+        for follower in self._followers.get(topic, ()):
+            follower.tell(entry)
+
+    def _check(self, topic: Topic, present: Present) -> None:
+        if not (0 <= present.client <= CLIENT_MAX and 0 <= present.clock <= CLIENT_MAX):
+            raise InvalidValue("who is present has a client id and a clock of at most 53 bits. Nothing was announced.")
+        if len(present.state) > self._config.presence_state_bytes_max:
+            raise TooLarge(
+                f"what is said of one who is present has {len(present.state)} bytes; "
+                f"{self._config.presence_state_bytes_max} are allowed. Nothing was announced."
+            )
+        if not _is_json(present.state):
+            raise InvalidValue("what is said of one who is present is no JSON. Nothing was announced.")
+        if present.state != GONE and not self._table.has_room(topic, present.client, len(present.state)):
+            raise Overloaded(
+                "too many are present, or with too much to say. Nothing was announced. Try again later.", retry_after_s=1.0
+            )
+
+
+def _is_json(state: bytes) -> bool:
+    """Whether it is JSON, and says that one is gone in one way only."""
+    try:
+        return msgspec.json.decode(state) is not None or state == GONE
+    except (ValueError, RecursionError):
+        return False
+
+
+def _topic(space: str, document: str) -> Topic:
+    return Topic(check_name("space", space), check_name("document", document) if document else "")
+
+
+def _messages(entries: Iterable[tuple[Topic, Entry]]) -> Iterator[PresentMessage]:
+    listed = [(*topic, *entry) for topic, entry in entries]
+    for start in range(0, len(listed), PRESENT_MAX):
+        yield PresentMessage(listed[start : start + PRESENT_MAX])
