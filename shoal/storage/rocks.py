@@ -328,8 +328,8 @@ def _check_sequence(files: Path, *, witness: Witnessed, config: Config) -> None:
 
 
 def _rdict(files: Path, options: Options, *, access_type: AccessType | None = None) -> Rdict:
-    # The column family is named, for this binding opens one that is not with the options in the newest OPTIONS file: those of
-    # the opening before, without the filters and with a cache of 8 MiB, neither of which such a file can hold.
+    # The column family is named, for this binding opens one that is not with the options in the newest OPTIONS file: those that
+    # the opening before had last, but for the filters and the cache, which do not survive such a file.
     return Rdict(str(files), options, {_COLUMN_FAMILY: options}, access_type or AccessType.read_write())
 
 

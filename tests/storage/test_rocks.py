@@ -183,3 +183,19 @@ def test_a_store_that_compacts_can_be_closed(storage: RocksStorage) -> None:
     storage.close()
     with pytest.raises(StorageError, match="closed"):
         storage.get(b"k")
+
+
+def test_a_store_closed_while_it_gave_space_back_compacts_as_usual_when_reopened(
+    storage: RocksStorage, tmp_path: Path, open_store: OpenStore
+) -> None:
+    def trigger() -> str:
+        newest = max((tmp_path / "store" / "db").glob("OPTIONS-*"))
+        return next(line.strip() for line in newest.read_text().splitlines() if "level0_file_num_compaction_trigger" in line)
+
+    usual = trigger()
+    fill(storage, 3)
+    storage.reclaim()
+    storage.close()
+    assert trigger() != usual
+    open_store(tmp_path / "store")
+    assert trigger() == usual
