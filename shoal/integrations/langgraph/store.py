@@ -8,8 +8,9 @@ Laws:
   below one first label are one operation, all or none (in pieces, past the bounds of a batch).
 - Namespaces and keys are any text that LangGraph takes; what a Shoal name may not hold is
   percent-encoded (`shoal.integrations.langgraph.naming`).
-- Searches come in the order of (namespace, key), not of time. There is no vector index: an
-  `index` is refused, and a `query` ranks nothing, as LangGraph has it for stores without one.
+- Searches come in the order of (namespace, key), not of time. With an `index` a `query` ranks
+  items by their vectors, the nearest first, and those without any come after them; without one
+  it ranks nothing, as LangGraph has it.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ from shoal.errors import (
     StorageError,
     TooLarge,
     Unavailable,
-    Unsupported,
 )
 from shoal.integrations.langgraph.bridge import Bridge
+from shoal.integrations.langgraph.embedding import Embedding, Vectors
 from shoal.integrations.langgraph.naming import id_of, name_of
 from shoal.integrations.langgraph.opening import Opening
 from shoal.names import check_name
@@ -76,12 +77,12 @@ class VersionedItem(Item):
 
 
 class VersionedSearchItem(SearchItem):
-    """The same, from a search. Its score is None."""
+    """The same, from a search. Its score is None unless a query ranked it."""
 
     __slots__ = ("expires_at", "version")
 
     def __init__(self, found: items.Item) -> None:
-        super().__init__(**_fields(found))
+        super().__init__(**_fields(found), score=found.score)
         self.version = found.version
         self.expires_at: datetime | None = found.expires
 
@@ -103,13 +104,9 @@ class ShoalStore(BaseStore):
         """On a store that is open on the running loop, and that the caller closes.
 
         Raises:
-            Unsupported: an `index` is given.
+            InvalidInput: the `index` names no dimensions or no embedding.
         """
-        if index is not None:
-            raise Unsupported(
-                "ShoalStore has no vector index yet (it comes with issue 6): `index` would be ignored. "
-                "Leave it out, and search by namespace and filter."
-            )
+        self._embedding = None if index is None else Embedding(index)
         self.ttl_config = ttl
         self._store = store
         self._space = check_name("space", space)
@@ -220,7 +217,10 @@ class ShoalStore(BaseStore):
     async def _batch(self, ops: list[Op]) -> list[Result]:
         for op in ops:
             _check(op)
-        writes = [self._write(op) for op in _last_puts(ops)]  # Encoded before anything is asked: what is wrong writes nothing.
+        puts = _last_puts(ops)
+        vectors = [()] * len(puts) if self._embedding is None else await self._embedding.of_puts(puts)
+        # Encoded before anything is asked: what is wrong writes nothing.
+        writes = [self._write(op, of_put) for op, of_put in zip(puts, vectors, strict=True)]
         gets = [at for at, op in enumerate(ops) if isinstance(op, GetOp) and op.namespace]
         reads = {at: read for at, op in enumerate(ops) if (read := self._read(op)) is not None}
         got, *others = await asyncio.gather(self._items.get_many([_name(ops[at]) for at in gets]), *reads.values())
@@ -231,20 +231,32 @@ class ShoalStore(BaseStore):
 
     def _read(self, op: Op) -> Coroutine[Any, Any, list[items.Item] | list[Namespace]] | None:
         if isinstance(op, SearchOp):
-            prefix = tuple(map(name_of, op.namespace_prefix))
-            return self._items.search(prefix, filter=op.filter, limit=op.limit, offset=op.offset)
+            return self._search(op)
         if isinstance(op, ListNamespacesOp):
             conditions = op.match_conditions or ()
             matches = [(condition.match_type, tuple(map(name_of, condition.path))) for condition in conditions]
             return self._items.matching(matches, max_depth=op.max_depth, limit=op.limit, offset=op.offset)
         return None
 
-    def _write(self, op: PutOp) -> requests.PutItem | requests.DeleteItem:
+    async def _search(self, op: SearchOp) -> list[items.Item]:
+        prefix = tuple(map(name_of, op.namespace_prefix))
+        if not op.query or self._embedding is None:
+            return await self._items.search(prefix, filter=op.filter, limit=op.limit, offset=op.offset)
+        vector, wanted = await self._embedding.of_query(op.query), op.offset + op.limit
+        ranked = await self._items.search(prefix, filter=op.filter, vector=vector, limit=wanted)
+        found = ranked[op.offset :]
+        if len(ranked) < wanted:  # All that have a vector: the others come after them.
+            known = {(item.namespace, item.key) for item in ranked}
+            others = await self._items.search(prefix, filter=op.filter, limit=len(ranked) + op.limit)
+            found += [item for item in others if (item.namespace, item.key) not in known]
+        return found[: op.limit]
+
+    def _write(self, op: PutOp, vectors: Vectors) -> requests.PutItem | requests.DeleteItem:
         namespace, key = _name(op)
         if op.value is None:
             return items.delete_request(self._space, namespace, key, expect=None)
         value, ttl = _value(op.value), _time_to_live(op.ttl)
-        request = items.put_request(self._space, namespace, key, value, ttl=ttl, expect=None)
+        request = items.put_request(self._space, namespace, key, value, ttl=ttl, expect=None, vectors=vectors)
         bytes_max = self._store.connection.config.request_bytes_max
         if len(request.value) > bytes_max:  # The node would say so too, but perhaps after an earlier piece was written.
             raise TooLarge(

@@ -30,7 +30,7 @@ from langgraph.store.memory import InMemoryStore
 
 import shoal
 from shoal.config import Config
-from shoal.errors import InvalidInput, InvalidValue, ItemChanged, ShoalError, TooLarge, Unavailable, Unsupported
+from shoal.errors import InvalidInput, InvalidValue, ItemChanged, ShoalError, TooLarge, Unavailable
 from shoal.integrations.langgraph.store import ShoalStore, VersionedItem, VersionedSearchItem
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.environment import SimulatedEnvironment
@@ -332,11 +332,6 @@ async def test_a_batch_with_an_illegal_operation_writes_nothing(store: ShoalStor
     with pytest.raises(error):
         await store.abatch([PutOp(("a",), "first", {"n": 1}), op])
     assert [item.key for item in await store.asearch(())] == ["there"]
-
-
-async def test_a_vector_index_is_refused_and_not_ignored(bench: Bench) -> None:
-    with pytest.raises(Unsupported, match="issue 6"):
-        ShoalStore(bench.store, index={"dims": 3, "embed": lambda texts: [[0.0] * 3 for _ in texts]})
 
 
 async def test_a_blocking_call_on_the_stores_own_loop_is_refused(store: ShoalStore) -> None:
