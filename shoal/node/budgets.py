@@ -190,13 +190,22 @@ class Budgets:
     def sure(self, rows: Rows, target: Target) -> list[Drawn]:
         """Every owner was heard since the draws: what was drawn counts, but for what others drew as well, which goes back.
 
+        An opening that is over may have drawn from the pool and never been sure of it. So while the pool is below 0 what
+        was drawn of such an opening goes back to the pool.
+
         Returns what has to go back; it stays unsure until then.
         """
         excess: list[Drawn] = []
+        counts, short = 0, max(0, -budget.pool(rows))
         for each in self.unsure.pop(target, []):
-            left = budget.pool(rows) if each.source == budget.THE_POOL else budget.rights(rows, each.source)
-            if left < 0:
-                excess.append(Drawn(each.source, min(each.amount, -left)))
+            from_pool = each.source == budget.THE_POOL
+            back = min(each.amount, short if from_pool else max(0, -budget.rights(rows, each.source)))
+            if back:
+                excess.append(Drawn(each.source, back))
+            short -= back if from_pool else 0
+            counts += each.amount - back
+        if short and counts:
+            excess.append(Drawn(budget.THE_POOL, min(short, counts)))
         if excess:
             self.unsure[target] = excess
         return excess

@@ -200,6 +200,25 @@ async def test_of_two_that_draw_the_same_what_is_too_much_goes_back(fleet: Fleet
     assert min(held) >= 0
 
 
+async def test_of_two_that_drew_the_same_and_crashed_before_they_were_sure_one_gets_it(fleet: Fleet) -> None:
+    """Who comes after them finds rights that nobody was sure of."""
+    await granted(fleet, 10)
+    for name in "abc":
+        await fleet.isolate(name)
+    left: dict[str, MemoryStorage] = {}
+    for name in "ab":
+        fleet[name].node._database.issue(requests.DrawRights("crew", "b", 10), None)
+        left[name] = await fleet.crash(name, None)
+    for name in "ab":
+        fleet.start(name, left[name])
+    await fleet.converged()
+    assert (await of(fleet, "c").rights()).pool == -10
+    held = [await of(fleet, name).draw(10) for name in "ab"]
+    assert sum(held) <= 10
+    await fleet.converged()
+    assert sum([await of(fleet, name).draw(10) for name in "ab"]) == 10
+
+
 async def test_one_key_at_two_nodes_counts_once_and_the_other_gets_its_rights_back(fleet: Fleet) -> None:
     await granted(fleet, 30)
     for name in "ab":
