@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from shoal.crdt import yjs
 from shoal.errors import InvalidValue, NotReady
 from shoal.testing.edits import ACTIONS, AUTHORS, ROOTS, Step, play
 
-REFERENCE = Path("/work/shared/data/edits/pycrdt-out-of-order.json")
+# Beside the project; or where the benchmarks find it, too.
+DATA = Path(os.environ.get("SHOAL_BENCH_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+REFERENCE = DATA / "edits" / "pycrdt-out-of-order.json"
 STEPS = st.lists(st.builds(Step, st.integers(0, AUTHORS - 1), st.integers(0, ACTIONS - 1), st.integers(0, 23)), max_size=20)
 
 
