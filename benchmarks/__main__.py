@@ -12,7 +12,7 @@ from time import perf_counter
 
 from rich.console import Console
 
-from benchmarks import blocking, checkpointers, cluster, crashes, embedded, machine, served, threads
+from benchmarks import blocking, checkpointers, cluster, crashes, embedded, issue_log, items, machine, served, threads
 from benchmarks.figures import Benchmark, Effort
 from benchmarks.report import markdown, show
 
@@ -23,6 +23,8 @@ ALL = [
     Benchmark("served", served.run),
     Benchmark("blocking", blocking.run),
     Benchmark("threads", threads.run),
+    Benchmark("items", items.run),
+    Benchmark("issue-log", issue_log.run),
     Benchmark("checkpointers", checkpointers.run),
     Benchmark("crashes", crashes.run),
     Benchmark("cluster", cluster.run),

@@ -185,14 +185,21 @@ def stored_after(rows: Rows, path: bytes) -> Iterator[tuple[bytes, bytes]]:
         yield row[1:], stored
 
 
-def with_vectors(rows: Rows, rest: Sequence[str], *, after: bytes = b"") -> Iterator[bytes]:
-    """The paths of the items below a namespace that have vectors, in order, from after a path on."""
-    last = b""
-    for row, _ in rows.scan(VECTORS + labels_of(rest), after=VECTORS + after + b"\x01" if after else None):
-        path = row[1 : -POSITION_BYTES - 1]
-        if path != last:
-            yield path
+def with_vectors(
+    rows: Rows, rest: Sequence[str], *, after: bytes = b""
+) -> Iterator[tuple[bytes, dict[bytes, tuple[bytes, ...]]]]:
+    """The paths of the items below a namespace that have vectors, in order, from after a path on; with the vectors by the
+    positions of their entries."""
+    last, found = b"", dict[bytes, tuple[bytes, ...]]()
+    for row, stored in rows.scan(VECTORS + labels_of(rest), after=VECTORS + after + b"\x01" if after else None):
+        path, position = row[1 : -POSITION_BYTES - 1], row[-POSITION_BYTES:]
+        if path != last and found:
+            yield last, found
+            found = {}
         last = path
+        found[position] = _vectors.decode(stored)
+    if found:
+        yield last, found
 
 
 def vectors_of(rows: Rows, path: bytes, entry: Entry) -> tuple[bytes, ...]:

@@ -11,7 +11,8 @@ Laws:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +43,12 @@ class Matrix:
     def holds(self, path: bytes) -> bool:
         return self.frontier is None or path <= self.frontier
 
-    def replace(self, path: bytes, packed: Sequence[bytes]) -> None:
-        """These are now the vectors of the item; those of another length are left out."""
+    def replace(self, path: bytes, found: Sequence[Vector]) -> None:
+        """These are now the vectors of the item."""
         start, stop = bisect_left(self._paths, path), bisect_right(self._paths, path)
         self._free += self._rows[start:stop]
         rows: list[int] = []
-        for vector in vectors(packed, self.dims):
+        for vector in found:
             if not self._free:
                 self._grow()
             rows.append(self._free.pop())
@@ -55,18 +56,23 @@ class Matrix:
         self._paths[start:stop] = [path] * len(rows)
         self._rows[start:stop] = rows
 
-    def nearness(self, vector: Vector, after: bytes, limit: int) -> tuple[list[bytes], list[float]]:
-        """The next paths after one, about `limit`, and how near each is; those of an item all, or none."""
+    def nearest(self, vector: Vector, after: bytes, limit: int) -> tuple[int, bytes, Iterator[tuple[bytes, float]]]:
+        """Compare the next vectors after a path, about `limit`, of no item a part: how many, the last of their paths, and
+        the paths with their nearness, the nearest first."""
         start = bisect_right(self._paths, after) if after else 0
         stop = start + limit
         if stop < len(self._paths):
             stop = bisect_right(self._paths, self._paths[stop - 1])
-        rows = self._rows[start:stop]
-        if rows and rows == list(range(rows[0], rows[0] + len(rows))):
+        rows, paths = self._rows[start:stop], self._paths[start:stop]
+        if not rows:
+            return 0, after, iter(())
+        if rows == list(range(rows[0], rows[0] + len(rows))):
             part = self._data[rows[0] : rows[0] + len(rows)]  # As it was filled: nothing need be copied.
         else:
             part = self._data[rows]
-        return self._paths[start:stop], (part @ vector).tolist()
+        scores = part @ vector
+        order = np.argsort(-scores, kind="stable")
+        return len(rows), paths[-1], ((paths[nth], float(scores[nth])) for nth in order)
 
     def _grow(self) -> None:
         size = len(self._data)
@@ -82,11 +88,10 @@ def vectors(packed: Sequence[bytes], dims: int) -> list[Vector]:
 
 def unit(packed: bytes) -> Vector:
     vector = np.frombuffer(packed, "<f4").astype(np.float64)
-    norm = float(np.linalg.norm(vector))
+    norm = sqrt(float(vector @ vector))
     return (vector / norm if norm else vector).astype(np.float32)
 
 
-def nearest(packed: Sequence[bytes], vector: Vector) -> float | None:
-    """How near the nearest of these is; None if none is of this length."""
-    found = vectors(packed, len(vector))
+def nearest(found: Sequence[Vector], vector: Vector) -> float | None:
+    """How near the nearest of these is; None if there is none."""
     return max(float(one @ vector) for one in found) if found else None

@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import importlib
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from itertools import islice
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
@@ -204,38 +204,43 @@ class _Search:
         """Compare the next vectors; where to go on, or None at the end."""
         matrix = self._rankings.matrix(root, self._numeric.Matrix)
         for path in list(islice(matrix.moved, self._config.item_scan_rows_max)):
-            matrix.replace(path, _vectors_at(view, path))
+            matrix.replace(path, self._vectors(view, path))
             matrix.moved.discard(path)
         if matrix.moved:
             return after
         if matrix.frontier is not None and after >= matrix.frontier:
             return self._load(view, root, matrix, after)
         limit = self._config.item_scan_rows_max if self._filter.wanted else self._config.vector_page_rows_max
-        paths, scores = matrix.nearness(self._vector, after, limit)
-        self._take(view, paths, scores)
-        return paths[-1] if len(paths) >= limit else matrix.frontier
+        count, last, found = matrix.nearest(self._vector, after, limit)
+        self._compared += count
+        self._take(view, found)
+        return last if count >= limit else matrix.frontier
 
     def _load(self, view: View, root: Root, matrix: Matrix, after: bytes) -> bytes | None:
         """Compare vectors that are read from storage; they stay in memory if there is room, and none before them is missing."""
-        stored = items.with_vectors(view.rows, self._request.rest, after=after)
-        paths = list(islice(stored, self._config.item_scan_rows_max))
         keep = after == matrix.frontier and self._rankings.fits(root)
-        for path in paths:
-            packed = _vectors_at(view, path)
+        found: list[tuple[bytes, float]] = []
+        path, read = after, 0
+        for path, stored in islice(
+            items.with_vectors(view.rows, self._request.rest, after=after), self._config.item_scan_rows_max
+        ):
+            read += 1
+            vectors = self._units(self._shown_of(view, path, stored))
             if keep:
-                matrix.replace(path, packed)
-            if (score := self._numeric.nearest(packed, self._vector)) is not None:
-                self._take(view, [path], [score])
-        more = len(paths) == self._config.item_scan_rows_max
+                matrix.replace(path, vectors)
+            if (score := self._numeric.nearest(vectors, self._vector)) is not None:
+                self._compared += len(vectors)
+                found.append((path, score))
+        self._take(view, sorted(found, key=lambda each: (-each[1], each[0])))
+        more = read == self._config.item_scan_rows_max
         if keep:
-            matrix.frontier = paths[-1] if more else None
-        return paths[-1] if more else None
+            matrix.frontier = path if more else None
+        return path if more else None
 
-    def _take(self, view: View, paths: Sequence[bytes], scores: Sequence[float]) -> None:
-        """Put those that are nearer than what was found, if their items match."""
-        self._compared += len(paths)
+    def _take(self, view: View, found: Iterable[tuple[bytes, float]]) -> None:
+        """Put those that are nearer than what was found, if their items match. The nearest come first."""
         taken: set[bytes] = set()
-        for score, path in sorted(zip(scores, paths, strict=True), key=lambda each: (-each[0], each[1])):
+        for path, score in found:
             if path in taken:
                 continue
             if not self._best.takes(score, path):
@@ -243,6 +248,19 @@ class _Search:
             taken.add(path)
             if self._matching(view, path) is not None:
                 self._best.put(score, path)
+
+    def _shown_of(self, view: View, path: bytes, stored: Mapping[bytes, tuple[bytes, ...]]) -> tuple[bytes, ...]:
+        """Of an item's vectors, by the positions of its entries, those of the one that is shown."""
+        row = view.rows.get(items.ITEM + path)
+        return () if row is None else stored.get(items.of_row(path, row).latest.position, ())
+
+    def _vectors(self, view: View, path: bytes) -> list[Vector]:
+        row = view.rows.get(items.ITEM + path)
+        return [] if row is None else self._units(items.vectors_of(view.rows, path, items.of_row(path, row).latest))
+
+    def _units(self, packed: Sequence[bytes]) -> list[Vector]:
+        found: list[Vector] = self._numeric.vectors(packed, len(self._vector))
+        return found
 
     def _compare_stored(self, view: View, path: bytes) -> None:
         item, score = self._read(view, path)
@@ -252,9 +270,10 @@ class _Search:
 
     def _read(self, view: View, path: bytes) -> tuple[items.Item | None, float | None]:
         item = self._matching(view, path)
-        return item, None if item is None else self._numeric.nearest(
-            items.vectors_of(view.rows, path, item.latest), self._vector
-        )
+        if item is None:
+            return None, None
+        found = self._units(items.vectors_of(view.rows, path, item.latest))
+        return item, self._numeric.nearest(found, self._vector)
 
     def _matching(self, view: View, path: bytes) -> items.Item | None:
         stored = view.rows.get(items.ITEM + path)
@@ -272,8 +291,3 @@ def _numeric() -> ModuleType:
         raise Unsupported(
             "this node cannot compare vectors: NumPy is not installed there. Install shoal[vectors] on the node."
         ) from None
-
-
-def _vectors_at(view: View, path: bytes) -> tuple[bytes, ...]:
-    stored = view.rows.get(items.ITEM + path)
-    return () if stored is None else items.vectors_of(view.rows, path, items.of_row(path, stored).latest)

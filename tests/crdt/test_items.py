@@ -112,10 +112,12 @@ def check(choose: Choose, apply: Apply = apply) -> None:
         for entry in found[path].entries:
             assert items.vectors_of(replica.rows, items.path_of(*path), entry) == of_entries[entry.dot]
     paths = [items.path_of(*path) for path, live in expected.items() if any(entry.vectors for entry in live)]
-    assert list(items.with_vectors(replica.rows, ())) == sorted(paths)
+    assert [path for path, _ in items.with_vectors(replica.rows, ())] == sorted(paths)
     for after in paths:
-        assert list(items.with_vectors(replica.rows, (), after=after)) == sorted(path for path in paths if path > after)
-    stored = [row for row, _ in replica.rows.scan(items.VECTORS)]
+        assert [path for path, _ in items.with_vectors(replica.rows, (), after=after)] == sorted(
+            path for path in paths if path > after
+        )
+    stored = [position for _, found in items.with_vectors(replica.rows, ()) for position in found]
     assert len(stored) == sum(bool(entry.vectors) for live in expected.values() for entry in live)
     due = {(item.rest, item.key) for item in items.expired(replica.rows, 10**9, limit=100)}
     assert due == {path for path, item in found.items() if item.expires_ms != NEVER}

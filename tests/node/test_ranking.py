@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from shoal.client.items import Items
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, TooLarge, Unsupported
-from shoal.node.matrix import Matrix
+from shoal.node.matrix import Matrix, unit
 from shoal.node.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
@@ -239,10 +239,11 @@ def test_a_matrix_uses_rows_again() -> None:
     matrix = Matrix(2)
     for turn in range(50):
         for n in range(40):
-            matrix.replace(str(n).encode(), [pack([turn, n])] * 2)
+            matrix.replace(str(n).encode(), [unit(pack([turn, n]))] * 2)
     assert len(matrix._data) <= 144
     matrix.replace(b"1", [])
-    assert matrix.nearness(np.array([1, 0], np.float32), b"0", 2)[0] == [b"10", b"10"]
+    count, last, found = matrix.nearest(np.array([1, 0], np.float32), b"0", 1)
+    assert (count, last, [path for path, _ in found]) == (2, b"10", [b"10", b"10"])
 
 
 # ── bad input ─────────────────────────────────────────────────────────────────
