@@ -138,13 +138,7 @@ class Content:
 
     def _observed(self, event: pycrdt.TransactionEvent) -> None:
         """The engine calls this at the end of each transaction that changed something."""
-        # The engine tells the roots in no particular order.
-        differences = sorted(self._differences, key=lambda difference: str(difference.path[0]))
-        # Of what arrived and lost at once the engine has nothing left to tell.
-        source = self._arriving or event.update
-        overwritten = [] if self._traced is None else self._conflicts.add(source)
-        made = Transacted(event.update, differences, overwritten)
-        self._differences = []
+        made = Transacted(event.update, [], []) if self._traced is None else self._told(event.update)
         if self._arriving is not None:
             self._arrived = made
             return
@@ -152,6 +146,13 @@ class Content:
         if edited is None:
             raise closed()
         edited(made)
+
+    def _told(self, update: bytes) -> Transacted:
+        # The engine tells the roots in no particular order.
+        differences = sorted(self._differences, key=lambda difference: str(difference.path[0]))
+        self._differences = []
+        # Of what arrived and lost at once the engine has nothing left to tell.
+        return Transacted(update, differences, self._conflicts.add(self._arriving or update))
 
 
 def _observer(content: Content) -> Callable[[pycrdt.TransactionEvent], None]:

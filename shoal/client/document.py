@@ -327,7 +327,8 @@ class Document:
         if self._closed or self._refused:
             raise self._error or closed()
         self._unsent.add(made.update)
-        self._feed.edited(self._unsent.edits, self._changes("local", self._author, made), len(made.update))
+        if self._feed.is_read:
+            self._feed.edited(self._unsent.edits, self._changes("local", self._author, made), len(made.update))
         self._wake.set()
 
     def _changes(self, origin: Literal["local", "remote"], author: str, made: Transacted) -> Sequence[DocumentChange]:

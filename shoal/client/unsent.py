@@ -2,7 +2,8 @@
 
 Law: what waits is bounded in bytes, and nothing is lost by the bound: the
 document itself holds every edit, so that past it (or after a failure) the
-difference from what was confirmed is sent instead of the edits one by one.
+difference from what was confirmed is sent instead of the edits one by one. So it is
+after many edits: the difference is smaller then, for it joins what was typed in a row.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ import pycrdt
 
 from shoal.crdt.document import merged
 from shoal.crdt.yjs import pack_state, parse_state
+
+
+# The difference says all that was ever deleted again: it takes some edits to be worth it.
+_MERGED_MAX = 512
 
 
 class Unsent:
@@ -46,7 +51,7 @@ class Unsent:
         client = self._doc.client_id
         if lacked_by is not None:
             update = self._doc.get_update(lacked_by)
-        elif self._behind:
+        elif self._behind or len(self._updates) > _MERGED_MAX:
             update = self._doc.get_update(pack_state({**clocks, client: self._confirmed}))
         else:
             update = merged(self._updates)
