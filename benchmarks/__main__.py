@@ -12,7 +12,19 @@ from time import perf_counter
 
 from rich.console import Console
 
-from benchmarks import blocking, checkpointers, cluster, crashes, embedded, issue_log, items, machine, served, threads
+from benchmarks import (
+    blocking,
+    checkpointers,
+    cluster,
+    crashes,
+    documents,
+    embedded,
+    issue_log,
+    items,
+    machine,
+    served,
+    threads,
+)
 from benchmarks.figures import Benchmark, Effort
 from benchmarks.report import markdown, show
 
@@ -28,6 +40,7 @@ ALL = [
     Benchmark("checkpointers", checkpointers.run),
     Benchmark("crashes", crashes.run),
     Benchmark("cluster", cluster.run),
+    Benchmark("documents", documents.run),
 ]
 FULL = Effort(repeats=5, seconds=2.0, crashes=50, threads=100_000)
 QUICK = Effort(repeats=2, seconds=0.5, crashes=4, threads=2000)

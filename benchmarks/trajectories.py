@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from shoal.client.store import Space
 
 VARIABLE = "SHOAL_BENCH_DATA"
-_DEFAULT = Path(__file__).resolve().parents[2] / "shared" / "data"
+DEFAULT = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 Message = dict[str, Any]
 
@@ -27,7 +27,7 @@ class Replayed(NamedTuple):
 
 def directory() -> Path | None:
     """Where the trajectories are; None if they are not there."""
-    found = Path(os.environ.get(VARIABLE, _DEFAULT)) / "trajectories"
+    found = Path(os.environ.get(VARIABLE, DEFAULT)) / "trajectories"
     return found if found.is_dir() else None
 
 

@@ -139,7 +139,8 @@ class Config(Struct, frozen=True, kw_only=True):
 
     # Caches: entries are dropped oldest first.
     checkpoint_cache_bytes: int = 32 * MiB  # Last serialised state of live threads.
-    document_cache_max: int = 64  # Live documents.
+    document_cache_max: int = 1024  # Live documents.
+    document_cache_bytes: int = 32 * MiB  # Of their states, as they are encoded; in memory they take several times that.
     document_snapshot_updates: int = 512  # Updates since the last snapshot that make a new one due.
 
     stop_timeout_s: float = 10.0

@@ -271,6 +271,11 @@ class LiveDocument:
         self._checked(update, roots)
 
     @property
+    def size(self) -> int:
+        """An upper bound of the bytes of the whole state, encoded."""
+        return self._bytes
+
+    @property
     def clients(self) -> list[int]:
         """The Yjs clients that edited it."""
         return sorted(self._state)

@@ -250,7 +250,7 @@ class Reader:
                 return value | byte << shift
             value |= (byte & 0x7F) << shift
             shift += 7
-        _refuse("it ends too early" if shift < 63 else "a number is out of range")
+        return _refuse("it ends too early" if shift < 63 else "a number is out of range")
 
     def count(self) -> int:
         """A number of things that follow, each of which takes a byte or more."""

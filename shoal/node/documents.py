@@ -69,10 +69,11 @@ class _Authored(NamedTuple):
 class _Open:
     """A live document, and how far its snapshot is behind."""
 
-    __slots__ = ("live", "snapshot_bytes", "updates_since")
+    __slots__ = ("counted", "live", "snapshot_bytes", "updates_since")
 
     def __init__(self, live: LiveDocument, *, snapshot_bytes: int, updates_since: int) -> None:
         self.live = live
+        self.counted = 0  # Bytes, in the cache's sum.
         self.snapshot_bytes = snapshot_bytes
         self.updates_since = updates_since
 
@@ -99,6 +100,7 @@ class Documents:
         }
         self.readers: Readers = {requests.ReadDocument: self._read, requests.ReadDocumentJson: self._read_json}
         self._open: OrderedDict[bytes, _Open] = OrderedDict()
+        self._bytes = 0  # Counted of them.
 
     # ── writes ────────────────────────────────────────────────────────────────
 
@@ -213,6 +215,7 @@ class Documents:
             opened.live.merge(update)
         except ShoalError:
             return False
+        self._count(opened, opened.live.size)
         opened.updates_since += 1
         return True
 
@@ -227,6 +230,7 @@ class Documents:
         """Store what the live replica has taken."""
         place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
         document.apply(place.rows, stamp, change, update)
+        self._count(opened, opened.live.size)
         opened.updates_since += 1
         if opened.updates_since >= self._due(opened):
             snapshot = opened.live.snapshot()
@@ -277,12 +281,20 @@ class Documents:
     def _opened(self, place: Place) -> _Open:
         found = self._open.get(place.snapshot_key)
         if found is None or not found.live.sound:
+            self._drop(place.snapshot_key)
             found = self._open[place.snapshot_key] = self._load(place)
-            while len(self._open) > self._config.document_cache_max:
-                self._open.popitem(last=False)
         else:
             self._open.move_to_end(place.snapshot_key)
+        self._count(found, found.live.size)
+        while len(self._open) > self._config.document_cache_max or (
+            self._bytes > self._config.document_cache_bytes and len(self._open) > 1
+        ):
+            self._drop(next(iter(self._open)))
         return found
+
+    def _count(self, opened: _Open, size: int) -> None:
+        self._bytes += size - opened.counted
+        opened.counted = size
 
     def _load(self, place: Place) -> _Open:
         stored = place.transaction.get(place.snapshot_key)
@@ -307,7 +319,9 @@ class Documents:
         transaction.when_written(lambda: self._drop(key))
 
     def _drop(self, snapshot_key: bytes) -> None:
-        self._open.pop(snapshot_key, None)
+        opened = self._open.pop(snapshot_key, None)
+        if opened is not None:
+            self._count(opened, 0)
 
 
 def _json(live: LiveDocument) -> requests.DocumentJson:

@@ -192,3 +192,38 @@ async def test_begun_anew_on_one_node_while_deleted_on_another(fleet: Fleet) -> 
         assert await shown(fleet[name].node) == '{"m":{"a":1,"c":1}}'
     await swept(*(fleet[name].storage for name in "abc"))
     assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+
+
+# ── memory ────────────────────────────────────────────────────────────────────
+
+
+async def test_idle_documents_leave_memory_and_are_there_when_they_are_wanted(open_bench: Opener) -> None:
+    bench = open_bench(document_cache_bytes=4000)
+    documents = bench.node._database.documents
+    for n in range(20):
+        await put(bench, f"d{n}", text="x" * 900)
+    assert len(documents._open) <= 5
+    assert documents._bytes == sum(opened.live.size for opened in documents._open.values()) <= 5000
+    for n in range(20):
+        assert await shown(bench.node, f"d{n}") == '{"m":{"text":"' + "x" * 900 + '"}}'
+    assert len(documents._open) <= 5
+
+
+async def test_a_document_that_is_larger_than_the_cache_is_served_all_the_same(open_bench: Opener) -> None:
+    bench = open_bench(document_cache_bytes=100)
+    await put(bench, text="x" * 1000)
+    await put(bench, more=1)
+    assert len(bench.node._database.documents._open) == 1
+    assert '"more":1' in str(await shown(bench.node))
+
+
+async def test_what_grows_in_memory_is_counted(open_bench: Opener) -> None:
+    bench = open_bench(document_cache_bytes=5000)
+    for n in range(8):
+        await put(bench, "growing", **{f"k{n}": "x" * 500})
+        await put(bench, f"other{n}", n=n)
+    documents = bench.node._database.documents
+    assert documents._bytes <= 5000
+    await put(bench, "growing", more="x" * 3000)
+    await shown(bench.node, "other1")
+    assert len(documents._open) == 1
