@@ -22,6 +22,7 @@ from benchmarks import (
     issue_log,
     items,
     machine,
+    natives,
     served,
     threads,
 )
@@ -38,6 +39,7 @@ ALL = [
     Benchmark("items", items.run),
     Benchmark("issue-log", issue_log.run),
     Benchmark("checkpointers", checkpointers.run),
+    Benchmark("natives", natives.run),
     Benchmark("crashes", crashes.run),
     Benchmark("cluster", cluster.run),
     Benchmark("documents", documents.run),

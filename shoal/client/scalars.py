@@ -55,7 +55,8 @@ class Register:
     """One value, replaced as a whole. Concurrent values are kept, as siblings, until a write that has seen them.
 
     The handle remembers what its last `get`, `siblings` or `read` has seen: a `set` after it
-    replaces just that. A `set` without a read before it replaces all that the node shows.
+    replaces just that. A `set` without a read before it replaces all that the node shows; so does one that
+    is begun while another of the same handle is under way, for what that one leaves cannot be known yet.
     """
 
     def __init__(self, connection: Connection, space: str, name: str) -> None:
@@ -63,6 +64,7 @@ class Register:
         self.space = check_name("space", space)
         self.name = check_name("register", name)
         self._context: bytes | None = None
+        self._begun = self._told = self._under_way = 0  # Sets: begun, the last whose context is known, without an answer.
 
     def __repr__(self) -> str:
         return f"Register({self.space!r}, {self.name!r})"
@@ -104,9 +106,16 @@ class Register:
         """
         packed = values.encode(value, where="value")
         expected = expect.version if isinstance(expect, RegisterState) else expect
-        request = requests.Assign(self.space, self.name, packed, self._context if expected is None else None, expected)
-        reply = await self._connection.write(request, key=key, durability=durability)
+        context = self._context if expected is None and not self._under_way else None
+        self._begun += 1
+        number, self._under_way = self._begun, self._under_way + 1
+        try:
+            request = requests.Assign(self.space, self.name, packed, context, expected)
+            reply = await self._connection.write(request, key=key, durability=durability)
+        finally:
+            self._under_way -= 1
         assert isinstance(reply, requests.Assigned)
         # We have now seen our own value; what else came meanwhile stays beside it.
-        self._context = reply.context if reply.siblings == 1 else self._context
+        if reply.siblings == 1 and number > self._told:
+            self._context, self._told = reply.context, number
         return reply.version

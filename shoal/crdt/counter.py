@@ -7,12 +7,13 @@ Laws:
 - Another amount under the same key stays visible: per key and amount the least
   (dot, nth) that claims it is kept. This map joins by minimum, so that its order
   of growth does not show; retries of one add leave a single claim.
-- Totals are kept as adds arrive: reading the value reads one row per origin,
-  and no key. A total of zero has no row.
+- Totals are kept as adds arrive, and so is their sum: reading the value reads one
+  row. A total of zero has no row.
 
 Integers are unbounded: two's complement, big-endian, of the least length.
 
 Rows:
+    V                            the value
     T origin₁₆                   the origin's total
     K key                        dot₂₄ nth₂ amount: the claim that counts
     X keylength₂ key amount      dot₂₄ nth₂: a claim that does not
@@ -27,7 +28,7 @@ import msgspec
 from shoal.crdt.dot import DOT_BYTES, ORIGIN_BYTES, Dot, Origin
 from shoal.crdt.rows import Rows, Stamp
 
-TOTAL, KEY, CONFLICT = b"T", b"K", b"X"
+VALUE, TOTAL, KEY, CONFLICT = b"V", b"T", b"K", b"X"
 _CLAIM_BYTES = DOT_BYTES + 2
 
 
@@ -54,13 +55,12 @@ def apply(rows: Rows, stamp: Stamp, add: Add) -> None:
 
 
 def value(rows: Rows) -> int:
-    return sum(unpack(total) for _, total in rows.scan(TOTAL))
+    return _sum(rows, VALUE)
 
 
 def total(rows: Rows, origin: Origin) -> int:
     """What counts of one origin's adds."""
-    stored = rows.get(TOTAL + origin)
-    return 0 if stored is None else unpack(stored)
+    return _sum(rows, TOTAL + origin)
 
 
 def find(rows: Rows, key: str) -> int | None:
@@ -103,13 +103,16 @@ def _lose(rows: Rows, key: bytes, claim: bytes, amount: int) -> None:
 
 
 def _count(rows: Rows, claim: bytes, amount: int) -> None:
-    row = TOTAL + claim[:ORIGIN_BYTES]
+    for row in (VALUE, TOTAL + claim[:ORIGIN_BYTES]):
+        if total := _sum(rows, row) + amount:
+            rows.put(row, pack(total))
+        else:
+            rows.delete(row)
+
+
+def _sum(rows: Rows, row: bytes) -> int:
     stored = rows.get(row)
-    total = amount + (0 if stored is None else unpack(stored))
-    if total:
-        rows.put(row, pack(total))
-    else:
-        rows.delete(row)
+    return 0 if stored is None else unpack(stored)
 
 
 def _conflict_row(key: bytes, amount: int) -> bytes:

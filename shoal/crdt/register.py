@@ -19,13 +19,16 @@ Laws (dotted version vectors, Preguiça et al. 2010):
   do as well, and would make every context as long as the list of origins.
 
 - Of the live siblings that one request made, sent again to another node, the least
-  dot's is shown. The others stay as rows, so that order does not matter.
+  dot's is shown. The others stay in the row, so that order does not matter.
 
 Redelivery is kept out by the replica's vector. The number of siblings is
 bounded by the node, before it issues an assign: `apply` is total.
 
 Rows:
-    S hlc₈ dot₂₄ nth₂            wall_ms₈ keylength₂ key value
+    S                            msgpack [[position₃₄, wall_ms, key, value], …] of the live siblings, by position
+
+One row, for a row each would leave a tombstone in storage at every assign, and a key
+that is written often would be read through all of them.
 """
 
 from __future__ import annotations
@@ -36,11 +39,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from shoal.crdt.dot import Dot, Origin, VersionVector
-from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
+from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
+from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import InvalidValue
 
-SIBLING = b"S"
+SIBLINGS = b"S"
 NO_VALUE = ""
 """As a version: the register has no value."""
 
@@ -57,6 +60,19 @@ class Assign(msgspec.Struct, array_like=True, frozen=True, tag="assign"):
     key: str | None = None  # Of the request.
 
 
+class Entry(msgspec.Struct, array_like=True, frozen=True):
+    """What one assign left."""
+
+    position: bytes
+    wall_ms: int
+    key: str | None
+    value: bytes
+
+    @property
+    def dot(self) -> Dot:
+        return Dot.unpack(self.position[8 : 8 + DOT_BYTES])
+
+
 class Sibling(NamedTuple):
     value: bytes
     dot: Dot
@@ -65,33 +81,43 @@ class Sibling(NamedTuple):
     name: bytes  # The key of the request that made it, or else its position: the same, however often the request was sent.
 
 
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Entry])
+
+
 def apply(rows: Rows, stamp: Stamp, assign: Assign) -> None:
     seen = stamp.context if assign.context is None else _entries(assign.context)
-    for row, _ in list(rows.scan(SIBLING)):
-        dot = _dot_of(row)
-        if dot == stamp.dot or (seen.covers(dot) and stamp.context.covers(dot)):
-            rows.delete(row)
-    key = b"" if assign.key is None else assign.key.encode()
-    packed = stamp.wall_ms.to_bytes(8, "big") + len(key).to_bytes(2, "big") + key + assign.value
-    rows.put(SIBLING + stamp.pack_position(), packed)
+    left = [
+        entry
+        for entry in entries(rows)
+        if entry.dot != stamp.dot and not (seen.covers(entry.dot) and stamp.context.covers(entry.dot))
+    ]
+    left.append(Entry(stamp.pack_position(), stamp.wall_ms, assign.key, assign.value))
+    store(rows, left)
+
+
+def entries(rows: Rows) -> list[Entry]:
+    """All that are live, by position."""
+    stored = rows.get(SIBLINGS)
+    return [] if stored is None else _decoder.decode(stored)
+
+
+def store(rows: Rows, live: list[Entry]) -> None:
+    if live:
+        rows.put(SIBLINGS, _encoder.encode(sorted(live, key=lambda entry: entry.position)))
+    else:
+        rows.delete(SIBLINGS)
 
 
 def siblings(rows: Rows) -> list[Sibling]:
     """The live values, greatest (HLC, dot) first: the first is the `latest`."""
-    shown: list[Sibling] = []
-    by_key: dict[bytes, int] = {}
-    for row, stored in rows.scan(SIBLING, reverse=True):
-        end = 10 + int.from_bytes(stored[8:10], "big")
-        key = stored[10:end]
-        hlc, wall_ms = int.from_bytes(row[1:9], "big"), int.from_bytes(stored[:8], "big")
-        sibling = Sibling(stored[end:], _dot_of(row), hlc, wall_ms, key or row)
-        if key and key in by_key:
-            if sibling.dot < shown[by_key[key]].dot:
-                shown[by_key[key]] = sibling
-            continue
-        by_key[key] = len(shown)
-        shown.append(sibling)
-    return sorted(shown, key=lambda sibling: (sibling.hlc, sibling.dot), reverse=True)
+    shown: dict[bytes, Sibling] = {}
+    for entry in entries(rows):
+        name = entry.position if entry.key is None else entry.key.encode()
+        sibling = Sibling(entry.value, entry.dot, int.from_bytes(entry.position[:8], "big"), entry.wall_ms, name)
+        if name not in shown or sibling.dot < shown[name].dot:
+            shown[name] = sibling
+    return sorted(shown.values(), key=lambda sibling: (sibling.hlc, sibling.dot), reverse=True)
 
 
 def version_of(siblings: Iterable[Sibling]) -> str:
@@ -103,9 +129,9 @@ def version_of(siblings: Iterable[Sibling]) -> str:
 def context_of(rows: Rows) -> VersionVector:
     """What a reader of these rows has seen: the context of an assign based on this read."""
     greatest: dict[Origin, int] = {}
-    for row, _ in rows.scan(SIBLING):
-        dot = _dot_of(row)
-        greatest[dot.origin] = max(dot.sequence, greatest.get(dot.origin, 0))
+    for entry in entries(rows):
+        origin, sequence = entry.dot
+        greatest[origin] = max(sequence, greatest.get(origin, 0))
     return VersionVector(greatest)
 
 
@@ -144,7 +170,3 @@ def unpack_context(packed: bytes) -> VersionVector:
 
 def _entries(context: tuple[tuple[bytes, int], ...]) -> VersionVector:
     return VersionVector((Origin(origin), sequence) for origin, sequence in context)
-
-
-def _dot_of(row: bytes) -> Dot:
-    return Dot.unpack(row[1 + 8 : 1 + POSITION_BYTES - 2])

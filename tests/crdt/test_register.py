@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shoal.crdt import register
 from shoal.crdt.dot import Dot, Origin, VersionVector
-from shoal.crdt.register import Assign
+from shoal.crdt.register import Assign, Entry
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import InvalidValue
 from shoal.testing.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
@@ -68,7 +68,7 @@ def test_replicas_keep_the_same_siblings_as_a_twin_that_sees_all_assigns(data: s
 
 
 def covered_siblings_stay(rows: Rows, stamp: Stamp, assign: Assign) -> None:
-    rows.put(register.SIBLING + stamp.pack_position(), bytes(8) + assign.value)
+    register.store(rows, [*register.entries(rows), Entry(stamp.pack_position(), 0, None, assign.value)])
 
 
 def context_is_not_clipped(rows: Rows, stamp: Stamp, assign: Assign) -> None:
@@ -78,13 +78,11 @@ def context_is_not_clipped(rows: Rows, stamp: Stamp, assign: Assign) -> None:
 
 def latest_wins(rows: Rows, stamp: Stamp, assign: Assign) -> None:
     covered_siblings_stay(rows, stamp, assign)
-    for row, _ in list(rows.scan(register.SIBLING, reverse=True))[1:]:
-        rows.delete(row)
+    register.store(rows, register.entries(rows)[-1:])
 
 
 def last_to_arrive_wins(rows: Rows, stamp: Stamp, assign: Assign) -> None:
-    for row, _ in list(rows.scan(register.SIBLING)):
-        rows.delete(row)
+    rows.delete(register.SIBLINGS)
     covered_siblings_stay(rows, stamp, assign)
 
 

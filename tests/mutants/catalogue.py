@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.mutants import branching, copies, delivery, durability, effects, erasing, indexes, objects, queues, retries, sessions
+from tests.mutants import (
+    branching,
+    copies,
+    delivery,
+    durability,
+    effects,
+    erasing,
+    indexes,
+    natives,
+    objects,
+    queues,
+    retries,
+    sessions,
+)
 from tests.mutants.mutant import Mutant
 
-_MODULES = (durability, delivery, copies, retries, sessions, objects, effects, branching, erasing, queues, indexes)
+_MODULES = (durability, delivery, copies, retries, sessions, objects, effects, branching, erasing, queues, indexes, natives)
 
 ALL: dict[str, Mutant] = {mutant.name: mutant for module in _MODULES for mutant in module.MUTANTS}
 

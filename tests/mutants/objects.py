@@ -38,8 +38,7 @@ def a_register_keeps_the_last_that_came(patch: pytest.MonkeyPatch) -> None:
     sound = register.apply
 
     def apply(rows: Rows, stamp: Stamp, assign: Assign) -> None:
-        for row, _ in list(rows.scan(register.SIBLING)):
-            rows.delete(row)
+        rows.delete(register.SIBLINGS)
         sound(rows, stamp, assign)
 
     patch.setattr(register, "apply", apply)

@@ -58,3 +58,12 @@ async def test_a_batch_is_refused_whole_where_a_register_is_not_as_expected(benc
             batch.counter("{x}/n").add(1)
             batch.register("{x}/r").set(2, expect="")
     assert await bench.space.counter("{x}/n").value() == 0
+
+
+async def test_sets_of_one_handle_that_are_under_way_at_once_replace_each_other(bench: Bench) -> None:
+    goal = bench.space.register("goal")
+    for start in range(0, 300, 100):
+        await asyncio.gather(*(goal.set(n) for n in range(start, start + 100)))
+    assert await bench.space.register("goal").siblings() == [299]
+    await goal.set("then")
+    assert await goal.siblings() == ["then"]

@@ -22,6 +22,8 @@ from shoal.testing.simulation.parts.memory import Items, Written
 from shoal.testing.simulation.parts.memory import Place as ItemPlace
 from shoal.testing.simulation.parts.messages import MESSAGES, Messages
 from shoal.testing.simulation.parts.part import Told, name_of
+from shoal.testing.simulation.parts.sharing import Sets, Touched
+from shoal.testing.simulation.parts.spending import OVERSPENT, Budgets, Paid
 from shoal.testing.simulation.parts.steps import EFFECT, Place, Steps
 from shoal.testing.simulation.plan import Act, ActKind, Plan, Wipe
 from shoal.testing.simulation.trace import Trace
@@ -182,3 +184,26 @@ def test_an_item_that_an_index_lacks_is_found() -> None:
             return await broken(cluster, agents, "searches")
 
     assert set(scene(work)) == {"10"}
+
+
+def test_what_is_spent_beyond_what_was_granted_is_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[list[str]]:
+        await carry_out(agents, "spend", 4)
+        part = cast(Budgets, agents.parts["budgets"])
+        sound = await broken(cluster, agents, "budgets")
+        part.spent[name_of("budgets", "a")].append(Paid(1000, Told("local", "n1", 1.0)))
+        return [sound, await broken(cluster, agents, "budgets")]
+
+    sound, found = scene(work)
+    assert sound == []
+    assert set(found) == {OVERSPENT}
+
+
+def test_an_element_that_was_added_last_and_is_no_member_is_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
+        await carry_out(agents, "add-to-set", 4)
+        part = cast(Sets, agents.parts["sets"])
+        part.touched[name_of("sets", "a"), 99].append(Touched(True, 1.0, 2.0, Told("local", "n1", 2.0)))
+        return await broken(cluster, agents, "sets")
+
+    assert scene(work) == ["3"]

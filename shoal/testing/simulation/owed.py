@@ -34,6 +34,11 @@ class Losses:
                 case Crash() | CrashAt() | FullDisk():
                     self._struck.add(fault.node)
 
+    @property
+    def of_disks(self) -> bool:
+        """Whether any disk may be lost, or set back."""
+        return bool(self._until)
+
     def spare(self, durability: Durability, node: str, at_s: float) -> bool:
         """Whether what a node acknowledged so, and then, must be there for ever."""
         lost = len(self._until)

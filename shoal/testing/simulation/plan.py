@@ -194,6 +194,13 @@ ActKind = Literal[
     "edit-paper",
     "read-paper",
     "delete-paper",
+    "add-to-set",
+    "remove-from-set",
+    "read-set",
+    "spend",
+    "grant",
+    "draw-rights",
+    "release-rights",
 ]
 
 

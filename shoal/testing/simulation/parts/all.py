@@ -11,6 +11,8 @@ from shoal.testing.simulation.parts.messages import Messages
 from shoal.testing.simulation.parts.papers import Papers
 from shoal.testing.simulation.parts.part import Part
 from shoal.testing.simulation.parts.searches import Searches
+from shoal.testing.simulation.parts.sharing import Sets
+from shoal.testing.simulation.parts.spending import Budgets
 from shoal.testing.simulation.parts.steps import Steps
 from shoal.testing.simulation.plan import ActKind
 
@@ -22,6 +24,8 @@ PARTS: dict[str, Callable[[], Part]] = {
     "items": Items,
     "searches": Searches,
     "papers": Papers,
+    "sets": Sets,
+    "budgets": Budgets,
 }
 """By the name of the family of their objects."""
 

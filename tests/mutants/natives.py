@@ -1,0 +1,56 @@
+"""Bugs in sets and budgets."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.crdt import budget, orset
+from shoal.crdt.budget import Change, Transfer
+from shoal.crdt.rows import Rows, Stamp
+from shoal.node import service
+from shoal.node.budgets import Budgets
+from shoal.node.rights import Rights
+from shoal.node.target import Target
+from shoal.protocol import requests
+from tests.mutants.mutant import Mutant
+
+
+def a_removal_takes_what_it_has_not_seen(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(orset, "_unseen", lambda dots, named, stamp: [])
+
+
+def a_transfer_of_rights_counts_twice(patch: pytest.MonkeyPatch) -> None:
+    sound = budget.apply
+
+    def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
+        sound(rows, stamp, change)
+        if isinstance(change, Transfer):
+            budget._move(rows, change.to, change.node, change.amount)
+
+    patch.setattr(budget, "apply", apply)
+
+
+def rights_are_spent_that_are_not_sure(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Budgets, "_unsure", lambda self, target: 0)
+    patch.setattr(Budgets, "sure", lambda self, rows, target: self._settle(target) or [])
+
+
+def an_older_copy_spends_what_it_finds(patch: pytest.MonkeyPatch) -> None:
+    async def draw(self: Rights, target: Target, request: requests.DrawRights) -> None:
+        self._database.issue(request, None)
+        self._database.budgets.unsure.clear()
+
+    patch.setattr(Rights, "_draw", draw)
+
+
+def a_spend_is_told_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(service, "_spends", lambda request: False)
+
+
+MUTANTS = (
+    Mutant(a_removal_takes_what_it_has_not_seen, "a removal takes adds that it has not seen", ("3", "4")),
+    Mutant(a_transfer_of_rights_counts_twice, "rights that were given stay with who gave them", ("17",)),
+    Mutant(rights_are_spent_that_are_not_sure, "a draw counts before the owners were heard", ("17",)),
+    Mutant(an_older_copy_spends_what_it_finds, "a directory that was set back spends what was spent since", ("17",)),
+    Mutant(a_spend_is_told_before_the_fsync, "a spend is acknowledged before it is durable", ("17",)),
+)
