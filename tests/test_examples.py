@@ -6,10 +6,13 @@ import asyncio
 import importlib.util
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+import shoal
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -65,3 +68,33 @@ def test_an_example_runs_as_it_is_and_is_in_the_list(program: Path, tmp_path: Pa
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout
     assert f"({program.name})" in (EXAMPLES / "README.md").read_text()
+
+
+def test_the_blackboards_agents_find_what_one_reader_would_find() -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "blackboard.py")], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "confirm tea/oolong: done by ann, who was asked to confirm tea/oolong" in done.stdout
+    assert "All 3 nodes report:" in done.stdout
+    assert "oolong comes from Fujian" in done.stdout
+    assert "the moon" not in done.stdout
+
+
+def test_the_blackboards_check_finds_a_page_that_nobody_paid_for() -> None:
+    blackboard = example("blackboard")
+    pages, facts = blackboard.expected()
+    assert pages == set(blackboard.WEB)
+    assert "tea/oolong" in facts
+
+    async def run() -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            async with shoal.open(directory) as store:
+                space = store.space("crew")
+                for url, fact in facts.items():
+                    await space.items.put(("findings", url.split("/")[0]), url, {"fact": fact, "sureness": 1.0})
+                await space.set("seen").add(*pages)
+                await blackboard.check(space)
+
+    with pytest.raises(AssertionError, match="was spent on 11 pages"):
+        asyncio.run(run())
