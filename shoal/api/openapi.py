@@ -13,6 +13,7 @@ from shoal.api import bookmarks
 from shoal.api.problems import CONTENT_TYPE
 from shoal.api.route import Route
 from shoal.api.routes import OPENAPI_PATH, SESSION_PATH
+from shoal.api.yjs import YJS_PATH
 from shoal.names import KEY_BYTES_MAX, NAME_BYTES_MAX
 
 _REF = "#/components/schemas/{name}"
@@ -34,7 +35,14 @@ def describe(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
     """The whole document, as JSON values."""
     types = [kind for route in routes for kind in (route.body, route.reply, route.query) if kind is not None]
     _, components = msgspec.json.schema_components([*types, Problem], ref_template=_REF)
-    paths: dict[str, dict[str, Any]] = {OPENAPI_PATH: {"get": _plain("This document")}, SESSION_PATH: {"get": _session()}}
+    session = _socket("get_session", "The pipelined session protocol over a WebSocket; see docs/PROTOCOL.md")
+    yjs = _socket("get_yjs_space_document", "The y-websocket protocol over a WebSocket; see docs/YJS.md")
+    yjs["parameters"] = _path_parameters(YJS_PATH)
+    paths: dict[str, dict[str, Any]] = {
+        OPENAPI_PATH: {"get": _plain("This document")},
+        SESSION_PATH: {"get": session},
+        YJS_PATH: {"get": yjs},
+    }
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, components)
     return {
@@ -49,7 +57,7 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": _operation_id(route),
-        "parameters": [*_path_parameters(route), *_query_parameters(route, components), *_headers(route)],
+        "parameters": [*_path_parameters(route.path), *_query_parameters(route, components), *_headers(route)],
         "responses": {
             str(route.status): {
                 "description": route.summary,
@@ -69,9 +77,9 @@ def _operation_id(route: Route) -> str:
     return "_".join([route.method.lower(), *words])
 
 
-def _path_parameters(route: Route) -> list[dict[str, Any]]:
+def _path_parameters(path: str) -> list[dict[str, Any]]:
     schema = {"type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX}
-    names = re.findall(r"{(\w+)}", route.path)
+    names = re.findall(r"{(\w+)}", path)
     return [{"name": name, "in": "path", "required": True, "schema": schema} for name in names]
 
 
@@ -117,10 +125,10 @@ def _plain(summary: str) -> dict[str, Any]:
     }
 
 
-def _session() -> dict[str, Any]:
+def _socket(operation: str, summary: str) -> dict[str, Any]:
     return {
-        "summary": "The pipelined session protocol over a WebSocket; see docs/PROTOCOL.md",
-        "operationId": "get_session",
+        "summary": summary,
+        "operationId": operation,
         "responses": {
             "101": {"description": "Switching to the WebSocket protocol"},
             "default": {"description": "A problem document", "content": {CONTENT_TYPE: {"schema": _PROBLEM}}},

@@ -216,7 +216,7 @@ async def _changes(space: Space, count: int) -> list[Change]:
 
 
 async def test_a_kind_that_does_not_exist_is_refused(space: Space) -> None:
-    with pytest.raises(InvalidInput, match=r"kind must be one of thread, .* items, schema; got 'step'"):
+    with pytest.raises(InvalidInput, match=r"kind must be one of thread, document, .*; got 'step'"):
         await anext(space.watch(kind="step"))  # type: ignore[arg-type]
 
 
