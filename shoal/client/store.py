@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, get_args
 
@@ -185,14 +186,19 @@ class Space:
             )
         return self._presence
 
-    async def document(self, name: str, *, author: str = "") -> Document:
+    async def document(self, name: str, *, author: str = "", initial: Mapping[str, Any] | None = None) -> Document:
         """Open a live local mirror of a document, under a client id of its own.
 
-        `author`: who edits here; others see it beside what changes.
+        `author`: who edits here; others see it beside what changes. `initial`: its content, if nobody has written
+        it yet; where several give it one at once, it does not double.
 
         Raises:
             Disconnected, Unavailable: its state could not be fetched.
         """
+        if initial is not None:
+            content = json.dumps(values.to_json(dict(initial)), ensure_ascii=False).encode()
+            begin = requests.Begin(self.name, check_name("document", name), content, author)
+            await self._connection.write(begin, key=None, durability=None)
         return await Document.open(
             self._connection.session,
             self.name,

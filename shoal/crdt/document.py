@@ -14,6 +14,7 @@ Rows:
     R name            [[kind, dot₂₄], …]: what the root was declared as, least dot first
     I name            the same for what it was taken for, by an update of a client that declares nothing
     A client₈         [author, dot₂₄]: who edits under this Yjs client id, as the least dot says
+    G hash₃₂          [client, clocks, position₃₄]: a genesis, as its least position brought it
 
 Root types carry no kind on the wire, so their kind travels beside the update.
 Of two concurrent declarations the least dot counts; the other stays listed, and
@@ -56,6 +57,7 @@ _TYPES_KNOWN_MAX = 65_536  # Ids of shared types whose depth is remembered; past
 
 _KINDS: dict[RootKind, type[Any]] = {"map": pycrdt.Map, "array": pycrdt.Array, "text": pycrdt.Text}
 _UPDATE, _ROOT, _INFERRED, _AUTHOR = b"U", b"R", b"I", b"A"
+_GENESIS = b"G"
 _MERGED_AT_ONCE = 32  # The engine's merge takes time that grows with the square of what it merges.
 
 
@@ -66,6 +68,7 @@ class Update(msgspec.Struct, array_like=True, frozen=True, tag="update"):
     roots: dict[str, RootKind] = {}  # Declared.
     authors: dict[int, str] = {}  # By Yjs client id; the sender comes first.
     inferred: dict[str, RootKind] = {}  # What roots were taken for.
+    genesis: bytes = b""  # Of a beginning: its hash.
 
     @property
     def kinds(self) -> dict[str, RootKind]:
@@ -92,6 +95,45 @@ def apply(rows: Rows, stamp: Stamp, update: Update, payload: bytes) -> None:
         if packed is None or stamp.dot.pack() < _unpack_author(packed)[1]:
             rows.put(row, msgspec.msgpack.encode((author, stamp.dot.pack())))
 
+    if update.genesis:
+        row, position = _GENESIS + update.genesis, stamp.pack_position()
+        before = rows.get(row)
+        if before is None or position < _unpack_genesis(before).position:
+            client, clocks = next(iter(yjs.parse_state(pycrdt.get_state(payload)).items()), (0, 0))
+            rows.put(row, msgspec.msgpack.encode((client, clocks, position)))
+
+
+class Lost(NamedTuple):
+    """A genesis that does not count."""
+
+    client: int
+    clocks: int
+    position: bytes  # Of its update.
+
+
+def lost_geneses(rows: Rows) -> list[Lost]:
+    """All but that with the least hash.
+
+    Raises:
+        StoreCorrupt: a row cannot be read.
+    """
+    return [_unpack_genesis(packed) for _, packed in rows.scan(_GENESIS)][1:]
+
+
+def withdrawn(rows: Rows) -> bytes:
+    """An update that deletes what geneses brought that do not count; `EMPTY` if there are none."""
+    deletes = [(lost.client, 0, lost.clocks) for lost in lost_geneses(rows) if lost.clocks]
+    return b"\x00" + yjs.pack_delete_set(deletes)
+
+
+def _unpack_genesis(packed: bytes) -> Lost:
+    try:
+        return Lost(*msgspec.msgpack.decode(packed, type=tuple[int, int, bytes]))
+    except ValueError as error:
+        raise StoreCorrupt(
+            f"a document's beginning cannot be read ({error}). Nothing was written; run `shoal verify`."
+        ) from None
+
 
 def payload_of(rows: Rows, stamp: Stamp, update: Update) -> bytes:
     """The Yjs update that was applied under `stamp`.
@@ -105,13 +147,13 @@ def payload_of(rows: Rows, stamp: Stamp, update: Update) -> bytes:
     return payload
 
 
-def updates(rows: Rows, *, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-    """Positions and updates in causal order, from strictly above position `after`.
+def updates(rows: Rows, *, after: bytes | None = None, at: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    """Positions and updates in causal order, from strictly above position `after`, or that at a position.
 
     A snapshot serves as the start only while every update at or below its
     position is in it; an operation that arrives below makes it void.
     """
-    for key, payload in rows.scan(_UPDATE, after=None if after is None else _UPDATE + after):
+    for key, payload in rows.scan(_UPDATE + at, after=None if after is None else _UPDATE + after):
         yield key[1:], payload
 
 

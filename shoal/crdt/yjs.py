@@ -226,6 +226,13 @@ def pack_deletes(deletes: list[tuple[int, int, int]]) -> bytes:
     return _varuint(len(joined)) + b"".join(_varuint(number) for entry in joined for number in entry)
 
 
+def pack_delete_set(deletes: list[tuple[int, int, int]]) -> bytes:
+    """Deletions, one range of each client, as an update holds them behind its structs."""
+    return _varuint(len(deletes)) + b"".join(
+        _varuint(client) + _varuint(1) + _varuint(clock) + _varuint(length) for client, clock, length in sorted(deletes)
+    )
+
+
 class Reader:
     """A cursor over lib0's encoding. Every method raises InvalidValue where the bytes end or make no sense."""
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from shoal.config import Config
-from shoal.crdt import document, editing, patch
+from shoal.crdt import document, editing, genesis, patch
 from shoal.crdt.document import LiveDocument
 from shoal.crdt.editing import Edited, Editor
 from shoal.crdt.rows import POSITION_BYTES, Stamp
@@ -90,6 +90,7 @@ class Documents:
             requests.Patch: self._check_patch,
             requests.Replace: self._check_replace,
             requests.DeleteDocument: self._check_delete,
+            requests.Begin: self._check_begin,
         }
         self.writers: Writers = {
             requests.Update: self._update,
@@ -97,6 +98,7 @@ class Documents:
             requests.Patch: self._patch,
             requests.Replace: self._replace,
             requests.DeleteDocument: self._delete,
+            requests.Begin: self._begin,
         }
         self.readers: Readers = {requests.ReadDocument: self._read, requests.ReadDocumentJson: self._read_json}
         self._open: OrderedDict[bytes, _Open] = OrderedDict()
@@ -123,7 +125,10 @@ class Documents:
     def _check_replace(self, request: requests.Replace) -> None:
         self._check_edit(request, len(request.content))
 
-    def _check_edit(self, request: requests.Patch | requests.Replace, size: int) -> None:
+    def _check_begin(self, request: requests.Begin) -> None:
+        self._check_edit(request, len(request.content))
+
+    def _check_edit(self, request: requests.Patch | requests.Replace | requests.Begin, size: int) -> None:
         check_name("document", request.document)
         check_size(self._config, size, "an update")
         if request.author:
@@ -178,11 +183,29 @@ class Documents:
             InvalidValue, InvalidName, RootConflict, TooLarge: as `Editor.replace`. Nothing was written.
         """
         content = editing.read_content(request.content)
+        if not self._catalog.lists(site.transaction, site.target):
+            decision = self._begun(site, content, request.author)
+            return decision._replace(reply=_json(self._opened(place_of(site)).live))
 
         def edit(live: LiveDocument, client_id: int) -> Edited:
             return editing.on_copy(live, lambda doc: Editor().replace(doc, live.roots, content), client_id=client_id)
 
         return self._edited(site, request.author, edit)
+
+    def _begin(self, site: Site, request: requests.Begin) -> Decision:
+        """
+        Raises:
+            InvalidValue, InvalidName, TooLarge: it is no content of a document. Nothing was written.
+        """
+        content = editing.read_content(request.content)
+        if self._catalog.lists(site.transaction, site.target):
+            return Decision(requests.Begun(created=False))
+        return self._begun(site, content, request.author)._replace(reply=requests.Begun(created=True))
+
+    def _begun(self, site: Site, content: object, author: str) -> Decision:
+        made = genesis.begin(content, self._lifetimes.number(site.transaction, site.target))
+        authored = _Authored(made.update, made.roots, {made.client_id: author} if author else {})
+        return self._integrated(place_of(site), site.stamp, authored, made.digest)
 
     def _edited(self, site: Site, author: str, edit: Callable[[LiveDocument, int], Edited]) -> Decision:
         """What `edit` makes of the document, under a client id of its own."""
@@ -197,6 +220,11 @@ class Documents:
     def receive(self, place: Place, stamp: Stamp, change: document.Update, update: bytes) -> None:
         """Apply an update that another node issued. It stands whatever it makes of bounds and roots here."""
         document.apply(place.rows, stamp, change, update)
+        if change.genesis:
+            # What it brings, or what was there, may not count.
+            self.forget(place.transaction, place.target)
+            place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
+            return
         opened = self._open.get(place.snapshot_key)
         covered = place.transaction.get(place.snapshot_key)
         if covered is not None and covered[:POSITION_BYTES] >= stamp.pack_position():
@@ -219,11 +247,11 @@ class Documents:
         opened.updates_since += 1
         return True
 
-    def _integrated(self, place: Place, stamp: Stamp, made: _Authored) -> Decision:
+    def _integrated(self, place: Place, stamp: Stamp, made: _Authored, beginning: bytes = b"") -> Decision:
         opened = self._opened(place)
         opened.live.integrate(made.update, made.roots)
         declared = {name: kind for name, kind in made.roots.items() if not document.declarations(place.rows, name)}
-        change = document.Update(sha256(made.update).digest(), declared, made.authors)
+        change = document.Update(sha256(made.update).digest(), declared, made.authors, genesis=beginning)
         return self._put(opened, place, stamp, change, made.update)
 
     def _put(self, opened: _Open, place: Place, stamp: Stamp, change: document.Update, update: bytes) -> Decision:
@@ -305,14 +333,18 @@ class Documents:
             bytes_max=self._config.document_bytes_max,
             roots_max=self._config.roots_max,
             snapshot=snapshot,
-            updates=updates,
+            updates=[*updates, document.withdrawn(place.rows)],
             roots=document.roots(place.rows),
             declared=document.declared_roots(place.rows),
         )
         return _Open(live, snapshot_bytes=len(snapshot), updates_since=len(updates))
 
+    def followed(self, place: Place, change: document.Update, update: bytes) -> bytes:
+        """What followers are sent of an applied update."""
+        return document.merged([update, document.withdrawn(place.rows)]) if change.genesis else update
+
     def forget(self, transaction: Transaction, target: Target) -> None:
-        """Its generation was ended."""
+        """What is in memory, and the snapshot, are no longer what it is."""
         key = target.snapshot_key
         transaction.delete(key)
         self._drop(key)

@@ -178,6 +178,9 @@ class Incoming:
         self._eraser.follow(own, target, stamp, change, beside)
         if self._feed.wanted(target.space):
             began = change.generation + 1 if generation is not None and isinstance(change.change, deletion.Delete) else 0
+            if generation is not None and isinstance(change.change, document.Update):
+                place = Place(own, generation.rows, target)
+                beside = beside._replace(content=self._documents.followed(place, change.change, beside.content))
             changes.append(_staged(target, stamp, change, beside)._replace(began=began))
 
     def _receive(self, place: Place, stamp: Stamp, change: Change, beside: Attached) -> None:

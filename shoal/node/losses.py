@@ -10,6 +10,8 @@ from shoal.config import Config
 from shoal.crdt import document
 from shoal.crdt.clock import COUNTER_BITS
 from shoal.crdt.conflicts import Conflicts, Overwritten
+from shoal.crdt.document import LiveDocument, Lost
+from shoal.crdt.rows import Rows
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.facet import Checks, Readers, View, Writers
 from shoal.protocol import requests
@@ -34,10 +36,22 @@ class Losses:
         except ShoalError as error:
             raise StoreCorrupt(f"a document's update cannot be read: {error.message} Run `shoal verify`.") from None
         # At one position the lesser id first, so that all say them in one order.
-        found = sorted(conflicts.overwritten(), key=lambda lost: (lost.at, lost.id), reverse=True)
+        lost = document.lost_geneses(view.rows)
+        ended = {each.client for each in lost}
+        overwritten = [each for each in conflicts.overwritten() if each.lost_client not in ended]
+        overwritten += [_beginning(view.rows, each) for each in lost]
+        found = sorted(overwritten, key=lambda lost: (lost.at, lost.id), reverse=True)
         authors = document.authors(view.rows)
         most = self._config.document_conflicts_max
         return requests.Conflicts([_shown(lost, authors) for lost in found[:most]], more=len(found) > most)
+
+
+def _beginning(rows: Rows, lost: Lost) -> Overwritten:
+    """A genesis that does not count, as a whole."""
+    update = next(document.updates(rows, at=lost.position))[1]
+    began = LiveDocument(bytes_max=len(update), roots_max=1, updates=[update], roots=document.roots(rows))
+    content = {name: value for name, value in began.to_py().items() if value}
+    return Overwritten((), content, lost.client, None, 0, lost.position, (lost.client, 0))
 
 
 def _shown(lost: Overwritten, authors: dict[int, str]) -> requests.Overwritten:

@@ -380,6 +380,7 @@ def _check_document(found: _Object, config: Config) -> None:
 
     def built(snapshot: bytes, position: bytes | None) -> LiveDocument:
         updates = [update for _, update in document.updates(rows, after=position)]
+        updates.append(document.withdrawn(rows))
         return LiveDocument(
             bytes_max=config.document_bytes_max,
             roots_max=config.roots_max,

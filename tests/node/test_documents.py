@@ -227,3 +227,86 @@ async def test_what_grows_in_memory_is_counted(open_bench: Opener) -> None:
     await put(bench, "growing", more="x" * 3000)
     await shown(bench.node, "other1")
     assert len(documents._open) == 1
+
+
+# ── beginnings ────────────────────────────────────────────────────────────────
+
+
+async def begun(fleet: Fleet, name: str, content: dict[str, Any], **options: Any) -> Document:
+    return await fleet[name].store().space("crew").document("d", initial=content, **options)
+
+
+async def test_a_document_that_is_there_is_left_as_it_is(bench: Bench) -> None:
+    await put(bench, n=1)
+    async with await bench.space.document("d", initial={"m": {"n": 0, "x": 1}}) as document:
+        assert document.to_py() == {"m": {"n": 1}}
+
+
+async def test_two_that_begin_it_alike_begin_it_once(fleet: Fleet) -> None:
+    await fleet.isolate("c")
+    content = {"t": "größe", "l": [{"id": 1}, [2]], "m": {"b": {"x": None}, "a": 1.5}}
+    for name in "ac":
+        async with await begun(fleet, name, dict(reversed(content.items()) if name == "c" else content)) as document:
+            assert document.to_py() == content
+            document.array("l").append(name)
+    fleet.link_all("c")
+    await fleet.converged()
+    for name in "abc":
+        async with await fleet[name].store().space("crew").document("d") as document:
+            merged = document.to_py()
+            assert merged == {**content, "l": [*content["l"], *merged["l"][2:]]}
+            assert sorted(merged["l"][2:]) == ["a", "c"]
+            assert await document.conflicts() == []
+        check_sound(fleet[name].storage)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+async def test_of_two_beginnings_the_same_one_counts_everywhere_and_the_other_is_told(swapped: bool) -> None:
+    contents: list[dict[str, Any]] = [
+        {"t": "one", "l": [1], "m": {"k": 1, "mine": 1}},
+        {"t": "other", "l": [2], "m": {"k": 2, "theirs": 2}},
+    ]
+    async with Fleet(document_snapshot_updates=2) as fleet:
+        await fleet.isolate("c")
+        mirrors = {name: await begun(fleet, name, contents[(name == "c") ^ swapped], author=name) for name in "ac"}
+        for name, mirror in mirrors.items():
+            mirror.text("t").insert(0, f"{name}:")
+            mirror.map("m")[name] = True
+            await mirror.flush()
+        fleet.link_all("c")
+        await fleet.converged()
+        shown_at = [await shown(fleet[name].node) for name in "abc"]
+        assert len(set(shown_at)) == 1
+        for name, mirror in mirrors.items():
+            async with asyncio.timeout(5), await fleet["b"].store().space("crew").document("d") as there:
+                while mirror.to_py() != there.to_py():
+                    await asyncio.sleep(0)
+                assert len(lost := await there.conflicts()) == 1
+            check_sound(fleet[name].storage)
+        content = mirrors["a"].to_py()
+        [counts] = [each for each in contents if each["l"] == content["l"]]
+        [other] = [each for each in contents if each["l"] != content["l"]]
+        assert content["m"] == {**counts["m"], "a": True, "c": True}
+        assert content["t"].replace("a:", "").replace("c:", "") == counts["t"]
+        assert (lost[0].path, lost[0].lost) == ((), other)
+        assert lost[0].lost_by == ("a" if other is contents[swapped] else "c")
+        assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+        for mirror in mirrors.values():
+            await mirror.close()
+
+
+async def test_begun_again_after_a_deletion_it_is_another(bench: Bench) -> None:
+    content = {"m": {"k": 1}}
+    document = await bench.space.document("d", initial=content)
+    await document.delete()
+    async with await bench.space.document("d", initial=content) as again:
+        assert again.to_py() == content
+
+
+async def test_replacing_what_is_not_there_begins_it(fleet: Fleet) -> None:
+    await fleet.isolate("c")
+    for name in "ac":
+        await fleet[name].node.session().call(requests.Replace("crew", "d", b'{"l": [1, 2]}'))
+    fleet.link_all("c")
+    await fleet.converged()
+    assert await shown(fleet["b"].node) == '{"l":[1,2]}'

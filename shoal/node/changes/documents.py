@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from shoal.crdt import document, yjs
+from shoal.crdt import document, genesis, yjs
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, ShoalError
 from shoal.names import check_names
@@ -33,6 +33,8 @@ def check_update(change: document.Update, attached: Attached) -> None:
         raise BadOperation("its update does not match its hash", reason="content")
     try:
         yjs.parse(attached.content)
+        if change.genesis:
+            genesis.check(change.genesis, attached.content)
     except ShoalError as error:
         raise BadOperation(error.message, reason="content") from None
 

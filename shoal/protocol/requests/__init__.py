@@ -30,6 +30,8 @@ from shoal.protocol.requests.budgets import (
 )
 from shoal.protocol.requests.documents import (
     ANY,
+    Begin,
+    Begun,
     Conflicts,
     DeleteDocument,
     DocumentJson,
@@ -216,6 +218,7 @@ SingleWrite = (
     | IndexItems
     | UnindexItems
     | Patch
+    | Begin
     | DeleteDocument
     | Replace
     | Updates
@@ -240,6 +243,7 @@ WriteReply = (
     | ItemsSwept
     | ItemsIndexed
     | DocumentJson
+    | Begun
     | SnapshotKept
     | Step
     | Standing
@@ -357,7 +361,9 @@ __all__ = [
     "BatchAnswer",
     "BatchReply",
     "BatchWrite",
+    "Begin",
     "BeginStep",
+    "Begun",
     "Branches",
     "BudgetConflict",
     "BudgetState",

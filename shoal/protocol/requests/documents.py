@@ -39,6 +39,23 @@ class Updates(Write, array_like=True, frozen=True, tag="updates"):
     updates: list[bytes]
 
 
+class Begin(Write, array_like=True, frozen=True, tag="begin"):
+    """Give a document that nobody has written its first content, JSON text; answered by `Begun`.
+
+    Two that are begun at once, at two nodes, are not added up: equal ones are one, and of
+    different ones the same one counts everywhere; what was lost is among the conflicts.
+    """
+
+    space: str
+    document: str
+    content: bytes
+    author: str = ""
+
+
+class Begun(Reply, array_like=True, frozen=True, tag="begun"):
+    created: bool  # False: it had content already, and was left as it is.
+
+
 class DeleteDocument(Write, array_like=True, frozen=True, tag="delete-document"):
     """End a document's generation: what was not written with knowledge of this is gone, or dies; answered by `Deleted`."""
 
