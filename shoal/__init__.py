@@ -11,6 +11,7 @@ the same store over the network; `shoal.sync` has both as blocking calls.
 from __future__ import annotations
 
 from shoal import errors, sync
+from shoal.client.watching import Reset
 from shoal.config import Config
 from shoal.opening import connect, open
 from shoal.protocol.requests import NO_HEAD
@@ -18,4 +19,4 @@ from shoal.schemas import Schema
 from shoal.values import register
 from shoal.version import __version__
 
-__all__ = ["NO_HEAD", "Config", "Schema", "__version__", "connect", "errors", "open", "register", "sync"]
+__all__ = ["NO_HEAD", "Config", "Reset", "Schema", "__version__", "connect", "errors", "open", "register", "sync"]

@@ -106,6 +106,8 @@ class Config(Struct, frozen=True, kw_only=True):
     subscriptions_max: int = 256  # On one session.
     subscribers_max: int = 4096  # On one node.
     subscription_bytes_max: int = 8 * MiB  # Waiting for one subscriber; past it: SlowConsumer.
+    watch_replay_operations_max: int = 50_000  # Read from the log to resume a watch; past it: Reset.
+    watch_id_bytes_max: int = 6 * KiB  # Of a position as the id of a server-sent event; it comes back in a header.
     heartbeat_s: float = 20.0
 
     # Standard Yjs clients.

@@ -145,7 +145,7 @@ def test_watch_is_a_for_loop_that_sees_what_another_thread_writes(store: Any, sp
 
     def seen() -> list[tuple[str, str]]:
         found = []
-        for change in space.watch(kind="counter"):
+        for change in space.watch(kinds=["counter"]):
             found.append((change.name, change.what))
             if len(found) == 2:
                 break

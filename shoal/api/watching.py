@@ -2,11 +2,13 @@
 
 Laws:
 
-- Each change is one event, `change`, with a JSON object as its data; a comment
-  goes out after `heartbeat_s` without one, so that a dead peer is noticed.
-- A consumer that falls behind gets no gap: the stream ends, with an event
-  `error` that holds the problem. One that does not read at all is cut off once a
-  write has waited for `heartbeat_s`.
+- Each change is one event, `change`, with a JSON object as its data, and where to go on as its
+  `id`: a browser that comes back, to whatever node, says so (`Last-Event-ID`), and is told what
+  it has missed. The first event, `began`, has an `id` too. An `id` that is too long for a header is left
+  out: who goes on then may be told again what came after the last one that there was.
+- A comment goes out after `heartbeat_s` without an event, so that a dead peer is noticed.
+- A consumer that falls behind gets no silent gap: the event `reset` takes the place of what
+  was left out. One that does not read at all is cut off once a write has waited for `heartbeat_s`.
 - A node that stops ends the stream.
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import cast
 
 import msgspec
 from aiohttp import web
@@ -21,15 +24,21 @@ from msgspec import Struct
 
 from shoal.api.exchange import Exchange
 from shoal.api.problems import internal
+from shoal.client.watching import check_kinds
 from shoal.errors import ShoalError, ShuttingDown
-from shoal.protocol.requests import Change, ObjectKind, Push, Watch
+from shoal.protocol.position import Position
+from shoal.protocol.requests import Change, ObjectKind, Push, Reset, Watch, Watching
 
+RETRY_MS = 1000
+"""After which a browser whose connection broke comes back."""
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class WatchQuery(Struct, forbid_unknown_fields=True):
     kind: ObjectKind | None = None
+    kinds: str = ""  # With commas between them; empty: all.
     prefix: str = ""
+    after: str | None = None  # The id of an event, to go on after it; the header Last-Event-ID comes first.
 
 
 class ChangeView(Struct):
@@ -42,14 +51,25 @@ class ChangeView(Struct):
     wall_ms: int
 
 
+class ResetView(Struct):
+    reason: str  # Read the state again.
+
+
 async def watch(exchange: Exchange) -> web.StreamResponse:
     query = exchange.query(WatchQuery)
-    async with exchange.session.subscribe(Watch(exchange.name("space"), query.kind, query.prefix)) as changes:
+    kinds = [kind for kind in query.kinds.split(",") if kind]
+    check_kinds(kinds)
+    after = exchange.request.headers.get("Last-Event-ID") or query.after
+    position = Position.parse(after) if after else Position()
+    request = Watch(
+        exchange.name("space"), query.kind, query.prefix, cast("list[ObjectKind]", kinds), position.pack() if after else b""
+    )
+    async with exchange.session.subscribe(request) as changes:
         response = web.StreamResponse(headers={**HEADERS, **exchange.bookmark_headers()})
         await response.prepare(exchange.request)
-        stream = _Stream(exchange, response)
+        stream = _Stream(exchange, response, position)
         try:
-            await stream.write(b": watching\n\n")
+            await stream.write(b": watching\nretry: %d\n\n" % RETRY_MS)
             await stream.relay(changes)
         except (TimeoutError, ConnectionError):
             # It reads nothing, or is gone: there is no one left to tell.
@@ -59,7 +79,9 @@ async def watch(exchange: Exchange) -> web.StreamResponse:
 
 
 class _Stream:
-    def __init__(self, exchange: Exchange, response: web.StreamResponse) -> None:
+    def __init__(self, exchange: Exchange, response: web.StreamResponse, position: Position) -> None:
+        self._position = position
+        self._id_bytes_max = exchange.config.watch_id_bytes_max
         self._stopping = exchange.stopping
         self._heartbeat_s = exchange.config.heartbeat_s
         self._response = response
@@ -82,7 +104,7 @@ class _Stream:
                 taken = change.result()
                 if taken is None:
                     return
-                await self.write(_event("change", _view(taken)))
+                await self.write(self._told(taken))
                 change = asyncio.ensure_future(_next(changes))
             raise ShuttingDown("the node is stopping. Nothing was written. Watch again, here later or elsewhere.")
         except ShoalError as error:
@@ -96,6 +118,23 @@ class _Stream:
             stopping.cancel()
             await asyncio.gather(change, stopping, return_exceptions=True)
 
+    def _told(self, push: Push) -> bytes:
+        match push:
+            case Change():
+                self._position.note(push)
+                return _event("change", _view(push), id=self._id())
+            case Reset():
+                self._position = Position.unpack(push.position)
+                return _event("reset", ResetView(push.reason), id=self._id())
+            case _:
+                assert isinstance(push, Watching)
+                self._position = Position.unpack(push.position)
+                return _event("began", {}, id=self._id())
+
+    def _id(self) -> str:
+        text = self._position.text()
+        return text if len(text) <= self._id_bytes_max else ""
+
     async def _tell(self, error: ShoalError) -> None:
         await self.write(_event("error", {"code": error.code, "detail": error.message, "written": error.written}))
 
@@ -104,10 +143,10 @@ async def _next(changes: AsyncIterator[Push]) -> Push | None:
     return await anext(changes, None)
 
 
-def _view(push: Push) -> ChangeView:
-    assert isinstance(push, Change)
+def _view(push: Change) -> ChangeView:
     return ChangeView(push.space, push.kind, push.name, push.what, push.id, push.hlc, push.wall_ms)
 
 
-def _event(name: str, view: object) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(view))
+def _event(name: str, view: object, *, id: str = "") -> bytes:
+    line = b"id: %s\n" % id.encode() if id else b""
+    return b"event: %s\n%sdata: %s\n\n" % (name.encode(), line, msgspec.json.encode(view))

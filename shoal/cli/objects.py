@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 import typer
@@ -17,8 +18,9 @@ from shoal.cli.output import emit, line, pairs, table, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.threads import PANEL
 from shoal.client.store import Space
+from shoal.client.watching import Change, Reset
 from shoal.errors import NotFound
-from shoal.protocol.requests import Change, ClusterView
+from shoal.protocol.requests import ClusterView
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 
@@ -97,30 +99,49 @@ async def _spaces(target: Target, *, json: bool) -> None:
 
 def watch(
     prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only objects whose names begin so.")] = "",
+    kind: Annotated[
+        list[str] | None, typer.Option("--kind", metavar="KIND", help="Only objects of this kind; repeatable.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="BOOKMARK", help="Go on after this; --json shows bookmarks.")
+    ] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="End after so many changes.")] = None,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Print every change in a space from now on, until Ctrl-C.
+    """Print every change in a space, from now on or after a bookmark, until Ctrl-C.
 
     Example: shoal watch --url http://127.0.0.1:7400 --space crew
     """
-    execute(_watch(chosen(data, url, environment=os.environ), space, prefix, limit, json=json))
+    execute(_watch(chosen(data, url, environment=os.environ), space, prefix, kind or [], after, limit, json=json))
 
 
-async def _watch(target: Target, space: str, prefix: str, limit: int | None, *, json: bool) -> None:
+async def _watch(
+    target: Target, space: str, prefix: str, kinds: list[str], after: str | None, limit: int | None, *, json: bool
+) -> None:
     async with opened(target) as store:
         shown = 0
-        async for change in store.space(space).watch(prefix=prefix):
-            emit(msgspec.structs.asdict(change)) if json else line(_change(change))
-            shown += 1
-            if shown == limit:
-                return
+        watching = store.space(space).watch(prefix=prefix, kinds=cast("Any", kinds), after=after)
+        async with aclosing(watching) as changes:
+            async for change in changes:
+                emit(_fields(change)) if json else line(_change(change))
+                shown += 1
+                if shown == limit:
+                    return
 
 
-def _change(change: Change) -> str:
+def _fields(change: Change | Reset) -> dict[str, Any]:
+    if isinstance(change, Reset):
+        return {"what": "reset", "reason": change.reason, "bookmark": change.bookmark}
+    told = {field: getattr(change, field) for field in ("space", "kind", "name", "what", "id", "hlc", "wall_ms")}
+    return {**told, "bookmark": change.bookmark}
+
+
+def _change(change: Change | Reset) -> str:
+    if isinstance(change, Reset):
+        return f"some changes are left out: {change.reason}. Read again what you follow."
     return f"{_time(change.wall_ms)}  {change.kind} {change.name}  {change.what}  {change.id}".rstrip()
 
 

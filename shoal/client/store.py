@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, get_args
 
 from shoal import values
@@ -18,6 +18,7 @@ from shoal.client.scalars import Counter, Register
 from shoal.client.schemas import Schemas
 from shoal.client.sets import SharedSet
 from shoal.client.thread import Thread
+from shoal.client.watching import Change, Reset, watched
 from shoal.errors import InvalidInput
 from shoal.names import check_name, is_colocated
 from shoal.protocol import requests
@@ -220,21 +221,21 @@ class Space:
         """
         return Reading(self._connection, self.name, stale=stale)
 
-    async def watch(self, *, kind: ObjectKind | None = None, prefix: str = "") -> AsyncGenerator[requests.Change, None]:
-        """Every durable change in this space from now on.
+    def watch(
+        self, *, kinds: Sequence[ObjectKind] = (), prefix: str = "", after: str | None = None
+    ) -> AsyncGenerator[Change | Reset, None]:
+        """Every durable change in this space, from now on or after a change's `bookmark`, once and in causal order.
 
-        Who stops early closes it (`contextlib.aclosing`), which ends its subscription at once.
+        `kinds`: only objects of these. It goes on by itself when the node goes away, with
+        another one if there is one. Who falls behind too far gets one `Reset` for what is
+        left out. Who stops early closes it (`contextlib.aclosing`), which ends its subscription at once.
 
         Raises:
-            SlowConsumer: too much waited for this iterator; read the state and watch again.
-            Disconnected: the node went away; the same.
+            InvalidInput: there is no such kind of object.
+            InvalidValue: `after` is no bookmark of a watch.
+            Disconnected: no node could be reached for `request_timeout_s`; go on after the last bookmark.
         """
-        if kind is not None and kind not in get_args(ObjectKind):
-            raise InvalidInput(f"kind must be one of {', '.join(get_args(ObjectKind))}; got {kind!r}.")
-        async with self._connection.session.subscribe(requests.Watch(self.name, kind, prefix)) as pushes:
-            async for push in pushes:
-                if isinstance(push, requests.Change):
-                    yield push
+        return watched(self._connection, self.name, kinds=kinds, prefix=prefix, after=after)
 
     def threads(
         self, prefix: str = "", *, status: ThreadStatus | None = None, filter: Mapping[str, Any] | None = None

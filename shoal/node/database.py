@@ -43,6 +43,7 @@ from shoal.node.attached import Attached
 from shoal.node.branches import Branches
 from shoal.node.budgets import Budgets
 from shoal.node.catalog import Catalog
+from shoal.node.changelog import Changelog
 from shoal.node.checkpoints import Checkpoints
 from shoal.node.consumers import Consumers
 from shoal.node.decision import Made
@@ -188,6 +189,7 @@ class Database:
         self._writers: Writers = {request: writer for facet in facets for request, writer in facet.writers.items()}
         self._readers: Readers = {request: reader for facet in facets for request, reader in facet.readers.items()}
         self.outgoing = Outgoing(storage, self.partitions, self.generations)
+        self.changelog = Changelog(storage, self.partitions, self.generations, self.catalog)
         self.incoming = Incoming(
             storage,
             commit,
@@ -277,9 +279,9 @@ class Database:
             for made in decision.made:
                 mutations.append(Mutation(target.kind, target.space, target.name, made.change, generation.number))
                 besides.append(made.attached)
-                if self._feed.wanted(target.space):
-                    staged.append(_staged(target, here, made))
                 at = stamp._replace(nth=len(mutations) - 1) if len(mutations) > 1 else stamp
+                if self._feed.wanted(target.space):
+                    staged.append(_staged(target, at, made))
                 self.eraser.follow(transaction, target, at, mutations[-1], made.attached)
         reply = requests.BatchReply(replies) if isinstance(request, requests.Batch) else replies[0]  # type: ignore[arg-type]
         if not mutations:
@@ -487,7 +489,8 @@ def _staged(target: Target, stamp: Stamp, made: Made) -> Staged:
     what = str(type(made.change).__struct_config__.tag)
     change = requests.Change(target.space, LABELS[target.kind], target.name, what, made.id, stamp.hlc, stamp.wall_ms)
     if isinstance(made.change, document.Update):
-        return Staged(target.partition, change, requests.Edit(made.attached.content, made.change.kinds, made.change.authors))
+        edit = requests.Edit(made.attached.content, made.change.kinds, made.change.authors)
+        return Staged(target.partition, change, stamp, edit)
     if isinstance(made.change, deletion.Delete):
-        return Staged(target.partition, change, began=made.change.generation + 1)
-    return Staged(target.partition, change)
+        return Staged(target.partition, change, stamp, began=made.change.generation + 1)
+    return Staged(target.partition, change, stamp)

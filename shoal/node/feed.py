@@ -7,7 +7,8 @@ Laws:
 - Whoever takes a push has seen the operation that it shows, and all that was there
   before it: the subscriber's bookmark takes that in with the push, not earlier.
 - A subscriber has a buffer of bounded bytes. Past it the buffer is dropped and
-  the subscriber gets SlowConsumer, then nothing: it has to read again.
+  the subscriber gets SlowConsumer, then nothing: it has to read again. A `Trail`
+  (shoal.node.trail) gets one Reset in its place, and goes on.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import NamedTuple
 
 from shoal.crdt.dot import VersionVector
+from shoal.crdt.rows import Stamp
 from shoal.errors import GenerationEnded, Overloaded, ShoalError, ShuttingDown, SlowConsumer
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import Change, DocumentState, Edit, Follow, ObjectKind, Push, Watch
+from shoal.protocol.requests import Change, DocumentState, Edit, Follow, ObjectKind, Push, Reset, Watch, Watching
 from shoal.storage.keys import Kind
 
 LABELS: dict[Kind, ObjectKind] = {
@@ -46,6 +49,7 @@ class Staged(NamedTuple):
 
     partition: int
     change: Change
+    stamp: Stamp  # Its context is the partition's vector here, as it was before the operation.
     edit: Edit | None = None
     began: int = 0  # Of a deletion: the generation that it began.
 
@@ -111,16 +115,22 @@ class Subscriber:
         self._ended = error
         self._wake.set()
 
-    def wants(self, staged: Staged) -> Push | None:
+    def tell(self, staged: Staged, seen: VersionVector, *, ends: bool) -> None:
+        """A change became durable. `seen`: the partition's vector after its write; `ends`: its operation has no more."""
+        push = self._wanted(staged)
+        if push is not None:
+            self.offer(push, staged.partition, seen)
+        elif self._loses(staged):
+            self.end(GenerationEnded(_GONE, generation=staged.began))
+
+    def _wanted(self, staged: Staged) -> Push | None:
         change, wanted = staged.change, self.subscription
         if isinstance(wanted, Follow):
             mine = change.space == wanted.space and change.name == wanted.document
             return staged.edit if mine else None
-        if change.space != wanted.space or not change.name.startswith(wanted.prefix):
-            return None
-        return change if wanted.kind is None or wanted.kind == change.kind else None
+        return change if matches(wanted, change.space, change.kind, change.name) else None
 
-    def loses(self, staged: Staged) -> bool:
+    def _loses(self, staged: Staged) -> bool:
         """Whether what it follows was deleted."""
         change, wanted = staged.change, self.subscription
         return (
@@ -130,10 +140,22 @@ class Subscriber:
         )
 
 
+def matches(watch: Watch, space: str, kind: ObjectKind, name: str) -> bool:
+    if space != watch.space or not name.startswith(watch.prefix) or (watch.kind is not None and watch.kind != kind):
+        return False
+    return not watch.kinds or kind in watch.kinds
+
+
 def _size(push: Push) -> int:
-    if isinstance(push, DocumentState | Edit):
-        return _OVERHEAD_BYTES + len(push.update)
-    return _OVERHEAD_BYTES + (len(push.name) if isinstance(push, Change) else 0)
+    match push:
+        case DocumentState() | Edit():
+            return _OVERHEAD_BYTES + len(push.update)
+        case Change():
+            return _OVERHEAD_BYTES + len(push.name)
+        case Watching() | Reset():
+            return _OVERHEAD_BYTES + len(push.position)
+        case _:
+            return _OVERHEAD_BYTES
 
 
 class Feed:
@@ -158,16 +180,21 @@ class Feed:
     def publish(self, durable: int) -> None:
         while self._staged and self._staged[0][0] <= durable:
             _, changes, vectors = self._staged.popleft()
-            for staged in changes:
+            for staged, following in pairwise([*changes, None]):
+                assert staged is not None
+                ends = following is None or following.stamp.dot != staged.stamp.dot
                 for subscriber in self._subscribers.get(staged.change.space, ()):
-                    if (push := subscriber.wants(staged)) is not None:
-                        subscriber.offer(push, staged.partition, vectors[staged.partition])
-                    elif subscriber.loses(staged):
-                        subscriber.end(GenerationEnded(_GONE, generation=staged.began))
+                    subscriber.tell(staged, vectors[staged.partition], ends=ends)
+
+    @property
+    def bytes_max(self) -> int:
+        """Of what waits for one subscriber."""
+        return self._bytes_max
 
     @contextmanager
-    def subscriber(self, subscription: Watch | Follow, bookmark: Bookmark) -> Iterator[Subscriber]:
-        """
+    def told(self, subscriber: Subscriber) -> Iterator[None]:
+        """While this is entered, the subscriber is told.
+
         Raises:
             Overloaded: the node has as many subscribers as it may.
         """
@@ -175,17 +202,17 @@ class Feed:
             raise Overloaded(
                 f"this node has {self._count} subscribers, which is its bound. Try again later.", retry_after_s=1.0
             )
-        subscriber = Subscriber(subscription, bookmark, self._bytes_max)
-        members = self._subscribers.setdefault(subscription.space, {})
+        space = subscriber.subscription.space
+        members = self._subscribers.setdefault(space, {})
         members[subscriber] = None
         self._count += 1
         try:
-            yield subscriber
+            yield
         finally:
             self._count -= 1
             members.pop(subscriber, None)
             if not members:
-                self._subscribers.pop(subscription.space, None)
+                self._subscribers.pop(space, None)
 
     def close(self) -> None:
         for members in list(self._subscribers.values()):

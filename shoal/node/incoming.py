@@ -16,7 +16,7 @@ from typing import NamedTuple
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.operation import Tip
-from shoal.crdt import deletion, document, items, journal, lineage, notes
+from shoal.crdt import deletion, document, lineage
 from shoal.crdt.clock import COUNTER_BITS, HybridClock
 from shoal.crdt.dot import Dot, Origin
 from shoal.crdt.rows import Stamp
@@ -24,10 +24,11 @@ from shoal.errors import BadOperation, ShoalError
 from shoal.names import check_key, check_name
 from shoal.node import attached, mutation
 from shoal.node.attached import Attached, is_gone
+from shoal.node.changelog import change_of
 from shoal.node.changes.documents import check_update
 from shoal.node.documents import Documents, Place
 from shoal.node.erasing import Eraser
-from shoal.node.feed import LABELS, Feed, Staged
+from shoal.node.feed import Feed, Staged
 from shoal.node.mutation import Change, Mutation
 from shoal.node.opening import Opening
 from shoal.node.partitions import Partition, Partitions
@@ -249,14 +250,5 @@ def _refusal(arrival: Arrival, error: Exception) -> ShoalError:
 
 def _staged(target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> Staged:
     made = change.change
-    id = ""
-    if isinstance(made, lineage.Save):
-        id = made.id.hex()
-    elif isinstance(made, journal.Append | notes.Annotate):
-        id = stamp.pack_position().hex()
-    elif isinstance(made, items.Put | items.Delete):
-        id = items.address(target.name, made.rest, made.key)
-    what = str(type(made).__struct_config__.tag)
-    told = requests.Change(target.space, LABELS[target.kind], target.name, what, id, stamp.hlc, stamp.wall_ms)
     edit = requests.Edit(beside.content, made.kinds, made.authors) if isinstance(made, document.Update) else None
-    return Staged(target.partition, told, edit)
+    return Staged(target.partition, change_of(target, stamp, change), stamp, edit)

@@ -72,6 +72,10 @@ class Partitions:
             self.load(number)
             start = successor(keys.vector(number))
 
+    def vectors(self) -> dict[int, VersionVector]:
+        """What was applied, durable or not, of the loaded partitions that hold anything."""
+        return {number: partition.vector for number, partition in self._loaded.items() if partition.vector}
+
     def holding(self) -> list[int]:
         """The numbers of the loaded partitions that hold anything durable."""
         return [number for number, partition in self._loaded.items() if partition.durable]

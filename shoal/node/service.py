@@ -37,11 +37,12 @@ from shoal.node import multireads
 from shoal.node.awareness import Presences
 from shoal.node.database import Database, Issued
 from shoal.node.environment import Environment
-from shoal.node.feed import Feed
+from shoal.node.feed import Feed, Subscriber
 from shoal.node.opening import Opening
 from shoal.node.owners import Mending, Owners
 from shoal.node.rights import Rights
 from shoal.node.target import Target, target_of
+from shoal.node.trail import Trail
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, AnyRequest, AnyWrite, Durability, Push, Subscription
@@ -391,7 +392,12 @@ class Service:
             with self.presences.follower(subscription) as follower:
                 yield follower
             return
-        with self._feed.subscriber(subscription, bookmark) as subscriber:
+        subscriber: Subscriber
+        if isinstance(subscription, requests.Watch) and subscription.after is not None:
+            subscriber = Trail(subscription, bookmark, self._database.changelog, self._feed.bytes_max, config=self._config)
+        else:
+            subscriber = Subscriber(subscription, bookmark, self._feed.bytes_max)
+        with self._feed.told(subscriber):
             if isinstance(subscription, requests.Follow):
                 # Subscribed first, then read in the same step: no update can fall between.
                 target = Target(Kind.DOCUMENT, subscription.space, check_name("document", subscription.document))

@@ -14,9 +14,9 @@ import pytest
 import shoal
 from shoal.client.events import Event
 from shoal.client.store import Space, Store
+from shoal.client.watching import Change
 from shoal.config import Config
 from shoal.errors import HeadMoved, InvalidInput, InvalidName, InvalidValue, NotFound, ShuttingDown, SpansPartitions
-from shoal.protocol.requests import Change
 
 PATIENCE_S = 20
 
@@ -181,6 +181,7 @@ async def test_a_watch_sees_what_changes_from_then_on_and_leaves_nothing_behind(
         await subscribers(store, 1)
         saved = await space.thread("t").save({})
         change = await first
+        assert isinstance(change, Change)
         assert (change.kind, change.name, change.what, change.id) == ("thread", "t", "save", saved.id)
     await subscribers(store, 0)
 
@@ -207,8 +208,9 @@ async def test_a_watch_is_narrowed_by_kind_and_prefix(store: Store, space: Space
 
 async def _changes(space: Space, count: int) -> list[Change]:
     found: list[Change] = []
-    async with aclosing(space.watch(kind="counter", prefix="a-")) as changes:
+    async with aclosing(space.watch(kinds=["counter"], prefix="a-")) as changes:
         async for change in changes:
+            assert isinstance(change, Change)
             found.append(change)
             if len(found) == count:
                 break
@@ -216,8 +218,8 @@ async def _changes(space: Space, count: int) -> list[Change]:
 
 
 async def test_a_kind_that_does_not_exist_is_refused(space: Space) -> None:
-    with pytest.raises(InvalidInput, match=r"kind must be one of thread, document, .*; got 'step'"):
-        await anext(space.watch(kind="step"))  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"kinds is a list of some of thread, .*; got \['step'\]"):
+        await anext(space.watch(kinds=["step"]))  # type: ignore[list-item]
 
 
 # ── registers ─────────────────────────────────────────────────────────────────

@@ -11,6 +11,7 @@ import pytest
 
 import shoal
 from shoal.client.store import Space, Store
+from shoal.client.watching import Change
 from tests.cli.conftest import PATIENCE_S
 from tests.end_to_end.conftest import Cli, Rest
 
@@ -260,15 +261,16 @@ async def test_batches(space: Space, rest: Rest) -> None:
 
 async def test_every_door_can_watch(store: Store, space: Space, rest: Rest, cli: Cli) -> None:
     async def over_client() -> tuple[str, str, str]:
-        async with aclosing(space.watch(kind="thread")) as changes:
+        async with aclosing(space.watch(kinds=["thread"])) as changes:
             async for change in changes:
+                assert isinstance(change, Change)
                 return change.name, change.what, change.id
         raise AssertionError("the watch ended")
 
     async def over_rest() -> tuple[str, str, str]:
         async with rest.http.get(rest.path + "/watch", params={"kind": "thread"}) as stream:
             async for line in stream.content:
-                if line.startswith(b"data: "):
+                if line.startswith(b"data: ") and line != b"data: {}\n":
                     change = json.loads(line.removeprefix(b"data: "))
                     return change["name"], change["what"], change["id"]
         raise AssertionError("the stream ended")

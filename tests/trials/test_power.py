@@ -83,10 +83,10 @@ async def test_reading_what_is_not_durable_is_found(monkeypatch: pytest.MonkeyPa
     async def at_once() -> None:
         return
 
-    def durable(database: Database, target: object) -> Awaitable[None]:
+    def durable_of(database: Database, partition: int) -> Awaitable[None]:
         return at_once()
 
-    monkeypatch.setattr(Database, "durable", durable)
+    monkeypatch.setattr(Database, "durable_of", durable_of)
     assert await violated() in ("2", "3a")
 
 

@@ -189,7 +189,7 @@ from shoal.protocol.requests.steps import (
     StepState,
     ThreadStatus,
 )
-from shoal.protocol.requests.subscriptions import Change, Edit, Follow, Push, Subscription, Watch
+from shoal.protocol.requests.subscriptions import Change, Edit, Follow, Push, Reset, Subscription, Watch, Watching
 from shoal.protocol.requests.threads import (
     Ancestor,
     Branches,
@@ -498,6 +498,7 @@ __all__ = [
     "Replace",
     "Reply",
     "Request",
+    "Reset",
     "ResolveStep",
     "Retention",
     "Rights",
@@ -544,6 +545,7 @@ __all__ = [
     "Violation",
     "Violations",
     "Watch",
+    "Watching",
     "Worklist",
     "Worklists",
     "Write",

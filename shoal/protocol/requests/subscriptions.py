@@ -11,11 +11,19 @@ from shoal.protocol.requests.presence import FollowPresence, Presence
 
 
 class Watch(Read, array_like=True, frozen=True, tag="watch"):
-    """Push a `Change` for every durable change in a space from now on."""
+    """Push a `Change` for every durable change in a space.
+
+    Without `after` from now on, as a hint to read again: whoever falls behind gets SlowConsumer.
+    With it (a packed position; empty: from now on) each change comes once, also over
+    nodes: first those that the position does not cover, in causal order. `Watching` comes
+    first where it is empty, and `Reset` in the place of what could not be told.
+    """
 
     space: str
     kind: ObjectKind | None = None
     prefix: str = ""
+    kinds: list[ObjectKind] = field(default_factory=list)  # None: all.
+    after: bytes | None = None
 
 
 class Change(Reply, array_like=True, frozen=True, tag="change"):
@@ -28,6 +36,20 @@ class Change(Reply, array_like=True, frozen=True, tag="change"):
     id: str  # Of the checkpoint or event; else empty.
     hlc: int
     wall_ms: int
+    partition: int = -1  # With `after`: where the watcher is once it has this one.
+    seen: bytes = b""  # Packed entries of the partition's vector that changed since the last push.
+    part: bytes = b""  # The operation's dot and the mutation's `nth`, where the operation may show more: not in `seen` yet.
+
+
+class Watching(Reply, array_like=True, frozen=True, tag="watching"):
+    position: bytes  # From where on the watcher is told.
+
+
+class Reset(Reply, array_like=True, frozen=True, tag="reset"):
+    """Some changes are not told: read the state again, and go on from here."""
+
+    position: bytes
+    reason: str
 
 
 class Follow(Read, array_like=True, frozen=True, tag="follow"):
@@ -51,4 +73,4 @@ class Edit(Reply, array_like=True, frozen=True, tag="edit"):
 
 
 Subscription = Watch | Follow | FollowPresence
-Push = Change | DocumentState | Edit | Presence
+Push = Change | Watching | Reset | DocumentState | Edit | Presence

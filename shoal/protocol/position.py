@@ -1,0 +1,146 @@
+"""A position: what a watcher has been told, so that any node can go on after it.
+
+Law: it covers, per partition, a version vector, and of some operations beyond that
+their first mutations. A change is told to a watcher if its position does not cover it. It says
+nothing of what the watcher has read: that is the bookmark's business.
+
+Packed: a version byte, then msgpack of [origins, partitions, parts]: the origins, each once; per
+partition [number, index of an origin, sequence, …], by number; and [partition, dot₂₄, nth] of
+each such operation. Equal positions give equal bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from shoal.crdt.dot import DOT_BYTES, NOTHING_SEEN, Dot, Origin, VersionVector
+from shoal.errors import InvalidValue
+from shoal.protocol.bookmark import PARTITIONS_MAX
+from shoal.protocol.requests import Change
+
+_VERSION = b"\x01"
+_Packed = tuple[list[bytes], list[list[int]], list[tuple[int, bytes, int]]]
+_decode = msgspec.msgpack.Decoder(_Packed).decode
+
+
+class Position:
+    """Mutable."""
+
+    __slots__ = ("_parts", "_vectors")
+
+    def __init__(
+        self, vectors: Mapping[int, VersionVector] | None = None, parts: Mapping[tuple[int, Dot], int] | None = None
+    ) -> None:
+        self._vectors = dict(vectors or {})
+        self._parts = dict(parts or {})  # Partition and dot → the last of the mutations that are covered.
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Position) and (self._vectors, self._parts) == (other._vectors, other._parts)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def copy(self) -> Position:
+        return Position(self._vectors, self._parts)
+
+    @property
+    def partitions(self) -> Iterable[int]:
+        return self._vectors.keys()
+
+    def vector(self, partition: int) -> VersionVector:
+        return self._vectors.get(partition, NOTHING_SEEN)
+
+    def covers(self, partition: int, dot: Dot, nth: int) -> bool:
+        return self.vector(partition).covers(dot) or nth <= self._parts.get((partition, dot), -1)
+
+    def note(self, change: Change) -> None:
+        """It was told.
+
+        Raises:
+            InvalidValue: it does not say where that is.
+        """
+        try:
+            vector, part = VersionVector.unpack(change.seen), unpack_part(change.part) if change.part else None
+        except ValueError:
+            raise InvalidValue("what the node says of a watch's position is not understood.") from None
+        if part is not None:
+            self._parts[change.partition, part[0]] = part[1]
+        self.join(change.partition, vector)
+
+    def join(self, partition: int, vector: VersionVector) -> None:
+        if vector:
+            joined = self._vectors[partition] = self.vector(partition).join(vector)
+            for number, dot in list(self._parts):
+                if number == partition and joined.covers(dot):
+                    del self._parts[number, dot]
+
+    def pack(self) -> bytes:
+        origins = sorted({origin for vector in self._vectors.values() for origin in vector})
+        index = {origin: at for at, origin in enumerate(origins)}
+        entries = [
+            [number, *(part for origin, sequence in vector.entries() for part in (index[origin], sequence))]
+            for number, vector in sorted(self._vectors.items())
+        ]
+        parts = [(number, dot.pack(), nth) for (number, dot), nth in sorted(self._parts.items())]
+        return _VERSION + msgspec.msgpack.encode((origins, entries, parts))
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Position:
+        """
+        Raises:
+            InvalidValue: `packed` was not made by `pack`.
+        """
+        try:
+            if packed[:1] != _VERSION:
+                raise ValueError("unknown version")
+            origins, entries, parts = _decode(packed[1:])
+            if any(len(origin) != DOT_BYTES - 8 for origin in origins):
+                raise ValueError("no origin")
+            vectors: dict[int, VersionVector] = {}
+            for number, *rest in entries:
+                if not 0 <= number < PARTITIONS_MAX or len(rest) % 2 or number in vectors:
+                    raise ValueError("no such partition")
+                vectors[number] = VersionVector(
+                    (Origin(origins[at]), sequence) for at, sequence in zip(rest[::2], rest[1::2], strict=True)
+                )
+            found = cls(vectors, {(number, Dot.unpack(dot)): nth for number, dot, nth in parts})
+            if found.pack() != packed:
+                raise ValueError("another form of it")
+            return found
+        except (ValueError, IndexError, OverflowError):  # msgspec's errors are ValueErrors too.
+            raise InvalidValue(
+                "the position of a watch is damaged, or of a newer version. Use one exactly as it was given, or none."
+            ) from None
+
+    def text(self) -> str:
+        """The packed form as text that is safe in a header or a URL."""
+        return base64.urlsafe_b64encode(self.pack()).rstrip(b"=").decode()
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """
+        Raises:
+            InvalidValue: `text` was not made by `text`.
+        """
+        try:
+            packed = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        except (binascii.Error, UnicodeEncodeError):
+            raise InvalidValue("the position of a watch is no base64url text. Use one exactly as it was given.") from None
+        return cls.unpack(packed)
+
+
+def pack_part(dot: Dot, nth: int) -> bytes:
+    return dot.pack() + nth.to_bytes(2, "big")
+
+
+def unpack_part(packed: bytes) -> tuple[Dot, int]:
+    """
+    Raises:
+        ValueError: `packed` is not what `pack_part` returns.
+    """
+    if len(packed) != DOT_BYTES + 2:
+        raise ValueError("no part of an operation")
+    return Dot.unpack(packed[:DOT_BYTES]), int.from_bytes(packed[DOT_BYTES:], "big")
