@@ -25,6 +25,7 @@ from benchmarks import (
     natives,
     served,
     threads,
+    yjs,
 )
 from benchmarks.figures import Benchmark, Effort
 from benchmarks.report import markdown, show
@@ -43,6 +44,7 @@ ALL = [
     Benchmark("crashes", crashes.run),
     Benchmark("cluster", cluster.run),
     Benchmark("documents", documents.run),
+    Benchmark("yjs", yjs.run),
 ]
 FULL = Effort(repeats=5, seconds=2.0, crashes=50, threads=100_000)
 QUICK = Effort(repeats=2, seconds=0.5, crashes=4, threads=2000)

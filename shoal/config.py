@@ -20,6 +20,7 @@ class Config(Struct, frozen=True, kw_only=True):
     # Where it listens. Port 0 lets the system choose.
     listen_host: str = "127.0.0.1"
     listen_port: int = 7400
+    allowed_origins: str = ""  # Pages of other hosts that may ask this node, "https://app.example.com,…"; by itself none may.
 
     # The cluster. Every node owns everything.
     cluster: str = "shoal"  # Its name: nodes of another cluster are refused.

@@ -4,9 +4,9 @@ Laws:
 
 - Whatever a handler raises is answered as a problem document; a bug is logged
   and answered with 500, and nobody else notices.
-- A browser may only ask on behalf of a page that this node serves: a request
-  whose Origin is another host is refused, so that no web page can reach a node
-  on the reader's own machine.
+- A browser may only ask on behalf of a page that this node serves, or whose
+  origin is allowed by name: a request whose Origin is another host is refused, so
+  that no web page can reach a node on the reader's own machine.
 - Stopping: no new connections, then no new requests, then those under way get
   `stop_timeout_s` to finish, then sockets are closed with 1001.
 """
@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import WSCloseCode, web
+from aiohttp.typedefs import Middleware
 
 from shoal.api import bookmarks, openapi, problems
 from shoal.api.exchange import JSON, Exchange
@@ -139,7 +140,7 @@ def create_app(
 
     welcome = Welcome(PROTOCOL, version, node, config.request_bytes_max, config.session_requests_max, config.subscriptions_max)
     sessions = Sessions(metered, welcome=welcome, config=config, metrics=metrics)
-    app = web.Application(client_max_size=config.request_bytes_max, middlewares=[_problems])
+    app = web.Application(client_max_size=config.request_bytes_max, middlewares=[_problems(_allowed(config))])
     app[METRICS] = metrics
     app[SESSIONS] = sessions
     for route in ROUTES:
@@ -198,13 +199,20 @@ def _fixed(body: bytes) -> _Handler:
     return handle
 
 
-@web.middleware
-async def _problems(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    try:
-        _refuse_other_origins(request)
-        return await handler(request)
-    except Exception as reason:
-        return _problem(request, reason)
+def _allowed(config: Config) -> frozenset[str]:
+    return frozenset(origin.strip().rstrip("/").lower() for origin in config.allowed_origins.split(",") if origin.strip())
+
+
+def _problems(allowed: frozenset[str]) -> Middleware:
+    @web.middleware
+    async def problems_as_documents(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        try:
+            _refuse_other_origins(request, allowed)
+            return await handler(request)
+        except Exception as reason:
+            return _problem(request, reason)
+
+    return problems_as_documents
 
 
 def _problem(request: web.Request, reason: Exception) -> web.Response:
@@ -217,9 +225,11 @@ def _problem(request: web.Request, reason: Exception) -> web.Response:
             return problems.response(problems.internal(reason, where=f"{request.method} {request.path}"))
 
 
-def _refuse_other_origins(request: web.Request) -> None:
+def _refuse_other_origins(request: web.Request, allowed: frozenset[str]) -> None:
     origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != request.host.lower():
+    if origin is None or origin.lower() in allowed:
+        return
+    if urlsplit(origin).netloc.lower() != request.host.lower():
         raise problems.CrossOrigin("pages of another origin may not ask this node. Nothing was written.")
 
 
