@@ -76,6 +76,7 @@ class Config(Struct, frozen=True, kw_only=True):
     document_bytes_max: int = 64 * MiB  # A document's whole state.
     siblings_max: int = 32  # Concurrent values of one register.
     set_members_max: int = 1_000_000  # Of one set.
+    map_keys_max: int = 100_000  # Of one map.
     set_element_bytes_max: int = 4 * KiB  # One member of a set.
     listing_scan_max: int = 1000  # Threads that one answer of a listing by status or metadata looks at.
     step_attempts_max: int = 100  # Of one step, in all; each leaves a trace of some hundred bytes.

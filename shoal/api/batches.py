@@ -12,6 +12,7 @@ from shoal.api.budgets import AmountBody, GrantedView, SpentView
 from shoal.api.exchange import Exchange
 from shoal.api.items import DeletedView, PutBody, PutView, delete_request, put_request
 from shoal.api.journals import AppendedView, ConsumerView
+from shoal.api.maps import ChangeEntryBody, EntryPutView, EntryRemovedView, change_request
 from shoal.api.objects import AddedView, AssignedView
 from shoal.api.opaque import opaque, shown_opaque
 from shoal.api.saving import SaveFields, save_request
@@ -35,11 +36,15 @@ from shoal.protocol.requests import (
     Dequeued,
     Enqueue,
     Enqueued,
+    EntryPut,
+    EntryRemoved,
     Grant,
     Granted,
     ItemDeleted,
     ItemPut,
+    PutEntry,
     QueueItem,
+    RemoveEntry,
     Saved,
     SetAltered,
     Spend,
@@ -118,6 +123,23 @@ class SpendOp(AmountBody, forbid_unknown_fields=True, tag_field="op", tag="spend
     budget: str
 
 
+class PutEntryOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="put-entry"):
+    map: str
+    key: str
+    value: Raw
+    expect: str | None = None
+
+
+class ChangeEntryOp(ChangeEntryBody, forbid_unknown_fields=True, tag_field="op", tag="change-entry", kw_only=True):
+    map: str
+    key: str
+
+
+class RemoveEntryOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="remove-entry"):
+    map: str
+    key: str
+
+
 class PutItemOp(PutBody, forbid_unknown_fields=True, tag_field="op", tag="put-item", kw_only=True):
     namespace: list[str]
     key: str
@@ -139,6 +161,9 @@ Op = (
     | AlterSetOp
     | GrantOp
     | SpendOp
+    | PutEntryOp
+    | ChangeEntryOp
+    | RemoveEntryOp
     | PutItemOp
     | DeleteItemOp
     | SendOp
@@ -193,6 +218,12 @@ def _write(exchange: Exchange, space: str, op: Op) -> BatchWrite:
             return Grant(space, op.budget, op.amount, op.key)
         case SpendOp():
             return Spend(space, op.budget, op.amount, op.key)
+        case PutEntryOp():
+            return PutEntry(space, op.map, op.key, exchange.stored(op.value), op.expect)
+        case ChangeEntryOp():
+            return change_request(exchange, space, op.map, op.key, op)
+        case RemoveEntryOp():
+            return RemoveEntry(space, op.map, op.key)
         case PutItemOp():
             return put_request(exchange, space, op.namespace, op.key, op)
         case DeleteItemOp():
@@ -225,6 +256,10 @@ def _view(exchange: Exchange, op: Op, reply: BatchAnswer) -> Struct | dict[str, 
             return GrantedView(reply.remaining, reply.granted)
         case Spent():
             return SpentView(reply.remaining, reply.rights, reply.spent)
+        case EntryPut():
+            return EntryPutView(reply.version)
+        case EntryRemoved():
+            return EntryRemovedView(reply.removed)
         case ItemPut():
             return PutView(reply.version)
         case ItemDeleted():

@@ -12,6 +12,7 @@ from shoal.api import (
     health,
     indexes,
     items,
+    maps,
     objects,
     presence,
     reading,
@@ -28,6 +29,7 @@ from shoal.api.thread_routes import THREAD_ROUTES
 SESSION_PATH = "/v1/session"
 OPENAPI_PATH = "/v1/openapi.json"
 
+ENTRY = SPACE + "/maps/{map}/{key}"
 BUDGET = SPACE + "/budgets/{budget}"
 ITEM = SPACE + "/items/{namespace}/{key}"
 
@@ -55,6 +57,7 @@ ROUTES: tuple[Route, ...] = (
     _listing("counters", spaces.list_objects("counter")),
     _listing("registers", spaces.list_objects("register")),
     _listing("sets", spaces.list_objects("set")),
+    _listing("maps", spaces.list_objects("map")),
     _listing("budgets", spaces.list_objects("budget")),
     _listing("items", spaces.list_objects("items")),
     _listing("schemas", spaces.list_objects("schema")),
@@ -220,6 +223,27 @@ ROUTES: tuple[Route, ...] = (
             ("releases", budgets.release, "Put rights of the node back", budgets.RightsView, budgets.ReleaseBody),
         )
     ),
+    Route("GET", f"{SPACE}/maps/{{map}}", maps.read, "Entries of a map", maps.EntriesView, query=maps.EntriesQuery),
+    Route("GET", ENTRY, maps.read_entry, "What a key of a map holds", maps.EntryView, query=ReadQuery),
+    Route(
+        "PUT",
+        ENTRY,
+        maps.put_entry,
+        "Set the register of a key",
+        maps.EntryPutView,
+        body=maps.PutEntryBody,
+        query=WriteQuery,
+    ),
+    Route(
+        "POST",
+        ENTRY,
+        maps.change_entry,
+        "Add to the counter of a key, or change its set",
+        dict[str, int],
+        body=maps.ChangeEntryBody,
+        query=WriteQuery,
+    ),
+    Route("DELETE", ENTRY, maps.remove_entry, "Remove a key of a map", maps.EntryRemovedView, query=WriteQuery),
     Route("GET", ITEM, items.get, "An item; its namespace is its labels, joined by periods", items.ItemView, query=ReadQuery),
     Route("PUT", ITEM, items.put, "Put an item", items.PutView, body=items.PutBody, query=WriteQuery),
     Route("DELETE", ITEM, items.delete, "Delete an item", items.DeletedView, query=items.DeleteQuery),

@@ -1,4 +1,4 @@
-"""The commands that write small shared objects: `counter add`, `register set`, `set add`, `budget spend` and their likes."""
+"""The commands that write small shared values: `counter add`, `register set`, `set add`, `budget spend`, `map set`, …"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from shoal.cli.execution import execute
-from shoal.cli.items import Expect, parsed
+from shoal.cli.items import Expect, Key, parsed
 from shoal.cli.output import emit, line
 from shoal.cli.target import Data, Json, SpaceName, Url, chosen, opened
 from shoal.client.store import Space
@@ -105,6 +105,44 @@ def set_writes(group: typer.Typer) -> None:
 
         async def removed(space: Space) -> Any:
             return {"removed": await space.set(name).remove(*wanted)}
+
+        _run(removed, data, url, space, json=json)
+
+
+def map_writes(group: typer.Typer) -> None:
+    @group.command(name="set")
+    def put(
+        name: Name,
+        key: Key,
+        value: Value,
+        expect: Expect = None,
+        data: Data = None,
+        url: Url = None,
+        space: SpaceName = "default",
+        json: Json = False,
+    ) -> None:
+        """Set a key of a map, and print its version.
+
+        Example: shoal map set plan goal '{"reach": "Mars"}' --data ./state
+        """
+        wanted = parsed(value)
+
+        async def assigned(space: Space) -> Any:
+            return {"version": await space.map(name).set(key, wanted, expect=expect)}
+
+        _run(assigned, data, url, space, json=json)
+
+    @group.command()
+    def remove(
+        name: Name, key: Key, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False
+    ) -> None:
+        """Remove a key of a map, and print whether it was there.
+
+        Example: shoal map remove plan goal --data ./state
+        """
+
+        async def removed(space: Space) -> Any:
+            return {"removed": await space.map(name).remove(key)}
 
         _run(removed, data, url, space, json=json)
 

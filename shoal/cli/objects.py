@@ -1,4 +1,4 @@
-"""`shoal status`, `shoal spaces`, `shoal watch`, and the shared objects: `doc`, `counter`, `register`, `set`, `budget`."""
+"""`shoal status`, `spaces`, `watch`, and the shared objects: `doc`, `counter`, `register`, `set`, `map`, `budget`."""
 
 from __future__ import annotations
 
@@ -208,6 +208,10 @@ async def _read_set(space: Space, name: str) -> Any:
     return await space.set(name).members()
 
 
+async def _read_map(space: Space, name: str) -> Any:
+    return {entry.key: entry.value for entry in await space.map(name).entries()}
+
+
 async def _read_budget(space: Space, name: str) -> Any:
     found = asdict(await space.budget(name).rights())
     parts = {part: [msgspec.structs.asdict(each) for each in found[part]] for part in ("holders", "conflicts")}
@@ -219,5 +223,6 @@ _KINDS = (
     _Kind("counter", "counter", Space.counters, _read_counter, natives.counter_writes),
     _Kind("register", "register", Space.registers, _read_register, natives.register_writes),
     _Kind("set", "set", Space.sets, _read_set, natives.set_writes),
+    _Kind("map", "map", Space.maps, _read_map, natives.map_writes),
     _Kind("budget", "budget", Space.budgets, _read_budget, natives.budget_writes),
 )

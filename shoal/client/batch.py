@@ -13,8 +13,10 @@ from shoal.client.consumers import Consumer
 from shoal.client.events import Event
 from shoal.client.inbox import Message, take_request
 from shoal.client.item import delete_request, put_request
+from shoal.client.maps import Entry
+from shoal.client.maps import put_request as map_put_request
 from shoal.client.scalars import RegisterState
-from shoal.client.sets import alter_request
+from shoal.client.sets import alter_request, packed_elements
 from shoal.client.steps import Step
 from shoal.client.thread import OnConflict, forks
 from shoal.client.worklist import Item, done_request
@@ -78,6 +80,9 @@ class Batch:
 
     def set(self, name: str) -> BatchSet:
         return BatchSet(self, self._space, name)
+
+    def map(self, name: str) -> BatchMap:
+        return BatchMap(self, self._space, name)
 
     def budget(self, name: str) -> BatchBudget:
         return BatchBudget(self, self._space, name)
@@ -231,6 +236,26 @@ class BatchSet:
 
     def remove(self, *elements: Any) -> Pending[requests.SetAltered]:
         return self._batch.add(alter_request(self._space, self._name, remove=elements))
+
+
+class BatchMap:
+    def __init__(self, batch: Batch, space: str, name: str) -> None:
+        self._batch, self._space, self._name = batch, space, name
+
+    def set(self, key: str, value: Any, *, expect: Entry | str | None = None) -> Pending[requests.EntryPut]:
+        return self._batch.add(map_put_request(self._space, self._name, key, value, expect=expect))
+
+    def add(self, key: str, amount: int = 1) -> Pending[requests.EntryAdded]:
+        return self._batch.add(requests.AddEntry(self._space, self._name, key, amount))
+
+    def include(self, key: str, *elements: Any) -> Pending[requests.SetAltered]:
+        return self._batch.add(requests.AlterEntry(self._space, self._name, key, packed_elements(elements)))
+
+    def exclude(self, key: str, *elements: Any) -> Pending[requests.SetAltered]:
+        return self._batch.add(requests.AlterEntry(self._space, self._name, key, [], packed_elements(elements)))
+
+    def remove(self, key: str) -> Pending[requests.EntryRemoved]:
+        return self._batch.add(requests.RemoveEntry(self._space, self._name, key))
 
 
 class BatchBudget:

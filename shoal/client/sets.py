@@ -100,6 +100,8 @@ _PAGE = 1000
 
 
 def alter_request(space: str, name: str, *, add: Iterable[Any] = (), remove: Iterable[Any] = ()) -> requests.AlterSet:
-    added = [values.encode(element, where="element") for element in add]
-    removed = [values.encode(element, where="element") for element in remove]
-    return requests.AlterSet(space, name, added, removed)
+    return requests.AlterSet(space, name, packed_elements(add), packed_elements(remove))
+
+
+def packed_elements(elements: Iterable[Any]) -> list[bytes]:
+    return [values.encode(element, where="element") for element in elements]

@@ -12,6 +12,7 @@ from shoal.client.budgets import Budget
 from shoal.client.connection import Connection
 from shoal.client.document import Document
 from shoal.client.items import Items
+from shoal.client.maps import SharedMap
 from shoal.client.presence import Presence
 from shoal.client.reading import Reading
 from shoal.client.scalars import Counter, Register
@@ -120,7 +121,7 @@ class Store:
 
 
 class Space:
-    """An isolated namespace: threads, documents, counters, registers, sets and budgets by name, and items."""
+    """An isolated namespace: threads, documents, counters, registers, sets, maps and budgets by name, and items."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         self._connection = connection
@@ -164,6 +165,9 @@ class Space:
 
     def set(self, name: str) -> SharedSet:
         return SharedSet(self._connection, self.name, name)
+
+    def map(self, name: str) -> SharedMap:
+        return SharedMap(self._connection, self.name, name)
 
     def budget(self, name: str) -> Budget:
         return Budget(self._connection, self.name, name)
@@ -270,6 +274,9 @@ class Space:
 
     def sets(self, prefix: str = "") -> AsyncIterator[str]:
         return self._names("set", prefix)
+
+    def maps(self, prefix: str = "") -> AsyncIterator[str]:
+        return self._names("map", prefix)
 
     def budgets(self, prefix: str = "") -> AsyncIterator[str]:
         return self._names("budget", prefix)

@@ -86,7 +86,7 @@ _decoder = msgspec.msgpack.Decoder(list[Entry])
 
 
 def apply(rows: Rows, stamp: Stamp, assign: Assign) -> None:
-    seen = stamp.context if assign.context is None else _entries(assign.context)
+    seen = stamp.context if assign.context is None else context_from(assign.context)
     left = [
         entry
         for entry in entries(rows)
@@ -168,5 +168,6 @@ def unpack_context(packed: bytes) -> VersionVector:
         ) from None
 
 
-def _entries(context: tuple[tuple[bytes, int], ...]) -> VersionVector:
+def context_from(context: tuple[tuple[bytes, int], ...]) -> VersionVector:
+    """What `context_entries` made entries of."""
     return VersionVector((Origin(origin), sequence) for origin, sequence in context)

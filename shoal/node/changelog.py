@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from shoal.cluster import operation
 from shoal.cluster.partition import partition_of
-from shoal.crdt import deletion, items, journal, lineage, notes
+from shoal.crdt import deletion, items, journal, lineage, notes, ormap
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import InvalidValue
@@ -110,5 +110,7 @@ def change_of(target: Target, stamp: Stamp, change: Mutation) -> requests.Change
         id = stamp.pack_position().hex()
     elif isinstance(made, items.Put | items.Delete):
         id = items.address(target.name, made.rest, made.key)
+    elif isinstance(made, ormap.Change):
+        id = made.key
     what = str(type(made).__struct_config__.tag)
     return requests.Change(target.space, LABELS[target.kind], target.name, what, id, stamp.hlc, stamp.wall_ms)

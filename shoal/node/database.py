@@ -63,6 +63,7 @@ from shoal.node.journals import Journals
 from shoal.node.labels import Labels
 from shoal.node.lifetimes import Lifetimes
 from shoal.node.losses import Losses
+from shoal.node.maps import Maps
 from shoal.node.mutation import Mutation
 from shoal.node.opening import Opening
 from shoal.node.outgoing import Outgoing
@@ -174,6 +175,7 @@ class Database:
             Registers(config),
             Sets(config),
             self.budgets,
+            Maps(config),
             self._items,
             Searches(config, environment.now_ms, indexes),
             Declaring(config, indexes),

@@ -36,6 +36,7 @@ LABELS: dict[Kind, ObjectKind] = {
     Kind.SCHEMA: "schema",
     Kind.SET: "set",
     Kind.BUDGET: "budget",
+    Kind.MAP: "map",
 }
 
 _GONE = (

@@ -23,6 +23,7 @@ from shoal.crdt import (
     ledger,
     lineage,
     notes,
+    ormap,
     orset,
     ownership,
     places,
@@ -64,6 +65,7 @@ Change = (
     | register.Assign
     | orset.Alter
     | budget.Change
+    | ormap.Change
     | items.Put
     | items.Delete
     | items.Refresh

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shoal import values
 from shoal.config import Config
 from shoal.crdt import counter, register
@@ -14,7 +16,7 @@ from shoal.node.implied import implied_key
 from shoal.protocol import requests
 from shoal.protocol.requests import Add, Added, Assign, Assigned, CounterValue, ReadCounter, ReadRegister, Siblings
 
-_AMOUNT_MAX = 2**63 - 1
+AMOUNT_MAX = 2**63 - 1
 
 
 class Counters:
@@ -27,7 +29,7 @@ class Counters:
         check_name("counter", request.counter)
         if request.key is not None:
             check_key("counter key", request.key)
-        if not -_AMOUNT_MAX <= request.amount <= _AMOUNT_MAX:
+        if not -AMOUNT_MAX <= request.amount <= AMOUNT_MAX:
             raise InvalidInput(f"an amount must fit 64 bits; got {request.amount}. Nothing was written.")
 
     def _add(self, site: Site, request: Add) -> Decision:
@@ -72,7 +74,7 @@ class Registers:
         """
         rows, stamp = site.rows, site.stamp
         if request.expect is not None:
-            _check_expected(request.register, request.expect, register.version_of(register.siblings(rows)))
+            check_expected(f"register {request.register!r}", request.expect, register.siblings(rows))
         # The context always travels in the change, so that applying it needs nothing else.
         context = register.context_of(rows) if request.context is None else register.unpack_context(request.context)
         context = register.clipped(context, stamp.context)
@@ -94,10 +96,15 @@ class Registers:
         return Siblings(found, register.pack_context(register.context_of(view.rows)), register.version_of(siblings))
 
 
-def _check_expected(name: str, expected: str, version: str) -> None:
+def check_expected(what: str, expected: str, siblings: Sequence[register.Sibling]) -> None:
+    """
+    Raises:
+        RegisterChanged: these have another version.
+    """
+    version = register.version_of(siblings)
     if expected != version:
         raise RegisterChanged(
-            f"register {name!r} {f'has version {version}' if version else 'has no value'} here, and "
+            f"{what} {f'has version {version}' if version else 'has no value'} here, and "
             f"{f'version {expected}' if expected else 'none'} was expected. Nothing was written. Read it again.",
             version=version,
         )

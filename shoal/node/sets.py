@@ -24,22 +24,7 @@ class Sets:
 
     def _check(self, request: AlterSet) -> None:
         check_name("set", request.set)
-        self._check_elements([*request.add, *request.remove])
-
-    def _check_elements(self, elements: list[bytes]) -> None:
-        if len(elements) > self._config.page_items_max:
-            raise TooLarge(
-                f"one request names at most {self._config.page_items_max} elements; this one has {len(elements)}. "
-                "Nothing was written. Ask in several requests."
-            )
-        check_size(self._config, sum(map(len, elements)), "a request's elements")
-        for element in elements:
-            values.check(element)
-            if len(element) > self._config.set_element_bytes_max:
-                raise TooLarge(
-                    f"an element of a set has at most {self._config.set_element_bytes_max} bytes; this one has {len(element)}. "
-                    "Nothing was written. Keep what is larger elsewhere, and its name or hash in the set."
-                )
+        check_elements(self._config, [*request.add, *request.remove])
 
     def _alter(self, site: Site, request: AlterSet) -> Decision:
         """
@@ -47,8 +32,8 @@ class Sets:
             TooLarge: the set would have more members than it may.
         """
         rows = site.rows
-        add = _spelled(request.add)
-        remove = [element for element in _spelled(request.remove) if orset.contains(rows, element)]
+        add = spelled(request.add)
+        remove = [element for element in spelled(request.remove) if orset.contains(rows, element)]
         added = sum(not orset.contains(rows, element) for element in add)
         size = orset.size(rows)
         if added and size + added > self._config.set_members_max:
@@ -77,11 +62,32 @@ class Sets:
         return SetMembers(found, orset.size(view.rows), more=False)
 
     def _contains(self, view: View, request: ContainsMembers) -> MembersContained:
-        self._check_elements(request.elements)
+        check_elements(self._config, request.elements)
         spelled = [values.canonical(element) for element in request.elements]
         return MembersContained([orset.contains(view.rows, element) for element in spelled])
 
 
-def _spelled(elements: Iterable[bytes]) -> list[bytes]:
+def spelled(elements: Iterable[bytes]) -> list[bytes]:
     """Each once."""
     return list(dict.fromkeys(values.canonical(element) for element in elements))
+
+
+def check_elements(config: Config, elements: list[bytes]) -> None:
+    """
+    Raises:
+        InvalidValue: one is no value.
+        TooLarge: there are too many, or one has too many bytes.
+    """
+    if len(elements) > config.page_items_max:
+        raise TooLarge(
+            f"one request names at most {config.page_items_max} elements; this one has {len(elements)}. "
+            "Nothing was written. Ask in several requests."
+        )
+    check_size(config, sum(map(len, elements)), "a request's elements")
+    for element in elements:
+        values.check(element)
+        if len(element) > config.set_element_bytes_max:
+            raise TooLarge(
+                f"an element of a set has at most {config.set_element_bytes_max} bytes; this one has {len(element)}. "
+                "Nothing was written. Keep what is larger elsewhere, and its name or hash in the set."
+            )

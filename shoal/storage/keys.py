@@ -39,6 +39,7 @@ class Kind(IntEnum):
     SCHEMA = 6
     SET = 7
     BUDGET = 8
+    MAP = 9
 
     @property
     def label(self) -> str:

@@ -30,6 +30,7 @@ COMMANDS = [
         ["register", "list"],
     ),
     *(["counter", "add"], ["register", "set"], ["set", "get"], ["set", "list"], ["set", "add"], ["set", "remove"]),
+    *(["map", "get"], ["map", "list"], ["map", "set"], ["map", "remove"]),
     *(["budget", "get"], ["budget", "list"], ["budget", "grant"], ["budget", "spend"], ["budget", "draw"]),
 ]
 

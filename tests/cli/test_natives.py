@@ -53,6 +53,15 @@ def test_a_set_is_added_to_and_removed_from(data: Path) -> None:
     assert run(data, "set", "list") == "urls"
 
 
+def test_a_map_is_written_and_read(data: Path) -> None:
+    version = run(data, "map", "set", "plan", "goal", "[1]", "--expect", "")
+    assert run(data, "map", "set", "plan", "goal", "[2]", "--expect", version) != version
+    run(data, "map", "set", "plan", "other", "3")
+    assert told(data, "map", "get", "plan") == {"goal": [2], "other": 3}
+    assert told(data, "map", "remove", "plan", "other") == {"removed": True}
+    assert told(data, "map", "get", "plan") == {"goal": [2]}
+
+
 def test_a_budget_is_granted_and_spent(data: Path) -> None:
     assert run(data, "budget", "grant", "tokens", "100", "--key", "daily") == "100"
     assert run(data, "budget", "grant", "tokens", "100", "--key", "daily") == "100"

@@ -72,7 +72,7 @@ def covered_siblings_stay(rows: Rows, stamp: Stamp, assign: Assign) -> None:
 
 
 def context_is_not_clipped(rows: Rows, stamp: Stamp, assign: Assign) -> None:
-    seen = stamp.context if assign.context is None else register._entries(assign.context)
+    seen = stamp.context if assign.context is None else register.context_from(assign.context)
     register.apply(rows, stamp._replace(context=stamp.context.join(seen)), assign)
 
 

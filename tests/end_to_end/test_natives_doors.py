@@ -75,6 +75,35 @@ async def test_budgets(space: Space, rest: Rest, cli: Cli) -> None:
     await rest("POST", "/budgets/tokens/spends", {"amount": 0}, status=400)
 
 
+async def test_maps(space: Space, rest: Rest, cli: Cli) -> None:
+    made = await rest("PUT", "/maps/plan/goal", {"value": "Mars", "expect": ""})
+    assert (await rest("PUT", "/maps/plan/goal", {"value": "Moon", "expect": ""}, status=412))["code"] == "register-changed"
+    assert await rest("POST", "/maps/plan/calls", {"add": 5}) == {}
+    assert await rest("POST", "/maps/plan/tags", {"include": ["a", "b"]}) == {"added": 2, "removed": 0, "size": 2}
+    assert await rest("POST", "/maps/plan/tags", {"exclude": ["a"]}) == {"added": 0, "removed": 1, "size": 1}
+    await rest("POST", "/maps/plan/tags", {"add": 1, "include": ["a"]}, status=400)
+    goal = {"key": "goal", "siblings": ["Mars"], "version": made["version"], "count": None, "members": []}
+    assert await rest("GET", "/maps/plan/goal") == goal
+    page = await rest("GET", "/maps/plan?limit=2")
+    assert ([entry["key"] for entry in page["entries"]], page["size"], page["more"]) == (["calls", "goal"], 3, True)
+    page = await rest("GET", "/maps/plan?after=goal")
+    assert ([entry["members"] for entry in page["entries"]], page["more"]) == ([["b"]], False)
+    assert await space.map("plan").get("calls") == 5
+    assert await cli("map", "get", "plan") == [{"calls": 5, "goal": "Mars", "tags": ["b"]}]
+    assert await rest("DELETE", "/maps/plan/goal") == {"removed": True}
+    await rest("GET", "/maps/plan/goal", status=404)
+    assert (await rest("GET", "/maps"))["names"] == ["plan"]
+    writes = [
+        {"op": "put-entry", "map": "{x}/m", "key": "k", "value": 1},
+        {"op": "change-entry", "map": "{x}/m", "key": "n", "add": 2},
+        {"op": "change-entry", "map": "{x}/m", "key": "s", "include": [3]},
+        {"op": "remove-entry", "map": "{x}/m", "key": "k"},
+    ]
+    replies = (await rest("POST", "/batch", {"writes": writes}))["replies"]
+    assert replies[1:] == [{}, {"added": 1, "removed": 0, "size": 1}, {"removed": True}]
+    assert [entry.value for entry in await space.map("{x}/m").entries()] == [2, [3]]
+
+
 async def test_a_batch(space: Space, rest: Rest) -> None:
     writes = [
         {"op": "alter-set", "set": "{x}/s", "add": [1, 2]},

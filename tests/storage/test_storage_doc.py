@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 
 import shoal.crdt
-from shoal.crdt import budget, counter, document, indexes, items, orset, queue, register, schema
+from shoal.crdt import budget, counter, document, indexes, items, ormap, orset, queue, register, schema
 from shoal.node.mutation import Change
 from shoal.storage import keys
 from shoal.storage.keys import KINDS
@@ -26,6 +26,7 @@ ALONE = {
     "schema": (schema,),
     "set": (orset,),
     "budget": (budget,),
+    "map": (ormap,),
 }
 """The kinds whose rows these modules have; all other modules' are a thread's."""
 

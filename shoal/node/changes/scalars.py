@@ -1,8 +1,8 @@
-"""Changes of counters, registers and sets."""
+"""Changes of counters, registers, sets and maps."""
 
 from __future__ import annotations
 
-from shoal.crdt import counter, orset, register
+from shoal.crdt import counter, ormap, orset, register
 from shoal.node.changes.handling import Handlings, bare
 from shoal.storage.keys import Kind
 
@@ -10,4 +10,5 @@ HANDLINGS: Handlings = {
     counter.Add: bare(Kind.COUNTER, counter.apply),
     register.Assign: bare(Kind.REGISTER, register.apply),
     orset.Alter: bare(Kind.SET, orset.apply),
+    **{change: bare(Kind.MAP, ormap.apply) for change in (ormap.Put, ormap.Add, ormap.Alter, ormap.Remove)},
 }

@@ -111,6 +111,18 @@ from shoal.protocol.requests.labels import (
     Unlabelled,
 )
 from shoal.protocol.requests.listings import ListObjects, ListSpaces, ListThreads, Names, ObjectKind, ThreadNames
+from shoal.protocol.requests.maps import (
+    AddEntry,
+    AlterEntry,
+    EntryAdded,
+    EntryPut,
+    EntryRemoved,
+    MapEntries,
+    MapEntry,
+    PutEntry,
+    ReadMap,
+    RemoveEntry,
+)
 from shoal.protocol.requests.multireads import MultiRead, MultiReply, Refused
 from shoal.protocol.requests.presence import Announce, Announced, FollowPresence, Presence, Present, ReadPresence
 from shoal.protocol.requests.queues import (
@@ -278,6 +290,7 @@ ObjectRead = (
     | ReadSet
     | ContainsMembers
     | ReadBudget
+    | ReadMap
     | GetItems
     | SearchItems
     | RankItems
@@ -318,6 +331,7 @@ AnyReply = (
     | SetMembers
     | MembersContained
     | BudgetState
+    | MapEntries
     | Steps
     | SchemaVersions
     | Violations
@@ -342,7 +356,9 @@ __all__ = [
     "NO_ITEM",
     "Ack",
     "Add",
+    "AddEntry",
     "Added",
+    "AlterEntry",
     "AlterSet",
     "Ancestor",
     "Annotate",
@@ -399,6 +415,9 @@ __all__ = [
     "EndStep",
     "Enqueue",
     "Enqueued",
+    "EntryAdded",
+    "EntryPut",
+    "EntryRemoved",
     "Event",
     "Events",
     "EventsTrimmed",
@@ -435,6 +454,8 @@ __all__ = [
     "ListThreads",
     "ListWorklists",
     "Load",
+    "MapEntries",
+    "MapEntry",
     "Match",
     "Member",
     "MembersContained",
@@ -460,6 +481,7 @@ __all__ = [
     "Purge",
     "Purged",
     "Push",
+    "PutEntry",
     "PutItem",
     "PutSchema",
     "PutSnapshot",
@@ -480,6 +502,7 @@ __all__ = [
     "ReadDocumentJson",
     "ReadJournal",
     "ReadLabels",
+    "ReadMap",
     "ReadPlace",
     "ReadPresence",
     "ReadQueue",
@@ -495,6 +518,7 @@ __all__ = [
     "RefreshItems",
     "Refused",
     "ReleaseRights",
+    "RemoveEntry",
     "Replace",
     "Reply",
     "Request",

@@ -8,6 +8,7 @@ from shoal.protocol.requests.documents import Update, Updated
 from shoal.protocol.requests.items import DeleteItem, ItemDeleted, ItemPut, PutItem
 from shoal.protocol.requests.journal import Ack, Append, Appended, ConsumerState, Place, ReachPlace
 from shoal.protocol.requests.labels import Annotate, Annotated, Claim, Claimed, Unlabel, Unlabelled
+from shoal.protocol.requests.maps import AddEntry, AlterEntry, EntryAdded, EntryPut, EntryRemoved, PutEntry, RemoveEntry
 from shoal.protocol.requests.queues import Dequeue, Dequeued, Enqueue, Enqueued, Purge, Purged
 from shoal.protocol.requests.scalars import Add, Added, Assign, Assigned
 from shoal.protocol.requests.sets import AlterSet, SetAltered
@@ -23,6 +24,10 @@ BatchWrite = (
     | AlterSet
     | Grant
     | Spend
+    | PutEntry
+    | AddEntry
+    | AlterEntry
+    | RemoveEntry
     | PutItem
     | DeleteItem
     | Ack
@@ -45,6 +50,9 @@ BatchAnswer = (
     | SetAltered
     | Granted
     | Spent
+    | EntryPut
+    | EntryAdded
+    | EntryRemoved
     | ItemPut
     | ItemDeleted
     | ConsumerState

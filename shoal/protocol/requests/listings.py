@@ -8,7 +8,7 @@ from msgspec import field
 
 from shoal.protocol.requests.base import Read, Reply
 
-ObjectKind = Literal["thread", "document", "counter", "register", "items", "schema", "set", "budget"]
+ObjectKind = Literal["thread", "document", "counter", "register", "items", "schema", "set", "budget", "map"]
 
 
 class ListObjects(Read, array_like=True, frozen=True, tag="list-objects"):

@@ -1,0 +1,82 @@
+"""Maps: registers, counters and sets by key. What a key holds of each type is a part of its entry."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from shoal.protocol.requests.base import Read, Reply, Write
+from shoal.protocol.requests.scalars import Sibling
+
+
+class PutEntry(Write, array_like=True, frozen=True, tag="put-entry"):
+    """Set a key's register to a value, over all that the serving node shows of it; answered by `EntryPut`."""
+
+    space: str
+    map: str
+    key: str
+    value: bytes
+    expect: str | None = None  # The version its register must have; "": it must have no value.
+
+
+class EntryPut(Reply, array_like=True, frozen=True, tag="entry-put"):
+    version: str
+
+
+class AddEntry(Write, array_like=True, frozen=True, tag="add-entry"):
+    """Add to a key's counter; answered by `EntryAdded`."""
+
+    space: str
+    map: str
+    key: str
+    amount: int
+
+
+class EntryAdded(Reply, array_like=True, frozen=True, tag="entry-added"):
+    pass
+
+
+class AlterEntry(Write, array_like=True, frozen=True, tag="alter-entry"):
+    """Remove elements from a key's set, and add some; answered by `SetAltered`."""
+
+    space: str
+    map: str
+    key: str
+    add: list[bytes] = field(default_factory=list)
+    remove: list[bytes] = field(default_factory=list)
+
+
+class RemoveEntry(Write, array_like=True, frozen=True, tag="remove-entry"):
+    """Remove what the serving node shows of a key; answered by `EntryRemoved`."""
+
+    space: str
+    map: str
+    key: str
+
+
+class EntryRemoved(Reply, array_like=True, frozen=True, tag="entry-removed"):
+    removed: bool
+
+
+class ReadMap(Read, array_like=True, frozen=True, tag="read-map"):
+    """Entries in the order of their keys; answered by `MapEntries`."""
+
+    space: str
+    map: str
+    keys: list[str] | None = None  # Those of these keys; None: all, page by page.
+    prefix: str = ""
+    after: str | None = None
+    limit: int = 1000
+
+
+class MapEntry(Struct, array_like=True, frozen=True):
+    key: str
+    siblings: list[Sibling]  # Of its register, the latest first.
+    version: str  # Of its register; empty where there is no value.
+    count: int | None  # Of its counter; nil where nothing was added.
+    members: list[bytes]  # Of its set.
+
+
+class MapEntries(Reply, array_like=True, frozen=True, tag="map-entries"):
+    entries: list[MapEntry]
+    size: int  # Keys of the whole map.
+    more: bool  # Ask again with after=entries[-1].key.
