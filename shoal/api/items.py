@@ -74,6 +74,8 @@ class SearchBody(Struct, forbid_unknown_fields=True):
     namespace: list[str]  # One label or more.
     filter: dict[str, Raw] | None = None
     vector: list[float] | None = None  # Those that have vectors of its length, the nearest first.
+    prefix: list[str] | None = None  # With which whole namespaces begin; "*" is any label.
+    suffix: list[str] | None = None
     limit: Annotated[int, Meta(ge=1)] = 100
     offset: Annotated[int, Meta(ge=0)] = 0
     after: str = ""  # The cursor of an earlier page.
@@ -138,16 +140,18 @@ async def search(exchange: Exchange) -> web.Response:
     body = await exchange.body(SearchBody)
     first, rest = split(body.namespace)
     filter = exchange.stored_map(body.filter) if body.filter else b""
+    matches = _matches(body.prefix, body.suffix)
     if body.vector is not None:
         if body.after or body.explain:
             raise InvalidInput(
                 "a search with a vector goes on by its `offset`, and has no plan: leave out `after` and `explain`."
             )
         return await _nearest(
-            exchange, RankItems(exchange.name("space"), first, rest, pack(body.vector), filter, body.limit, body.offset)
+            exchange,
+            RankItems(exchange.name("space"), first, rest, pack(body.vector), filter, body.limit, body.offset, matches),
         )
     cursor = opaque(body.after, "after") if body.after else b""
-    request = SearchItems(exchange.name("space"), first, rest, filter, body.limit, body.offset, cursor, body.explain)
+    request = SearchItems(exchange.name("space"), first, rest, filter, body.limit, body.offset, cursor, body.explain, matches)
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
     assert isinstance(reply, ItemsPage)
     found = [view(exchange, item) for item in reply.items]
@@ -165,14 +169,17 @@ async def _nearest(exchange: Exchange, request: RankItems) -> web.Response:
 async def namespaces(exchange: Exchange) -> web.Response:
     body = await exchange.body(NamespacesBody)
     first, _ = split(body.prefix)
-    matches: list[tuple[requests.Match, list[str]]] = [("prefix", body.prefix)]
-    if body.suffix:
-        matches.append(("suffix", body.suffix))
+    matches = _matches(body.prefix, body.suffix)
     cursor = opaque(body.after, "after") if body.after else b""
     request = ListNamespaces(exchange.name("space"), first, matches, body.max_depth, body.limit, cursor)
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
     assert isinstance(reply, Namespaces)
     return exchange.answer(NamespacesView(reply.namespaces, shown_opaque(reply.cursor), reply.more))
+
+
+def _matches(prefix: list[str] | None, suffix: list[str] | None) -> list[tuple[requests.Match, list[str]]]:
+    wanted: tuple[tuple[requests.Match, list[str] | None], ...] = (("prefix", prefix), ("suffix", suffix))
+    return [(match, labels) for match, labels in wanted if labels]
 
 
 def put_request(exchange: Exchange, space: str, namespace: Sequence[str], key: str, body: PutBody) -> PutItem:

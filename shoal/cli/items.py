@@ -135,6 +135,10 @@ def search(
     vector: Annotated[
         str | None, typer.Option("--vector", metavar="JSON", help="A list of numbers: the items that are nearest to it, first.")
     ] = None,
+    suffix: Annotated[
+        str,
+        typer.Option("--suffix", metavar="LABELS", help="Only where namespaces end so: labels, * is any.", show_default=False),
+    ] = "",
     explain: Annotated[bool, typer.Option("--explain", help="Say how they are found instead.")] = False,
     data: Data = None,
     url: Url = None,
@@ -151,7 +155,7 @@ def search(
         execute(_explain(target, space, namespace, wanted, limit, json=json))
     else:
         nearest = None if vector is None else parsed(vector)
-        execute(_search(target, space, namespace, wanted, nearest, limit, json=json))
+        execute(_search(target, space, namespace, wanted, nearest, suffix, limit, json=json))
 
 
 async def _explain(target: Target, space: str, namespace: str, filter: Any, limit: int, *, json: bool) -> None:
@@ -161,10 +165,13 @@ async def _explain(target: Target, space: str, namespace: str, filter: Any, limi
         emit(asdict(found)) if json else line(f"{how}: {found.index_rows} index rows, {found.item_rows} items")
 
 
-async def _search(target: Target, space: str, namespace: str, filter: Any, vector: Any, limit: int, *, json: bool) -> None:
+async def _search(
+    target: Target, space: str, namespace: str, filter: Any, vector: Any, suffix: str, limit: int, *, json: bool
+) -> None:
     async with opened(target) as store:
         items = store.space(space).items
-        for item in await items.search(_labels(namespace), filter=filter, vector=vector, limit=limit):
+        ending = _labels(suffix)
+        for item in await items.search(_labels(namespace), filter=filter, vector=vector, suffix=ending, limit=limit):
             emit(_described(item)) if json else line(f"{'.'.join(item.namespace)}  {item.key}  {to_text(item.value)}")
 
 

@@ -118,6 +118,18 @@ def only(namespace: Sequence[str]) -> str:
     return label
 
 
+def matching(prefix: Sequence[str] | None, suffix: Sequence[str] | None) -> list[tuple[requests.Match, list[str]]]:
+    """
+    Raises:
+        InvalidInput: one of them is a text, which would be taken for its letters.
+    """
+    wanted: tuple[tuple[requests.Match, Sequence[str] | None], ...] = (("prefix", prefix), ("suffix", suffix))
+    for match, labels in wanted:
+        if isinstance(labels, str):
+            raise InvalidInput(f"a {match} is a tuple of labels, as in ('memory', '*'); got {labels!r}.")
+    return [(match, list(labels)) for match, labels in wanted if labels]
+
+
 def packed_filter(filter: Mapping[str, Any] | None) -> bytes:
     if filter is not None and not isinstance(filter, Mapping):
         raise InvalidInput(f"a filter is a map of fields; this one is a {type(filter).__name__}.")

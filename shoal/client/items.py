@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from shoal.client.connection import Connection
 from shoal.client.embedding import Embed, Embedding
 from shoal.client.item import (
@@ -14,6 +16,7 @@ from shoal.client.item import (
     ItemChange,
     Namespace,
     delete_request,
+    matching,
     only,
     packed_filter,
     put_request,
@@ -124,11 +127,15 @@ class Items:
         filter: Mapping[str, Any] | None = None,
         query: str | None = None,
         vector: Sequence[float] | None = None,
+        prefix: Sequence[str] | None = None,
+        suffix: Sequence[str] | None = None,
         limit: int = 100,
         offset: int = 0,
         stale: bool = False,
     ) -> list[Item]:
         """Items of a namespace and those below it (of all, if it is empty), in the order of (namespace, key).
+
+        With a `prefix` or `suffix` of those whose namespace begins, or ends, with these labels; `"*"` is any label.
 
         `filter` maps fields of the value (`"user.age"` is one within another) to a value that they must equal, or to
         operators: `{"age": {"$gte": 18, "$ne": 21}}`, of `$eq $ne $gt $gte $lt $lte`. A missing field counts as None.
@@ -150,8 +157,11 @@ class Items:
                 )
             vector = await self._embedding.of_query(query)
         if vector is not None:
-            return await self._nearest(namespace, filter, pack(vector), skip=offset, limit=limit, stale=stale)
-        found = self._found(namespace, filter, skip=offset, stale=stale, page=limit)
+            ranking = requests.RankItems(
+                self.space, "", [], pack(vector), packed_filter(filter), matches=matching(prefix, suffix)
+            )
+            return await self._nearest(namespace, ranking, skip=offset, limit=limit, stale=stale)
+        found = self._found(namespace, filter, matching(prefix, suffix), skip=offset, stale=stale, page=limit)
         items: list[Item] = []
         if limit:
             async for item in found:
@@ -162,22 +172,15 @@ class Items:
         return items
 
     async def _nearest(
-        self,
-        namespace: Sequence[str],
-        filter: Mapping[str, Any] | None,
-        vector: bytes,
-        *,
-        skip: int,
-        limit: int,
-        stale: bool,
+        self, namespace: Sequence[str], ranking: requests.RankItems, *, skip: int, limit: int, stale: bool
     ) -> list[Item]:
-        packed, found = packed_filter(filter), list[Item]()
+        found: list[Item] = []
         async for label, rest in self._roots(namespace):
             own: list[Item] = []
             more = limit > 0
             while more and len(own) < skip + limit:
                 left = min(skip + limit - len(own), self._connection.config.page_items_max)
-                request = requests.RankItems(self.space, label, rest, vector, packed, left, len(own))
+                request = msgspec.structs.replace(ranking, items=label, rest=rest, limit=left, skip=len(own))
                 reply = await self._connection.read(request, stale=stale)
                 assert isinstance(reply, requests.RankedItems)
                 own += [shown(ranked.item, ranked.score) for ranked in reply.items]
@@ -187,10 +190,16 @@ class Items:
         return found[skip : skip + limit]
 
     def scan(
-        self, namespace: Sequence[str] = (), *, filter: Mapping[str, Any] | None = None, stale: bool = False
+        self,
+        namespace: Sequence[str] = (),
+        *,
+        filter: Mapping[str, Any] | None = None,
+        prefix: Sequence[str] | None = None,
+        suffix: Sequence[str] | None = None,
+        stale: bool = False,
     ) -> AsyncGenerator[Item, None]:
         """All that `search` would find, page by page."""
-        return self._found(namespace, filter, skip=0, stale=stale, page=1000)
+        return self._found(namespace, filter, matching(prefix, suffix), skip=0, stale=stale, page=1000)
 
     async def explain(
         self, namespace: Sequence[str], *, filter: Mapping[str, Any] | None = None, limit: int = 100, stale: bool = False
@@ -213,13 +222,20 @@ class Items:
         return Explanation(worst.how, worst.field or None, index_rows, item_rows)
 
     async def _found(
-        self, namespace: Sequence[str], filter: Mapping[str, Any] | None, *, skip: int, stale: bool, page: int
+        self,
+        namespace: Sequence[str],
+        filter: Mapping[str, Any] | None,
+        matches: list[tuple[requests.Match, list[str]]],
+        *,
+        skip: int,
+        stale: bool,
+        page: int,
     ) -> AsyncGenerator[Item, None]:
         packed = packed_filter(filter)
         async for label, rest in self._roots(namespace):
             cursor, more = b"", True
             while more:
-                request = requests.SearchItems(self.space, label, rest, packed, page, skip, cursor)
+                request = requests.SearchItems(self.space, label, rest, packed, page, skip, cursor, matches=matches)
                 reply = await self._connection.read(request, stale=stale)
                 assert isinstance(reply, requests.ItemsPage)
                 for item in reply.items:
@@ -237,9 +253,7 @@ class Items:
         stale: bool = False,
     ) -> list[Namespace]:
         """Namespaces that hold items, in order. `"*"` in `prefix` or `suffix` is any label; what is deeper is cut."""
-        wanted: tuple[tuple[requests.Match, Sequence[str] | None], ...] = (("prefix", prefix), ("suffix", suffix))
-        matches = [(match, labels) for match, labels in wanted if labels]
-        return await self.matching(matches, max_depth=max_depth, limit=limit, offset=offset, stale=stale)
+        return await self.matching(matching(prefix, suffix), max_depth=max_depth, limit=limit, offset=offset, stale=stale)
 
     async def matching(
         self,

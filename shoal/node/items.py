@@ -196,9 +196,7 @@ class Items:
             InvalidInput: a label or the depth is not legal.
         """
         check_namespace(self._config, request.items, [])
-        for _, labels in request.matches:
-            for label in labels:
-                check_label(label)
+        check_matches(self._config, request.matches)
         if request.depth_max is not None and request.depth_max < 1:
             raise InvalidInput(f"the greatest depth of a namespace is at least 1; got {request.depth_max}.")
         limit = min(max(1, request.limit), self._config.page_items_max)
@@ -215,7 +213,7 @@ class Items:
                 cursor = path
                 continue
             namespace = [request.items, *item.rest]
-            if not all(_fits(namespace, match, labels) for match, labels in request.matches):
+            if not fits(namespace, request.matches):
                 cursor = items.past(item.rest, deeper=False)
                 continue
             cut = namespace[: request.depth_max]
@@ -280,6 +278,24 @@ def told(first: str, item: items.Item) -> requests.Item:
         item.expires_ms if item.expires_ms != NEVER else None,
         [requests.ItemSibling(entry.value, entry.wall_ms) for entry in item.entries[1:]],
     )
+
+
+def check_matches(config: Config, matches: Sequence[tuple[requests.Match, Sequence[str]]]) -> None:
+    """
+    Raises:
+        InvalidName: a label is not legal.
+        TooLarge: there are more than a filter may have terms.
+    """
+    if len(matches) > config.filter_terms_max:
+        raise TooLarge(f"a search names at most {config.filter_terms_max} prefixes and suffixes; this one has {len(matches)}.")
+    for _, labels in matches:
+        for label in labels:
+            check_label(label)
+
+
+def fits(namespace: Sequence[str], matches: Sequence[tuple[requests.Match, Sequence[str]]]) -> bool:
+    """Whether the namespace begins, and ends, with all these labels; "*" is any."""
+    return all(_fits(namespace, match, labels) for match, labels in matches)
 
 
 def _fits(namespace: Sequence[str], match: requests.Match, labels: Sequence[str]) -> bool:

@@ -12,18 +12,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-
-from shoal.values.vectors import FLOAT_BYTES
 
 _ROWS_MIN = 64
 _PATH_BYTES = 200  # About what a path costs in the lists beside the vectors.
 _EMPTY_BYTES = 4096  # About what a matrix costs that holds nothing.
 
 Vector = NDArray[np.float32]
+Vectors = NDArray[np.float32]  # One row each.
 
 
 class Matrix:
@@ -34,7 +32,7 @@ class Matrix:
         self._paths: list[bytes] = []  # In order, each as often as its item has vectors.
         self._rows: list[int] = []  # Of `_data`, by the place in `_paths`.
         self._free: list[int] = []
-        self._data: NDArray[np.float32] = np.zeros((0, dims), np.float32)
+        self._data: Vectors = np.zeros((0, dims), np.float32)
 
     @property
     def size_bytes(self) -> int:
@@ -43,18 +41,24 @@ class Matrix:
     def holds(self, path: bytes) -> bool:
         return self.frontier is None or path <= self.frontier
 
-    def replace(self, path: bytes, found: Sequence[Vector]) -> None:
-        """These are now the vectors of the item."""
+    def replace(self, path: bytes, found: Vectors) -> None:
+        """These are now the vectors of the item, of unit length."""
         start, stop = bisect_left(self._paths, path), bisect_right(self._paths, path)
         self._free += self._rows[start:stop]
-        rows: list[int] = []
-        for vector in found:
-            if not self._free:
-                self._grow()
-            rows.append(self._free.pop())
-            self._data[rows[-1]] = vector
-        self._paths[start:stop] = [path] * len(rows)
-        self._rows[start:stop] = rows
+        self._paths[start:stop] = [path] * len(found)
+        self._rows[start:stop] = self._stored(found)
+
+    def extend(self, paths: Sequence[bytes], found: Vectors) -> None:
+        """Beyond all that there are: a vector for each path, in their order."""
+        self._paths += paths
+        self._rows += self._stored(found)
+
+    def _stored(self, found: Vectors) -> list[int]:
+        while len(self._free) < len(found):
+            self._grow()
+        rows = [self._free.pop() for _ in range(len(found))]
+        self._data[rows] = found
+        return rows
 
     def nearest(self, vector: Vector, after: bytes, limit: int) -> tuple[int, bytes, Iterator[tuple[bytes, float]]]:
         """Compare the next vectors after a path, about `limit`, of no item a part: how many, the last of their paths, and
@@ -70,9 +74,7 @@ class Matrix:
             part = self._data[rows[0] : rows[0] + len(rows)]  # As it was filled: nothing need be copied.
         else:
             part = self._data[rows]
-        scores = part @ vector
-        order = np.argsort(-scores, kind="stable")
-        return len(rows), paths[-1], ((paths[nth], float(scores[nth])) for nth in order)
+        return len(rows), paths[-1], ranked(paths, part, vector)
 
     def _grow(self) -> None:
         size = len(self._data)
@@ -81,17 +83,19 @@ class Matrix:
         self._free += range(size + more - 1, size - 1, -1)
 
 
-def vectors(packed: Sequence[bytes], dims: int) -> list[Vector]:
-    """Of unit length; those of another number of dimensions are left out."""
-    return [unit(one) for one in packed if len(one) == dims * FLOAT_BYTES]
+def units(packed: Sequence[bytes], dims: int) -> Vectors:
+    """Of unit length, one row each; each is of so many numbers."""
+    found = np.frombuffer(b"".join(packed), "<f4").astype(np.float64).reshape(len(packed), dims)
+    norms = np.sqrt(np.einsum("ij,ij->i", found, found))
+    return (found / np.where(norms, norms, 1.0)[:, np.newaxis]).astype(np.float32)
 
 
-def unit(packed: bytes) -> Vector:
-    vector = np.frombuffer(packed, "<f4").astype(np.float64)
-    norm = sqrt(float(vector @ vector))
-    return (vector / norm if norm else vector).astype(np.float32)
+def ranked(paths: Sequence[bytes], found: Vectors, vector: Vector) -> Iterator[tuple[bytes, float]]:
+    """Each path with the nearness of its row, the nearest first; of those as near in their order."""
+    scores = found @ vector
+    return ((paths[nth], float(scores[nth])) for nth in np.argsort(-scores, kind="stable"))
 
 
-def nearest(found: Sequence[Vector], vector: Vector) -> float | None:
+def nearest(found: Vectors, vector: Vector) -> float | None:
     """How near the nearest of these is; None if there is none."""
-    return max(float(one @ vector) for one in found) if found else None
+    return float(np.max(found @ vector)) if len(found) else None

@@ -27,13 +27,14 @@ from shoal.errors import InvalidInput, Unsupported
 from shoal.node.facet import View
 from shoal.node.filtering import Filter
 from shoal.node.indexes import Indexes
-from shoal.node.items import check_namespace, check_vector, told
+from shoal.node.items import check_matches, check_namespace, check_vector, fits, told
 from shoal.node.planning import Place, plan
 from shoal.node.target import Target
 from shoal.protocol.requests import Ranked, RankedItems, RankItems
+from shoal.values.vectors import FLOAT_BYTES
 
 if TYPE_CHECKING:
-    from shoal.node.matrix import Matrix, Vector
+    from shoal.node.matrix import Matrix, Vector, Vectors
 
 _ATTEMPTS_MAX = 3  # Where what was found moved before it could be shown.
 _NOISE = 1e-4  # A product of 32-bit floats differs a little with the order of its terms.
@@ -109,9 +110,10 @@ class Rankings:
                 f"a search by meaning shows the {self._config.item_ranks_max} nearest items at most; "
                 f"got skip {request.skip} and limit {request.limit}."
             )
+        check_matches(self._config, request.matches)
         filter = Filter(request.filter, terms_max=self._config.filter_terms_max)
         numeric = _numeric()
-        search = _Search(self, request, filter, numeric.unit(request.vector), numeric)
+        search = _Search(self, request, filter, numeric.units([request.vector], len(request.vector) // FLOAT_BYTES)[0], numeric)
         for _ in range(_ATTEMPTS_MAX):
             yield from search.compare(view)
             found, settled = search.shown(view())
@@ -161,6 +163,7 @@ class _Search:
         self._vector = vector
         self._numeric = numeric
         self._limit = min(max(1, request.limit), self._config.page_items_max)
+        self._picks = bool(filter.wanted or request.matches)  # So that items are read which are not shown.
         self._best = Nearest(0)
         self._compared = 0
 
@@ -174,8 +177,10 @@ class _Search:
         )
         paths = chosen.paths() if chosen.how == "lookup" else None
         if paths is not None:
-            for path in paths:
-                self._compare_stored(first, path)
+            for nth, path in enumerate(paths, 1):
+                self._compare_stored(view(), path)
+                if nth % self._config.index_build_rows_max == 0:
+                    yield
             return
         root = Root(first.target, tuple(self._request.rest), len(self._vector))
         after: bytes | None = b""
@@ -210,7 +215,7 @@ class _Search:
             return after
         if matrix.frontier is not None and after >= matrix.frontier:
             return self._load(view, root, matrix, after)
-        limit = self._config.item_scan_rows_max if self._filter.wanted else self._config.vector_page_rows_max
+        limit = self._config.item_scan_rows_max if self._picks else self._config.vector_page_rows_max
         count, last, found = matrix.nearest(self._vector, after, limit)
         self._compared += count
         self._take(view, found)
@@ -219,23 +224,21 @@ class _Search:
     def _load(self, view: View, root: Root, matrix: Matrix, after: bytes) -> bytes | None:
         """Compare vectors that are read from storage; they stay in memory if there is room, and none before them is missing."""
         keep = after == matrix.frontier and self._rankings.fits(root)
-        found: list[tuple[bytes, float]] = []
-        path, read = after, 0
-        for path, stored in islice(
-            items.with_vectors(view.rows, self._request.rest, after=after), self._config.item_scan_rows_max
-        ):
+        paths: list[bytes] = []
+        packed: list[bytes] = []
+        path, read, limit = after, 0, self._config.index_build_rows_max
+        for path, stored in islice(items.with_vectors(view.rows, self._request.rest, after=after), limit):
             read += 1
-            vectors = self._units(self._shown_of(view, path, stored))
-            if keep:
-                matrix.replace(path, vectors)
-            if (score := self._numeric.nearest(vectors, self._vector)) is not None:
-                self._compared += len(vectors)
-                found.append((path, score))
-        self._take(view, sorted(found, key=lambda each: (-each[1], each[0])))
-        more = read == self._config.item_scan_rows_max
+            fitting = self._fitting(self._shown_of(view, path, stored))
+            paths += [path] * len(fitting)
+            packed += fitting
+        found = self._numeric.units(packed, root.dims)
         if keep:
-            matrix.frontier = path if more else None
-        return path if more else None
+            matrix.extend(paths, found)
+            matrix.frontier = path if read == limit else None
+        self._compared += len(paths)
+        self._take(view, self._numeric.ranked(paths, found, self._vector))
+        return path if read == limit else None
 
     def _take(self, view: View, found: Iterable[tuple[bytes, float]]) -> None:
         """Put those that are nearer than what was found, if their items match. The nearest come first."""
@@ -254,13 +257,17 @@ class _Search:
         row = view.rows.get(items.ITEM + path)
         return () if row is None else stored.get(items.of_row(path, row).latest.position, ())
 
-    def _vectors(self, view: View, path: bytes) -> list[Vector]:
+    def _vectors(self, view: View, path: bytes) -> Vectors:
         row = view.rows.get(items.ITEM + path)
-        return [] if row is None else self._units(items.vectors_of(view.rows, path, items.of_row(path, row).latest))
+        return self._units(() if row is None else items.vectors_of(view.rows, path, items.of_row(path, row).latest))
 
-    def _units(self, packed: Sequence[bytes]) -> list[Vector]:
-        found: list[Vector] = self._numeric.vectors(packed, len(self._vector))
+    def _units(self, packed: Sequence[bytes]) -> Vectors:
+        found: Vectors = self._numeric.units(self._fitting(packed), len(self._vector))
         return found
+
+    def _fitting(self, packed: Sequence[bytes]) -> list[bytes]:
+        """Those of as many numbers as are compared."""
+        return [one for one in packed if len(one) == len(self._request.vector)]
 
     def _compare_stored(self, view: View, path: bytes) -> None:
         item, score = self._read(view, path)
@@ -280,8 +287,9 @@ class _Search:
         if stored is None:
             return None
         item = items.of_row(path, stored)
-        shown = not item.is_expired(self._rankings._now_ms()) and self._filter.matches(item.latest.value)
-        return item if shown else None
+        if item.is_expired(self._rankings._now_ms()) or not fits([self._request.items, *item.rest], self._request.matches):
+            return None
+        return item if self._filter.matches(item.latest.value) else None
 
 
 def _numeric() -> ModuleType:

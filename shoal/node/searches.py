@@ -15,7 +15,7 @@ from shoal.crdt import items
 from shoal.node.facet import Checks, Readers, View, Writers
 from shoal.node.filtering import Filter
 from shoal.node.indexes import Indexes, Standings
-from shoal.node.items import check_namespace, told
+from shoal.node.items import check_matches, check_namespace, fits, told
 from shoal.node.planning import Place, Plan, plan
 from shoal.protocol import requests
 from shoal.protocol.requests import ItemsPage, SearchItems, SearchPlan
@@ -36,6 +36,7 @@ class Searches:
             InvalidInput: the namespace or the filter is none.
         """
         check_namespace(self._config, request.items, request.rest)
+        check_matches(self._config, request.matches)
         filter = Filter(request.filter, terms_max=self._config.filter_terms_max)
         place = Place(view.transaction, view.target, request.rest, request.after)
         chosen = plan(place, filter.wanted, self._standings(view, filter), self._config)
@@ -48,7 +49,9 @@ class Searches:
                 more = True
                 break
             cursor = path
-            if item.is_expired(now_ms) or not filter.matches(item.latest.value):
+            if item.is_expired(now_ms) or not fits([request.items, *item.rest], request.matches):
+                continue
+            if not filter.matches(item.latest.value):
                 continue
             if skipped < request.skip:
                 skipped += 1

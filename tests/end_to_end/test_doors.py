@@ -391,6 +391,10 @@ async def test_items_are_found_by_vectors_at_every_door(space: Space, rest: Rest
     assert [(item["key"], round(item["score"], 4)) for item in shown["items"]] == expected
     printed = await cli("items", "search", "near", "--vector", "[0, 1]")
     assert [(item["key"], round(item["score"], 4)) for item in printed] == expected
+    for wanted in ({"suffix": ["deeper"]}, {"prefix": ["near", "*"]}, {"suffix": ["deeper"], "vector": [1, 1]}):
+        found_there = await rest("POST", "/items:search", {"namespace": ["near"], **wanted})
+        assert [item["key"] for item in found_there["items"]] == ["rest"]
+    assert [item["key"] for item in await cli("items", "search", "near", "--suffix", "*.deeper")] == ["rest"]
     body = {"namespace": ["near"], "vector": [0, 1], "filter": {"kind": "b"}, "limit": 1, "offset": 1}
     assert [item["key"] for item in (await rest("POST", "/items:search", body))["items"]] == ["rest"]
 

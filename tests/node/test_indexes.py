@@ -142,6 +142,29 @@ async def test_an_index_finds_within_a_namespace(bench: Bench) -> None:
         assert (await items.explain(("notes", "user-0"), filter=filter)).how == "lookup"
 
 
+async def test_a_search_picks_namespaces_by_their_beginning_and_end(bench: Bench) -> None:
+    items = bench.space.items
+    for namespace in (("m", "u1", "notes"), ("m", "u2", "notes"), ("m", "u2", "plans"), ("m",), ("other", "u1", "notes")):
+        await items.put(namespace, "k", {"n": len(namespace)}, vectors=[[1.0, len(namespace)]])
+    await items.index(("m",), "n")
+    await built(items, "m")
+
+    async def found(**wanted: Any) -> list[tuple[str, ...]]:
+        by_order = [item.namespace for item in await items.search(**wanted)]
+        assert sorted(by_order) == sorted(item.namespace for item in await items.search(vector=[1.0, 0.0], **wanted))
+        return by_order
+
+    assert await found(prefix=("m", "*", "notes")) == [("m", "u1", "notes"), ("m", "u2", "notes")]
+    assert await found(suffix=("u2", "*")) == [("m", "u2", "notes"), ("m", "u2", "plans")]
+    assert await found(namespace=("m",), suffix=("notes",), filter={"n": 3}) == [("m", "u1", "notes"), ("m", "u2", "notes")]
+    assert await found(namespace=("m",), suffix=("notes",), limit=1, offset=1) == [("m", "u2", "notes")]
+    assert await found(prefix=("*", "u1"), suffix=("notes",)) == [("m", "u1", "notes"), ("other", "u1", "notes")]
+    with pytest.raises(InvalidInput, match="tuple of labels"):
+        await items.search(suffix="notes")
+    with pytest.raises(InvalidName):
+        await items.search(("m",), suffix=("a.b",))
+
+
 # ── which values an index can bound ───────────────────────────────────────────
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from shoal.client.items import Items
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, TooLarge, Unsupported
-from shoal.node.matrix import Matrix, unit
+from shoal.node.matrix import Matrix, units
 from shoal.node.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
@@ -143,6 +143,22 @@ async def test_of_concurrent_values_the_one_that_is_shown_is_compared() -> None:
             assert verify(fleet[name].storage, config=Config()).problems == []
 
 
+async def test_what_a_peer_writes_is_compared_by_a_node_that_searched_before() -> None:
+    async with Fleet("abc") as fleet:
+        items = {name: fleet[name].store().space("crew").items for name in "abc"}
+        for n in range(10):
+            await items["a"].put(NOTES, str(n), n, vectors=[[1, n]])
+        await fleet.converged()
+        for name in "abc":
+            assert [item.value for item in await items[name].search(NOTES, vector=[0, 1], limit=2)] == [9, 8]
+        await items["b"].delete(NOTES, "9")
+        await items["b"].put(NOTES, "0", "moved", vectors=[[0, 1]])
+        await items["c"].put(NOTES, "new", "new", vectors=[[0.001, 1]])
+        await fleet.converged()
+        for name in "abc":
+            assert [item.value for item in await items[name].search(NOTES, vector=[0, 1], limit=3)] == ["moved", "new", 8]
+
+
 # ── whatever happened ─────────────────────────────────────────────────────────
 
 NAMESPACES = [("m",), ("m", "u"), ("m", "uu"), ("m", "u", "v")]
@@ -239,9 +255,9 @@ def test_a_matrix_uses_rows_again() -> None:
     matrix = Matrix(2)
     for turn in range(50):
         for n in range(40):
-            matrix.replace(str(n).encode(), [unit(pack([turn, n]))] * 2)
+            matrix.replace(str(n).encode(), units([pack([turn, n])] * 2, 2))
     assert len(matrix._data) <= 144
-    matrix.replace(b"1", [])
+    matrix.replace(b"1", units([], 2))
     count, last, found = matrix.nearest(np.array([1, 0], np.float32), b"0", 1)
     assert (count, last, [path for path, _ in found]) == (2, b"10", [b"10", b"10"])
 

@@ -109,6 +109,7 @@ class SearchItems(Read, array_like=True, frozen=True, tag="search-items"):
     """Items of a namespace and those below it, in the order of (namespace, key); answered by `ItemsPage`.
 
     `filter` is a packed map; no bytes match all. `skip` leaves out the first ones that match. `explain`: say how.
+    All `matches` must hold, of whole namespaces; "*" is any label.
     """
 
     space: str
@@ -119,6 +120,7 @@ class SearchItems(Read, array_like=True, frozen=True, tag="search-items"):
     skip: int = 0
     after: bytes = b""  # A cursor of an earlier reply.
     explain: bool = False
+    matches: list[tuple[Match, list[str]]] = field(default_factory=list)
 
 
 class SearchPlan(Struct, array_like=True, frozen=True):
@@ -151,6 +153,7 @@ class RankItems(Read, array_like=True, frozen=True, tag="rank-items"):
     filter: bytes = b""
     limit: int = 10
     skip: int = 0
+    matches: list[tuple[Match, list[str]]] = field(default_factory=list)
 
 
 class Ranked(Struct, array_like=True, frozen=True):
