@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import NamedTuple
 
-from shoal.config import Config
 from shoal.crdt import budget, counter
 from shoal.crdt.dot import ORIGIN_BYTES
 from shoal.crdt.rows import Rows
@@ -38,6 +37,7 @@ from shoal.protocol.requests import (
 
 AMOUNT_MAX = 2**63 - 1
 _RETRY_S = 1.0
+_LISTED_MAX = 1000  # Holders, those with the most first; there are more only where as many disks were lost.
 
 
 class Drawn(NamedTuple):
@@ -48,8 +48,7 @@ class Drawn(NamedTuple):
 
 
 class Budgets:
-    def __init__(self, config: Config, opening: Opening) -> None:
-        self._config = config
+    def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self.unsure: defaultdict[Target, list[Drawn]] = defaultdict(list)  # One draw of a budget is under way at a time.
         self.checks: Checks = {
@@ -230,8 +229,8 @@ class Budgets:
             granted - spent,
             budget.pool(rows),
             self.usable(rows, view.target),
-            _holders(rows)[: self._config.page_items_max],
-            _conflicts(rows)[: self._config.page_items_max],
+            sorted(_holders(rows), key=lambda holder: -holder.rights)[:_LISTED_MAX],
+            _conflicts(rows)[:_LISTED_MAX],
         )
 
 

@@ -158,7 +158,7 @@ class Database:
         self.documents = Documents(config, environment, self.catalog, Lifetimes(config, self.generations))
         self.eraser = Eraser(self.generations, self.garbage, self.catalog, shapes, self.documents)
         rules = Rules(storage, self.catalog, config)
-        self.budgets = Budgets(config, opening)
+        self.budgets = Budgets(opening)
         facets: list[Facet] = [
             Saves(config, shapes, rules),
             checkpoints,

@@ -1,10 +1,10 @@
-"""Bugs in sets and budgets."""
+"""Bugs in sets, maps and budgets."""
 
 from __future__ import annotations
 
 import pytest
 
-from shoal.crdt import budget, orset
+from shoal.crdt import budget, ormap, orset
 from shoal.crdt.budget import Change, Transfer
 from shoal.crdt.rows import Rows, Stamp
 from shoal.node import service
@@ -17,6 +17,11 @@ from tests.mutants.mutant import Mutant
 
 def a_removal_takes_what_it_has_not_seen(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(orset, "_unseen", lambda dots, named, stamp: [])
+
+
+def a_removed_key_takes_what_is_unseen_with_it(patch: pytest.MonkeyPatch) -> None:
+    sound = ormap._remove
+    patch.setattr(ormap, "_remove", lambda rows, stamp, change: sound(rows, stamp, ormap.removal(rows, change.key)))
 
 
 def a_transfer_of_rights_counts_twice(patch: pytest.MonkeyPatch) -> None:
@@ -49,6 +54,7 @@ def a_spend_is_told_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
 
 MUTANTS = (
     Mutant(a_removal_takes_what_it_has_not_seen, "a removal takes adds that it has not seen", ("3", "4")),
+    Mutant(a_removed_key_takes_what_is_unseen_with_it, "a removal takes what it has not seen of a key", ("3", "4")),
     Mutant(a_transfer_of_rights_counts_twice, "rights that were given stay with who gave them", ("17",)),
     Mutant(rights_are_spent_that_are_not_sure, "a draw counts before the owners were heard", ("17",)),
     Mutant(an_older_copy_spends_what_it_finds, "a directory that was set back spends what was spent since", ("17",)),

@@ -201,6 +201,11 @@ ActKind = Literal[
     "grant",
     "draw-rights",
     "release-rights",
+    "put-entry",
+    "add-entry",
+    "alter-entry",
+    "remove-entry",
+    "read-map",
 ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from shoal.testing.simulation.parts.erasing import Erasing
 from shoal.testing.simulation.parts.lines import Lines
+from shoal.testing.simulation.parts.mapping import Maps
 from shoal.testing.simulation.parts.memory import Items
 from shoal.testing.simulation.parts.messages import Messages
 from shoal.testing.simulation.parts.papers import Papers
@@ -26,6 +27,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "papers": Papers,
     "sets": Sets,
     "budgets": Budgets,
+    "maps": Maps,
 }
 """By the name of the family of their objects."""
 
