@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pycrdt
 
+from shoal.client.undoing import ARRIVED
 from shoal.crdt.conflicts import Conflicts, Overwritten
 from shoal.crdt.document import EMPTY, RootKind, check_kind, engine, open_root, to_py
 from shoal.crdt.shadow import Difference, Shadow
@@ -127,7 +128,7 @@ class Content:
             return None
         self._arriving, self._arrived = update, None
         try:
-            with engine("an update from the node was refused by the Yjs engine"):
+            with engine("an update from the node was refused by the Yjs engine"), self.doc.transaction(origin=ARRIVED):
                 self.doc.apply_update(update)
         finally:
             self._arriving = None

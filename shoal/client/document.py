@@ -33,6 +33,8 @@ Maps, arrays and texts are pycrdt's own types. What to know of them:
 from __future__ import annotations
 
 import asyncio
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
@@ -45,24 +47,39 @@ from shoal.client.changes import Conflict, DocumentChange, Feed, shown_conflict
 from shoal.client.content import Content, Transacted, closed
 from shoal.client.presence import Presence
 from shoal.client.retrying import delays, is_transient, paused
+from shoal.client.undoing import Undo
 from shoal.client.unsent import Unsent
 from shoal.config import Config
 from shoal.crdt import yjs
 from shoal.crdt.document import RootKind
 from shoal.crdt.editing import Editor, kind_of
-from shoal.errors import BookmarkLost, Disconnected, NotReady, Overloaded, ReadOnly, SessionBehind, ShoalError
+from shoal.errors import (
+    BookmarkLost,
+    Disconnected,
+    InvalidInput,
+    InvalidValue,
+    NotReady,
+    Overloaded,
+    ReadOnly,
+    SessionBehind,
+    ShoalError,
+)
 from shoal.names import check_name
 from shoal.protocol.requests import (
     ANY,
     Conflicts,
     Deleted,
     DeleteDocument,
+    DocumentJson,
     DocumentState,
     Durability,
     Edit,
     Follow,
+    Moment,
     Push,
     ReadConflicts,
+    ReadDocumentAt,
+    ReadMoment,
     Update,
 )
 from shoal.protocol.session import Session
@@ -82,6 +99,7 @@ class Document:
         durability: Durability = "local",
         key_of: Callable[[], str | None] = lambda: None,
         author: str = "",
+        undo: int = 0,
     ) -> None:
         self.space, self.name = space, name
         self._session, self._config, self._durability, self._key_of = session, config, durability, key_of
@@ -95,6 +113,7 @@ class Document:
         self._closed = False
         self._author = author
         self._authors: dict[int, str] = {client_id: author} if author else {}
+        self._undo = Undo(undo) if undo > 0 else None
         self._feed = Feed(config.subscription_bytes_max)
         self._generation = ANY  # Of the document that this mirrors: a deletion ends it.
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -112,6 +131,7 @@ class Document:
         durability: Durability = "local",
         key_of: Callable[[], str | None] = lambda: None,
         author: str = "",
+        undo: int = 0,
     ) -> Document:
         """Mirror a document; one that does not exist is empty.
 
@@ -122,7 +142,15 @@ class Document:
             Disconnected, Unavailable: its state could not be had within `config.request_timeout_s`.
         """
         document = cls(
-            session, space, name, client_id=client_id, config=config, durability=durability, key_of=key_of, author=author
+            session,
+            space,
+            name,
+            client_id=client_id,
+            config=config,
+            durability=durability,
+            key_of=key_of,
+            author=author,
+            undo=undo,
         )
         document._start()
         try:
@@ -173,8 +201,11 @@ class Document:
             Overloaded, ShoalError: as `map` does.
         """
         self._check_editable()
-        with self._content.transaction():
-            yield
+        try:
+            with self._content.transaction():
+                yield
+        finally:
+            self._settle_undo()
 
     def replace(self, content: Mapping[str, Any]) -> None:
         """Edit in place until the content is `content`, as `to_py` shows it, by a small change and as one update.
@@ -191,6 +222,25 @@ class Document:
             for name, value in content.items():
                 self._root(name, kind_of(value))
             editor.replace(self._content.doc, self._content.roots, content)
+
+    def undo(self) -> bool:
+        """Take back the last transaction of this mirror that is not taken back yet; others' edits stay. False: there is none.
+
+        Raises:
+            InvalidInput: the mirror was opened without `undo=`, the number of steps that it is to keep.
+            Overloaded, ShoalError: as `map` does.
+        """
+        return self._steps().undo()
+
+    def redo(self) -> bool:
+        """Do again what was taken back last, if nothing was edited here since. Raises as `undo`."""
+        return self._steps().redo()
+
+    def _steps(self) -> Undo:
+        self._check_editable()
+        if self._undo is None:
+            raise InvalidInput("this document was opened without undo. Nothing was written. Open it with `undo=100`.")
+        return self._undo
 
     def to_py(self) -> dict[str, Any]:
         """The content by root, as dicts, lists, str and plain values."""
@@ -246,6 +296,38 @@ class Document:
         else:
             self._content.trace()
         return reader
+
+    async def snapshot(self) -> str:
+        """Name the document as it is, edits of this mirror included, as text to hand to `at`, here or elsewhere.
+
+        Raises:
+            ShoalError: an edit could not be written, as `flush`.
+        """
+        await self.flush()
+        moment = await self._session.call(ReadMoment(self.space, self.name))
+        assert isinstance(moment, Moment)
+        return urlsafe_b64encode(moment.generation.to_bytes(4, "big") + moment.vector).decode()
+
+    async def at(self, snapshot: str) -> dict[str, Any]:
+        """The content as it was at a snapshot, as `to_py` shows it.
+
+        Raises:
+            InvalidValue: it is no snapshot.
+            GenerationEnded: the document was deleted since.
+            SessionBehind: the node does not hold all that was there then; try again.
+            TooLarge: more than `config.document_history_updates_max` updates lie before it.
+        """
+        try:
+            packed = urlsafe_b64decode(snapshot)
+        except ValueError:
+            packed = b""
+        if len(packed) < 4:
+            raise InvalidValue("this is no snapshot of a document. Take it from `snapshot`.")
+        generation = int.from_bytes(packed[:4], "big")
+        shown = await self._session.call(ReadDocumentAt(self.space, self.name, generation, packed[4:]))
+        assert isinstance(shown, DocumentJson)
+        content: dict[str, Any] = values.from_json(json.loads(shown.json))
+        return content
 
     async def conflicts(self) -> Sequence[Conflict]:
         """Values of maps' keys that were lost to concurrent ones, the latest first: what was overwritten, and by whom.
@@ -310,7 +392,15 @@ class Document:
     def _root(self, name: str, kind: RootKind) -> Any:
         check_name("document root", name)
         self._check_editable()
-        return self._content.root(name, kind)
+        root = self._content.root(name, kind)
+        if self._undo is not None:
+            self._undo.scope(name, root)
+            self._settle_undo()
+        return root
+
+    def _settle_undo(self) -> None:
+        if self._undo is not None and self._content.outside.is_set():
+            self._undo.settle()
 
     def _check_editable(self) -> None:
         if self._closed:
@@ -327,6 +417,8 @@ class Document:
         if self._closed or self._refused:
             raise self._error or closed()
         self._unsent.add(made.update)
+        if self._undo is not None:
+            self._undo.edited()
         if self._feed.is_read:
             self._feed.edited(self._unsent.edits, self._changes("local", self._author, made), len(made.update))
         self._wake.set()
@@ -345,6 +437,8 @@ class Document:
             await self._wake.wait()  # It returns in the next tick, when this one's edits are all there.
             await self._content.outside.wait()
             self._wake.clear()
+            if self._undo is not None:
+                self._undo.trim()
             if self._unsent.written < self._unsent.edits:
                 await self._write()
 

@@ -191,11 +191,13 @@ class Space:
             )
         return self._presence
 
-    async def document(self, name: str, *, author: str = "", initial: Mapping[str, Any] | None = None) -> Document:
+    async def document(
+        self, name: str, *, author: str = "", initial: Mapping[str, Any] | None = None, undo: int = 0
+    ) -> Document:
         """Open a live local mirror of a document, under a client id of its own.
 
         `author`: who edits here; others see it beside what changes. `initial`: its content, if nobody has written
-        it yet; where several give it one at once, it does not double.
+        it yet; where several give it one at once, it does not double. `undo`: how many of the own edits can be taken back.
 
         Raises:
             Disconnected, Unavailable: its state could not be fetched.
@@ -212,6 +214,7 @@ class Space:
             config=self._connection.config,
             durability=self._connection.durability,
             author=check_name("author", author) if author else "",
+            undo=undo,
         )
 
     def batch(self, *, key: str | None = None, durability: Durability | None = None) -> Batch:

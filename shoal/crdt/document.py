@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -111,18 +111,19 @@ class Lost(NamedTuple):
     position: bytes  # Of its update.
 
 
-def lost_geneses(rows: Rows) -> list[Lost]:
-    """All but that with the least hash.
+def lost_geneses(rows: Rows, *, known: Callable[[bytes], bool] = lambda position: True) -> list[Lost]:
+    """Of those at known positions all but that with the least hash.
 
     Raises:
         StoreCorrupt: a row cannot be read.
     """
-    return [_unpack_genesis(packed) for _, packed in rows.scan(_GENESIS)][1:]
+    found = [_unpack_genesis(packed) for _, packed in rows.scan(_GENESIS)]
+    return [genesis for genesis in found if known(genesis.position)][1:]
 
 
-def withdrawn(rows: Rows) -> bytes:
+def withdrawn(rows: Rows, *, known: Callable[[bytes], bool] = lambda position: True) -> bytes:
     """An update that deletes what geneses brought that do not count; `EMPTY` if there are none."""
-    deletes = [(lost.client, 0, lost.clocks) for lost in lost_geneses(rows) if lost.clocks]
+    deletes = [(lost.client, 0, lost.clocks) for lost in lost_geneses(rows, known=known) if lost.clocks]
     return b"\x00" + yjs.pack_delete_set(deletes)
 
 
@@ -164,6 +165,11 @@ def declarations(rows: Rows, name: str) -> list[Declaration]:
         StoreCorrupt: its row cannot be read.
     """
     return _unpack(rows.get(_ROOT + name.encode()))
+
+
+def declared_by(rows: Rows, name: str) -> list[Dot]:
+    """The operations that declared a root, or took it for something."""
+    return [declared.dot for row in (_ROOT, _INFERRED) for declared in _unpack(rows.get(row + name.encode()))]
 
 
 def roots(rows: Rows) -> dict[str, RootKind]:

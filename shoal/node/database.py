@@ -68,6 +68,7 @@ from shoal.node.mutation import Mutation
 from shoal.node.opening import Opening
 from shoal.node.outgoing import Outgoing
 from shoal.node.partitions import Partition, Partitions
+from shoal.node.past import Past
 from shoal.node.places import Places
 from shoal.node.pruning import Planning, Prunes, planned
 from shoal.node.queues import Queues
@@ -155,7 +156,8 @@ class Database:
         shapes = ShapeCache(config.checkpoint_cache_bytes)
         checkpoints = Checkpoints(config, shapes)
         self._items = Items(config, environment.now_ms)
-        self.documents = Documents(config, environment, self.catalog, Lifetimes(config, self.generations))
+        lifetimes = Lifetimes(config, self.generations)
+        self.documents = Documents(config, environment, self.catalog, lifetimes)
         self.eraser = Eraser(self.generations, self.garbage, self.catalog, shapes, self.documents)
         rules = Rules(storage, self.catalog, config)
         self.budgets = Budgets(opening)
@@ -183,6 +185,7 @@ class Database:
             Prunes(config),
             self.documents,
             Losses(config),
+            Past(config, lifetimes),
             Steps(config),
             Standings(config),
             Schemas(config, self.catalog, rules),

@@ -10,7 +10,7 @@ import pycrdt
 import pytest
 
 from shoal.client.document import Document
-from shoal.errors import GenerationEnded, NotFound, SessionBehind
+from shoal.errors import GenerationEnded, InvalidValue, NotFound, SessionBehind, TooLarge
 from shoal.protocol import requests
 from shoal.testing.fleet import Fleet
 from tests.node.conftest import Bench, Opener
@@ -310,3 +310,39 @@ async def test_replacing_what_is_not_there_begins_it(fleet: Fleet) -> None:
     fleet.link_all("c")
     await fleet.converged()
     assert await shown(fleet["b"].node) == '{"l":[1,2]}'
+
+
+# ── the past ──────────────────────────────────────────────────────────────────
+
+
+async def test_a_snapshot_shows_what_was_there_whatever_came_since(fleet: Fleet) -> None:
+    document = await fleet["a"].store().space("crew").document("d")
+    taken = []
+    for n in range(5):
+        document.map("m")[f"k{n % 2}"] = {"n": n}
+        document.text("t" if n % 2 else "u").insert(0, str(n))
+        taken.append((await document.snapshot(), document.to_py()))
+    await fleet.converged()
+    async with await fleet["c"].store().space("crew").document("d") as elsewhere:
+        for snapshot, content in taken:
+            assert await elsewhere.at(snapshot) == await document.at(snapshot) == content
+    await document.close()
+
+
+async def test_a_moment_that_cannot_be_shown_is_refused(open_bench: Opener) -> None:
+    bench = open_bench(document_history_updates_max=2)
+    document = await bench.space.document("d")
+    for n in range(3):
+        document.map("m")["n"] = n
+        snapshot = await document.snapshot()
+    with pytest.raises(TooLarge, match="document_history_updates_max"):
+        await document.at(snapshot)
+    for bad in ("", "é", "AAAA", "AAAAAAAA", snapshot[:-4]):
+        with pytest.raises(InvalidValue):
+            await document.at(bad)
+    other = await bench.space.document("d")
+    await other.delete()
+    async with await bench.space.document("d") as anew:
+        with pytest.raises(GenerationEnded):
+            await anew.at(snapshot)
+    await document.abandon()

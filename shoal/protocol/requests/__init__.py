@@ -36,11 +36,14 @@ from shoal.protocol.requests.documents import (
     DeleteDocument,
     DocumentJson,
     DocumentState,
+    Moment,
     Overwritten,
     Patch,
     ReadConflicts,
     ReadDocument,
+    ReadDocumentAt,
     ReadDocumentJson,
+    ReadMoment,
     Replace,
     RootKind,
     Update,
@@ -285,6 +288,8 @@ ObjectRead = (
     | ReadDocument
     | ReadDocumentJson
     | ReadConflicts
+    | ReadMoment
+    | ReadDocumentAt
     | ReadCounter
     | ReadRegister
     | ReadSet
@@ -326,6 +331,7 @@ AnyReply = (
     | Worklists
     | DocumentState
     | Conflicts
+    | Moment
     | CounterValue
     | Siblings
     | SetMembers
@@ -459,6 +465,7 @@ __all__ = [
     "Match",
     "Member",
     "MembersContained",
+    "Moment",
     "Move",
     "MoveThread",
     "Moved",
@@ -499,10 +506,12 @@ __all__ = [
     "ReadConsumers",
     "ReadCounter",
     "ReadDocument",
+    "ReadDocumentAt",
     "ReadDocumentJson",
     "ReadJournal",
     "ReadLabels",
     "ReadMap",
+    "ReadMoment",
     "ReadPlace",
     "ReadPresence",
     "ReadQueue",

@@ -107,6 +107,27 @@ class ReadDocumentJson(Read, array_like=True, frozen=True, tag="read-document-js
     document: str
 
 
+class ReadMoment(Read, array_like=True, frozen=True, tag="read-moment"):
+    """Name a document as it is; answered by `Moment`."""
+
+    space: str
+    document: str
+
+
+class Moment(Reply, array_like=True, frozen=True, tag="moment"):
+    generation: int
+    vector: bytes  # Of the partition, packed.
+
+
+class ReadDocumentAt(Read, array_like=True, frozen=True, tag="read-document-at"):
+    """A document as it was at a moment; answered by `DocumentJson`."""
+
+    space: str
+    document: str
+    generation: int
+    vector: bytes
+
+
 class ReadConflicts(Read, array_like=True, frozen=True, tag="read-conflicts"):
     """What concurrent sets of one key of a map lost; answered by `Conflicts`."""
 

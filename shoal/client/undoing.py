@@ -1,0 +1,66 @@
+"""Taking back one's own edits of a document, and none of what others edited meanwhile.
+
+Laws:
+- A step is one transaction. What came from the node is no step: it is applied under an
+  origin of its own, which the engine does not follow.
+- A transaction that edits nothing but roots which it is the first to use is no step.
+- At most twice `steps_max` steps are kept; past it the oldest are forgotten. What a kept step
+  deleted stays in memory until then.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pycrdt
+
+ARRIVED = "node"
+"""The origin of transactions that apply what came from the node."""
+
+
+class Undo:
+    """Of one mirror. `scope` must be told of each root; `settle` follows the new ones, between transactions."""
+
+    def __init__(self, steps_max: int) -> None:
+        self._steps_max = steps_max
+        self._scopes: dict[str, Any] = {}
+        self._new: list[Any] = []
+        self._ticks = count()
+        self._steps = 0  # An upper bound.
+        self._manager = self._made([])
+
+    def scope(self, name: str, root: Any) -> None:
+        if name not in self._scopes:
+            self._scopes[name] = root
+            self._new.append(root)
+
+    def settle(self) -> None:
+        while self._new:  # The engine cannot do so within a transaction.
+            self._manager.expand_scope(self._new.pop())
+
+    def edited(self) -> None:
+        self._steps += 1
+
+    def undo(self) -> bool:
+        return self._manager.undo()
+
+    def redo(self) -> bool:
+        return self._manager.redo()
+
+    def trim(self) -> None:
+        """Forget the oldest steps, if there are too many. Not to be called within a transaction."""
+        if self._steps <= 2 * self._steps_max:
+            return
+        kept = self._manager.undo_stack[-self._steps_max :]
+        self._steps = len(kept)
+        self._manager = self._made(kept)
+
+    def _made(self, kept: list[pycrdt.StackItem[Any]]) -> pycrdt.UndoManager:
+        # No two transactions are one step, so that the clock only has to go on.
+        return pycrdt.UndoManager(
+            scopes=list(self._scopes.values()),
+            capture_timeout_millis=0,
+            timestamp=lambda: next(self._ticks),
+            undo_stack=kept,
+        )
