@@ -34,7 +34,7 @@ _SLICE = 100  # Operations that are read at once.
 _CHANGE_BYTES = 500  # That waits, with its vectors, beside its names.
 
 
-class _Told(NamedTuple):
+class Told(NamedTuple):
     """A change, and where a watcher is that has it."""
 
     change: Change
@@ -61,8 +61,8 @@ class Trail(Subscriber):
         self._at = Position() if self._begun is None else self._begun.copy()  # Of whoever has taken all that was pushed.
         self._plan: deque[int] = deque()  # Partitions whose log is still to be read.
         self._reading: dict[int, VersionVector] = {}  # How far it has been.
-        self._read: deque[_Told] = deque()
-        self._live: deque[_Told] = deque()
+        self._read: deque[Told] = deque()
+        self._live: deque[Told] = deque()
         self._lead: deque[Push] = deque()
         scope = changelog.scope(watch)
         numbers = sorted(self._here if scope is None else scope & self._here.keys())
@@ -114,7 +114,7 @@ class Trail(Subscriber):
             return True
         return self._begun is not None and self._begun.covers(number, dot, nth)
 
-    def _pushed(self, told: _Told) -> Push:
+    def _pushed(self, told: Told) -> Push:
         number = told.change.partition
         before = self._at.vector(number)
         self._at.join(number, told.seen)
@@ -171,6 +171,6 @@ class Trail(Subscriber):
         self._wake.set()
 
 
-def _told(change: Change, number: int, stamp: Stamp, context: VersionVector, *, ends: bool) -> _Told:
+def _told(change: Change, number: int, stamp: Stamp, context: VersionVector, *, ends: bool) -> Told:
     seen = context.advance(stamp.dot) if ends else context
-    return _Told(replace(change, partition=number), seen, b"" if ends else pack_part(stamp.dot, stamp.nth))
+    return Told(replace(change, partition=number), seen, b"" if ends else pack_part(stamp.dot, stamp.nth))

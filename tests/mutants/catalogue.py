@@ -17,10 +17,25 @@ from tests.mutants import (
     queues,
     retries,
     sessions,
+    watching,
 )
 from tests.mutants.mutant import Mutant
 
-_MODULES = (durability, delivery, copies, retries, sessions, objects, effects, branching, erasing, queues, indexes, natives)
+_MODULES = (
+    durability,
+    delivery,
+    copies,
+    retries,
+    sessions,
+    objects,
+    effects,
+    branching,
+    erasing,
+    queues,
+    indexes,
+    natives,
+    watching,
+)
 
 ALL: dict[str, Mutant] = {mutant.name: mutant for module in _MODULES for mutant in module.MUTANTS}
 

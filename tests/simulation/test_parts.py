@@ -25,6 +25,7 @@ from shoal.testing.simulation.parts.part import Told, name_of
 from shoal.testing.simulation.parts.sharing import Sets, Touched
 from shoal.testing.simulation.parts.spending import OVERSPENT, Budgets, Paid
 from shoal.testing.simulation.parts.steps import EFFECT, Place, Steps
+from shoal.testing.simulation.parts.telling import WATCHED, Watchers
 from shoal.testing.simulation.plan import Act, ActKind, Plan, Wipe
 from shoal.testing.simulation.trace import Trace
 
@@ -207,3 +208,19 @@ def test_an_element_that_was_added_last_and_is_no_member_is_found() -> None:
         return await broken(cluster, agents, "sets")
 
     assert scene(work) == ["3"]
+
+
+def test_a_change_that_a_watcher_was_told_twice_or_not_at_all_is_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> tuple[list[str], list[str], list[str]]:
+        await carry_out(agents, "tell", 6)
+        await carry_out(agents, "watch", 4)
+        part = cast(Watchers, agents.parts["watching"])
+        sound = await broken(cluster, agents, "watching")
+        watching = next(each for each in part.watching.values() if each.told)
+        id = next(iter(watching.told))
+        watching.told[id] += 1
+        twice = await broken(cluster, agents, "watching")
+        del watching.told[id]
+        return sound, twice, await broken(cluster, agents, "watching")
+
+    assert scene(work) == ([], [WATCHED], [WATCHED])

@@ -206,6 +206,8 @@ ActKind = Literal[
     "alter-entry",
     "remove-entry",
     "read-map",
+    "tell",
+    "watch",
 ]
 
 

@@ -15,6 +15,7 @@ from shoal.testing.simulation.parts.searches import Searches
 from shoal.testing.simulation.parts.sharing import Sets
 from shoal.testing.simulation.parts.spending import Budgets
 from shoal.testing.simulation.parts.steps import Steps
+from shoal.testing.simulation.parts.telling import Watchers
 from shoal.testing.simulation.plan import ActKind
 
 PARTS: dict[str, Callable[[], Part]] = {
@@ -28,6 +29,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "sets": Sets,
     "budgets": Budgets,
     "maps": Maps,
+    "watching": Watchers,
 }
 """By the name of the family of their objects."""
 

@@ -1,0 +1,30 @@
+"""Bugs in watches."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.crdt.dot import NOTHING_SEEN
+from shoal.node.trail import Told, Trail
+from shoal.protocol.requests import Push
+from tests.mutants.mutant import Mutant
+
+
+def a_resumed_watch_forgets_what_was_written_between(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Trail, "_read_on", lambda self: self._plan.clear())
+
+
+def a_watch_covers_what_is_still_to_come(patch: pytest.MonkeyPatch) -> None:
+    sound = Trail._pushed
+
+    def pushed(self: Trail, told: Told) -> Push:
+        here = self._here.get(told.change.partition, NOTHING_SEEN)
+        return sound(self, told._replace(seen=told.seen.join(here)))
+
+    patch.setattr(Trail, "_pushed", pushed)
+
+
+MUTANTS = (
+    Mutant(a_resumed_watch_forgets_what_was_written_between, "a watch that is resumed begins now", ("18",)),
+    Mutant(a_watch_covers_what_is_still_to_come, "a bookmark of a watch covers what its node holds", ("18",)),
+)
