@@ -1,14 +1,16 @@
-"""Items whose fields agents have indexed, or not any more, and search by.
+"""Items whose fields agents have indexed, or not any more, and search by; and whose vectors they search by.
 
 Laws:
 - What a search shows matches its filter, whatever is written meanwhile; in the end it shows all
-  that matches of what a scan of the same node shows (10). That index rows are those that the
-  items make is judged with the rows of each disk (4).
+  that matches of what a scan of the same node shows, and the nearest of that (10). That index
+  rows are those that the items make is judged with the rows of each disk (4).
+- A note's vector turns towards `_NORTH` as its number grows. Without NumPy nothing is compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
+from importlib.util import find_spec
 from itertools import count
 from random import Random
 from typing import Any
@@ -23,9 +25,13 @@ from shoal.testing.simulation.owed import Losses
 from shoal.testing.simulation.parts.part import Bench, Deeds
 from shoal.testing.simulation.plan import Act, ActKind
 from shoal.testing.simulation.violation import Violation
+from shoal.values.vectors import pack
 
 _KEYS = 6
 _COLOURS = ("red", "green", "blue")
+_NORTH = (0.0, 1.0)
+_NEAREST = 3
+_COMPARES = find_spec("numpy") is not None
 
 
 class Searches:
@@ -59,6 +65,9 @@ class Searches:
                 if shown != wanted:
                     text = f"a search of {label} for {filter} shows {sorted(shown)} of {sorted(wanted)}"
                     found.append(Violation("10", text))
+            nearest = await _nearest(session, label) if _COMPARES else numbers[: -_NEAREST - 1 : -1]
+            if nearest != numbers[: -_NEAREST - 1 : -1]:
+                found.append(Violation("10", f"the nearest of {label} are said to be {nearest} of {numbers}"))
         return found
 
 
@@ -74,7 +83,8 @@ class _Agent:
         self._searches.labels.add(self._bench.name)
 
         async def send() -> None:
-            await self._handle.put((self._bench.name,), key, note, durability=act.durability)
+            vectors = [(1.0, number / 16)]  # Far enough apart for 32 bits.
+            await self._handle.put((self._bench.name,), key, note, durability=act.durability, vectors=vectors)
 
         await self._write(act, random, send, PutItem)
 
@@ -96,9 +106,9 @@ class _Agent:
         await self._write(act, random, send, IndexItems if keep else UnindexItems)
 
     async def search(self, act: Act, random: Random) -> None:
-        filter = {"colour": random.choice(_COLOURS)}
+        filter, vector = {"colour": random.choice(_COLOURS)}, random.choice((None, _NORTH))
         try:
-            found = await self._handle.search((self._bench.name,), filter=filter)
+            found = await self._handle.search((self._bench.name,), filter=filter, vector=vector if _COMPARES else None)
         except ShoalError as error:
             self._bench.refused(error)
             raise
@@ -128,6 +138,13 @@ async def _searched(session: Session, label: str, filter: dict[str, Any]) -> dic
         found |= {item.key: values.decode(item.value) for item in reply.items}
         cursor, more = reply.cursor, reply.more
     return found
+
+
+async def _nearest(session: Session, label: str) -> list[int]:
+    """The numbers of the nearest notes."""
+    reply = await session.call(requests.RankItems(SPACE, label, [], pack(_NORTH), limit=_NEAREST))
+    assert isinstance(reply, requests.RankedItems)
+    return [values.decode(ranked.item.value)["number"] for ranked in reply.items]
 
 
 def _matching(notes: dict[str, dict[str, Any]], filter: dict[str, Any]) -> dict[str, dict[str, Any]]:
