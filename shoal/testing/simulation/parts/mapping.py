@@ -144,14 +144,18 @@ class _Agent:
     ) -> None:
         writes = self._maps.written[self._bench.name, key]
         writes.append(written)
+
+        async def sent() -> None:
+            await send()
+            written.told = self._bench.told(act.durability)
+
         try:
-            await self._bench.send(act, random, send, of=of)
+            await self._bench.send(act, random, sent, of=of)
         except ShoalError as error:
             if error.written == "no" and not act.repeat:
                 writes.remove(written)
             self._bench.refused(error)
             raise
-        written.told = self._bench.told(act.durability)
         written.ended_s = float("inf") if act.repeat else _now()
         self._bench.did(f"{of.__name__} {key}")
 

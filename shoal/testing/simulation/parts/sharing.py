@@ -55,9 +55,7 @@ class Sets:
     async def broken(self, session: Session, losses: Losses) -> list[Violation]:
         found: list[Violation] = []
         for name in sorted({name for name, _ in self.touched}):
-            page = await session.call(requests.ReadSet(SPACE, name))
-            assert isinstance(page, requests.SetMembers)
-            members = {values.decode(member) for member in page.members}
+            members = await _members(session, name)
             if invented := members - self.added(name):
                 found.append(Violation("10", f"set {name} holds what nobody added: {sorted(invented)}"))
             for element in sorted(self.added(name) - members):
@@ -108,6 +106,7 @@ class _Agent:
 
         async def send() -> None:
             await (self._handle.add if adds else self._handle.remove)(element, durability=act.durability)
+            touched.told = self._bench.told(act.durability)
 
         try:
             await self._bench.send(act, random, send, of=AlterSet)
@@ -116,9 +115,19 @@ class _Agent:
                 writes.remove(touched)
             self._bench.refused(error)
             raise
-        touched.told = self._bench.told(act.durability)
         touched.ended_s = float("inf") if act.repeat else _now()
         self._bench.did(f"{'add' if adds else 'remove'} {element}")
+
+
+async def _members(session: Session, name: str) -> set[int]:
+    members: set[int] = set()
+    after, more = b"", True
+    while more:
+        page = await session.call(requests.ReadSet(SPACE, name, after))
+        assert isinstance(page, requests.SetMembers)
+        members |= {values.decode(member) for member in page.members}
+        after, more = (page.members or [after])[-1], page.more
+    return members
 
 
 def _now() -> float:

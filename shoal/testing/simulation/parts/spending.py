@@ -124,8 +124,13 @@ class _Agent:
         self, act: Act, random: Random, paid: list[Paid], mine: Paid, send: Callable[[], Awaitable[None]], of: type[Write]
     ) -> None:
         paid.append(mine)
+
+        async def sent() -> None:
+            await send()
+            mine.told = self._bench.told("local" if of is Spend and act.durability == "memory" else act.durability)
+
         try:
-            await self._bench.send(act, random, send, of=of)
+            await self._bench.send(act, random, sent, of=of)
         except ShoalError as error:
             if error.written == "no" and not act.repeat:
                 paid.remove(mine)
@@ -133,8 +138,6 @@ class _Agent:
                 return
             self._bench.refused(error)
             raise
-        durability = "local" if of is Spend and act.durability == "memory" else act.durability
-        mine.told = self._bench.told(durability)
         self._bench.did(f"{of.__name__} {mine.amount}")
 
     def _key(self, random: Random) -> str | None:
