@@ -22,9 +22,9 @@ from contextlib import suppress
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from shoal.api.yjs_room import Room, message_frame
+from shoal.api.yjs_room import Room, close_code, message_frame
 from shoal.config import Config
-from shoal.errors import InvalidValue, NotReady, Overloaded, ShoalError, StorageError, TooLarge, Unavailable
+from shoal.errors import InvalidValue, NotReady, Overloaded, ShoalError, TooLarge
 from shoal.protocol import yjs
 from shoal.protocol.requests import Announce, Announced, DocumentState, ReadDocument
 from shoal.protocol.session import Session
@@ -92,7 +92,7 @@ class YjsConnection:
                     else:
                         self._take(said)
             except (InvalidValue, TooLarge) as error:
-                self.end(_close_code(error), error.message)
+                self.end(close_code(error), error.message)
                 return
             if self._room.is_full:
                 await self._room.has_room()
@@ -124,7 +124,7 @@ class YjsConnection:
 
     def refused(self, update: yjs.Update, error: ShoalError, /) -> None:
         if not isinstance(error, NotReady):
-            self.end(_close_code(error), error.message)
+            self.end(close_code(error), error.message)
         elif not self._awaits:
             # Once, until it has answered: a client that lacks something itself cannot give more.
             self._wants = self._awaits = True
@@ -203,7 +203,7 @@ class YjsConnection:
             while (self._asked is not None or self._missed or self._wants) and await self._drained():
                 await self._answer()
         except ShoalError as error:
-            self.end(_close_code(error), error.message)
+            self.end(close_code(error), error.message)
         finally:
             self._work = None
 
@@ -236,18 +236,6 @@ class YjsConnection:
                 return False
             await asyncio.sleep(_LOOK_S)
         return True
-
-
-def _close_code(error: ShoalError) -> WSCloseCode:
-    match error:
-        case TooLarge():
-            return WSCloseCode.MESSAGE_TOO_BIG
-        case InvalidValue():
-            return WSCloseCode.INVALID_TEXT
-        case Unavailable() | StorageError():
-            return WSCloseCode.TRY_AGAIN_LATER
-        case _:
-            return WSCloseCode.POLICY_VIOLATION
 
 
 def _reason(text: str) -> bytes:

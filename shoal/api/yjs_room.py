@@ -21,7 +21,7 @@ from aiohttp import WSCloseCode
 
 from shoal.api.problems import internal
 from shoal.config import Config
-from shoal.errors import Overloaded, ShoalError, SlowConsumer
+from shoal.errors import InvalidValue, Overloaded, ShoalError, SlowConsumer, StorageError, TooLarge, Unavailable
 from shoal.protocol import yjs
 from shoal.protocol.requests import DocumentState, Edit, Follow, FollowPresence, Presence, Present, Updates
 from shoal.protocol.session import Session
@@ -161,7 +161,7 @@ class Room:
                 for guest in list(self._guests):
                     guest.resync()
             except ShoalError as error:
-                self._end(WSCloseCode.TRY_AGAIN_LATER, error.message)
+                self._end(close_code(error), error.message)
                 return
             except Exception as bug:
                 self._end(WSCloseCode.INTERNAL_ERROR, internal(bug, where="yjs room").message)
@@ -200,6 +200,19 @@ class Room:
         frame = message_frame(yjs.encode_update(update))
         for guest in list(self._guests):
             guest.relay(frame)
+
+
+def close_code(error: ShoalError) -> WSCloseCode:
+    """What a connection is closed with, of which nothing but the reason is told."""
+    match error:
+        case TooLarge():
+            return WSCloseCode.MESSAGE_TOO_BIG
+        case InvalidValue():
+            return WSCloseCode.INVALID_TEXT
+        case Unavailable() | StorageError():
+            return WSCloseCode.TRY_AGAIN_LATER
+        case _:
+            return WSCloseCode.POLICY_VIOLATION
 
 
 def message_frame(payload: bytes) -> bytes:

@@ -255,6 +255,24 @@ async def test_a_root_used_as_another_kind_is_refused(served: Served) -> None:
             assert "another kind" in reason
 
 
+async def test_who_edited_what_was_deleted_is_closed_and_restores_nothing(served: Served) -> None:
+    async with served.client() as one:
+        text_of(one).insert(0, "deleted")
+        await one.until(lambda: one.updates > 1)
+        await served.bench.node.session().call(requests.DeleteDocument("crew", "d"))
+        code, reason = await one.closed()
+        assert code == 1008
+        assert "deleted" in reason
+    again = served.client(doc=one.doc)
+    await again.connect()
+    assert (await again.closed())[0] == 1008
+    async with served.client() as new:
+        assert str(text_of(new)) == ""
+        text_of(new).insert(0, "begun anew")
+        await new.until(lambda: new.updates > 1)
+    assert await served.json() == {"t": "begun anew"}
+
+
 async def test_an_update_that_came_too_early_is_asked_for_again(served: Served) -> None:
     """As from a client that was at another node, whose updates this one lacks."""
     doc: pycrdt.Doc[Any] = pycrdt.Doc()

@@ -18,6 +18,7 @@ from tests.mutants import (
     retries,
     sessions,
     watching,
+    yjs,
 )
 from tests.mutants.mutant import Mutant
 
@@ -35,6 +36,7 @@ _MODULES = (
     indexes,
     natives,
     watching,
+    yjs,
 )
 
 ALL: dict[str, Mutant] = {mutant.name: mutant for module in _MODULES for mutant in module.MUTANTS}

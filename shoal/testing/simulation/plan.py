@@ -208,6 +208,9 @@ ActKind = Literal[
     "read-map",
     "tell",
     "watch",
+    "edit-board",
+    "read-board",
+    "show-up",
 ]
 
 

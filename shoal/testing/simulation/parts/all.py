@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from shoal.testing.simulation.parts.boards import Boards
 from shoal.testing.simulation.parts.erasing import Erasing
 from shoal.testing.simulation.parts.lines import Lines
 from shoal.testing.simulation.parts.mapping import Maps
@@ -30,6 +31,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "budgets": Budgets,
     "maps": Maps,
     "watching": Watchers,
+    "boards": Boards,
 }
 """By the name of the family of their objects."""
 
