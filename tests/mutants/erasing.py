@@ -21,7 +21,7 @@ def a_deleted_document_stays_in_memory(patch: pytest.MonkeyPatch) -> None:
 def a_mirror_restores_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
     """It sends all that it has to whatever document there is now."""
     patch.setattr(Lifetimes, "check", lambda self, transaction, target, generation, updates: None)
-    patch.setattr(Subscriber, "loses", lambda self, staged: False)
+    patch.setattr(Subscriber, "_loses", lambda self, staged: False)
 
 
 MUTANTS = (
