@@ -76,6 +76,15 @@ def test_counters_and_registers_return_plain_values(space: Any) -> None:
     assert (register.get(), register.siblings()) == ({"goal": [1, 2]}, [{"goal": [1, 2]}])
 
 
+def test_items_are_indexed_embedded_and_found_without_a_loop(space: Any) -> None:
+    notes = space.items.embedded(lambda texts: [[float(text.count("a")), 1.0] for text in texts], fields=["text"])
+    notes.put(("notes",), "k", {"text": "aaa", "kind": "x"})
+    assert space.items.index(("notes",), "kind") == ["kind"]
+    assert list(space.items.indexes(("notes",))) == ["kind"]
+    (found,) = notes.search(("notes",), query="aaaa", filter={"kind": "x"})
+    assert (found.key, round(found.score, 2)) == ("k", 1.0)
+
+
 def test_who_is_present_is_seen_without_a_loop(space: Any) -> None:
     presence = space.presence
     presence.set({"name": "planner"})
