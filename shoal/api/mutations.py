@@ -26,7 +26,7 @@ class MergeQuery(Struct, forbid_unknown_fields=True):
     heads: str = ""  # Ids with commas between them, besides the branch's winner; empty: all heads of the branch.
 
 
-class ConflictView(Struct):
+class MergeConflictView(Struct):
     base: Raw | UnsetType  # Left out: the common ancestor had no such channel.
     sides: list[Raw]  # What they made of it, each once; a side that removed it is not among them.
     removed: bool  # One did.
@@ -36,7 +36,7 @@ class MergeView(Struct):
     heads: list[str]  # What is joined, the oldest first.
     base: str | None  # Their nearest common ancestor.
     state: dict[str, Raw]  # What fits together.
-    conflicts: dict[str, ConflictView]  # What does not: say in `resolve` or `remove` what shall be.
+    conflicts: dict[str, MergeConflictView]  # What does not: say in `resolve` or `remove` what shall be.
     secret: list[str]
 
 
@@ -96,10 +96,10 @@ async def merge_preview(exchange: Exchange) -> web.Response:
     query = exchange.query(MergeQuery)
     thread = exchange.thread()
     sides = await thread.sides([id for id in query.heads.split(",") if id] or None, branch=query.branch)
-    found: dict[str, ConflictView] = {}
+    found: dict[str, MergeConflictView] = {}
 
     def left(channel: str, base: Any, made: Any) -> Any:
-        found[channel] = ConflictView(
+        found[channel] = MergeConflictView(
             UNSET if base is ABSENT else exchange.of_value(base),
             [exchange.of_value(side) for side in made if side is not ABSENT],
             any(side is ABSENT for side in made),

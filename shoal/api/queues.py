@@ -76,7 +76,7 @@ class InboxQuery(QueueQuery, forbid_unknown_fields=True):
     wait: Annotated[float, Meta(ge=0)] = 0  # Seconds to wait for a message if there is none yet.
 
 
-class EntryView(Struct):
+class QueueEntryView(Struct):
     id: str
     place: str
     key: str | None
@@ -88,7 +88,7 @@ class EntryView(Struct):
 
 
 class QueueView(Struct):
-    entries: list[EntryView]
+    entries: list[QueueEntryView]
     more: bool
     pending: int  # In the whole queue.
     finished: int
@@ -248,8 +248,8 @@ def page_view(exchange: Exchange, found: QueueEntries) -> QueueView:
     return QueueView(views, found.more, found.pending, found.finished)
 
 
-def _view(exchange: Exchange, entry: QueueEntry) -> EntryView:
+def _view(exchange: Exchange, entry: QueueEntry) -> QueueEntryView:
     finishes = [FinishView(finish.by, finish.wall_ms, exchange.shown(finish.result)) for finish in entry.finishes]
     others = [exchange.shown(other) for other in entry.others]
     value = exchange.shown(entry.value)
-    return EntryView(entry.id, entry.place, entry.key, entry.by, entry.wall_ms, value, finishes, others)
+    return QueueEntryView(entry.id, entry.place, entry.key, entry.by, entry.wall_ms, value, finishes, others)

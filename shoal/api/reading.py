@@ -92,7 +92,7 @@ class RegisterOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="regist
     register: str
 
 
-class SetOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="set"):
+class ReadSetOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="set"):
     set: str
     after: str = ""
     limit: Limit = 1000
@@ -117,7 +117,7 @@ Op = (
     | WorklistOp
     | CounterOp
     | RegisterOp
-    | SetOp
+    | ReadSetOp
     | DocumentOp
     | ItemOp
 )
@@ -168,7 +168,7 @@ def _read(space: str, op: Op) -> PartRead:
             return ReadCounter(space, op.counter)
         case RegisterOp():
             return ReadRegister(space, op.register)
-        case SetOp():
+        case ReadSetOp():
             return ReadSet(space, op.set, opaque(op.after, "after"), op.limit)
         case DocumentOp():
             return ReadDocumentJson(space, op.document)

@@ -403,7 +403,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         f"{THREAD}/inbox/{{message}}",
         queues.message,
         "A message, and who took it",
-        queues.EntryView,
+        queues.QueueEntryView,
         query=ReadQuery,
     ),
     Route(
@@ -438,7 +438,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         f"{THREAD}/worklists/{{worklist}}/items/{{item}}",
         queues.item,
         "An item by its key, and what came of it",
-        queues.EntryView,
+        queues.QueueEntryView,
         query=ReadQuery,
     ),
     Route(

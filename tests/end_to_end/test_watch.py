@@ -16,6 +16,7 @@ import pytest
 import shoal
 from shoal.client.store import Space, Store
 from shoal.client.watching import Change
+from shoal.config import Config
 from tests.cli.conftest import PATIENCE_S, served
 from tests.end_to_end.conftest import Cli, Rest
 
@@ -70,6 +71,27 @@ async def test_a_node_is_killed_under_a_watcher_and_each_change_is_seen_once(tmp
             await seen(changes, names, len(names) + 5)
         assert len(names) == len(set(names))
         assert set(names[-5:]) == {f"last-{n}" for n in range(5)}
+
+
+async def test_a_watcher_that_is_slow_to_take_goes_on_from_the_log(tmp_path: Path) -> None:
+    small = Config(subscription_bytes_max=2000)
+    with served(tmp_path / "state") as (_, url):
+        async with shoal.connect(url, config=small) as slow, shoal.connect(url) as store:
+            space = store.space("crew")
+            async with asyncio.timeout(PATIENCE_S), aclosing(slow.space("crew").watch(kinds=["counter"])) as changes:
+                first = asyncio.ensure_future(anext(changes))
+                warm = 0
+                while not first.done():
+                    await space.counter(f"warm-{warm}").add(1)
+                    warm += 1
+                change = await first
+                assert isinstance(change, Change)
+                names = [change.name]
+                for n in range(300):  # Many times what has a place here.
+                    await space.counter(f"n-{n}").add(1)
+                while len([name for name in names if name.startswith("n-")]) < 300:
+                    await seen(changes, names, len(names) + 1)
+            assert len(names) == len(set(names))
 
 
 # ── over HTTP ─────────────────────────────────────────────────────────────────
