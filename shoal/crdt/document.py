@@ -14,7 +14,7 @@ Rows:
     R name            [[kind, dot₂₄], …]: what the root was declared as, least dot first
     I name            the same for what it was taken for, by an update of a client that declares nothing
     A client₈         [author, dot₂₄]: who edits under this Yjs client id, as the least dot says
-    G hash₃₂          [client, clocks, position₃₄]: a genesis, as its least position brought it
+    G hash₃₂          [client, clocks, position₃₄, roots]: a genesis, as its least position brought it
 
 Root types carry no kind on the wire, so their kind travels beside the update.
 Of two concurrent declarations the least dot counts; the other stays listed, and
@@ -38,7 +38,7 @@ import pycrdt
 
 from shoal import values
 from shoal.crdt import yjs
-from shoal.crdt.dot import Dot
+from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.inference import infer
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.yjs import RootKind as RootKind
@@ -100,25 +100,29 @@ def apply(rows: Rows, stamp: Stamp, update: Update, payload: bytes) -> None:
         before = rows.get(row)
         if before is None or position < _unpack_genesis(before).position:
             client, clocks = next(iter(yjs.parse_state(pycrdt.get_state(payload)).items()), (0, 0))
-            rows.put(row, msgspec.msgpack.encode((client, clocks, position)))
+            rows.put(row, msgspec.msgpack.encode((client, clocks, position, update.roots)))
 
 
-class Lost(NamedTuple):
-    """A genesis that does not count."""
+class Beginning(NamedTuple):
+    """A genesis."""
 
     client: int
     clocks: int
     position: bytes  # Of its update.
+    roots: dict[str, RootKind]
 
 
-def lost_geneses(rows: Rows, *, known: Callable[[bytes], bool] = lambda position: True) -> list[Lost]:
+def lost_geneses(rows: Rows, *, known: Callable[[bytes], bool] = lambda position: True) -> list[Beginning]:
     """Of those at known positions all but that with the least hash.
 
     Raises:
         StoreCorrupt: a row cannot be read.
     """
-    found = [_unpack_genesis(packed) for _, packed in rows.scan(_GENESIS)]
-    return [genesis for genesis in found if known(genesis.position)][1:]
+    return [genesis for genesis in _geneses(rows) if known(genesis.position)][1:]
+
+
+def _geneses(rows: Rows) -> list[Beginning]:
+    return [_unpack_genesis(packed) for _, packed in rows.scan(_GENESIS)]
 
 
 def withdrawn(rows: Rows, *, known: Callable[[bytes], bool] = lambda position: True) -> bytes:
@@ -127,9 +131,9 @@ def withdrawn(rows: Rows, *, known: Callable[[bytes], bool] = lambda position: T
     return b"\x00" + yjs.pack_delete_set(deletes)
 
 
-def _unpack_genesis(packed: bytes) -> Lost:
+def _unpack_genesis(packed: bytes) -> Beginning:
     try:
-        return Lost(*msgspec.msgpack.decode(packed, type=tuple[int, int, bytes]))
+        return Beginning(*msgspec.msgpack.decode(packed, type=tuple[int, int, bytes, dict[str, RootKind]]))
     except ValueError as error:
         raise StoreCorrupt(
             f"a document's beginning cannot be read ({error}). Nothing was written; run `shoal verify`."
@@ -187,7 +191,19 @@ def declared_roots(rows: Rows) -> dict[str, RootKind]:
 
 
 def _kinds(rows: Rows, row: bytes) -> dict[str, RootKind]:
-    return {key[1:].decode(): _unpack(packed)[0].kind for key, packed in rows.scan(row)}
+    geneses = _geneses(rows)
+    lost = {dot_of(genesis.position) for genesis in geneses[1:]}
+    kinds: dict[str, RootKind] = {}
+    for key, packed in rows.scan(row):
+        name, first = key[1:].decode(), _unpack(packed)[0]
+        # What a beginning that does not count declared is no more than what the one that counts did.
+        kinds[name] = geneses[0].roots.get(name, first.kind) if first.dot in lost else first.kind
+    return kinds
+
+
+def dot_of(position: bytes) -> Dot:
+    """The operation at a position."""
+    return Dot.unpack(position[8 : 8 + DOT_BYTES])
 
 
 def authors(rows: Rows) -> dict[int, str]:

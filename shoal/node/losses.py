@@ -10,7 +10,7 @@ from shoal.config import Config
 from shoal.crdt import document
 from shoal.crdt.clock import COUNTER_BITS
 from shoal.crdt.conflicts import Conflicts, Overwritten
-from shoal.crdt.document import LiveDocument, Lost
+from shoal.crdt.document import Beginning, LiveDocument
 from shoal.crdt.rows import Rows
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.facet import Checks, Readers, View, Writers
@@ -46,7 +46,7 @@ class Losses:
         return requests.Conflicts([_shown(lost, authors) for lost in found[:most]], more=len(found) > most)
 
 
-def _beginning(rows: Rows, lost: Lost) -> Overwritten:
+def _beginning(rows: Rows, lost: Beginning) -> Overwritten:
     """A genesis that does not count, as a whole."""
     update = next(document.updates(rows, at=lost.position))[1]
     began = LiveDocument(bytes_max=len(update), roots_max=1, updates=[update], roots=document.roots(rows))

@@ -11,13 +11,11 @@ import msgspec
 from shoal.config import Config
 from shoal.crdt import document
 from shoal.crdt.document import LiveDocument
-from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.dot import VersionVector
 from shoal.errors import InvalidValue, SessionBehind, TooLarge
 from shoal.node.facet import Checks, Readers, View, Writers
 from shoal.node.lifetimes import Lifetimes
 from shoal.protocol import requests
-
-_HLC_BYTES, _DOT_BYTES = 8, 24
 
 
 class Past:
@@ -48,22 +46,17 @@ class Past:
             raise SessionBehind("this node does not hold yet all that was there at that moment. Try again soon, or elsewhere.")
         updates: list[bytes] = []
         for position, update in document.updates(view.rows):
-            if then.covers(dot_of(position)):
+            if then.covers(document.dot_of(position)):
                 updates.append(update)
             if len(updates) > self._config.document_history_updates_max:
                 raise TooLarge(
                     f"more than {self._config.document_history_updates_max} updates lie before that moment "
                     "(document_history_updates_max), and it is not built from them. Read the document as it is."
                 )
-        updates.append(document.withdrawn(view.rows, known=lambda position: then.covers(dot_of(position))))
+        updates.append(document.withdrawn(view.rows, known=lambda position: then.covers(document.dot_of(position))))
         roots = document.roots(view.rows)
         live = LiveDocument(
             bytes_max=self._config.document_bytes_max, roots_max=self._config.roots_max, updates=updates, roots=roots
         )
         known = {name for name in roots if any(then.covers(dot) for dot in document.declared_by(view.rows, name))}
         return requests.DocumentJson(msgspec.json.encode({k: v for k, v in live.to_json().items() if k in known}))
-
-
-def dot_of(position: bytes) -> Dot:
-    """The operation at a position."""
-    return Dot.unpack(position[_HLC_BYTES : _HLC_BYTES + _DOT_BYTES])

@@ -99,6 +99,10 @@ def two_mirrors_share_a_client_id(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Document, "__init__", init)
 
 
+def patches_share_a_client_id(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("shoal.node.documents.CLIENT_ID_BITS", 0)
+
+
 MUTANTS = (
     Mutant(
         a_counter_keeps_the_claim_that_lost, "a counter keeps the amount of a claim that a lesser dot took over", ("4", "5")
@@ -111,4 +115,5 @@ MUTANTS = (
     Mutant(a_snapshot_stands_though_an_update_came_late, "a document's snapshot is not voided by an update below it", ("4",)),
     Mutant(a_live_document_misses_what_peers_bring, "a document in memory misses what peers bring", ("3", "3a", "4", "7")),
     Mutant(two_mirrors_share_a_client_id, "two mirrors of a document share a client id", ("3", "3a", "4", "7")),
+    Mutant(patches_share_a_client_id, "all patches of a document are made under one client id", ("3", "4", "10")),
 )

@@ -1,0 +1,99 @@
+"""Beginnings: equal ones are one, and of different ones the same one counts, in whatever order they come."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.crdt import document, genesis
+from shoal.crdt.document import EMPTY, LiveDocument, Update
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.rows import Stamp
+from shoal.errors import BadOperation, InvalidValue
+from shoal.testing.rows import DictRows
+
+PLAIN = st.one_of(st.none(), st.integers(-9, 9), st.text("aé", max_size=3))
+JSON = st.recursive(
+    PLAIN, lambda inside: st.lists(inside, max_size=3) | st.dictionaries(st.sampled_from("ab"), inside, max_size=2)
+)
+CONTENT = st.fixed_dictionaries(
+    {},
+    optional={
+        "m": st.dictionaries(st.sampled_from("xy"), JSON, max_size=2),
+        "l": st.lists(JSON, max_size=3),
+        "t": st.text("aé", max_size=4),
+        "either": st.one_of(st.lists(PLAIN, min_size=1, max_size=2), st.text("b", min_size=1, max_size=2)),
+    },
+)
+
+Operation = tuple[Stamp, Update, bytes]
+
+
+def operation(number: int, content: Any) -> Operation:
+    made = genesis.begin(content, 0)
+    stamp = Stamp(Dot(Origin(bytes([number + 1]) * 16), 1), number + 1, 0, VersionVector())
+    return stamp, Update(hashlib.sha256(made.update).digest(), made.roots, genesis=made.digest), made.update
+
+
+def built(rows: DictRows) -> LiveDocument:
+    updates = [update for _, update in document.updates(rows)]
+    return LiveDocument(
+        bytes_max=1 << 20, roots_max=16, updates=[*updates, document.withdrawn(rows)], roots=document.roots(rows)
+    )
+
+
+def one_counts(contents: list[Any], rng: Any) -> None:
+    operations = [operation(number, content) for number, content in enumerate(contents)]
+    one, other = DictRows(), DictRows()
+    for each in operations:
+        document.apply(one, *each)
+    for each in rng.sample(operations, len(operations)) + operations[:1]:
+        document.apply(other, *each)
+    assert one.canonical() == other.canonical()
+    counts = min(contents, key=lambda content: genesis.begin(content, 0).digest)
+    shown = {name: value for name, value in built(one).to_json().items() if value}
+    assert shown == {name: value for name, value in json.loads(json.dumps(counts)).items() if value}
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(CONTENT, min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_the_one_with_the_least_hash_counts_and_nothing_doubles(contents: list[Any], rng: Any) -> None:
+    one_counts(contents, rng)
+
+
+def test_what_is_not_withdrawn_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "withdrawn", lambda rows: EMPTY)
+    with pytest.raises(AssertionError):
+        one_counts([{"l": [1]}, {"l": [2]}], Random(1))
+
+
+def test_equal_content_is_the_same_update_and_another_generation_is_another() -> None:
+    content = {"m": {"b": [1, {"y": 1, "x": None}], "a": "é"}, "t": "x"}
+    mixed = {"t": "x", "m": {"a": "é", "b": [1, {"x": None, "y": 1}]}}
+    assert genesis.begin(content, 3) == genesis.begin(mixed, 3)
+    assert genesis.begin(content, 3).client_id != genesis.begin(content, 4).client_id
+
+
+def test_a_lesser_hash_makes_a_greater_client_id() -> None:
+    digests = [hashlib.sha256(bytes([n])).digest() for n in range(50)]
+    assert sorted(digests) == sorted(digests, key=genesis.client_of, reverse=True)
+
+
+def test_a_genesis_of_another_clients_edits_is_refused() -> None:
+    made, other = genesis.begin({"l": [1]}, 0), genesis.begin({"l": [2]}, 0)
+    genesis.check(made.digest, made.update)
+    for digest, update in ((made.digest, other.update), (b"short", made.update)):
+        with pytest.raises(BadOperation):
+            genesis.check(digest, update)
+
+
+@pytest.mark.parametrize("content", [[], {"m": 1}, {"m": {"x": 2**60}}])
+def test_what_is_no_content_is_refused(content: Any) -> None:
+    with pytest.raises(InvalidValue):
+        genesis.begin(content, 0)
