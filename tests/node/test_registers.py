@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
+from shoal.crdt.rows import successor
 from shoal.errors import RegisterChanged
 from shoal.protocol import requests
+from shoal.storage import keys
 from tests.node.conftest import Bench
 
 
@@ -67,3 +69,12 @@ async def test_sets_of_one_handle_that_are_under_way_at_once_replace_each_other(
     assert await bench.space.register("goal").siblings() == [299]
     await goal.set("then")
     assert await goal.siblings() == ["then"]
+
+
+async def test_what_is_kept_of_registers_does_not_grow_with_their_sets(bench: Bench) -> None:
+    handles = [bench.space.register(f"hot-{n}") for n in range(10)]
+    for n in range(60):
+        await asyncio.gather(*(handle.set(n) for handle in handles))
+    kept = list(bench.storage.scan(keys.OBJECT, successor(keys.OBJECT)))
+    assert len(kept) == 10
+    assert sum(len(key) + len(value) for key, value in kept) < 4096
