@@ -68,11 +68,13 @@ async def read(exchange: Exchange) -> web.Response:
     request = ReadBudget(exchange.name("space"), exchange.name("budget"))
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
     assert isinstance(reply, BudgetState)
+    return exchange.answer(budget_view(reply))
+
+
+def budget_view(reply: BudgetState) -> BudgetView:
     holders = [HolderView(holder.origin, holder.node, holder.rights) for holder in reply.holders]
     conflicts = [ConflictView(conflict.what, conflict.key, conflict.amount) for conflict in reply.conflicts]
-    return exchange.answer(
-        BudgetView(reply.granted, reply.spent, reply.remaining, reply.pool, reply.rights, holders, conflicts)
-    )
+    return BudgetView(reply.granted, reply.spent, reply.remaining, reply.pool, reply.rights, holders, conflicts)
 
 
 async def grant(exchange: Exchange) -> web.Response:

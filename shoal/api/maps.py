@@ -71,7 +71,11 @@ async def read(exchange: Exchange) -> web.Response:
     request = ReadMap(exchange.name("space"), exchange.name("map"), None, query.prefix, query.after, query.limit)
     reply = await exchange.call(request, stale=query.stale)
     assert isinstance(reply, MapEntries)
-    return exchange.answer(EntriesView([_view(exchange, entry) for entry in reply.entries], reply.size, reply.more))
+    return exchange.answer(entries_view(exchange, reply))
+
+
+def entries_view(exchange: Exchange, reply: MapEntries) -> EntriesView:
+    return EntriesView([_view(exchange, entry) for entry in reply.entries], reply.size, reply.more)
 
 
 async def read_entry(exchange: Exchange) -> web.Response:

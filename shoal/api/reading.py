@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from aiohttp import web
 from msgspec import Meta, Struct, field
 
-from shoal.api import items, objects, queues, sets
+from shoal.api import budgets, items, maps, objects, queues, sets
 from shoal.api.exchange import Exchange, ReadQuery
 from shoal.api.journals import EventsView, event_views
 from shoal.api.opaque import opaque, shown_opaque
@@ -15,6 +15,7 @@ from shoal.api.steps import StandingView, StepsView, step_view
 from shoal.api.threads import HeadsView, checkpoint_view
 from shoal.protocol.requests import (
     Branches,
+    BudgetState,
     Checkpoint,
     CounterValue,
     DocumentJson,
@@ -24,12 +25,15 @@ from shoal.protocol.requests import (
     ItemsFound,
     ListSteps,
     Load,
+    MapEntries,
     MultiRead,
     MultiReply,
     QueueEntries,
+    ReadBudget,
     ReadCounter,
     ReadDocumentJson,
     ReadJournal,
+    ReadMap,
     ReadQueue,
     ReadRegister,
     ReadSet,
@@ -98,6 +102,16 @@ class ReadSetOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="set"):
     limit: Limit = 1000
 
 
+class MapOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="map"):
+    map: str
+    keys: list[str] | None = None  # Those of these keys; left out, the first `limit`.
+    limit: Limit = 1000
+
+
+class BudgetOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="budget"):
+    budget: str
+
+
 class DocumentOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="document"):
     document: str
 
@@ -118,6 +132,8 @@ Op = (
     | CounterOp
     | RegisterOp
     | ReadSetOp
+    | MapOp
+    | BudgetOp
     | DocumentOp
     | ItemOp
 )
@@ -170,6 +186,10 @@ def _read(space: str, op: Op) -> PartRead:
             return ReadRegister(space, op.register)
         case ReadSetOp():
             return ReadSet(space, op.set, opaque(op.after, "after"), op.limit)
+        case MapOp():
+            return ReadMap(space, op.map, op.keys, limit=op.limit)
+        case BudgetOp():
+            return ReadBudget(space, op.budget)
         case DocumentOp():
             return ReadDocumentJson(space, op.document)
         case ItemOp():
@@ -199,6 +219,10 @@ def _view(exchange: Exchange, answer: PartAnswer) -> Any:
             return objects.register_view(exchange, answer)
         case SetMembers():
             return sets.members_view(exchange, answer, "")
+        case MapEntries():
+            return maps.entries_view(exchange, answer)
+        case BudgetState():
+            return budgets.budget_view(answer)
         case DocumentJson():
             return exchange.of_json(answer.json)
         case ItemsFound():

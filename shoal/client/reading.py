@@ -26,6 +26,7 @@ from shoal.client.checkpoint import Checkpoint, shown_checkpoint
 from shoal.client.connection import Connection
 from shoal.client.events import Event
 from shoal.client.item import Item, shown, split
+from shoal.client.maps import Entry
 from shoal.client.moments import moment
 from shoal.client.standing import Standing, standing_of
 from shoal.errors import InvalidInput, ShoalError, from_wire
@@ -87,6 +88,13 @@ class Reading:
 
     def register(self, name: str) -> RegisterReading:
         return RegisterReading(self, self._space, name)
+
+    def map(self, name: str) -> MapReading:
+        return MapReading(self, self._space, name)
+
+    def remaining(self, budget: str) -> Found[int]:
+        """What of a budget is not spent yet."""
+        return self.add(requests.ReadBudget(self._space, budget), lambda reply: int(reply.remaining))
 
     def set(self, name: str) -> SetReading:
         return SetReading(self, self._space, name)
@@ -195,6 +203,21 @@ class SetReading:
 
     def size(self) -> Found[int]:
         return self._reading.add(requests.ReadSet(self._space, self._name, limit=1), lambda reply: int(reply.size))
+
+
+class MapReading:
+    def __init__(self, reading: Reading, space: str, name: str) -> None:
+        self._reading, self._space, self._name = reading, space, name
+
+    def entry(self, key: str) -> Found[Entry | None]:
+        """What the key holds, or None."""
+        request = requests.ReadMap(self._space, self._name, [key])
+        return self._reading.add(request, lambda reply: Entry.of(reply.entries[0]) if reply.entries else None)
+
+    def entries(self, prefix: str = "", *, limit: int = 1000) -> Found[list[Entry]]:
+        """The first so many, in the order of their keys."""
+        request = requests.ReadMap(self._space, self._name, prefix=prefix, limit=limit)
+        return self._reading.add(request, lambda reply: [Entry.of(entry) for entry in reply.entries])
 
 
 class ItemsReading:

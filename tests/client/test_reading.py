@@ -21,6 +21,9 @@ async def fill(store: Store) -> None:
     await space.counter("{c}/tokens").add(512)
     await space.register("{c}/goal").set("ship")
     await space.set("{c}/urls").add("u1", "u2")
+    await space.map("{c}/board").set("k", 7)
+    await space.budget("{c}/euros").grant(10)
+    await space.budget("{c}/euros").spend(3)
     await space.items.put(("{c}", "notes"), "k", {"likes": 1})
     async with await space.document("{c}/plan") as document:
         document.map("tasks")["t1"] = {"done": False}
@@ -39,6 +42,8 @@ async def test_each_read_finds_what_its_own_handle_would(tmp_path: Path) -> None
                 read.register("{c}/goal").siblings(),
             )
             urls, size = read.set("{c}/urls").members(), read.set("{c}/urls").size()
+            board = read.map("{c}/board")
+            entry, none, entries, left = board.entry("k"), board.entry("x"), board.entries(), read.remaining("{c}/euros")
             never = read.register("{c}/never").get()
             item, absent = read.items.get(("{c}", "notes"), "k"), read.items.get(("{c}", "notes"), "no")
             document, thread = read.document("{c}/plan"), read.thread("{c}/none").load()
@@ -52,6 +57,8 @@ async def test_each_read_finds_what_its_own_handle_would(tmp_path: Path) -> None
         assert (status.value.status, status.value.by) == ("paused", "ana")
         assert (tokens.value, goal.value, siblings.value, never.value) == (512, "ship", ["ship"], None)
         assert (sorted(urls.value), size.value) == (["u1", "u2"], 2)
+        assert (entry.value and entry.value.value, none.value, left.value) == (7, None, 7)
+        assert [each.key for each in entries.value] == ["k"]
         assert (item.value and item.value.value, absent.value) == ({"likes": 1}, None)
         assert document.value == {"tasks": {"t1": {"done": False}}}
         with pytest.raises(NotFound):

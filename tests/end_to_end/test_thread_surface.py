@@ -282,6 +282,8 @@ async def test_several_objects_are_read_as_of_one_moment(space: Space, rest: Res
     await space.register("{c}/goal").set(b"\x00")
     await space.items.put(("{c}", "notes"), "k", [1])
     await space.set("{c}/urls").add("u")
+    await space.map("{c}/board").set("k", 7)
+    await space.budget("{c}/euros").grant(10)
     named = {"thread": thread.name}
     ops = [
         {"op": "load", **named},
@@ -296,6 +298,8 @@ async def test_several_objects_are_read_as_of_one_moment(space: Space, rest: Res
         {"op": "item", "namespace": ["{c}", "notes"], "key": "k"},
         {"op": "item", "namespace": ["{c}", "notes"], "key": "none"},
         {"op": "set", "set": "{c}/urls"},
+        {"op": "map", "map": "{c}/board"},
+        {"op": "budget", "budget": "{c}/euros"},
         {"op": "document", "document": "{c}/none"},
         {"op": "load", "thread": "{c}/none"},
     ]
@@ -307,8 +311,10 @@ async def test_several_objects_are_read_as_of_one_moment(space: Space, rest: Res
     assert found[7] == {"value": 5}
     assert found[8] == await rest("GET", "/registers/%7Bc%7D%2Fgoal")
     assert (found[9]["value"], found[10]) == ([1], None)
-    assert [one["error"]["code"] for one in found[12:]] == ["not-found", "not-found"]
+    assert [one["error"]["code"] for one in found[14:]] == ["not-found", "not-found"]
     assert found[11] == await rest("GET", "/sets/%7Bc%7D%2Furls")
+    assert found[12] == await rest("GET", "/maps/%7Bc%7D%2Fboard")
+    assert found[13] == await rest("GET", "/budgets/%7Bc%7D%2Feuros")
     apart = [{"op": "counter", "counter": name} for name in "ab"]
     assert (await rest("POST", "/read", {"reads": apart}, status=400))["code"] == "spans-partitions"
     assert (await rest("POST", "/read", {"reads": []}, status=400))["code"] == "spans-partitions"

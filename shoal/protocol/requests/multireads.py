@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from shoal.protocol.requests.base import Read, Reply
+from shoal.protocol.requests.budgets import BudgetState, ReadBudget
 from shoal.protocol.requests.documents import DocumentJson, ReadDocumentJson
 from shoal.protocol.requests.items import GetItems, ItemsFound, ItemsPage, SearchItems
 from shoal.protocol.requests.journal import ConsumerState, Events, Place, ReadConsumer, ReadJournal, ReadPlace
 from shoal.protocol.requests.labels import Labels, ReadLabels
+from shoal.protocol.requests.maps import MapEntries, ReadMap
 from shoal.protocol.requests.queues import QueueEntries, ReadQueue, ReadQueueEntry
 from shoal.protocol.requests.scalars import CounterValue, ReadCounter, ReadRegister, Siblings
 from shoal.protocol.requests.sets import ReadSet, SetMembers
@@ -30,6 +32,8 @@ PartRead = (
     | ReadCounter
     | ReadRegister
     | ReadSet
+    | ReadMap
+    | ReadBudget
     | GetItems
     | SearchItems
 )
@@ -59,6 +63,8 @@ PartAnswer = (
     | CounterValue
     | Siblings
     | SetMembers
+    | MapEntries
+    | BudgetState
     | ItemsFound
     | ItemsPage
     | Refused
