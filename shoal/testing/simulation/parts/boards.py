@@ -20,6 +20,7 @@ from typing import Any
 
 import pycrdt
 
+from shoal.config import Config
 from shoal.crdt.awareness import GONE
 from shoal.errors import NotFound, NotReady, ShoalError
 from shoal.protocol import requests
@@ -33,6 +34,7 @@ from shoal.testing.simulation.violation import Violation
 
 _MAP, _LIST, _TEXT = "m", "l", "t"
 _CLIENTS = 2  # Of each agent.
+_AGED_OUT_S = 1.5 * Config().presence_timeout_s
 
 
 class Boards:
@@ -62,13 +64,22 @@ class Boards:
             lost = sorted(number for number, told in wrote.items() if told and told.is_owed(losses) and number not in shown)
             if lost:
                 found.append(Violation("3", f"board {name} has lost {lost}"))
+        if await self._back(session):
+            # That it left was lost on the way: it ages out.
+            await asyncio.sleep(_AGED_OUT_S)
+        found += [
+            Violation("10", f"board {name} shows client {client}, which left") for name, client in await self._back(session)
+        ]
+        return found
+
+    async def _back(self, session: Session) -> list[tuple[str, int]]:
+        """Who is seen though it left, and where."""
+        seen: list[tuple[str, int]] = []
         for name in sorted(self.wrote):
             there = await session.call(ReadPresence(SPACE, name))
             assert isinstance(there, requests.Presence)
-            back = sorted(present.client for present in there.entries if present.client in self.left)
-            if back:
-                found.append(Violation("10", f"board {name} shows clients that left: {back}"))
-        return found
+            seen += [(name, present.client) for present in there.entries if present.client in self.left]
+        return seen
 
 
 class _Agent:
