@@ -179,7 +179,7 @@ class Incoming:
         self._eraser.follow(own, target, stamp, change, beside)
         if self._feed.wanted(target.space):
             began = change.generation + 1 if generation is not None and isinstance(change.change, deletion.Delete) else 0
-            if generation is not None and isinstance(change.change, document.Update):
+            if generation is not None and isinstance(change.change, document.Update) and not is_gone(beside):
                 place = Place(own, generation.rows, target)
                 beside = beside._replace(content=self._documents.followed(place, change.change, beside.content))
             changes.append(_staged(target, stamp, change, beside)._replace(began=began))
@@ -250,5 +250,7 @@ def _refusal(arrival: Arrival, error: Exception) -> ShoalError:
 
 def _staged(target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> Staged:
     made = change.change
-    edit = requests.Edit(beside.content, made.kinds, made.authors) if isinstance(made, document.Update) else None
+    edit = None
+    if isinstance(made, document.Update) and not is_gone(beside):  # Of what was erased a follower hears by the deletion.
+        edit = requests.Edit(beside.content, made.kinds, made.authors)
     return Staged(target.partition, change_of(target, stamp, change), stamp, edit)

@@ -12,6 +12,7 @@ import pytest
 from shoal.client.document import Document
 from shoal.errors import GenerationEnded, InvalidValue, NotFound, SessionBehind, TooLarge
 from shoal.protocol import requests
+from shoal.storage.memory import MemoryStorage
 from shoal.testing.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 from tests.node.test_erasing import check_sound, rows, swept
@@ -175,6 +176,20 @@ async def test_what_a_cut_off_node_wrote_dies_with_the_document(fleet: Fleet) ->
         assert await shown(fleet[name].node) is None
         check_sound(fleet[name].storage)
     assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+
+
+async def test_a_mirror_at_a_node_that_gets_what_was_erased_is_told_of_the_deletion(fleet: Fleet) -> None:
+    async with await fleet["a"].store().space("crew").document("d") as document:
+        document.map("m")["n"] = 0
+    await (await fleet["a"].store().space("crew").document("d")).delete()
+    await fleet.converged()
+    await swept(*(fleet[name].storage for name in "abc"))
+    await fleet.crash("c")
+    fresh = fleet.start("c", MemoryStorage())
+    late = await fresh.store().space("crew").document("d")  # Before it is sent anything.
+    await fleet.converged()
+    await refused(late)
+    await late.abandon()
 
 
 async def test_begun_anew_on_one_node_while_deleted_on_another(fleet: Fleet) -> None:
