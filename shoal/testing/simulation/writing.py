@@ -44,10 +44,12 @@ class Assurance:
             shown = client.session.bookmark.vector(self._partition)
             self._ledger.answered(client.at, self._partition, shown, who=client.name)
 
-    def copied(self, sent: Sent | None, writes: Sequence[Invoked], who: str) -> None:
+    def copied(self, sent: Sent | None, writes: Sequence[Invoked], reply: object, who: str) -> None:
         """What was acknowledged is durable on as many nodes as was asked."""
+        # Where there was nothing to delete there is no operation, though an earlier attempt may have lost one.
+        was_absent = isinstance(reply, requests.Deleted) and not reply.existed
         # Under a key of users another's operation may be what answers, though one of its own is, or was, somewhere too.
-        if sent is not None and not any(write.key for write in writes):
+        if sent is not None and not was_absent and not any(write.key for write in writes):
             self._ledger.copied(self._partition, sent.key, self._needed(sent.durability), who=who)
 
 
@@ -91,7 +93,7 @@ class Writer:
                     await twin
         sent = watched.sent.result()
         if watched.reply is not None:  # A mirror may have sent its edits again, under another key.
-            self._assurance.copied(sent, writes, who)
+            self._assurance.copied(sent, writes, watched.reply, who)
         return sent
 
     async def _send_again(self, watched: Watched, writes: Sequence[Invoked], random: Random) -> None:
@@ -113,6 +115,6 @@ class Writer:
             self._record.failed(noted, error, who=client.name, node=client.at)
         else:
             self._record.acknowledged(noted, reply, who=client.name, node=client.at, again=True)
-            self._assurance.copied(sent, writes, client.name)
+            self._assurance.copied(sent, writes, reply, client.name)
         finally:
             await client.session.close()

@@ -28,6 +28,7 @@ from shoal.testing.simulation.plan import Act, ActKind
 from shoal.testing.simulation.violation import Violation
 
 _ROOT = "m"
+_BEGUN_MAX = 8  # Deletions by others that one patch bears.
 
 
 @dataclass(slots=True)
@@ -121,13 +122,17 @@ class _Agent:
         self._paper.wrote.append(wrote)
 
         async def send() -> None:
-            try:
-                await self._write(Patch(SPACE, self._bench.name, json.dumps([entry]).encode()), act)
-            except ShoalError as error:
-                if "no root" not in error.message:
-                    raise
-                await self._write(Update(SPACE, self._bench.name, EMPTY, {_ROOT: "map"}), act)
-                await self._write(Patch(SPACE, self._bench.name, json.dumps([entry]).encode()), act)
+            patch = Patch(SPACE, self._bench.name, json.dumps([entry]).encode())
+            for last in (False,) * _BEGUN_MAX + (True,):
+                try:
+                    await self._write(patch, act)
+                except ShoalError as error:
+                    if last or "no root" not in error.message:
+                        raise
+                    # It was never begun, or was deleted since.
+                    await self._write(Update(SPACE, self._bench.name, EMPTY, {_ROOT: "map"}), act)
+                else:
+                    return
 
         await self._carry_out(act, random, wrote, send, Patch)
         self._bench.did(f"patch in {wrote.number}")

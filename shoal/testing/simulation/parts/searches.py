@@ -142,9 +142,15 @@ async def _searched(session: Session, label: str, filter: dict[str, Any]) -> dic
 
 async def _nearest(session: Session, label: str) -> list[int]:
     """The numbers of the nearest notes."""
-    reply = await session.call(requests.RankItems(SPACE, label, [], pack(_NORTH), limit=_NEAREST))
-    assert isinstance(reply, requests.RankedItems)
-    return [values.decode(ranked.item.value)["number"] for ranked in reply.items]
+    found: list[int] = []
+    while len(found) < _NEAREST:
+        request = requests.RankItems(SPACE, label, [], pack(_NORTH), limit=_NEAREST - len(found), skip=len(found))
+        reply = await session.call(request)
+        assert isinstance(reply, requests.RankedItems)
+        if not reply.items:
+            break
+        found += [values.decode(ranked.item.value)["number"] for ranked in reply.items]
+    return found
 
 
 def _matching(notes: dict[str, dict[str, Any]], filter: dict[str, Any]) -> dict[str, dict[str, Any]]:
