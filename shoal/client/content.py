@@ -47,7 +47,7 @@ class Content:
         self._differences: list[Difference] = []
         self._conflicts = Conflicts()
         self._edited = weakref.WeakMethod(edited)
-        self.doc.observe(_observer(self))
+        _observe(self)
 
     @property
     def roots(self) -> dict[str, RootKind]:
@@ -156,17 +156,25 @@ class Content:
         return Transacted(update, differences, self._conflicts.add(self._arriving or update))
 
 
-def _observer(content: Content) -> Callable[[pycrdt.TransactionEvent], None]:
-    # The engine's reference is invisible to the garbage collector, so it must not be to the content.
-    watched = weakref.WeakMethod(content._observed)
+def _observe(content: Content) -> None:
+    """Have the engine tell `content` of each transaction.
+
+    Not by pycrdt's own `observe`: its callback holds the document, and the engine the callback, so that no
+    document would ever be freed. What the engine holds the garbage collector does not see.
+    """
+    found, watched = weakref.ref(content.doc), weakref.WeakMethod(content._observed)
 
     def observe(event: pycrdt.TransactionEvent) -> None:
-        observed = watched()
-        if observed is None:
-            raise closed()
-        observed(event)
+        observed, doc = watched(), found()
+        try:
+            if observed is None:
+                raise closed()
+            observed(event)
+        except Exception as error:
+            if doc is not None:
+                doc._exceptions.append(error)  # It is raised at the end of the transaction.
 
-    return observe
+    content.doc._subscriptions.append(content.doc._doc.observe(observe))
 
 
 def _tracer(content: Content, shadow: Shadow) -> Callable[[Sequence[Any]], None]:

@@ -50,9 +50,12 @@ def on_copy(document: LiveDocument, edit: Callable[[pycrdt.Doc[Any]], dict[str, 
     """
     doc = document.fork(client_id=client_id)
     updates: list[bytes] = []
-    doc.observe(lambda event: updates.append(event.update))
-    with doc.transaction():
-        declared = edit(doc)
+    observing = doc.observe(lambda event: updates.append(event.update))
+    try:
+        with doc.transaction():
+            declared = edit(doc)
+    finally:
+        doc.unobserve(observing)  # Or the engine would keep the copy for ever.
     return Edited(updates[0] if updates else EMPTY, declared)
 
 

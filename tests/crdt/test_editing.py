@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from typing import Any
 
 import pycrdt
@@ -161,6 +163,20 @@ def test_what_cannot_be_is_refused_before_anything_is_edited(content: Any, error
     with pytest.raises(error):
         Editor().replace(doc, shared.live.roots, content)
     assert doc.get_update() == before
+
+
+def test_the_copy_that_was_edited_is_freed() -> None:
+    copies: list[weakref.ref[Any]] = []
+
+    def edit(doc: pycrdt.Doc[Any]) -> dict[str, Any]:
+        copies.append(weakref.ref(doc))
+        doc.get("t", type=pycrdt.Text).insert(0, "x")
+        return {"t": "text"}
+
+    edited = on_copy(LiveDocument(bytes_max=1 << 20, roots_max=16), edit, client_id=2)
+    gc.collect()
+    assert edited.update
+    assert copies[0]() is None
 
 
 def test_content_is_read_from_json() -> None:
