@@ -19,7 +19,8 @@ import pycrdt
 
 from shoal.client.undoing import ARRIVED
 from shoal.crdt.conflicts import Conflicts, Overwritten
-from shoal.crdt.document import EMPTY, RootKind, check_kind, engine, open_root, to_py
+from shoal.crdt.document import RootKind
+from shoal.crdt.live import EMPTY, check_kind, engine, open_root, to_py
 from shoal.crdt.shadow import Difference, Shadow
 from shoal.errors import InvalidInput
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pycrdt
 
-from shoal.crdt.document import merged
+from shoal.crdt.live import merged
 from shoal.crdt.yjs import pack_state, parse_state
 
 # The difference says all that was ever deleted again: it takes some edits to be worth it.

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from shoal.crdt.document import to_py
+from shoal.crdt.live import to_py
 from shoal.crdt.structs import Id, Item, Shared, walk
 
 ELEMENT = "*"

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple, NoReturn
 import pycrdt
 
 from shoal import values
-from shoal.crdt.document import EMPTY, EXACT_INTEGER_MAX, LiveDocument, RootKind, check_kind, open_root, to_py
+from shoal.crdt.document import RootKind
+from shoal.crdt.live import EMPTY, EXACT_INTEGER_MAX, LiveDocument, check_kind, open_root, to_py
 from shoal.crdt.yjs import VALUE_DEPTH_MAX
 from shoal.errors import InvalidValue, TooLarge
 from shoal.names import check_name

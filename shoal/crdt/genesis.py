@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import pycrdt
 
 from shoal import values
-from shoal.crdt.document import EMPTY, RootKind
+from shoal.crdt.document import RootKind
 from shoal.crdt.editing import Editor
+from shoal.crdt.live import EMPTY
 from shoal.crdt.yjs import CLIENT_MAX, parse
 from shoal.errors import BadOperation
 

@@ -23,8 +23,9 @@ from typing import Any
 import pycrdt
 
 from shoal import values
-from shoal.crdt.document import LiveDocument, RootKind, check_kind, open_root, to_py
+from shoal.crdt.document import RootKind
 from shoal.crdt.editing import Edited, Editor, check_text, equal, fail, kind_of, on_copy, read_json
+from shoal.crdt.live import LiveDocument, check_kind, open_root, to_py
 from shoal.errors import Conflict, InvalidValue, ShoalError, TooLarge
 from shoal.names import check_name
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import pycrdt
 
-from shoal.crdt.document import to_py
+from shoal.crdt.live import to_py
 
 DifferenceKind = Literal["add", "set", "delete", "insert"]
 

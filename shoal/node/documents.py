@@ -19,8 +19,8 @@ import msgspec
 
 from shoal.config import Config
 from shoal.crdt import document, editing, genesis, patch
-from shoal.crdt.document import LiveDocument
 from shoal.crdt.editing import Edited, Editor
+from shoal.crdt.live import EMPTY, LiveDocument, merged
 from shoal.crdt.rows import POSITION_BYTES, Stamp
 from shoal.crdt.yjs import CLIENT_MAX
 from shoal.errors import InvalidInput, NotFound, ShoalError, TooLarge
@@ -327,7 +327,7 @@ class Documents:
     def _load(self, place: Place) -> _Open:
         stored = place.transaction.get(place.snapshot_key)
         position = None if stored is None else stored[:POSITION_BYTES]
-        snapshot = document.EMPTY if stored is None else stored[POSITION_BYTES:]
+        snapshot = EMPTY if stored is None else stored[POSITION_BYTES:]
         updates = [update for _, update in document.updates(place.rows, after=position)]
         live = LiveDocument(
             bytes_max=self._config.document_bytes_max,
@@ -341,7 +341,7 @@ class Documents:
 
     def followed(self, place: Place, change: document.Update, update: bytes) -> bytes:
         """What followers are sent of an applied update."""
-        return document.merged([update, document.withdrawn(place.rows)]) if change.genesis else update
+        return merged([update, document.withdrawn(place.rows)]) if change.genesis else update
 
     def forget(self, transaction: Transaction, target: Target) -> None:
         """What is in memory, and the snapshot, are no longer what it is."""

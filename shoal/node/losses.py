@@ -10,7 +10,8 @@ from shoal.config import Config
 from shoal.crdt import document
 from shoal.crdt.clock import COUNTER_BITS
 from shoal.crdt.conflicts import Conflicts, Overwritten
-from shoal.crdt.document import Beginning, LiveDocument
+from shoal.crdt.document import Beginning
+from shoal.crdt.live import LiveDocument
 from shoal.crdt.rows import Rows
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.facet import Checks, Readers, View, Writers

@@ -10,8 +10,8 @@ import msgspec
 
 from shoal.config import Config
 from shoal.crdt import document
-from shoal.crdt.document import LiveDocument
 from shoal.crdt.dot import VersionVector
+from shoal.crdt.live import LiveDocument
 from shoal.errors import InvalidValue, SessionBehind, TooLarge
 from shoal.node.facet import Checks, Readers, View, Writers
 from shoal.node.lifetimes import Lifetimes

@@ -24,8 +24,8 @@ from shoal.cluster.operation import NO_TIP, Tip
 from shoal.cluster.partition import PARTITIONS
 from shoal.config import Config
 from shoal.crdt import channel, deletion, document, journal, lineage, pruning, tree, trimming
-from shoal.crdt.document import LiveDocument
 from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.live import EMPTY, LiveDocument
 from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node import indexes, mutation
@@ -389,7 +389,7 @@ def _check_document(found: _Object, config: Config) -> None:
             roots=roots,
         )
 
-    whole = built(document.EMPTY, None)
+    whole = built(EMPTY, None)
     stored = found.storage.get(keys.snapshot(*found.place))
     if stored is not None and built(stored[POSITION_BYTES:], stored[:POSITION_BYTES]).canonical() != whole.canonical():
         raise ShoalError("its snapshot is not what its updates build")

@@ -16,7 +16,7 @@ import pytest
 from shoal.client.changes import DocumentChange
 from shoal.client.document import Document
 from shoal.config import Config
-from shoal.crdt.document import EMPTY, LiveDocument
+from shoal.crdt.live import EMPTY, LiveDocument
 from shoal.errors import (
     BookmarkLost,
     Disconnected,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shoal.crdt import conflicts
 from shoal.crdt.conflicts import Conflicts, Overwritten
-from shoal.crdt.document import to_py
+from shoal.crdt.live import to_py
 from shoal.testing.edits import ACTIONS, AUTHORS, Step, causal_order, play
 
 STEPS = st.lists(st.builds(Step, st.integers(0, AUTHORS - 1), st.integers(0, ACTIONS - 1), st.integers(0, 23)), max_size=30)

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.crdt import document, yjs
-from shoal.crdt.document import EMPTY, NESTING_MAX, LiveDocument, RootKind, Update
+from shoal.crdt.document import RootKind, Update
 from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.live import EMPTY, NESTING_MAX, LiveDocument, to_py
 from shoal.crdt.rows import Stamp
 from shoal.errors import InvalidName, InvalidValue, NotReady, RootConflict, ShoalError, StoreCorrupt, TooLarge
 from shoal.testing.edits import ACTIONS, AUTHORS, ROOTS, Step, causal_order, play
@@ -388,7 +389,7 @@ def test_a_longer_integer_is_shown_rounded_also_where_it_was_set() -> None:
     entries["k"] = 2**63 - 1
     replica = live()
     replica.integrate(doc.get_update(), {"m": "map"})
-    assert document.to_py(entries) == replica.to_py()["m"] == {"k": 2.0**63}
+    assert to_py(entries) == replica.to_py()["m"] == {"k": 2.0**63}
 
 
 def test_negative_zero_keeps_its_sign() -> None:

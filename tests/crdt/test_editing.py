@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.crdt import editing
-from shoal.crdt.document import LiveDocument
 from shoal.crdt.editing import VALUES_MAX, Editor, on_copy, read_content
+from shoal.crdt.live import LiveDocument
 from shoal.errors import InvalidName, InvalidValue, RootConflict, ShoalError, TooLarge
 
 PLAIN = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.text("aéb😀", max_size=6), st.just(1.5))

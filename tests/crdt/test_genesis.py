@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.crdt import document, genesis
-from shoal.crdt.document import EMPTY, LiveDocument, Update
+from shoal.crdt.document import Update
 from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.live import EMPTY, LiveDocument
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation, InvalidValue
 from shoal.testing.rows import DictRows

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.crdt.document import EMPTY, LiveDocument
 from shoal.crdt.editing import VALUES_MAX
+from shoal.crdt.live import EMPTY, LiveDocument
 from shoal.crdt.patch import OPERATIONS_MAX, patch
 from shoal.errors import Conflict, InvalidName, InvalidValue, RootConflict, ShoalError, TooLarge
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.crdt.document import open_root, to_py
+from shoal.crdt.live import open_root, to_py
 from shoal.crdt.shadow import Difference, Shadow
 from shoal.testing.edits import ACTIONS, AUTHORS, ROOTS, Step, play
 

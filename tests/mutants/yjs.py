@@ -7,18 +7,18 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from shoal.crdt import document
+from shoal.crdt import document, live
 from shoal.crdt.rows import Rows, Stamp
 from tests.mutants.mutant import Mutant
 
 
 def of_several_updates_the_last_is_lost(patch: pytest.MonkeyPatch) -> None:
-    sound = document.merged
+    sound = live.merged
 
     def merged(updates: Sequence[bytes]) -> bytes:
         return sound(updates[:-1] if len(updates) > 1 else updates)
 
-    patch.setattr(document, "merged", merged)
+    patch.setattr(live, "merged", merged)
 
 
 def an_inferred_kind_is_not_kept(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from itertools import count
 from random import Random
 
 from shoal.client.document import Document
-from shoal.crdt.document import EMPTY
+from shoal.crdt.live import EMPTY
 from shoal.errors import GenerationEnded, NotFound, ShoalError
 from shoal.protocol import requests
 from shoal.protocol.requests import DeleteDocument, Patch, Update, Write
