@@ -537,12 +537,12 @@ async def test_who_edits_is_named_in_the_first_update_and_told_to_who_opens_late
 async def test_a_mirror_that_nobody_reads_traces_nothing(session: FakeSession, mirror: Mirror) -> None:
     document = await mirror()
     document.map("m")["a"] = 1
-    assert document._content._traced is None
+    assert document._mirror.content._traced is None
     document.changes()
-    document._feed.end(None)
+    document._mirror.feed.end(None)
     await document.flush()
     session.push(Edit(map_update(5, {"b": 2}), {"m": "map"}))
-    await until(lambda: document._content._traced is None)
+    await until(lambda: document._mirror.content._traced is None)
 
 
 async def test_a_change_is_not_shown_before_it_is_durable(session: FakeSession, mirror: Mirror) -> None:
@@ -603,7 +603,7 @@ async def test_a_closed_document_is_freed(session: FakeSession) -> None:
     document.map("m")["a"] = 1
     await document.close()
     # The engine's part is most of it, and what the engine holds the collector does not see.
-    watched, engine = weakref.ref(document), weakref.ref(document._content.doc)
+    watched, engine = weakref.ref(document), weakref.ref(document._mirror.content.doc)
     del document
     await asyncio.sleep(0)  # The loop forgets the tasks that have ended.
     gc.collect()
