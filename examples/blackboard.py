@@ -78,7 +78,8 @@ async def planner(store: Store) -> None:
     async with await space.document("plan", author="planner") as plan:
         board = Board(plan)
         for topic, name in zip(TOPICS, sorted(here), strict=True):
-            plan.map("tasks")[topic] = {"do": "research", "url": f"{topic}/", "worker": name}
+            # Who works on it shall see what we saw: the grant, and the index.
+            plan.map("tasks")[topic] = {"do": "research", "url": f"{topic}/", "worker": name, "after": store.bookmark}
         await board.until(lambda: board.tasks.keys() == board.reviewed.keys())
         for bookmark in board.done.values():
             store.observe(bookmark)
@@ -95,6 +96,7 @@ async def worker(store: Store, name: str) -> None:
         board = Board(plan)
         while await board.until(lambda: bool(board.waiting_for(name))):
             for id, task in board.waiting_for(name).items():
+                store.observe(task["after"])
                 await (research if task["do"] == "research" else confirm)(space, task["url"], name)
                 # Another node may hear of this before it has what was found: its readers wait for that by our bookmark.
                 plan.map("done")[id] = store.bookmark
@@ -137,7 +139,12 @@ async def critic(store: Store) -> None:
                 task = board.tasks[id]
                 doubtful = await space.items.search(("findings", topic_of(task["url"])), filter={"sureness": {"$lt": SURE}})
                 for item in doubtful:
-                    plan.map("tasks")[f"confirm {item.key}"] = {"do": "confirm", "url": item.key, "worker": task["worker"]}
+                    plan.map("tasks")[f"confirm {item.key}"] = {
+                        "do": "confirm",
+                        "url": item.key,
+                        "worker": task["worker"],
+                        "after": board.done[id],
+                    }
                 plan.map("reviewed")[id] = "critic"
 
 

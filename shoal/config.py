@@ -28,7 +28,7 @@ class Config(Struct, frozen=True, kw_only=True):
     join: str = ""  # The peers, "host:port,host:port"; with itself among them the list can be the same for all nodes.
     advertise: str = ""  # Where peers reach this node, "host:port"; empty: where it listens.
     quorum_timeout_s: float = 5.0  # For the copies that `quorum` and `all` wait for.
-    rights_wait_s: float = 1.0  # For one peer's answer to who asks it for rights to spend.
+    rights_wait_s: float = 1.0  # For one peer's answer to who asks it for rights to spend, or for what it holds.
     session_wait_s: float = 2.0  # For what a client's bookmark names; then SessionBehind.
     tick_s: float = 0.05  # Between two looks at what is due.
     sync_interval_s: float = 0.5  # Between two comparisons with some peer, with jitter.

@@ -76,6 +76,12 @@ class Owners(Protocol):
         """
         ...
 
+    async def heard(self, partition: int, /) -> None:
+        """Ask whoever is linked, and return once this replica has applied what they held of a partition when
+        this was called, or `rights_wait_s` is over.
+        """
+        ...
+
     async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /) -> None:
         """Ask others for rights to spend of a budget, until there are so many more or all were asked; whoever is known
         to have more of them is asked first.
@@ -135,6 +141,9 @@ class Alone:
     size = 1
 
     async def current(self, partition: int, durability: Durability = "quorum", /) -> None:
+        return None
+
+    async def heard(self, partition: int, /) -> None:
         return None
 
     async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /) -> None:

@@ -127,12 +127,8 @@ class Quorum:
         needed = self.members.needed(durability)
         question = self._hurry(partition)
         timeout_s = self._config.quorum_timeout_s
-        if await self._told(partition, question, needed, timeout_s):
-            wanted = NOTHING_SEEN
-            for node in self._answered(partition, question):
-                wanted = wanted.join(self._protocol.known(node).vector(partition))
-            if await self._true(self._reaching[partition], lambda: self._database.holds(partition, wanted), timeout_s):
-                return
+        if await self._told(partition, question, needed, timeout_s) and await self._caught_up(partition, question, timeout_s):
+            return
         answered = len(self._answered(partition, question)) + 1
         held = "all hold" if durability == "all" else "a quorum holds"
         raise NoQuorum(
@@ -141,6 +137,20 @@ class Quorum:
             reachable=answered,
             needed=needed,
         )
+
+    async def heard(self, partition: int, /) -> None:
+        """See `Owners.heard`."""
+        timeout_s = self._config.rights_wait_s
+        question = self._hurry(partition)
+        await self._told(partition, question, self._linked(), timeout_s)
+        await self._caught_up(partition, question, timeout_s)
+
+    async def _caught_up(self, partition: int, question: int, timeout_s: float) -> bool:
+        """Wait until this replica holds what those hold who have answered."""
+        wanted = NOTHING_SEEN
+        for node in self._answered(partition, question):
+            wanted = wanted.join(self._protocol.known(node).vector(partition))
+        return await self._true(self._reaching[partition], lambda: self._database.holds(partition, wanted), timeout_s)
 
     async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /) -> None:
         """See `Owners.seek`."""

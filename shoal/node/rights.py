@@ -6,6 +6,7 @@ Laws:
   before it asked; whoever sees that too much was drawn puts it back. So what counts was drawn once.
 - A directory that is an older copy of itself learns in the same way what it has forgotten, of every owner that holds it,
   before it spends anything. It never spends from an account that it finds: only from that of this opening.
+- That nothing is left is said only once whoever is linked was heard: a grant may have been acknowledged elsewhere.
 - Where owners cannot be reached nothing is drawn, and what was written of it is put back; rights that others
   have can be asked of any of them (`Owners.seek`), for a transfer is its giver's alone.
 
@@ -59,6 +60,8 @@ class Rights:
     async def _provide(self, target: Target, amount: int) -> None:
         if self._usable(target) >= amount:
             return  # Whoever waited for the same got enough.
+        if budget.remaining(self._database.document(target).rows) < amount:
+            await self._owners.heard(target.partition)  # More may have been granted elsewhere.
         if self._can_draw(target):
             shares = self._owners.size
             with suppress(NoQuorum):

@@ -23,6 +23,7 @@ from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt.dot import VersionVector
 from shoal.errors import (
+    BudgetExhausted,
     Conflict,
     InvalidInput,
     NoQuorum,
@@ -162,7 +163,7 @@ class Service:
         while True:
             try:
                 return self._database.issue(request, key)
-            except RightsElsewhere:
+            except (BudgetExhausted, RightsElsewhere):
                 if provided:
                     raise
                 await self._rights.provide(request)

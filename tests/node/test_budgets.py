@@ -177,6 +177,23 @@ async def test_rights_of_several_peers_are_put_together(fleet: Fleet) -> None:
     assert await spend(fleet, "c", 28) == 2
 
 
+async def test_a_grant_that_another_node_acknowledged_can_be_spent_though_it_was_not_heard_of_yet(fleet: Fleet) -> None:
+    await fleet.isolate("b")
+    await of(fleet, "a").grant(10)
+    fleet.link_all("b")
+    assert await spend(fleet, "b", 10) == 0
+    with pytest.raises(BudgetExhausted):
+        await spend(fleet, "b", 1)
+
+
+async def test_a_budget_is_exhausted_at_once_for_who_reaches_nobody(fleet: Fleet) -> None:
+    await granted(fleet, 10)
+    await spend(fleet, "b", 10)
+    await fleet.isolate("b")
+    with pytest.raises(BudgetExhausted):
+        await spend(fleet, "b", 1)
+
+
 async def test_nothing_is_drawn_unless_every_owner_is_heard(fleet: Fleet) -> None:
     await granted(fleet, 30)
     await fleet.isolate("c")
