@@ -6,6 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+__all__ = ["NO_HEAD", "Durability", "Read", "Reply", "Request", "Write"]
+
 Durability = Literal["memory", "local", "quorum", "all"]
 
 NO_HEAD = ""

@@ -15,6 +15,8 @@ from shoal.protocol.requests.sets import AlterSet, SetAltered
 from shoal.protocol.requests.steps import EndStep, Step
 from shoal.protocol.requests.threads import Move, Moved, Save, Saved
 
+__all__ = ["Batch", "BatchAnswer", "BatchReply", "BatchWrite"]
+
 BatchWrite = (
     Save
     | Append

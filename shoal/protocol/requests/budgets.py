@@ -6,6 +6,21 @@ from msgspec import Struct
 
 from shoal.protocol.requests.base import Read, Reply, Write
 
+__all__ = [
+    "BudgetConflict",
+    "BudgetState",
+    "DrawRights",
+    "Grant",
+    "Granted",
+    "Holder",
+    "ReadBudget",
+    "ReleaseRights",
+    "Rights",
+    "Spend",
+    "Spent",
+    "TransferRights",
+]
+
 
 class Grant(Write, array_like=True, frozen=True, tag="grant"):
     """Add to what may be spent; answered by `Granted`. `key`: of all grants with one key, one counts."""
@@ -108,3 +123,9 @@ class BudgetState(Reply, array_like=True, frozen=True, tag="budget-state"):
     rights: int  # What the serving node may spend.
     holders: list[Holder]  # Those whose rights are not 0.
     conflicts: list[BudgetConflict]
+
+
+SingleWrite = DrawRights | ReleaseRights | TransferRights
+WriteReply = Rights
+ObjectRead = ReadBudget
+ReadReply = BudgetState

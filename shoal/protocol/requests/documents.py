@@ -8,6 +8,29 @@ from msgspec import Struct, field
 
 from shoal.protocol.requests.base import Read, Reply, Write
 
+__all__ = [
+    "ANY",
+    "Begin",
+    "Begun",
+    "Conflicts",
+    "DeleteDocument",
+    "DocumentJson",
+    "DocumentState",
+    "Moment",
+    "Overwritten",
+    "Patch",
+    "ReadConflicts",
+    "ReadDocument",
+    "ReadDocumentAt",
+    "ReadDocumentJson",
+    "ReadMoment",
+    "Replace",
+    "RootKind",
+    "Update",
+    "Updated",
+    "Updates",
+]
+
 RootKind = Literal["map", "array", "text"]
 ANY = -1
 """A generation: whichever is the current one."""
@@ -153,3 +176,9 @@ class Conflicts(Reply, array_like=True, frozen=True, tag="conflicts"):
 
 class DocumentJson(Reply, array_like=True, frozen=True, tag="document-json"):
     json: bytes
+
+
+SingleWrite = Patch | Begin | DeleteDocument | Replace | Updates
+WriteReply = DocumentJson | Begun
+ObjectRead = ReadDocument | ReadDocumentJson | ReadConflicts | ReadMoment | ReadDocumentAt
+ReadReply = DocumentState | Conflicts | Moment

@@ -6,6 +6,8 @@ from msgspec import Struct
 
 from shoal.protocol.requests.base import Read, Reply, Write
 
+__all__ = ["IndexItems", "ItemIndex", "ItemIndexes", "ItemsIndexed", "ListItemIndexes", "UnindexItems"]
+
 
 class IndexItems(Write, array_like=True, frozen=True, tag="index-items"):
     """Have these fields indexed, by every node; answered by `ItemsIndexed`."""
@@ -41,3 +43,9 @@ class ItemIndex(Struct, array_like=True, frozen=True):
 
 class ItemIndexes(Reply, array_like=True, frozen=True, tag="item-indexes"):
     indexes: list[ItemIndex]
+
+
+SingleWrite = IndexItems | UnindexItems
+WriteReply = ItemsIndexed
+ObjectRead = ListItemIndexes
+ReadReply = ItemIndexes

@@ -11,6 +11,31 @@ from msgspec import Struct, field
 
 from shoal.protocol.requests.base import Read, Reply, Write
 
+__all__ = [
+    "NO_ITEM",
+    "DeleteItem",
+    "GetItems",
+    "Item",
+    "ItemDeleted",
+    "ItemPut",
+    "ItemSibling",
+    "ItemsFound",
+    "ItemsPage",
+    "ItemsRefreshed",
+    "ItemsSwept",
+    "ListNamespaces",
+    "Match",
+    "Namespaces",
+    "PutItem",
+    "RankItems",
+    "Ranked",
+    "RankedItems",
+    "RefreshItems",
+    "SearchItems",
+    "SearchPlan",
+    "SweepItems",
+]
+
 NO_ITEM = ""
 
 Match = Literal["prefix", "suffix"]
@@ -185,3 +210,9 @@ class Namespaces(Reply, array_like=True, frozen=True, tag="namespaces"):
     namespaces: list[list[str]]
     cursor: bytes
     more: bool
+
+
+SingleWrite = RefreshItems | SweepItems
+WriteReply = ItemsRefreshed | ItemsSwept
+ObjectRead = GetItems | SearchItems | RankItems | ListNamespaces
+ReadReply = ItemsFound | ItemsPage | RankedItems | Namespaces

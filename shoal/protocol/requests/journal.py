@@ -6,6 +6,26 @@ from msgspec import Struct
 
 from shoal.protocol.requests.base import Read, Reply, Write
 
+__all__ = [
+    "Ack",
+    "Append",
+    "Appended",
+    "ConsumerState",
+    "Consumers",
+    "Event",
+    "Events",
+    "Place",
+    "PutSnapshot",
+    "ReachPlace",
+    "ReadConsumer",
+    "ReadConsumers",
+    "ReadJournal",
+    "ReadPlace",
+    "ReadSnapshot",
+    "Snapshot",
+    "SnapshotKept",
+]
+
 
 class Append(Write, array_like=True, frozen=True, tag="append"):
     """Append an event to a thread's journal; answered by `Appended`."""
@@ -145,3 +165,9 @@ class ReadPlace(Read, array_like=True, frozen=True, tag="read-place"):
 
 class Place(Reply, array_like=True, frozen=True, tag="place"):
     place: int  # 0: at the start.
+
+
+SingleWrite = PutSnapshot
+WriteReply = SnapshotKept
+ObjectRead = ReadJournal | ReadConsumer | ReadConsumers | ReadSnapshot | ReadPlace
+ReadReply = Events | Consumers | Snapshot

@@ -8,6 +8,8 @@ from shoal.crdt.notes import Note as Note
 from shoal.protocol.requests.base import Read, Reply, Write
 from shoal.protocol.requests.threads import Checkpoint
 
+__all__ = ["Annotate", "Annotated", "Claim", "Claimed", "Labelled", "Labels", "Note", "ReadLabels", "Unlabel", "Unlabelled"]
+
 
 class Annotate(Write, array_like=True, frozen=True, tag="annotate"):
     """Write notes beside a label, which need not be there yet; answered by `Annotated`."""
@@ -73,3 +75,7 @@ class Labelled(Struct, array_like=True, frozen=True):
 class Labels(Reply, array_like=True, frozen=True, tag="labels"):
     items: list[Labelled]
     more: bool  # True if more follow; ask again with after=items[-1].label.
+
+
+ObjectRead = ReadLabels
+ReadReply = Labels

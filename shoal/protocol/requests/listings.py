@@ -8,6 +8,8 @@ from msgspec import field
 
 from shoal.protocol.requests.base import Read, Reply
 
+__all__ = ["ListObjects", "ListSpaces", "ListThreads", "Names", "ObjectKind", "ThreadNames"]
+
 ObjectKind = Literal["thread", "document", "counter", "register", "items", "schema", "set", "budget", "map"]
 
 
@@ -47,3 +49,6 @@ class ListThreads(Read, array_like=True, frozen=True, tag="list-threads"):
 class ThreadNames(Reply, array_like=True, frozen=True, tag="thread-names"):
     names: list[str]
     after: str  # Ask again with this; empty: there are no more.
+
+
+ReadReply = Names | ThreadNames

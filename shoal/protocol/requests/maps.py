@@ -7,6 +7,19 @@ from msgspec import Struct, field
 from shoal.protocol.requests.base import Read, Reply, Write
 from shoal.protocol.requests.scalars import Sibling
 
+__all__ = [
+    "AddEntry",
+    "AlterEntry",
+    "EntryAdded",
+    "EntryPut",
+    "EntryRemoved",
+    "MapEntries",
+    "MapEntry",
+    "PutEntry",
+    "ReadMap",
+    "RemoveEntry",
+]
+
 
 class PutEntry(Write, array_like=True, frozen=True, tag="put-entry"):
     """Set a key's register to a value, over all that the serving node shows of it; answered by `EntryPut`."""
@@ -80,3 +93,7 @@ class MapEntries(Reply, array_like=True, frozen=True, tag="map-entries"):
     entries: list[MapEntry]
     size: int  # Keys of the whole map.
     more: bool  # Ask again with after=entries[-1].key.
+
+
+ObjectRead = ReadMap
+ReadReply = MapEntries

@@ -15,6 +15,8 @@ from shoal.protocol.requests.sets import ReadSet, SetMembers
 from shoal.protocol.requests.steps import ListSteps, ReadStanding, ReadStep, Standing, Step, Steps
 from shoal.protocol.requests.threads import Branches, Checkpoint, Checkpoints, Heads, History, Load
 
+__all__ = ["MultiRead", "MultiReply", "Refused"]
+
 PartRead = (
     Load
     | History

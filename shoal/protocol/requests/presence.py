@@ -6,6 +6,8 @@ from msgspec import Struct, field
 
 from shoal.protocol.requests.base import Read, Reply
 
+__all__ = ["Announce", "Announced", "FollowPresence", "Presence", "Present", "ReadPresence"]
+
 
 class Present(Struct, array_like=True, frozen=True):
     """What one client says of itself: an entry of Yjs' awareness."""
@@ -48,3 +50,6 @@ class FollowPresence(Read, array_like=True, frozen=True, tag="follow-presence"):
 
     space: str
     document: str = ""
+
+
+ReadReply = Announced | Presence

@@ -6,6 +6,25 @@ from msgspec import Struct, field
 
 from shoal.protocol.requests.base import Read, Reply, Write
 
+__all__ = [
+    "NIL",
+    "Dequeue",
+    "Dequeued",
+    "Enqueue",
+    "Enqueued",
+    "Finish",
+    "ListWorklists",
+    "Purge",
+    "Purged",
+    "QueueEntries",
+    "QueueEntry",
+    "QueueItem",
+    "ReadQueue",
+    "ReadQueueEntry",
+    "Worklist",
+    "Worklists",
+]
+
 NIL = b"\xc0"  # msgpack of None.
 
 
@@ -124,3 +143,7 @@ class Worklist(Struct, array_like=True, frozen=True):
 
 class Worklists(Reply, array_like=True, frozen=True, tag="worklists"):
     items: list[Worklist]
+
+
+ObjectRead = ReadQueue | ReadQueueEntry | ListWorklists
+ReadReply = QueueEntries | Worklists

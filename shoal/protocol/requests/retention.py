@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from shoal.protocol.requests.base import Read, Reply, Request, Write
 
+__all__ = ["EventsTrimmed", "ReadRetention", "Retention", "SetRetention", "Trim", "TrimEvents", "TrimReport"]
+
 
 class Trim(Request, array_like=True, frozen=True, tag="trim-journal"):
     """Give up a journal's old events; answered by `TrimReport`.
@@ -66,3 +68,9 @@ class Retention(Reply, array_like=True, frozen=True, tag="retention"):
     bytes: int | None
     events: int | None
     trimmed_ms: int = 0  # When the last event that was trimmed was ordered; 0: none was.
+
+
+SingleWrite = TrimEvents | SetRetention
+WriteReply = EventsTrimmed | Retention
+ObjectRead = ReadRetention
+ReadReply = TrimReport

@@ -6,6 +6,8 @@ from msgspec import Struct
 
 from shoal.protocol.requests.base import Read, Reply, Write
 
+__all__ = ["Add", "Added", "Assign", "Assigned", "CounterValue", "ReadCounter", "ReadRegister", "Sibling", "Siblings"]
+
 
 class Add(Write, array_like=True, frozen=True, tag="add"):
     """Add to a counter; answered by `Added`. `key`: of all adds with one key, one counts."""
@@ -69,3 +71,7 @@ class Siblings(Reply, array_like=True, frozen=True, tag="siblings"):
     siblings: list[Sibling]  # Greatest HLC first: the first is the `latest`.
     context: bytes
     version: str = ""  # Another one for other values; empty where there is none.
+
+
+ObjectRead = ReadCounter | ReadRegister
+ReadReply = CounterValue | Siblings

@@ -6,6 +6,8 @@ from msgspec import Struct
 
 from shoal.protocol.requests.base import Read, Reply, Write
 
+__all__ = ["PutSchema", "ReadSchema", "ReadViolations", "SchemaVersion", "SchemaVersions", "Violation", "Violations"]
+
 
 class PutSchema(Write, array_like=True, frozen=True, tag="put-schema"):
     """Put a version of a schema; answered by `SchemaVersion`. The same content again changes nothing.
@@ -61,3 +63,9 @@ class Violation(Struct, array_like=True, frozen=True):
 
 class Violations(Reply, array_like=True, frozen=True, tag="violations"):
     violations: list[Violation]
+
+
+SingleWrite = PutSchema
+WriteReply = SchemaVersion
+ObjectRead = ReadSchema | ReadViolations
+ReadReply = SchemaVersions | Violations

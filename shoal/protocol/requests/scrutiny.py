@@ -8,6 +8,8 @@ from shoal.protocol.requests.base import Read, Reply
 from shoal.protocol.requests.journal import Event
 from shoal.protocol.requests.threads import Checkpoint
 
+__all__ = ["Damage", "Explain", "Explained", "Verified", "VerifyCheckpoints"]
+
 
 class VerifyCheckpoints(Read, array_like=True, frozen=True, tag="verify-checkpoints"):
     """Compute again what is stored of a checkpoint, or of a branch's by first parents; answered by `Verified`."""
@@ -47,3 +49,7 @@ class Explained(Reply, array_like=True, frozen=True, tag="explained"):
     seen: bytes  # Packed bookmark: what it and its ancestors' authors said that they had read.
     earlier: list[Checkpoint]  # First parents, the newest first.
     events: list[Event]  # Before it in the journal, the newest first.
+
+
+ObjectRead = VerifyCheckpoints | Explain
+ReadReply = Verified | Explained

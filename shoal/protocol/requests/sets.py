@@ -6,6 +6,8 @@ from msgspec import field
 
 from shoal.protocol.requests.base import Read, Reply, Write
 
+__all__ = ["AlterSet", "ContainsMembers", "MembersContained", "ReadSet", "SetAltered", "SetMembers"]
+
 
 class AlterSet(Write, array_like=True, frozen=True, tag="alter-set"):
     """Remove elements, and add some; answered by `SetAltered`. A removal removes what the serving node shows."""
@@ -47,3 +49,7 @@ class ContainsMembers(Read, array_like=True, frozen=True, tag="contains-members"
 
 class MembersContained(Reply, array_like=True, frozen=True, tag="members-contained"):
     contained: list[bool]  # As many as were asked for.
+
+
+ObjectRead = ReadSet | ContainsMembers
+ReadReply = SetMembers | MembersContained

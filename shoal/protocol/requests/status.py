@@ -8,6 +8,8 @@ from msgspec import Struct, field
 
 from shoal.protocol.requests.base import Read, Reply
 
+__all__ = ["Cluster", "ClusterView", "Member", "NodeStatus", "Status"]
+
 
 class Status(Read, array_like=True, frozen=True, tag="status"):
     """Answered by `NodeStatus`."""
@@ -62,3 +64,6 @@ class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):
     early: int  # Operations that wait for others.
     quarantined: list[str]  # What was refused and why, the newest last.
     clock_ahead_ms: int  # How far operations' times are ahead of this node's clock.
+
+
+ReadReply = NodeStatus | ClusterView

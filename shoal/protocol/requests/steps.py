@@ -8,6 +8,26 @@ from msgspec import Struct, field
 
 from shoal.protocol.requests.base import Read, Reply, Write
 
+__all__ = [
+    "BeginStep",
+    "CatchUp",
+    "CaughtUp",
+    "EndStep",
+    "ListSteps",
+    "MoveThread",
+    "ProgressStep",
+    "ReadStanding",
+    "ReadStep",
+    "ResolveStep",
+    "Standing",
+    "Step",
+    "StepAttempt",
+    "StepResult",
+    "StepState",
+    "Steps",
+    "ThreadStatus",
+]
+
 StepState = Literal["open", "done", "failed", "ready", "abandoned"]
 ThreadStatus = Literal["running", "paused", "waiting", "done", "failed"]
 
@@ -176,3 +196,9 @@ class CaughtUp(Reply, array_like=True, frozen=True, tag="caught-up"):
     quorum: bool  # Whatever a quorum had acknowledged before the request is on this node now.
     size: int  # Owners, as configured.
     reason: str  # Why it could not; else empty.
+
+
+SingleWrite = BeginStep | ProgressStep | EndStep | ResolveStep | MoveThread
+WriteReply = Step | Standing
+ObjectRead = ReadStep | ListSteps | ReadStanding
+ReadReply = Steps | CaughtUp

@@ -9,6 +9,8 @@ from shoal.protocol.requests.documents import ANY, DocumentState, RootKind
 from shoal.protocol.requests.listings import ObjectKind
 from shoal.protocol.requests.presence import FollowPresence, Presence
 
+__all__ = ["Change", "Edit", "Follow", "Push", "Reset", "Subscription", "Watch", "Watching"]
+
 
 class Watch(Read, array_like=True, frozen=True, tag="watch"):
     """Push a `Change` for every durable change in a space.

@@ -6,6 +6,27 @@ from msgspec import field
 
 from shoal.protocol.requests.base import Read, Reply, Request, Write
 
+__all__ = [
+    "Ancestor",
+    "Branches",
+    "Checkpoint",
+    "Checkpoints",
+    "CommonAncestor",
+    "DeleteThread",
+    "Deleted",
+    "Discard",
+    "Discarded",
+    "Heads",
+    "History",
+    "Load",
+    "Move",
+    "Moved",
+    "Prune",
+    "PruneReport",
+    "Save",
+    "Saved",
+]
+
 
 class Save(Write, array_like=True, frozen=True, tag="save"):
     """Save a checkpoint; answered by `Saved`.
@@ -200,3 +221,9 @@ class Ancestor(Reply, array_like=True, frozen=True, tag="ancestor"):
 
 class Branches(Reply, array_like=True, frozen=True, tag="branches"):
     branches: dict[str, list[str]]  # Name → heads, winner first.
+
+
+SingleWrite = DeleteThread | Discard
+WriteReply = Deleted | Discarded
+ObjectRead = Load | History | Heads | CommonAncestor
+ReadReply = Checkpoint | Checkpoints | Branches | Ancestor | PruneReport
