@@ -1,13 +1,13 @@
-"""Answers every request: the node's side of `shoal.protocol.session.Session`.
+"""Answers every request: the node's side of `shoal.protocol.session.Session`. What reads are owed is in `reads`.
 
 Laws:
-- A session is shown at least what its bookmark names, or a typed error; the
+- A write builds on at least what its session's bookmark names, or gets a typed error; the
   bookmark takes in what an answer shows before the answer is given.
 - Names, keys and packed values are checked here, at the edge, before anything
   else; what is behind may rely on them. Only the channels of a save are checked where
   they are compared with what they go on from, so that what is known is not looked at again.
-- A write is answered once it is as durable as was asked; a read once everything
-  it shows is durable.
+- A write is answered once it is as durable as was asked, and what is refused once all that
+  the refusal shows is durable.
 - A request's error is that request's alone. When storage fails the node goes on
   reading, and refuses writes with the reason.
 """
@@ -15,13 +15,10 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TypeVar
 
-from shoal.cluster.partition import partition_of
 from shoal.config import Config
-from shoal.crdt.dot import VersionVector
 from shoal.errors import (
     BudgetExhausted,
     Conflict,
@@ -34,13 +31,13 @@ from shoal.errors import (
     StoreCorrupt,
 )
 from shoal.names import check_key, check_name
-from shoal.node import multireads
 from shoal.node.awareness import Presences
 from shoal.node.database import Database, Issued
 from shoal.node.environment import Environment
 from shoal.node.feed import Feed, Subscriber
 from shoal.node.opening import Opening
 from shoal.node.owners import Mending, Owners
+from shoal.node.reads import Reads, in_turns
 from shoal.node.rights import Rights
 from shoal.node.target import Target, target_of
 from shoal.node.trail import Trail
@@ -49,10 +46,8 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, AnyRequest, AnyWrite, Durability, Push, Subscription
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
-from shoal.storage.keys import KINDS, Kind
+from shoal.storage.keys import Kind
 from shoal.version import __version__
-
-_Plan = TypeVar("_Plan")
 
 _DURABILITIES = ("memory", "local", "quorum", "all")
 _PRUNED_LISTED_MAX = 10_000
@@ -81,6 +76,7 @@ class Service:
         self._opening = opening
         self._feed = feed
         self._config = config
+        self._reads = Reads(database, owners=owners, presences=presences, status=self._status, config=config)
         self._rights = Rights(database, commit, owners=owners)
         self._started_ms = environment.now_ms()
         self._stopping = False
@@ -108,7 +104,7 @@ class Service:
             return await self._draw(request, bookmark, stale=stale)
         if isinstance(request, requests.Write):
             return await self._write(request, bookmark, key, durability, stale=stale)
-        return await self._read(request, bookmark, stale=stale)
+        return await self._reads.answer(request, bookmark, stale=stale)
 
     # ── writes ────────────────────────────────────────────────────────────────
 
@@ -207,7 +203,7 @@ class Service:
     ) -> requests.PruneReport:
         """Plan step by step, then give up what it names piece by piece. It needs no key: what is gone is not planned again."""
         await self._reach_for_plan(request, bookmark, stale=stale)
-        plan = await _finished(self._database.planned(request))
+        plan = await in_turns(self._database.planned(request))
         ids = [id.hex() for id in plan.gone]
         if not request.dry_run:
             size = self._config.prune_ids_max
@@ -221,7 +217,7 @@ class Service:
     ) -> requests.TrimReport:
         """As a prune: a plan, and then piece by piece, which takes what is there by then."""
         await self._reach_for_plan(request, bookmark, stale=stale)
-        plan = await _finished(self._database.planned_trim(request))
+        plan = await in_turns(self._database.planned_trim(request))
         if request.dry_run or not plan.events:
             return requests.TrimReport(plan.events, plan.bytes, request.dry_run)
         events = size = 0
@@ -246,120 +242,6 @@ class Service:
     def _refuse_if_stopping(self) -> None:
         if self._stopping:
             raise ShuttingDown("the node is stopping. Nothing was written; send the request again, here later or elsewhere.")
-
-    # ── reads ─────────────────────────────────────────────────────────────────
-
-    async def _read(self, request: requests.AnyRead, bookmark: Bookmark, *, stale: bool) -> AnyReply:
-        match request:
-            case requests.Status():
-                return self._status()
-            case requests.Cluster():
-                return self._owners.view()
-            case requests.ListSpaces():
-                return await self._spaces(request, bookmark)
-            case requests.ListObjects():
-                return await self._objects(request, bookmark)
-            case requests.ListThreads():
-                return await self._threads(request, bookmark)
-            case requests.CatchUp():
-                return await self._caught_up(request, bookmark)
-            case requests.MultiRead():
-                return await self._together(request, bookmark, stale=stale)
-            case requests.ReadPresence():
-                return self.presences.read(request)
-            case requests.Announce():
-                raise InvalidInput("presence is announced by a session that lasts. Nothing was announced.")
-        target = target_of(request)
-        check_name("space", target.space)
-        check_name(target.kind.label, target.name)
-        return await self._seen(lambda: self._shown(request, target), target.partition, bookmark, stale=stale)
-
-    async def _together(self, request: requests.MultiRead, bookmark: Bookmark, *, stale: bool) -> AnyReply:
-        targets = multireads.targets_of(request, self._config)
-        partition = targets[0].partition
-
-        async def read() -> tuple[AnyReply, VersionVector]:
-            reply = await multireads.answered(request, targets, self._database, self._owners, self._config)
-            return reply, self._database.vector_of(partition)
-
-        return await self._seen(read, partition, bookmark, stale=stale)
-
-    async def _seen(
-        self, read: Callable[[], Awaitable[tuple[AnyReply, VersionVector]]], partition: int, bookmark: Bookmark, *, stale: bool
-    ) -> AnyReply:
-        """What `read` shows of a partition, once this node holds what the bookmark names, and what it shows is durable."""
-        wanted = bookmark.vector(partition)
-        if not stale and not self._database.holds(partition, wanted):
-            await self._owners.reached(partition, wanted)
-        reply, shown = await read()
-        # What was read may be ahead of the disk: a crash must not unshow it.
-        await self._database.durable_of(partition)
-        if stale and not shown.dominates(wanted):
-            bookmark.replace(partition, shown)
-        else:
-            bookmark.note(partition, shown)
-        return reply
-
-    async def _shown(self, request: requests.ObjectRead, target: Target) -> tuple[AnyReply, VersionVector]:
-        """The answer of a read, and the vector that it was read at. What turns out to be damaged is mended first."""
-        mending: Mending | None = None
-        while True:
-            try:
-                if isinstance(request, requests.RankItems):
-                    ranked = await _finished(self._database.ranked(request, target))
-                    return ranked, self._database.vector(target)
-                return self._database.show(request, target), self._database.vector(target)
-            except StoreCorrupt as error:
-                mending = mending or self._owners.mending(target)
-                await mending.mend(error)
-
-    async def _caught_up(self, request: requests.CatchUp, bookmark: Bookmark) -> requests.CaughtUp:
-        check_name("space", request.space)
-        partition = partition_of(request.space, check_name("thread", request.thread))
-        size = self._owners.view().size
-        try:
-            await self._owners.current(partition)
-        except NoQuorum as error:
-            return requests.CaughtUp(quorum=False, size=size, reason=error.message)
-        shown = self._database.vector_of(partition)
-        await self._database.durable_of(partition)
-        bookmark.note(partition, shown)
-        return requests.CaughtUp(quorum=True, size=size, reason="")
-
-    async def _objects(self, request: requests.ListObjects, bookmark: Bookmark) -> requests.Names:
-        check_name("space", request.space)
-        await self._reach_all(bookmark)
-        limit = min(max(1, request.limit), self._config.page_items_max)
-        names = self._database.catalog.names(
-            request.space, KINDS[request.kind], prefix=request.prefix, after=request.after, limit=limit + 1
-        )
-        shown = {number: self._database.vector_of(number) for number in {partition_of(request.space, name) for name in names}}
-        await self._database.all_durable()
-        for partition, vector in shown.items():
-            bookmark.note(partition, vector)
-        return requests.Names(names[:limit], more=len(names) > limit)
-
-    async def _threads(self, request: requests.ListThreads, bookmark: Bookmark) -> requests.ThreadNames:
-        check_name("space", request.space)
-        await self._reach_all(bookmark)
-        found = self._database.threads(request)
-        shown = {number: self._database.vector_of(number) for number in found.partitions}
-        await self._database.all_durable()
-        for partition, vector in shown.items():
-            bookmark.note(partition, vector)
-        return found.reply
-
-    async def _spaces(self, request: requests.ListSpaces, bookmark: Bookmark) -> requests.Names:
-        await self._reach_all(bookmark)
-        limit = min(max(1, request.limit), self._config.page_items_max)
-        spaces = self._database.catalog.spaces(after=request.after, limit=limit + 1)
-        await self._database.all_durable()
-        return requests.Names(spaces[:limit], more=len(spaces) > limit)
-
-    async def _reach_all(self, bookmark: Bookmark) -> None:
-        for partition, wanted in list(bookmark):
-            if not self._database.holds(partition, wanted):
-                await self._owners.reached(partition, wanted)
 
     def _status(self) -> requests.NodeStatus:
         failed = self._commit.failed
@@ -427,17 +309,6 @@ class Service:
 def _spends(request: AnyWrite) -> bool:
     writes = request.writes if isinstance(request, requests.Batch) else [request]
     return any(isinstance(write, requests.Spend) for write in writes)
-
-
-async def _finished(steps: Generator[None, None, _Plan]) -> _Plan:
-    """What a planning comes to; others get their turn between its steps."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            plan: _Plan = done.value
-            return plan
-        await asyncio.sleep(0)
 
 
 class ServiceSession:

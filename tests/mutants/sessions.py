@@ -9,6 +9,7 @@ import pytest
 from shoal.crdt.dot import VersionVector
 from shoal.errors import BookmarkLost, SessionBehind
 from shoal.node.quorum import Quorum
+from shoal.node.reads import Reads
 from shoal.node.service import Service
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
@@ -19,15 +20,15 @@ from tests.mutants.mutant import Mutant
 
 
 def reads_ignore_the_bookmark(patch: pytest.MonkeyPatch) -> None:
-    sound = Service._read
+    sound = Reads.answer
 
-    async def read(self: Service, request: requests.AnyRead, bookmark: Bookmark, *, stale: bool) -> AnyReply:
+    async def answer(self: Reads, request: requests.AnyRead, bookmark: Bookmark, *, stale: bool) -> AnyReply:
         shown = Bookmark()
         reply = await sound(self, request, shown, stale=stale)
         bookmark.join(shown)
         return reply
 
-    patch.setattr(Service, "_read", read)
+    patch.setattr(Reads, "answer", answer)
 
 
 def writes_ignore_the_bookmark(patch: pytest.MonkeyPatch) -> None:
@@ -54,14 +55,14 @@ def who_waited_too_long_is_shown_less(patch: pytest.MonkeyPatch) -> None:
 
 
 def reads_are_not_in_the_bookmark(patch: pytest.MonkeyPatch) -> None:
-    sound = Service._read
+    sound = Reads.answer
 
-    async def read(self: Service, request: requests.AnyRead, bookmark: Bookmark, *, stale: bool) -> AnyReply:
+    async def answer(self: Reads, request: requests.AnyRead, bookmark: Bookmark, *, stale: bool) -> AnyReply:
         forgotten = Bookmark()
         forgotten.join(bookmark)
         return await sound(self, request, forgotten, stale=stale)
 
-    patch.setattr(Service, "_read", read)
+    patch.setattr(Reads, "answer", answer)
 
 
 def what_was_seen_is_not_told_to_the_client(patch: pytest.MonkeyPatch) -> None:
