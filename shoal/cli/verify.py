@@ -15,7 +15,7 @@ from shoal.cli.output import emit, line
 from shoal.cli.target import Json
 from shoal.config import Config
 from shoal.errors import ShoalError
-from shoal.node.verify import Report
+from shoal.node.findings import Report
 from shoal.node.verify import verify as check
 from shoal.storage.layout import holds_store
 from shoal.storage.rocks import RocksStorage

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from shoal.config import Config
 from shoal.crdt.rows import POSITION_BYTES
 from shoal.errors import KeyReused
-from shoal.node.verify import PROBLEMS_LISTED_MAX, Report, verify
+from shoal.node.findings import PROBLEMS_LISTED_MAX, Report
+from shoal.node.verify import verify
 from shoal.protocol.requests import NO_HEAD, Patch
 from shoal.storage import keys
 from shoal.storage.keys import Kind

@@ -1,0 +1,154 @@
+"""Fold a partition's log again, from nothing, and compare what it makes with what is stored.
+
+Laws:
+- Operations are applied in an order that is causal, by the same code that applied them first.
+- Nothing is compared of generations that were ended, nor of what prunes and trims took: but what
+  is missing without one of them is a flaw.
+- An operation that is damaged spoils no other: it is reported, and the rest folded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from shoal.crdt import deletion, journal, lineage, pruning, trimming
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.rows import Stamp
+from shoal.errors import ShoalError, StoreCorrupt
+from shoal.node import mutation
+from shoal.node.findings import Logged, Object, Place, Report, reason, text_of
+from shoal.node.generations import split
+from shoal.node.transaction import ObjectRows, Transaction
+from shoal.storage.interface import Storage
+from shoal.storage.keys import Kind
+
+
+class Folded(NamedTuple):
+    """What a partition's log makes. Of generations that were ended nothing is folded, and nothing compared."""
+
+    rows: dict[Place, dict[bytes, bytes]]
+    alive: set[Place]  # With a change of their current generation.
+    generations: dict[Place, int]  # Of those that were deleted: the current one.
+    pruned: dict[Place, set[bytes]]  # Checkpoints that prunes name.
+    trimmed: dict[Place, VersionVector]  # Operations whose events trims took.
+
+    def current(self, place: Place) -> int:
+        return self.generations.get(place, 0)
+
+    def shows(self, place: Place, row: bytes) -> bool:
+        return row == deletion.ROW or split(row)[0] == self.current(place)
+
+
+def refolded(storage: Storage, partition: int, logged: list[Logged], report: Report) -> Folded:
+    """The objects that the log makes, applied to nothing in causal order."""
+    memory: dict[Place, Transaction] = {}
+    found = Folded({}, set(), *_erased(logged))
+    contexts: dict[Origin, VersionVector] = {}
+    for entry in sorted(logged, key=lambda entry: (entry.hlc, entry.dot)):
+        try:
+            _fold(storage, entry, found, contexts=contexts, memory=memory, report=report)
+        except Exception as error:  # What a damaged operation says can be refused anywhere.
+            report.problem(f"partition {partition}: operation {entry.dot} cannot be applied: {reason(error)}")
+    for place, folding in memory.items():
+        found.rows[place] = {row: value for row, value in folding.rows.items() if value is not None}
+    return found
+
+
+def inhabited(stored: dict[Place, dict[bytes, bytes]], folded: Folded) -> set[Place]:
+    return {place for place, rows in stored.items() if any(row != deletion.ROW and folded.shows(place, row) for row in rows)}
+
+
+def compare(stored: dict[Place, dict[bytes, bytes]], folded: Folded, report: Report) -> None:
+    for place in sorted(stored.keys() | folded.rows.keys()):
+        here = {row: value for row, value in stored.get(place, {}).items() if folded.shows(place, row)}
+        there = folded.rows.get(place, {})
+        if place.kind is Kind.THREAD:
+            there = _without_marks(there, here)
+        differing = [row for row in here.keys() | there.keys() if here.get(row) != there.get(row)]
+        if differing:
+            report.problem(f"{text_of(place)}: {len(differing)} rows differ from what its operations make")
+
+
+def _fold(
+    storage: Storage,
+    entry: Logged,
+    found: Folded,
+    *,
+    contexts: dict[Origin, VersionVector],
+    memory: dict[Place, Transaction],
+    report: Report,
+) -> None:
+    context = contexts.get(entry.dot.origin, VersionVector()).join(entry.body.delta())
+    contexts[entry.dot.origin] = context.join(VersionVector({entry.dot.origin: entry.dot.sequence}))
+    for nth, change in enumerate(mutation.decode(entry.body.payload)):
+        stamp = Stamp(entry.dot, entry.hlc, entry.body.wall_ms, context, nth)
+        place = Place(entry.partition, Kind(change.kind), change.space, change.name)
+        into = memory.setdefault(place, Transaction(_Nothing()))
+        if isinstance(change.change, deletion.Delete):
+            deletion.apply(ObjectRows(into, b""), stamp, change.change)
+            continue
+        if change.generation != found.current(place):
+            continue
+        found.alive.add(place)
+        stored = Object(storage, place, change.generation).rows
+        folding = ObjectRows(into, deletion.prefix(change.generation))
+        try:
+            beside = mutation.attached_of(stored, stamp, change.change)
+            if beside.erased:
+                _check_erased(entry.dot, change.change, found, place)
+            mutation.apply(folding, stamp, change.change, beside)
+        except ShoalError as error:
+            report.problem(f"{text_of(place)}: {error.message}")
+
+
+def _erased(
+    logged: list[Logged],
+) -> tuple[dict[Place, int], dict[Place, set[bytes]], dict[Place, VersionVector]]:
+    current: dict[Place, int] = {}
+    pruned: dict[Place, set[bytes]] = {}
+    trimmed: dict[Place, VersionVector] = {}
+    for place, change in [found for entry in logged for found in _changes(entry)]:
+        if isinstance(change, deletion.Delete):
+            current[place] = max(change.generation + 1, current.get(place, 0))
+        elif isinstance(change, pruning.Prune):
+            pruned.setdefault(place, set()).update(change.ids)
+        elif isinstance(change, trimming.Trim):
+            trimmed[place] = trimmed.get(place, VersionVector()).join(trimming.covered(change.ends))
+    return current, pruned, trimmed
+
+
+def _changes(entry: Logged) -> list[tuple[Place, mutation.Change]]:
+    try:
+        made = mutation.decode(entry.body.payload)
+        return [(Place(entry.partition, Kind(change.kind), change.space, change.name), change.change) for change in made]
+    except (StoreCorrupt, ValueError):
+        return []  # A damaged operation: it is told where it is to be applied.
+
+
+def _check_erased(dot: Dot, change: mutation.Change, found: Folded, place: Place) -> None:
+    """
+    Raises:
+        StoreCorrupt: what it made is missing, and nothing erased it.
+    """
+    pruned = isinstance(change, lineage.Save) and change.id in found.pruned.get(place, set())
+    trimmed = isinstance(change, journal.Append) and found.trimmed.get(place, VersionVector()).covers(dot)
+    if not (pruned or trimmed):
+        raise StoreCorrupt("what it made is missing, and nothing erased it.")
+
+
+def _without_marks(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """The marks of pruned checkpoints go with their records, when nothing needs these."""
+    return {row: value for row, value in folded.items() if row in stored or not split(row)[1].startswith(lineage.PRUNED)}
+
+
+class _Nothing:
+    """A storage that is empty: below the rows that a fold makes."""
+
+    def get(self, key: bytes, /) -> bytes | None:
+        return None
+
+    def scan(
+        self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        return iter(())
