@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from math import floor, isfinite
 
 from shoal.errors import InvalidInput
+
+_END_MS = 2**53  # After whatever a clock shows.
 
 
 def moment(wall_ms: int) -> datetime:
     return datetime.fromtimestamp(wall_ms / 1000, UTC)
 
 
-def as_wall_ms(time: datetime | None) -> int | None:
-    """
+def as_wall_ms(time: datetime | float | None) -> int | None:
+    """A number is seconds since 1970, as `time.time()` tells them.
+
     Raises:
-        InvalidInput: it has no time zone.
+        InvalidInput: it has no time zone, or is no time.
     """
     if time is None:
         return None
+    if isinstance(time, int | float) and not isinstance(time, bool) and isfinite(time):
+        return floor(max(0, min(time * 1000, _END_MS)))
+    if not isinstance(time, datetime):
+        raise InvalidInput(f"a time is a datetime with a time zone, or seconds since 1970; got {time!r:.80}.")
     if time.tzinfo is None:
         raise InvalidInput("a time needs a time zone: datetime(…, tzinfo=UTC), or datetime.now(UTC).")
     # Not by floats: they would lose the last millisecond.

@@ -298,13 +298,14 @@ class Thread(
         branch: str | None = None,
         label: str | None = None,
         channels: Iterable[str] | None = None,
-        as_of: datetime | None = None,
+        as_of: datetime | float | None = None,
         stale: bool = False,
     ) -> Checkpoint:
         """Load a checkpoint by id or label, or the winner of `branch` ("main"), and build on it from now on.
 
         With `channels` its state has, and the node reads, only those.
-        `as_of`: where the branch was at that time, by the clocks of the nodes that put it there.
+        `as_of`: where the branch was at that time, by the clocks of the nodes that put it there; a datetime with a time zone, or
+        seconds since 1970.
 
         What is loaded by id or label is built on in `branch`, or else in that which it was saved on.
         `stale`: see `Store`.
@@ -313,7 +314,7 @@ class Thread(
 
         Raises:
             NotFound: there is none, or it has no such channel.
-            InvalidInput: `as_of` has no time zone.
+            InvalidInput: `as_of` has no time zone, or is no time.
             SchemaTooNew, SchemaMismatch, MigrationFailed: the declared schema cannot read it. The handle stays where it was.
             SessionBehind, BookmarkLost: the node lacks what this store has written or seen.
         """

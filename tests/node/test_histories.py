@@ -45,7 +45,9 @@ async def test_a_branch_is_loaded_as_of_a_time(bench: Bench) -> None:
     await thread.rollback(saved[0].id)
     for checkpoint in saved:
         assert (await thread.load(as_of=checkpoint.time + timedelta(milliseconds=500))).id == checkpoint.id
+        assert (await thread.load(as_of=checkpoint.time.timestamp() + 0.5)).id == checkpoint.id
     assert (await thread.load(as_of=saved[3].time + timedelta(hours=1))).id == saved[0].id
+    assert (await thread.load(as_of=1e300)).id == saved[0].id
     with pytest.raises(NotFound, match="had no checkpoint then"):
         await thread.load(as_of=saved[0].time - timedelta(hours=1))
 
@@ -54,6 +56,9 @@ async def test_a_time_needs_a_zone_and_goes_with_no_id(bench: Bench) -> None:
     saved = await bench.space.thread("a").save({})
     with pytest.raises(InvalidInput, match="time zone"):
         await bench.space.thread("a").load(as_of=datetime(2026, 1, 1))  # noqa: DTZ001
+    for nonsense in ("yesterday", float("nan"), True):
+        with pytest.raises(InvalidInput, match="seconds since 1970"):
+            await bench.space.thread("a").load(as_of=nonsense)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="one of them"):
         await bench.space.thread("a").load(saved.id, as_of=datetime(2026, 1, 1, tzinfo=UTC))
 
