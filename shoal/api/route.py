@@ -16,6 +16,7 @@ from shoal.api.exchange import Exchange, NoQuery
 Handler = Callable[[Exchange], Awaitable[web.StreamResponse]]
 
 SPACE = "/v1/spaces/{space}"
+THREAD = SPACE + "/threads/{thread}"
 
 
 class Route(NamedTuple):

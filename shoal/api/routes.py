@@ -23,7 +23,9 @@ from shoal.api import (
     watching,
 )
 from shoal.api.exchange import ReadQuery, WriteQuery
+from shoal.api.journal_routes import JOURNAL_ROUTES
 from shoal.api.route import SPACE, Handler, Route
+from shoal.api.step_routes import STEP_ROUTES
 from shoal.api.thread_routes import THREAD_ROUTES
 
 SESSION_PATH = "/v1/session"
@@ -39,7 +41,9 @@ def _listing(kind: str, handler: Handler) -> Route:
 
 
 ROUTES: tuple[Route, ...] = (
+    *STEP_ROUTES,
     *THREAD_ROUTES,
+    *JOURNAL_ROUTES,
     Route("GET", "/healthz", health.healthz, "Is the process alive?", health.Alive),
     Route("GET", "/readyz", health.readyz, "Does the node take reads and writes?", health.Ready),
     Route("GET", "/metrics", health.metrics, "Counts for Prometheus", content_type="text/plain"),

@@ -13,11 +13,11 @@ from shoal.client.consumers import Consumer
 from shoal.client.events import Event
 from shoal.client.inbox import Message, take_request
 from shoal.client.item import delete_request, put_request
+from shoal.client.ledger import Step
 from shoal.client.maps import Entry
 from shoal.client.maps import put_request as map_put_request
 from shoal.client.scalars import RegisterState
 from shoal.client.sets import alter_request, packed_elements
-from shoal.client.steps import Step
 from shoal.client.thread import OnConflict, forks
 from shoal.client.worklist import Item, done_request
 from shoal.crdt.queue import INBOX

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args
 
 from msgspec.structs import replace
 
-from shoal import values
 from shoal.client.audit import ThreadAudit
 from shoal.client.authoring import Author
 from shoal.client.autosave import Autosave
@@ -37,15 +36,17 @@ from shoal.client.checkpoint import (
 )
 from shoal.client.connection import Connection
 from shoal.client.declared import Declared, ThreadSchema, narrowed
+from shoal.client.history import ThreadHistory
 from shoal.client.inbox import Inbox, Message, take_request
 from shoal.client.iteration import Loop
 from shoal.client.journal import Journal
+from shoal.client.ledger import Ledger
 from shoal.client.moments import as_wall_ms
 from shoal.client.mutations import ThreadMutations
 from shoal.client.resume import Hook, ThreadResume
 from shoal.client.scrutiny import ThreadScrutiny
 from shoal.client.standing import ThreadStanding
-from shoal.client.steps import Ledger, ThreadSteps
+from shoal.client.steps import ThreadSteps
 from shoal.client.worklist import Worklist
 from shoal.errors import HeadMoved, InvalidInput, NotFound, OutcomeUnknown
 from shoal.names import check_name
@@ -75,7 +76,15 @@ class SaveOptions(TypedDict, total=False):
 
 
 class Thread(
-    ThreadBranches, ThreadScrutiny, ThreadResume, ThreadAudit, ThreadSteps, ThreadStanding, ThreadMutations, ThreadSchema
+    ThreadHistory,
+    ThreadBranches,
+    ThreadScrutiny,
+    ThreadResume,
+    ThreadAudit,
+    ThreadSteps,
+    ThreadStanding,
+    ThreadMutations,
+    ThreadSchema,
 ):
     def __init__(
         self,
@@ -337,57 +346,6 @@ class Thread(
             found = narrowed(self._declared.loaded(found), named)
         self._positions[branch or (found.branch if checkpoint is not None or label is not None else "main")] = found.id
         return shown_checkpoint(found, channels=True)
-
-    async def history(
-        self,
-        *,
-        branch: str = "main",
-        before: str | None = None,
-        limit: int | None = None,
-        filter: Mapping[str, Any] | None = None,
-        author: str | None = None,
-        states: bool = False,
-        stale: bool = False,
-    ) -> AsyncIterator[Checkpoint]:
-        """Checkpoints from the branch's winner (or strictly before `before`) back, newest first.
-
-        `filter`: only those whose metadata has these keys with these values; `author`: only theirs. `stale`: see `Store`.
-        """
-        if filter is not None and not isinstance(filter, Mapping):
-            raise InvalidInput(f"filter is a mapping of metadata keys to values, not {type(filter).__name__}.")
-        wanted = {name: values.encode(value, where=f"filter[{name!r}]") for name, value in (filter or {}).items()}
-        while limit is None or limit > 0:
-            asked = 100 if limit is None else min(limit, 100)
-            request = requests.History(self.space, self.name, branch, before, asked, states, wanted, author)
-            page = await self._connection.read(request, stale=stale)
-            assert isinstance(page, requests.Checkpoints)
-            for found in page.items:
-                shown = self._declared.shown(found) if self._declared is not None and states else found
-                yield shown_checkpoint(shown, channels=states)
-            if not page.more:
-                return
-            before = page.next or page.items[-1].id
-            limit = None if limit is None else limit - len(page.items)
-
-    async def labels(self, prefix: str = "", *, reverse: bool = False, stale: bool = False) -> AsyncIterator[tuple[str, str]]:
-        """Labels in byte order, each with the id of the checkpoint that has it. `stale`: see `Store`."""
-        after: str | None = None
-        while True:
-            request = requests.ReadLabels(self.space, self.name, prefix=prefix, after=after, reverse=reverse)
-            page = await self._connection.read(request, stale=stale)
-            assert isinstance(page, requests.Labels)
-            for found in page.items:
-                yield found.label, found.checkpoint.id
-            if not page.more:
-                return
-            after = page.items[-1].label
-
-    async def unlabel(self, *labels: str, key: str | None = None, durability: Durability | None = None) -> int:
-        """Take these labels from the checkpoints that have them, and count those that were there."""
-        request = requests.Unlabel(self.space, self.name, list(labels))
-        reply = await self._connection.write(request, key=key, durability=durability)
-        assert isinstance(reply, requests.Unlabelled)
-        return reply.count
 
     async def prune(
         self,

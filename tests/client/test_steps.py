@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shoal.client.connection import Connection
-from shoal.client.steps import Step
+from shoal.client.ledger import Step
 from shoal.client.store import Store
 from shoal.client.thread import Thread
 from shoal.config import Config

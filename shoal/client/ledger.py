@@ -1,0 +1,226 @@
+"""A thread's ledger of steps, as one handle writes it: intents, attempts, results.
+
+Laws:
+- A `Step` is what its call sees of one attempt. It ends with a result, with an error, or not
+  at all, if the process dies or the call is cancelled.
+- An end is tried for as long as a request may take: the effect has happened.
+- An intent that was not alone, or of which that is not known, is withdrawn: nothing was called.
+- Attempts of one key on one handle take turns; a step is not begun within itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import ContextVar, Token
+from typing import Any, Literal
+from weakref import WeakValueDictionary
+
+from shoal import values
+from shoal.client.attempts import StepRecord, record_of, refusal
+from shoal.client.connection import Connection
+from shoal.client.retrying import delays, is_transient, paused
+from shoal.errors import InvalidInput, OutcomeUnknown, ShoalError, ThreadHeld
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability, EndStep
+
+_MESSAGE_CHARACTERS_MAX = 4000
+running: ContextVar[tuple[tuple[str, str, str], ...]] = ContextVar("shoal_steps", default=())
+"""The steps that this code runs in, the innermost last: space, thread, key."""
+
+
+class Step:
+    """A step that is being carried out, as its call sees it."""
+
+    def __init__(self, ledger: Ledger, record: StepRecord, attempt: str, *, number: int, done: bool) -> None:
+        self._ledger = ledger
+        self._attempt_id = attempt
+        self.record = record
+        self.attempt = number  # From 1.
+        self.done = done  # There is a result: nothing is to be called.
+        self._result: Any = None
+        self.is_known = False  # Its result was handed to a batch: the effect has happened, whatever becomes of that.
+
+    def __repr__(self) -> str:
+        return f"Step({self.name!r}, key={self.key!r}, attempt={self.attempt}, done={self.done})"
+
+    @property
+    def key(self) -> str:
+        """Hand it to the other side as its idempotency key, where it takes one."""
+        return self.record.key
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def result(self) -> Any:
+        """The stored result of a step that is done; else what was set, to be stored at the end of the block."""
+        return self.record.result if self.done else self._result
+
+    @result.setter
+    def result(self, value: Any) -> None:
+        if self.done:
+            raise InvalidInput(f"step {self.key!r} is done: it has a result already. Nothing was written. Look at `step.done`.")
+        self._result = value
+
+    async def progress(self, value: Any) -> None:
+        """Write how far this attempt is; the next attempt finds it in `step.record.progress`.
+
+        Raises:
+            InvalidValue, TooLarge: it cannot be stored.
+        """
+        packed = values.encode(value, where="progress")
+        await self._ledger.write(
+            requests.ProgressStep(self._ledger.space, self._ledger.thread, self.key, self._attempt_id, packed)
+        )
+
+    async def finish(self, value: Any) -> None:
+        """Write the result, and try as long as a request may take."""
+        packed = values.encode(value, where="result")
+        await self._end("result", packed)
+
+    async def fail(self, error: BaseException) -> None:
+        told = {"type": type(error).__qualname__, "message": str(error)[:_MESSAGE_CHARACTERS_MAX]}
+        await self._end("error", values.encode(told))
+
+    def result_request(self, space: str, thread: str, value: Any) -> EndStep:
+        """What writes the result in a batch; `settle` is to be called with its answer.
+
+        Raises:
+            InvalidInput: this is a step of another thread, or it has a result.
+            InvalidValue: it cannot be stored.
+        """
+        if (space, thread) != (self._ledger.space, self._ledger.thread):
+            raise InvalidInput(
+                f"step {self.key!r} is one of thread {self._ledger.thread!r} of space {self._ledger.space!r}, not of "
+                f"{thread!r} of {space!r}. Nothing was written."
+            )
+        self.result = value
+        request = self._ending("result", values.encode(value, where="result"))
+        self.is_known = True
+        return request
+
+    def settle(self, reply: requests.Step) -> None:
+        self.record = record_of(reply)
+        self.done = self.record.state == "done"
+
+    def _ending(self, outcome: Literal["result", "error"], packed: bytes) -> EndStep:
+        return EndStep(self._ledger.space, self._ledger.thread, self.key, self._attempt_id, outcome, packed)
+
+    async def _end(self, outcome: Literal["result", "error"], packed: bytes) -> None:
+        self.record = await self._ledger.end(self._ending(outcome, packed))
+        self.done = self.record.state == "done"
+
+
+class Beginning:
+    """`async with thread.begin("name", key="k") as step`: the intent at its start, the result or the error at its end."""
+
+    def __init__(self, ledger: Ledger, request: requests.BeginStep, durability: Durability | None) -> None:
+        self._ledger = ledger
+        self._request = request
+        self._durability = durability
+        self._step: Step | None = None
+        self._lock: asyncio.Lock | None = None
+        self._token: Token[tuple[tuple[str, str, str], ...]] | None = None
+
+    async def __aenter__(self) -> Step:
+        """
+        Raises:
+            StepUnresolved, StepFailed, StepAbandoned: it is not to be called.
+            KeyReused: the key is another step's.
+            NoQuorum: too few owners can be reached to know, and to tell. Nothing was written.
+            OutcomeUnknown: whether the intent is alone is not known; it was withdrawn, as far as possible.
+        """
+        outer, place = running.get(), (self._ledger.space, self._ledger.thread, self._request.step)
+        if place in outer:
+            raise InvalidInput(f"step {self._request.step!r} is begun within itself. Nothing was written. Use another key.")
+        self._lock = self._ledger.turn_of(self._request.step)
+        await self._lock.acquire()
+        try:
+            self._step = await self._ledger.begun(self._request, self._durability)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._token = running.set((*outer, place))
+        return self._step
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        assert self._step is not None
+        assert self._lock is not None
+        assert self._token is not None
+        with suppress(ValueError):  # Entered and left in two tasks, as the blocking store does: nothing is within it.
+            running.reset(self._token)
+        try:
+            if self._step.done:
+                return
+            if error is None or self._step.is_known:
+                await self._step.finish(self._step.result)
+            elif isinstance(error, Exception):
+                await self._step.fail(error)
+        finally:
+            self._lock.release()
+
+
+class Ledger:
+    """A thread's ledger, as one handle writes it. `ready` waits until the thread may go on."""
+
+    def __init__(self, connection: Connection, space: str, thread: str, ready: Callable[[], Awaitable[None]]) -> None:
+        self._connection = connection
+        self.space = space
+        self.thread = thread
+        self.compensations: dict[str, Callable[..., Any]] = {}  # By recorded name: those that this handle has seen.
+        self._ready = ready
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def turn_of(self, key: str) -> asyncio.Lock:
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock
+
+    async def begun(self, request: requests.BeginStep, durability: Durability | None) -> Step:
+        durability = durability or ("all" if self._connection.durability == "all" else "quorum")
+        reply = await self._asked(request, durability)
+        record = record_of(reply)
+        number = len(record.attempts)
+        if reply.state == "done":
+            return Step(self, record, request.attempt, number=number, done=True)
+        if reply.begun and (not reply.rivals or request.take_over):
+            return Step(self, record, request.attempt, number=number, done=False)
+        if reply.begun:
+            await self._withdraw(request)
+        raise refusal(record, own=request.attempt)
+
+    async def _asked(self, request: requests.BeginStep, durability: Durability) -> requests.Step:
+        while True:
+            try:
+                reply = await self._connection.write(request, key=None, durability=durability)
+            except ThreadHeld:
+                await self._ready()
+            except (OutcomeUnknown, asyncio.CancelledError):
+                await self._withdraw(request)  # Nothing was called.
+                raise
+            else:
+                assert isinstance(reply, requests.Step)
+                return reply
+
+    async def _withdraw(self, request: requests.BeginStep) -> None:
+        with suppress(ShoalError):
+            await self.write(EndStep(self.space, self.thread, request.step, request.attempt, "withdrawn"))
+
+    async def write(self, request: requests.ProgressStep | EndStep | requests.ResolveStep) -> StepRecord:
+        reply = await self._connection.write(request, key=None, durability=None)
+        assert isinstance(reply, requests.Step)
+        return record_of(reply)
+
+    async def end(self, request: EndStep) -> StepRecord:
+        """Try for as long as a request may take: the effect has happened, and must not be lost for a full queue."""
+        pauses = delays(self._connection.config)
+        while True:
+            try:
+                return await self.write(request)
+            except ShoalError as error:
+                if not is_transient(error) or not await paused(pauses, error):
+                    raise
