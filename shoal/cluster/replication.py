@@ -16,7 +16,6 @@ Laws:
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -42,7 +41,8 @@ from shoal.cluster.messages import (
     Want,
 )
 from shoal.cluster.messages import Parts as PartsMessage
-from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector
+from shoal.cluster.quarantine import Quarantine, check_context, taken
+from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue, ShoalError
 
 PARTITIONS_WANTED_MAX = 64  # In one Want.
@@ -82,12 +82,6 @@ class Read(NamedTuple):
 Effect = Send | Apply | Read
 
 
-class Quarantined(NamedTuple):
-    sequence: int
-    until: float
-    reason: str
-
-
 @dataclass(slots=True)
 class _Wanting:
     id: int
@@ -116,7 +110,7 @@ class Replication:
         self._delivery = Delivery(replica.applied, bytes_max=limits.early_bytes_max)
         self._peers: dict[bytes, _PeerState] = {}
         self._outbox: list[Effect] = []
-        self._quarantined: OrderedDict[tuple[int, Origin], Quarantined] = OrderedDict()
+        self._quarantine = Quarantine(places_max=limits.quarantine_max, duration_s=limits.quarantine_s)
         self._next_sync = 0.0
         self._last_id = 0
 
@@ -200,15 +194,13 @@ class Replication:
         self._want(peer, state, now, expected={partition: VersionVector(vector) for partition, vector in brought.items()})
 
     def _arrival(self, peer: bytes, state: _PeerState, shipment: Shipment, now: float) -> Arrival | None:
-        place = shipment.partition, shipment.dot.origin
-        quarantined = self._quarantined.get(place)
-        if quarantined is not None and shipment.sequence >= quarantined.sequence and now < quarantined.until:
+        if self._quarantine.covers(shipment.partition, shipment.dot, now):
             return None
         try:
             arrival = Arrival(shipment, operation.decode(shipment.packed), shipment.dot)
             # Its sender holds it, and all that it depends on.
             partition = shipment.partition
-            _check_context(arrival)
+            check_context(arrival)
             state.known.take((partition, origin, sequence) for origin, sequence in arrival.body.context)
             state.known.take([(partition, shipment.origin, shipment.sequence)])
             waiting = self._delivery.waits(shipment.partition, arrival.dot)
@@ -295,9 +287,7 @@ class Replication:
             first, last = missing.start, missing.stop - 1
             while first <= last and self._delivery.waits(partition, Dot(origin, first)) is not None:
                 first += 1
-            quarantined = self._quarantined.get((partition, origin))
-            if quarantined is not None and now < quarantined.until:
-                last = min(last, quarantined.sequence - 1)
+            last = self._quarantine.sound_until(partition, origin, last, now)
             if last >= first:
                 lacking.append((partition, origin, first, last))
         return lacking
@@ -326,9 +316,7 @@ class Replication:
         said: dict[bytes, dict[tuple[int, Origin], int]] = {}
         for source, partition, dot in operations:
             place = partition, dot.origin
-            quarantined = self._quarantined.get(place)
-            if quarantined is not None and quarantined.sequence == dot.sequence:
-                del self._quarantined[place]  # A sound copy of it came.
+            self._quarantine.stored(partition, dot)
             for peer, state in self._peers.items():
                 if state.linked:
                     told = said.setdefault(peer, {}) if peer == source else state.unsaid
@@ -338,12 +326,7 @@ class Replication:
 
     def refused(self, peer: bytes, shipment: Shipment, error: ShoalError, now: float) -> None:
         """An operation could not be applied: tell its sender, and leave it alone for a while."""
-        place = shipment.partition, shipment.dot.origin
-        known = self._quarantined.pop(place, None)
-        sequence = shipment.sequence if known is None else min(shipment.sequence, known.sequence)
-        self._quarantined[place] = Quarantined(sequence, now + self._limits.quarantine_s, error.message)
-        while len(self._quarantined) > self._limits.quarantine_max:
-            self._quarantined.popitem(last=False)
+        self._quarantine.put(shipment.partition, shipment.dot, error.message, now)
         self._delivery.drop(shipment.partition)
         reason = error.detail.get("reason")
         self._send(
@@ -396,10 +379,7 @@ class Replication:
         return len(self._delivery)
 
     def quarantined(self) -> list[str]:
-        return [
-            f"operation {found.sequence} of {origin.hex()} in partition {partition}: {found.reason}"
-            for (partition, origin), found in self._quarantined.items()
-        ]
+        return self._quarantine.listed()
 
     def _state(self, peer: bytes) -> _PeerState:
         state = self._peers.get(peer)
@@ -409,31 +389,6 @@ class Replication:
 
     def _send(self, peer: bytes, message: Message) -> None:
         self._outbox.append(Send((peer,), message))
-
-
-def _check_context(arrival: Arrival) -> None:
-    """
-    Raises:
-        BadOperation: it names what cannot come before it, and would wait for that for ever.
-    """
-    shipment, body, dot = arrival
-    for origin, sequence in body.context:
-        if len(origin) != ORIGIN_BYTES or not 0 < sequence < 1 << 63 or (origin == dot.origin and sequence >= dot.sequence):
-            raise BadOperation(
-                f"operation {dot.sequence} of origin {dot.origin.hex()} in partition {shipment.partition} says that it comes "
-                f"after operation {sequence} of {origin.hex()[:40]}, which cannot be. Nothing of it was written.",
-                reason="content",
-            )
-
-
-def taken(shipment: Shipment) -> BadOperation:
-    """Another operation has this one's dot."""
-    return BadOperation(
-        f"operation {shipment.sequence} of origin {shipment.origin.hex()} in partition {shipment.partition} came with another "
-        "content than before: two nodes write under one origin, or one was altered. Nothing of it was written. "
-        "Compare the nodes with `shoal verify`.",
-        reason="dot-taken",
-    )
 
 
 def _held(said: dict[tuple[int, Origin], int]) -> list[Held]:

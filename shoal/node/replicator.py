@@ -22,7 +22,8 @@ from shoal.cluster import messages
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Busy, Found, Given, Lost, Message, Present, Push, Seek, Shipment, Supply, Trouble
 from shoal.cluster.peering import Identity, Outlet
-from shoal.cluster.replication import Apply, Limits, Read, Replication, Send, taken
+from shoal.cluster.quarantine import taken
+from shoal.cluster.replication import Apply, Limits, Read, Replication, Send
 from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError, StorageError

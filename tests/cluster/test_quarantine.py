@@ -1,0 +1,56 @@
+"""Quarantine: what was refused is left alone for its time, and nothing else is."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.cluster.quarantine import Quarantine
+from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
+
+A, B = (Origin(name * ORIGIN_BYTES) for name in (b"a", b"b"))
+DURATION_S = 60.0
+
+
+def quarantine(places_max: int = 10) -> Quarantine:
+    return Quarantine(places_max=places_max, duration_s=DURATION_S)
+
+
+@given(refused=st.integers(1, 5), asked=st.integers(1, 5), after=st.sampled_from([0.0, DURATION_S - 1, DURATION_S]))
+def test_what_is_taken_and_what_is_asked_for_agree(refused: int, asked: int, after: float) -> None:
+    found = quarantine()
+    found.put(7, Dot(A, refused), "bad", 0.0)
+    covered = found.covers(7, Dot(A, asked), after)
+    assert covered is (asked >= refused and after < DURATION_S)
+    assert covered is (found.sound_until(7, A, asked, after) < asked)
+
+
+def test_other_origins_and_partitions_are_not_held_up() -> None:
+    found = quarantine()
+    found.put(7, Dot(A, 1), "bad", 0.0)
+    assert not found.covers(7, Dot(B, 1), 0.0)
+    assert not found.covers(8, Dot(A, 1), 0.0)
+
+
+def test_of_two_refused_operations_of_an_origin_the_first_counts() -> None:
+    found = quarantine()
+    found.put(7, Dot(A, 5), "late", 0.0)
+    found.put(7, Dot(A, 2), "early", 0.0)
+    found.put(7, Dot(A, 9), "later", 0.0)
+    assert found.sound_until(7, A, 100, 0.0) == 1
+
+
+def test_a_sound_copy_ends_it_and_a_copy_of_another_does_not() -> None:
+    found = quarantine()
+    found.put(7, Dot(A, 2), "bad", 0.0)
+    found.stored(7, Dot(A, 1))
+    assert found.covers(7, Dot(A, 2), 0.0)
+    found.stored(7, Dot(A, 2))
+    assert not found.covers(7, Dot(A, 2), 0.0)
+
+
+def test_past_its_bound_the_oldest_is_tried_again() -> None:
+    found = quarantine(places_max=1)
+    found.put(7, Dot(A, 1), "first", 0.0)
+    found.put(7, Dot(B, 1), "second", 0.0)
+    assert found.listed() == [f"operation 1 of {B.hex()} in partition 7: second"]
