@@ -313,8 +313,8 @@ class Thread(
         """Load a checkpoint by id or label, or the winner of `branch` ("main"), and build on it from now on.
 
         With `channels` its state has, and the node reads, only those.
-        `as_of`: where the branch was at that time, by the clocks of the nodes that put it there; a datetime with a time zone, or
-        seconds since 1970.
+        `as_of`: where the branch was at that time, by the clocks of the nodes that put it there; a datetime with a time zone,
+        or seconds since 1970.
 
         What is loaded by id or label is built on in `branch`, or else in that which it was saved on.
         `stale`: see `Store`.
