@@ -28,8 +28,9 @@ from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError, StorageError
 from shoal.node.awareness import Presences
-from shoal.node.database import Database, Logged
+from shoal.node.database import Database
 from shoal.node.environment import Environment
+from shoal.node.issuing import Logged
 from shoal.node.members import Members, addresses_of
 from shoal.node.mending import Mender
 from shoal.node.opening import Opening
@@ -76,7 +77,7 @@ class Replicator:
         self._unsettled: deque[_Unsettled] = deque()  # Bounded by `writes_pending_max` writes.
         self._ticking: asyncio.Task[None] | None = None
         database.partitions.load_all()
-        database.on_logged = self._logged
+        database.issuer.on_logged = self._logged
         self._presences = presences
         presences.share = lambda message: self._hint(self._outlets, message)
         self._protocol = Replication(

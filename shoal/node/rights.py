@@ -68,7 +68,7 @@ class Rights:
                 await self._draw(target, requests.DrawRights(target.space, target.name, amount, shares))
         lacking = amount - self._usable(target)
         if lacking > 0 and self._owners.size > 1:
-            await self._commit.covered(self._database.introduce())
+            await self._commit.covered(self._database.issuer.introduce())
             await self._owners.seek(target, lacking, self._by_rights(target))
 
     async def _draw(self, target: Target, request: requests.DrawRights) -> None:

@@ -63,7 +63,7 @@ class Seeker:
         target = Target(Kind.BUDGET, seek.space, check_name("budget", seek.budget))
         request = requests.TransferRights(seek.space, seek.budget, seek.amount, seek.origin.hex(), seek.node.hex())
         try:
-            self._database.check(request)
+            self._database.issuer.check(request)
             reply = self._database.issue(request, None).reply
         except ShoalError:  # It cannot write now, or the question is none.
             return Given(seek.id, 0, b"", 0)

@@ -32,9 +32,10 @@ from shoal.errors import (
 )
 from shoal.names import check_key, check_name
 from shoal.node.awareness import Presences
-from shoal.node.database import Database, Issued
+from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.feed import Feed, Subscriber
+from shoal.node.issuing import Issued, Located
 from shoal.node.opening import Opening
 from shoal.node.owners import Mending, Owners
 from shoal.node.reads import Reads, in_turns
@@ -118,10 +119,11 @@ class Service:
             )
         if key is not None:
             check_key("idempotency key", key)
-        self._database.check(request)
+        self._database.issuer.check(request)
         if durability == "memory" and _spends(request):
             durability = "local"  # What a crash could still take back would be spent twice.
-        partition = self._database.partition_of(request)
+        located = self._database.issuer.locate(request)
+        partition = located.partition
         if not stale and not self._database.holds(partition, bookmark.vector(partition)):
             await self._owners.reached(partition, bookmark.vector(partition))
         if durability in ("quorum", "all"):
@@ -131,7 +133,7 @@ class Service:
                 await self._owners.current(partition)
         self._refuse_if_stopping()  # It may have begun to, meanwhile.
         try:
-            issued = await self._issued(request, key)
+            issued = await self._issued(located, key)
         except (Conflict, RightsElsewhere):
             # A refusal names what is there: no more than an answer may it show what a crash could still take back.
             shown = self._database.vector_of(partition)
@@ -153,22 +155,22 @@ class Service:
             return await self._looked_again(request, issued.reply, partition, bookmark)
         return issued.reply
 
-    async def _issued(self, request: AnyWrite, key: str | None) -> Issued:
+    async def _issued(self, located: Located, key: str | None) -> Issued:
         mending: Mending | None = None
         provided = False
         while True:
             try:
-                return self._database.issue(request, key)
+                return self._database.issuer.issue(located, key)
             except (BudgetExhausted, RightsElsewhere):
                 if provided:
                     raise
-                await self._rights.provide(request)
+                await self._rights.provide(located.request)
                 self._refuse_if_stopping()
                 provided = True
             except StoreCorrupt as error:
-                if isinstance(request, requests.Batch):
+                if isinstance(located.request, requests.Batch):
                     raise  # It does not say of which object.
-                mending = mending or self._owners.mending(target_of(request))
+                mending = mending or self._owners.mending(located.targets[0])
                 await mending.mend(error)
 
     async def _looked_again(self, request: requests.BeginStep, reply: AnyReply, partition: int, bookmark: Bookmark) -> AnyReply:
@@ -233,7 +235,7 @@ class Service:
         self, request: requests.Prune | requests.Trim | requests.DrawRights, bookmark: Bookmark, *, stale: bool
     ) -> None:
         check_name("space", request.space)
-        self._database.check(request)
+        self._database.issuer.check(request)
         partition = target_of(request).partition
         wanted = bookmark.vector(partition)
         if not stale and not self._database.holds(partition, wanted):
@@ -253,7 +255,7 @@ class Service:
             reason=failed or "",
             started_ms=self._started_ms,
             bytes_on_disk=self._storage.bytes_on_disk(),
-            operations=self._database.operations,
+            operations=self._database.issuer.operations,
             commits=self._commit.cycles,
             connections=len(self._feed),
             spaces=len(self._database.catalog.spaces(after=None, limit=_COUNTED_MAX)),

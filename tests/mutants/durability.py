@@ -10,7 +10,8 @@ from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import encode_shipment
 from shoal.crdt.dot import Origin
 from shoal.errors import ReadOnly, StorageFull
-from shoal.node.database import Database, Logged
+from shoal.node.database import Database
+from shoal.node.issuing import Logged
 from shoal.node.opening import Opening
 from shoal.node.replicator import Replicator, _Replica
 from shoal.node.service import Service

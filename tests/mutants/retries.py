@@ -8,7 +8,7 @@ import pytest
 
 from shoal.crdt.dot import Dot
 from shoal.node import incoming, journals, scalars
-from shoal.node.database import Database
+from shoal.node.receipts import Receipts
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import AnyReply, AnyRequest
 from shoal.transport.link import Link
@@ -27,7 +27,7 @@ def replicas_forget_keys(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_key_is_not_looked_up(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Database, "_known", lambda self, *_: None)
+    patch.setattr(Receipts, "find", lambda self, *_: None)
 
 
 def data_types_forget_the_key_of_a_request(patch: pytest.MonkeyPatch) -> None:

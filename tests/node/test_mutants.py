@@ -20,8 +20,8 @@ from shoal.crdt.dot import Dot, VersionVector
 from shoal.errors import PeerRefused, ShoalError
 from shoal.node import attached, incoming
 from shoal.node.attached import NOTHING, Attached
-from shoal.node.database import Logged
 from shoal.node.incoming import _Ahead
+from shoal.node.issuing import Logged
 from shoal.node.members import Members
 from shoal.node.quorum import Quorum
 from shoal.node.replicator import Replicator, _Replica

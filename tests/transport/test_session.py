@@ -28,7 +28,7 @@ from shoal.errors import (
 )
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.frames import CallFrame, ObserveFrame, encode_error, encode_push, encode_reply
-from shoal.protocol.keys import key_wall_ms
+from shoal.protocol.keys import is_made_before
 from shoal.protocol.requests import Add, Added, Change, CounterValue, ReadCounter, Watch
 from shoal.protocol.sharing import Sight
 from shoal.transport.dialling import split_urls
@@ -98,7 +98,8 @@ async def test_a_write_without_a_key_is_given_one_that_tells_its_time(peer: Peer
     await asyncio.gather(session.call(WRITE), session.call(WRITE))
     keys = {(await peer.next_call()).key, (await peer.next_call()).key}
     assert len(keys) == 2
-    assert {key_wall_ms(key) for key in keys} == {1_700_000_000_000}
+    assert not any(is_made_before(key, 1_700_000_000_000) for key in keys)
+    assert all(is_made_before(key, 1_700_000_000_001) for key in keys)
 
 
 async def test_a_callers_own_key_is_kept_and_a_read_has_none(peer: Peer, connect: Connect) -> None:

@@ -1,0 +1,112 @@
+"""What was answered to a request's idempotency key, and the same answer when the key comes again.
+
+Laws:
+- A key stands for one request. It is looked up ahead of every precondition, and
+  what was answered is answered again; another request under it is refused.
+- The receipt travels in the operation, so that every node which holds the operation
+  knows the answer.
+- A key that a client made is known for `key_window_s`; an older one is refused, for
+  it may have been forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+
+import msgspec
+
+from shoal.cluster import operation
+from shoal.config import Config
+from shoal.crdt.dot import Dot
+from shoal.errors import InvalidValue, KeyExpired, KeyReused, StoreCorrupt
+from shoal.protocol import requests
+from shoal.protocol.keys import is_made_before
+from shoal.storage import keys
+from shoal.storage.interface import Storage
+
+
+class Receipt(msgspec.Struct, array_like=True, frozen=True):
+    """What an operation keeps of the request that its key stands for."""
+
+    digest: bytes  # SHA-256 of the request.
+    reply: requests.AnyReply
+
+
+class Answered(msgspec.Struct, frozen=True):
+    reply: requests.AnyReply
+    dot: Dot  # Of the operation that the request became.
+
+
+_encoder = msgspec.msgpack.Encoder()
+_receipt = msgspec.msgpack.Decoder(Receipt)
+
+
+class Receipts:
+    def __init__(self, storage: Storage, now_ms: Callable[[], int], config: Config) -> None:
+        self._storage = storage
+        self._now_ms = now_ms
+        self._window_ms = config.key_window_s * 1000
+        self._window_s = config.key_window_s
+
+    def find(self, partition: int, key: str, request: requests.AnyWrite) -> Answered | None:
+        """What was answered to this key before.
+
+        Raises:
+            KeyReused: it came with another request.
+            KeyExpired: it is so old that nobody remembers.
+            StoreCorrupt: the answer cannot be read.
+        """
+        claimed = self._storage.get(keys.request_key(partition, key))
+        if claimed is not None:
+            dot = Dot.unpack(claimed)
+            receipt = self._read(partition, dot, key)
+            if receipt.digest != _digest(request):
+                raise KeyReused(
+                    f"idempotency key {key!r} has come before with another request. Nothing was written. "
+                    "Use a new key for a new request."
+                )
+            return Answered(receipt.reply, dot)
+        if is_made_before(key, self._now_ms() - self._window_ms):
+            raise KeyExpired(
+                f"idempotency key {key!r} is older than {self._window_s} s, for which keys are remembered. "
+                "Nothing was written now; read the state to see whether it was written then."
+            )
+        return None
+
+    def _read(self, partition: int, dot: Dot, key: str) -> Receipt:
+        try:
+            return _receipt.decode(operation.decode(self._entry(partition, dot).packed).receipt)
+        except (ValueError, InvalidValue) as error:  # msgspec's own are ValueErrors, and so are those of text that is no UTF-8.
+            raise StoreCorrupt(
+                f"what was answered to idempotency key {key!r} cannot be read ({error}). Nothing was written now; "
+                "read the state to see what was written then."
+            ) from None
+
+    def _entry(self, partition: int, dot: Dot) -> operation.Entry:
+        stored = self._storage.get(keys.log(partition, dot))
+        if stored is None:
+            raise StoreCorrupt(
+                f"operation {dot.sequence} of {dot.origin.hex()} in partition {partition} is missing from the log. "
+                "Nothing was written now. Run `shoal verify`."
+            )
+        return operation.Entry.unpack(stored)
+
+
+def pack(request: requests.AnyWrite, reply: requests.AnyReply) -> bytes:
+    """The receipt of a request, as its operation carries it."""
+    return _encoder.encode(Receipt(_digest(request), reply))
+
+
+def _digest(request: requests.AnyWrite) -> bytes:
+    """Of what a key stands for. Not of where a save's author stood: who repeats it may meanwhile have found the first one's."""
+    if isinstance(request, requests.Save):
+        request = _placeless(request)
+    elif isinstance(request, requests.Batch):
+        writes = [_placeless(write) if isinstance(write, requests.Save) else write for write in request.writes]
+        request = requests.Batch(writes)
+    return sha256(_encoder.encode(request)).digest()
+
+
+def _placeless(save: requests.Save) -> requests.Save:
+    return msgspec.structs.replace(save, parent=None, fork=False, setting=b"", seen=b"")
