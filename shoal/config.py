@@ -143,6 +143,7 @@ class Config(Struct, frozen=True, kw_only=True):
     reclaim_interval_s: float = 5.0  # At the least, between two times that the space of what was erased is given back.
 
     # Caches: entries are dropped oldest first.
+    objects_known_max: int = 8192  # Of which is remembered that they are listed, and were never deleted.
     checkpoint_cache_bytes: int = 32 * MiB  # Last serialised state of live threads.
     document_cache_max: int = 1024  # Live documents.
     document_cache_bytes: int = 32 * MiB  # Of their states, as they are encoded; in memory they take several times that.

@@ -18,6 +18,9 @@ from shoal.errors import InvalidName
 NAME_BYTES_MAX = 1024
 KEY_BYTES_MAX = 255
 
+MEMOIZED_MAX = 1024
+"""How many results each function of a name keeps. Enough for those in use; of names that are not, none should stay long."""
+
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
@@ -70,13 +73,13 @@ def check_key(kind: str, key: object, /) -> str:
         raise _no_string(kind, key) from None
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MEMOIZED_MAX)
 def _all_legal(kind: str, names: tuple[object, ...]) -> None:
     for name in names:
         check_name(kind, name)
 
 
-@lru_cache(maxsize=8192)  # Only legal names are kept.
+@lru_cache(maxsize=MEMOIZED_MAX)  # Only legal names are kept.
 def _legal(kind: str, name: object, bytes_max: int) -> str:
     if not isinstance(name, str):
         raise _no_string(kind, name)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from functools import lru_cache
 from hashlib import sha256
 
-from shoal.names import is_colocated
+from shoal.names import MEMOIZED_MAX, is_colocated
 
 PARTITIONS = 1024
 
@@ -30,7 +30,7 @@ def tag_of(name: str) -> str:
     return name
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=MEMOIZED_MAX)
 def partition_of(space: str, name: str) -> int:
     """0 to 1023. The space is length-prefixed, so that ("a", "bc") and ("ab", "c") are independent."""
     encoded = space.encode()

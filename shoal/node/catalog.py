@@ -10,14 +10,11 @@ from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
-# Objects known to be listed, so that a write need not look again.
-_LISTED_MAX = 65536
-
 
 class Catalog:
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, *, known_max: int) -> None:
         self._storage = storage
-        self._listed: Recent[Target] = Recent(_LISTED_MAX)
+        self._listed: Recent[Target] = Recent(known_max)  # Known to be: a write need not look again.
 
     def enter(self, transaction: Transaction, target: Target) -> None:
         """List an object, if it is not."""

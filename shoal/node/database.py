@@ -93,11 +93,11 @@ class Database:
         self._feed = feed
         self._clock = HybridClock()
         self.partitions = Partitions(storage, self._clock)
-        self.catalog = Catalog(storage)
+        self.catalog = Catalog(storage, known_max=config.objects_known_max)
         self.garbage = Collector(storage, commit, partitions=self.partitions, config=config, now=environment.monotonic)
         indexes = Indexes(storage)
         self.indexer = Indexer(storage, commit, indexes, config)
-        self.generations = Generations(indexes)
+        self.generations = Generations(indexes, known_max=config.objects_known_max)
         self._rankings = Rankings(config, environment.now_ms, indexes)
         shapes = ShapeCache(config.checkpoint_cache_bytes)
         checkpoints = Checkpoints(config, shapes)

@@ -21,8 +21,6 @@ from shoal.node.transaction import ObjectRows, Transaction
 from shoal.storage import keys
 from shoal.storage.keys import Kind
 
-# Objects known not to have been deleted, so that a request need not look.
-_FIRST_MAX = 65536
 LIMBO = b"Z"  # In the rows of a generation that was ended: what came beside a change after that.
 
 
@@ -32,9 +30,9 @@ class Generation(NamedTuple):
 
 
 class Generations:
-    def __init__(self, indexes: Indexes) -> None:
+    def __init__(self, indexes: Indexes, *, known_max: int) -> None:
         self._indexes = indexes
-        self._first: Recent[Target] = Recent(_FIRST_MAX)
+        self._first: Recent[Target] = Recent(known_max)  # Known not to have been deleted: a request need not look.
 
     def current(self, transaction: Transaction, target: Target) -> Generation:
         """The generation whose rows are shown, and those."""

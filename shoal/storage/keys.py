@@ -26,6 +26,7 @@ from enum import IntEnum
 from functools import lru_cache
 
 from shoal.crdt.dot import DOT_BYTES, Dot, Origin
+from shoal.names import MEMOIZED_MAX
 
 
 class Kind(IntEnum):
@@ -81,7 +82,7 @@ def split_log(key: bytes) -> tuple[int, Dot]:
     return int.from_bytes(key[1:3], "big"), Dot.unpack(key[3 : 3 + DOT_BYTES])
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=MEMOIZED_MAX)
 def object_rows(partition: int, kind: Kind, space: str, name: str) -> bytes:
     """The prefix of an object's rows."""
     return OBJECT + partition.to_bytes(2, "big") + _identity(kind, space, name)
@@ -95,7 +96,7 @@ def split_object(key: bytes) -> tuple[int, Kind, str, str, bytes]:
     return partition, kind, space.decode(), name.decode(), row
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=MEMOIZED_MAX)
 def index_rows(partition: int, kind: Kind, space: str, name: str) -> bytes:
     """The prefix of the rows of an object's indexes."""
     return INDEX + partition.to_bytes(2, "big") + _identity(kind, space, name)
@@ -117,7 +118,7 @@ def request_key(partition: int, key: str) -> bytes:
     return KEY + partition.to_bytes(2, "big") + key.encode()
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=MEMOIZED_MAX)
 def catalog(space: str, kind: Kind, name: str = "") -> bytes:
     """An object's entry; with an empty name (none is legal) the prefix of its kind."""
     return catalog_of(space) + bytes([kind]) + name.encode()
