@@ -31,7 +31,7 @@ def check_name(kind: str, name: object, /) -> str:
         InvalidName: it is not; nothing was written.
     """
     try:
-        return _legal(kind, name, NAME_BYTES_MAX)
+        return _legal(kind, name)
     except TypeError:
         raise _no_string(kind, name) from None
 
@@ -67,10 +67,10 @@ def check_key(kind: str, key: object, /) -> str:
     Raises:
         InvalidName: it is not legal; nothing was written.
     """
-    try:
-        return _legal(kind, key, KEY_BYTES_MAX)
-    except TypeError:  # It cannot even be looked up.
-        raise _no_string(kind, key) from None
+    # Most keys come once: they are not remembered, and told to be legal by what is quick to see.
+    if isinstance(key, str) and key.isascii() and key.isprintable() and 2 < len(key) <= KEY_BYTES_MAX:
+        return key
+    return _checked(kind, key, KEY_BYTES_MAX)
 
 
 @lru_cache(maxsize=MEMOIZED_MAX)
@@ -80,7 +80,11 @@ def _all_legal(kind: str, names: tuple[object, ...]) -> None:
 
 
 @lru_cache(maxsize=MEMOIZED_MAX)  # Only legal names are kept.
-def _legal(kind: str, name: object, bytes_max: int) -> str:
+def _legal(kind: str, name: object) -> str:
+    return _checked(kind, name, NAME_BYTES_MAX)
+
+
+def _checked(kind: str, name: object, bytes_max: int) -> str:
     if not isinstance(name, str):
         raise _no_string(kind, name)
     if not name:

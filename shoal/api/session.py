@@ -214,6 +214,8 @@ class SessionSocket:
 
     async def _take_turn(self) -> bool:
         """Wait until the peer has taken enough of what was answered; False if it is gone."""
+        if self._unsent_bytes <= self._config.session_send_bytes_max and not self._turn.locked():
+            return not self._socket.closed
         async with self._turn:
             while self._unsent_bytes > self._config.session_send_bytes_max and not self._socket.closed:
                 self._sent.clear()

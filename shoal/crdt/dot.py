@@ -43,11 +43,21 @@ class VersionVector(Mapping[Origin, int]):
     def __init__(self, entries: Mapping[Origin, int] | Iterable[tuple[Origin, int]] = ()) -> None:
         self._entries: dict[Origin, int] = {o: n for o, n in dict(entries).items() if n > 0}
 
+    @classmethod
+    def _of(cls, entries: dict[Origin, int]) -> VersionVector:
+        """Of entries that are none of them 0, which it keeps."""
+        vector = cls.__new__(cls)
+        vector._entries = entries
+        return vector
+
     def __getitem__(self, origin: Origin) -> int:
         return self._entries.get(origin, 0)
 
     def __iter__(self) -> Iterator[Origin]:
         return iter(self._entries)
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -70,7 +80,11 @@ class VersionVector(Mapping[Origin, int]):
 
     def dominates(self, other: VersionVector) -> bool:
         """True if everything that `other` covers is covered here."""
-        return all(self._entries.get(o, 0) >= n for o, n in other._entries.items())
+        ours = self._entries
+        for origin, sequence in other._entries.items():  # noqa: SIM110 (a generator takes twice as long)
+            if ours.get(origin, 0) < sequence:
+                return False
+        return True
 
     def join(self, other: VersionVector) -> VersionVector:
         """The least vector that dominates both."""
@@ -78,7 +92,7 @@ class VersionVector(Mapping[Origin, int]):
         for origin, sequence in other._entries.items():
             if sequence > joined.get(origin, 0):
                 joined[origin] = sequence
-        return VersionVector(joined)
+        return VersionVector._of(joined)
 
     def advance(self, dot: Dot) -> VersionVector:
         """The vector once `dot` is applied.
@@ -88,15 +102,14 @@ class VersionVector(Mapping[Origin, int]):
         """
         if self._entries.get(dot.origin, 0) + 1 != dot.sequence:
             raise ValueError(f"{dot} does not follow sequence {self[dot.origin]}")
-        advanced = VersionVector.__new__(VersionVector)
-        advanced._entries = {**self._entries, dot.origin: dot.sequence}  # Nothing to filter: this is on the hot path.
-        return advanced
+        return VersionVector._of({**self._entries, dot.origin: dot.sequence})
 
     def since(self, older: VersionVector) -> VersionVector:
         """The entries that differ from `older`: what a delta-coded vector carries."""
         if older is self:
             return NOTHING_SEEN
-        return VersionVector({o: n for o, n in self._entries.items() if older[o] != n})
+        theirs = older._entries
+        return VersionVector._of({o: n for o, n in self._entries.items() if theirs.get(o) != n})
 
     def entries(self) -> list[tuple[Origin, int]]:
         """Sorted by origin."""
@@ -108,7 +121,7 @@ class VersionVector(Mapping[Origin, int]):
 
     def pack(self) -> bytes:
         """24 bytes per entry, by origin. Equal vectors give equal bytes."""
-        return b"".join(Dot(origin, sequence).pack() for origin, sequence in self.entries())
+        return b"".join([origin + sequence.to_bytes(8, "big") for origin, sequence in sorted(self._entries.items())])
 
     @classmethod
     def unpack(cls, packed: bytes) -> VersionVector:

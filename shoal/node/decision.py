@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from msgspec import Struct
 
 from shoal.node.attached import NOTHING, Attached
 from shoal.node.mutation import Change
 from shoal.protocol.requests import WriteReply
 
 
-class Made(NamedTuple):
+class Made(Struct, frozen=True):
     """A change, already applied within the transaction."""
 
     change: Change
@@ -17,7 +17,7 @@ class Made(NamedTuple):
     id: str = ""  # Of the checkpoint or event, for watchers.
 
 
-class Decision(NamedTuple):
+class Decision(Struct, frozen=True):
     """The reply, and the changes behind it; none if nothing needs to change.
 
     The first change is stamped with the site's stamp, each other with the next `nth`.

@@ -185,7 +185,7 @@ class Documents:
         content = editing.read_content(request.content)
         if not self._catalog.lists(site.transaction, site.target):
             decision = self._begun(site, content, request.author)
-            return decision._replace(reply=_json(self._opened(place_of(site)).live))
+            return Decision(_json(self._opened(place_of(site)).live), decision.made)
 
         def edit(live: LiveDocument, client_id: int) -> Edited:
             return editing.on_copy(live, lambda doc: Editor().replace(doc, live.roots, content), client_id=client_id)
@@ -200,7 +200,7 @@ class Documents:
         content = editing.read_content(request.content)
         if self._catalog.lists(site.transaction, site.target):
             return Decision(requests.Begun(created=False))
-        return self._begun(site, content, request.author)._replace(reply=requests.Begun(created=True))
+        return Decision(requests.Begun(created=True), self._begun(site, content, request.author).made)
 
     def _begun(self, site: Site, content: object, author: str) -> Decision:
         made = genesis.begin(content, self._lifetimes.number(site.transaction, site.target))
@@ -215,7 +215,7 @@ class Documents:
         edited = edit(live, client_id)
         made = _Authored(*edited, {client_id: author} if author else {})
         decision = self._integrated(place, site.stamp, made)
-        return decision._replace(reply=_json(live))
+        return Decision(_json(live), decision.made)
 
     def receive(self, place: Place, stamp: Stamp, change: document.Update, update: bytes) -> None:
         """Apply an update that another node issued. It stands whatever it makes of bounds and roots here."""

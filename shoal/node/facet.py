@@ -8,7 +8,9 @@ stored (`readers`). Tables by request type, so that a new request is one entry.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+from msgspec import Struct
 
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Stamp
@@ -18,7 +20,7 @@ from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol.requests import AnyReply
 
 
-class Site(NamedTuple):
+class Site(Struct, frozen=True):
     """Where a write is decided."""
 
     transaction: Transaction
@@ -28,7 +30,7 @@ class Site(NamedTuple):
     key: str | None  # Of the whole request: it makes a write one where the request went to two nodes.
 
 
-class View(NamedTuple):
+class View(Struct, frozen=True):
     """What a read is answered from."""
 
     transaction: Transaction

@@ -6,7 +6,7 @@ forgotten before a deletion is applied, and after it was written.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from msgspec import Struct
 
 from shoal.crdt import deletion
 from shoal.crdt.rows import Stamp, successor
@@ -24,7 +24,7 @@ from shoal.storage.keys import Kind
 LIMBO = b"Z"  # In the rows of a generation that was ended: what came beside a change after that.
 
 
-class Generation(NamedTuple):
+class Generation(Struct, frozen=True):
     number: int
     rows: ObjectRows
 
