@@ -9,7 +9,7 @@ Rows:
     R name            [[kind, dot₂₄], …]: what the root was declared as, least dot first
     I name            the same for what it was taken for, by an update of a client that declares nothing
     A client₈         [author, dot₂₄]: who edits under this Yjs client id, as the least dot says
-    G hash₃₂          [client, clocks, position₃₄, roots]: a genesis, as its least position brought it
+    G hash₃₂          [client, clocks, [position₃₄, …], roots]: a genesis, and the updates that brought it, in order
 
 Root types carry no kind on the wire, so their kind travels beside the update.
 Of two concurrent declarations the least dot counts; the other stays listed, and
@@ -73,9 +73,13 @@ def apply(rows: Rows, stamp: Stamp, update: Update, payload: bytes) -> None:
     if update.genesis:
         row, position = _GENESIS + update.genesis, stamp.pack_position()
         before = rows.get(row)
-        if before is None or position < _unpack_genesis(before).position:
+        if before is None:
             client, clocks = next(iter(yjs.parse_state(pycrdt.get_state(payload)).items()), (0, 0))
-            rows.put(row, msgspec.msgpack.encode((client, clocks, position, update.roots)))
+            genesis = Beginning(client, clocks, [position], update.roots)
+        else:
+            genesis = _unpack_genesis(before)
+            genesis = genesis._replace(positions=sorted({*genesis.positions, position}))
+        rows.put(row, msgspec.msgpack.encode(tuple(genesis)))
 
 
 class Beginning(NamedTuple):
@@ -83,7 +87,7 @@ class Beginning(NamedTuple):
 
     client: int
     clocks: int
-    position: bytes  # Of its update.
+    positions: list[bytes]  # Of its updates: one of each node that made it unaware of the others. They are equal.
     roots: dict[str, RootKind]
 
 
@@ -93,7 +97,7 @@ def lost_geneses(rows: Rows, *, known: Callable[[bytes], bool] = lambda position
     Raises:
         StoreCorrupt: a row cannot be read.
     """
-    return [genesis for genesis in _geneses(rows) if known(genesis.position)][1:]
+    return [genesis for genesis in _geneses(rows) if any(map(known, genesis.positions))][1:]
 
 
 def _geneses(rows: Rows) -> list[Beginning]:
@@ -108,7 +112,7 @@ def withdrawn(rows: Rows, *, known: Callable[[bytes], bool] = lambda position: T
 
 def _unpack_genesis(packed: bytes) -> Beginning:
     try:
-        return Beginning(*msgspec.msgpack.decode(packed, type=tuple[int, int, bytes, dict[str, RootKind]]))
+        return Beginning(*msgspec.msgpack.decode(packed, type=tuple[int, int, list[bytes], dict[str, RootKind]]))
     except ValueError as error:
         raise StoreCorrupt(
             f"a document's beginning cannot be read ({error}). Nothing was written; run `shoal verify`."
@@ -167,7 +171,7 @@ def declared_roots(rows: Rows) -> dict[str, RootKind]:
 
 def _kinds(rows: Rows, row: bytes) -> dict[str, RootKind]:
     geneses = _geneses(rows)
-    lost = {dot_of(genesis.position) for genesis in geneses[1:]}
+    lost = {dot_of(position) for genesis in geneses[1:] for position in genesis.positions}
     kinds: dict[str, RootKind] = {}
     for key, packed in rows.scan(row):
         name, first = key[1:].decode(), _unpack(packed)[0]

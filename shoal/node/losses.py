@@ -49,10 +49,11 @@ class Losses:
 
 def _beginning(rows: Rows, lost: Beginning) -> Overwritten:
     """A genesis that does not count, as a whole."""
-    update = next(document.updates(rows, at=lost.position))[1]
+    at = lost.positions[0]
+    update = next(document.updates(rows, at=at))[1]
     began = LiveDocument(bytes_max=len(update), roots_max=1, updates=[update], roots=document.roots(rows))
     content = {name: value for name, value in began.to_py().items() if value}
-    return Overwritten((), content, lost.client, None, 0, lost.position, (lost.client, 0))
+    return Overwritten((), content, lost.client, None, 0, at, (lost.client, 0))
 
 
 def _shown(lost: Overwritten, authors: dict[int, str]) -> requests.Overwritten:

@@ -36,9 +36,9 @@ CONTENT = st.fixed_dictionaries(
 Operation = tuple[Stamp, Update, bytes]
 
 
-def operation(number: int, content: Any) -> Operation:
+def operation(number: int, content: Any, *, origin: int) -> Operation:
     made = genesis.begin(content, 0)
-    stamp = Stamp(Dot(Origin(bytes([number + 1]) * 16), 1), number + 1, 0, VersionVector())
+    stamp = Stamp(Dot(Origin(bytes([origin + 1]) * 16), 1), number + 1, 0, VersionVector())
     return stamp, Update(hashlib.sha256(made.update).digest(), made.roots, genesis=made.digest), made.update
 
 
@@ -50,7 +50,8 @@ def built(rows: DictRows) -> LiveDocument:
 
 
 def one_counts(contents: list[Any], rng: Any) -> None:
-    operations = [operation(number, content) for number, content in enumerate(contents)]
+    origins = rng.sample(range(len(contents)), len(contents))  # Neither the first nor the last has the least dot.
+    operations = [operation(number, content, origin=origins[number]) for number, content in enumerate(contents)]
     one, other = DictRows(), DictRows()
     for each in operations:
         document.apply(one, *each)
@@ -66,6 +67,25 @@ def one_counts(contents: list[Any], rng: Any) -> None:
 @given(st.lists(CONTENT, min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_the_one_with_the_least_hash_counts_and_nothing_doubles(contents: list[Any], rng: Any) -> None:
     one_counts(contents, rng)
+
+
+def test_a_beginning_that_lost_decides_no_kind_whichever_of_its_makers_has_the_least_dot() -> None:
+    lesser, greater = sorted(({"r": "x"}, {"r": [1]}), key=lambda content: genesis.begin(content, 0).digest)
+    rows = DictRows()
+    for number, (content, origin) in enumerate(((greater, 1), (greater, 0), (lesser, 2))):
+        document.apply(rows, *operation(number, content, origin=origin))
+    assert built(rows).to_json() == lesser
+
+
+def test_a_beginning_is_known_as_soon_as_one_of_its_makers_is() -> None:
+    lesser, greater = sorted(({"l": [1]}, {"l": [2]}), key=lambda content: genesis.begin(content, 0).digest)
+    rows, operations = DictRows(), [operation(number, greater, origin=number) for number in range(2)]
+    operations.append(operation(2, lesser, origin=2))
+    for each in operations:
+        document.apply(rows, *each)
+    for maker, _, _ in operations[:2]:
+        seen = {maker.pack_position(), operations[2][0].pack_position()}
+        assert len(document.lost_geneses(rows, known=seen.__contains__)) == 1
 
 
 def test_what_is_not_withdrawn_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
