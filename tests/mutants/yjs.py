@@ -1,4 +1,4 @@
-"""Bugs in what standard Yjs clients meet."""
+"""Bugs in what standard Yjs clients meet, and in how a document begins."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from shoal.crdt import document, live
 from shoal.crdt.rows import Rows, Stamp
+from shoal.node.documents import Documents, Place
 from tests.mutants.mutant import Mutant
 
 
@@ -30,7 +31,32 @@ def an_inferred_kind_is_not_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(document, "apply", apply)
 
 
+def a_beginning_that_lost_stays(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(document, "withdrawn", lambda rows, **_: live.EMPTY)
+
+
+def a_beginning_that_came_late_is_not_shown(patch: pytest.MonkeyPatch) -> None:
+    sound = Documents.receive
+
+    def receive(self: Documents, place: Place, stamp: Stamp, change: document.Update, update: bytes) -> None:
+        if change.genesis:
+            document.apply(place.rows, stamp, change, update)
+        else:
+            sound(self, place, stamp, change, update)
+
+    patch.setattr(Documents, "receive", receive)
+
+
+def a_mirror_is_not_told_which_beginning_lost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Documents, "followed", lambda self, place, change, update: update)
+
+
 MUTANTS = (
     Mutant(of_several_updates_the_last_is_lost, "of updates that become one operation, one is not in it", ("3",)),
     Mutant(an_inferred_kind_is_not_kept, "a node forgets what it took a root for", ("3",)),
+    Mutant(a_beginning_that_lost_stays, "of two beginnings of a document both are shown", ("10",)),
+    Mutant(
+        a_beginning_that_came_late_is_not_shown, "a node goes on showing its own beginning, though another counts", ("3", "4")
+    ),
+    Mutant(a_mirror_is_not_told_which_beginning_lost, "a mirror goes on showing the beginning that lost", ("10",)),
 )

@@ -211,6 +211,9 @@ ActKind = Literal[
     "edit-board",
     "read-board",
     "show-up",
+    "begin-page",
+    "edit-page",
+    "read-page",
 ]
 
 

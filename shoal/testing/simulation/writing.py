@@ -46,10 +46,11 @@ class Assurance:
 
     def copied(self, sent: Sent | None, writes: Sequence[Invoked], reply: object, who: str) -> None:
         """What was acknowledged is durable on as many nodes as was asked."""
-        # Where there was nothing to delete there is no operation, though an earlier attempt may have lost one.
-        was_absent = isinstance(reply, requests.Deleted) and not reply.existed
+        # Where nothing was to be done there is no operation, though an earlier attempt may have lost one.
+        was_nothing = isinstance(reply, requests.Deleted) and not reply.existed
+        was_nothing |= isinstance(reply, requests.Begun) and not reply.created
         # Under a key of users another's operation may be what answers, though one of its own is, or was, somewhere too.
-        if sent is not None and not was_absent and not any(write.key for write in writes):
+        if sent is not None and not was_nothing and not any(write.key for write in writes):
             self._ledger.copied(self._partition, sent.key, self._needed(sent.durability), who=who)
 
 

@@ -10,6 +10,7 @@ from shoal.testing.simulation.parts.lines import Lines
 from shoal.testing.simulation.parts.mapping import Maps
 from shoal.testing.simulation.parts.memory import Items
 from shoal.testing.simulation.parts.messages import Messages
+from shoal.testing.simulation.parts.pages import Pages
 from shoal.testing.simulation.parts.papers import Papers
 from shoal.testing.simulation.parts.part import Part
 from shoal.testing.simulation.parts.searches import Searches
@@ -32,6 +33,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "maps": Maps,
     "watching": Watchers,
     "boards": Boards,
+    "pages": Pages,
 }
 """By the name of the family of their objects."""
 
