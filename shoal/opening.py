@@ -1,26 +1,62 @@
-"""`shoal.open` and `shoal.connect`: a store on this machine's disk, or on a node."""
+"""`shoal.open` and `shoal.connect`: a store on this machine's disk, or on a node.
+
+Nothing is opened before `async with` enters it. Who forgets that is told how to write it.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from types import TracebackType
+from typing import Never
 
 from shoal.client.connection import Connection
 from shoal.client.store import Store
 from shoal.config import Config, checked
-from shoal.errors import InvalidConfig
+from shoal.errors import InvalidConfig, InvalidInput
 from shoal.node.environment import Environment, system_environment
 from shoal.node.node import open_node
 from shoal.protocol.requests import Durability
 from shoal.protocol.session import Session
 
 
-@asynccontextmanager
-async def open(
+class Opening(AbstractAsyncContextManager[Store]):
+    """A store that `async with` opens, and closes at its end."""
+
+    def __init__(self, within: AbstractAsyncContextManager[Store], name: str) -> None:
+        self._within = within
+        self._name = name
+
+    async def __aenter__(self) -> Store:
+        return await self._within.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._within.__aexit__(kind, error, trace)
+
+    def __enter__(self) -> Never:
+        raise InvalidInput(
+            f"shoal.{self._name} is for `async with`. Nothing was opened. "
+            f"Blocking code takes `with shoal.sync.{self._name}(…) as store:`."
+        )
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Never:
+        raise AttributeError(
+            f"shoal.{self._name} gives a store within a block, and what is before that has no {name!r}. "
+            f"Write `async with shoal.{self._name}(…) as store:`.",
+            name=name,
+            obj=self,
+        )
+
+
+def open(
     directory: str | os.PathLike[str], *, config: Config | None = None, durability: Durability = "local"
-) -> AsyncIterator[Store]:
+) -> AbstractAsyncContextManager[Store]:
     """Open an embedded store in `directory`, which is made if it is missing: a whole node, without a listener.
 
     Raises:
@@ -28,6 +64,11 @@ async def open(
         StoreTooNew, StoreCorrupt, StorageFull, StorageError: it cannot be opened; nothing was changed.
         InvalidConfig: a setting is out of range, or `durability` is unknown.
     """
+    return Opening(_open(directory, config, durability), "open")
+
+
+@asynccontextmanager
+async def _open(directory: str | os.PathLike[str], config: Config | None, durability: Durability) -> AsyncIterator[Store]:
     settings = _settings(config, durability)
     environment = system_environment()
     node = await open_node(Path(directory), config=settings, environment=environment)
@@ -38,10 +79,9 @@ async def open(
         await store.close()
 
 
-@asynccontextmanager
-async def connect(
+def connect(
     urls: str, *, token: str | None = None, config: Config | None = None, durability: Durability = "local"
-) -> AsyncIterator[Store]:
+) -> AbstractAsyncContextManager[Store]:
     """Connect to a node ("http://n1:7400"), or to any one of several, separated by commas.
 
     Connections are made, and made again, when they are needed.
@@ -49,6 +89,11 @@ async def connect(
     Raises:
         InvalidConfig: a URL, a setting or `durability` is not legal.
     """
+    return Opening(_connect(urls, token, config, durability), "connect")
+
+
+@asynccontextmanager
+async def _connect(urls: str, token: str | None, config: Config | None, durability: Durability) -> AsyncIterator[Store]:
     # Here, because it takes a third of the import's time, and an embedded store never needs it.
     from shoal.transport.session import RemoteSession
 

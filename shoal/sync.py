@@ -19,7 +19,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from typing import Any
+from types import TracebackType
+from typing import Any, Never
 
 from shoal import opening
 from shoal.config import Config
@@ -209,9 +210,33 @@ def _opened(make: Callable[[], AbstractAsyncContextManager[Any]]) -> Iterator[An
 
 def open(directory: str | os.PathLike[str], *, config: Config | None = None, durability: Durability = "local") -> Any:
     """`shoal.open`, blocking: `with shoal.sync.open("./state") as store:`. It raises the same."""
-    return _opened(lambda: opening.open(directory, config=config, durability=durability))
+    return _Opening(_opened(lambda: opening.open(directory, config=config, durability=durability)), "open")
 
 
 def connect(urls: str, *, token: str | None = None, config: Config | None = None, durability: Durability = "local") -> Any:
     """`shoal.connect`, blocking. It raises the same."""
-    return _opened(lambda: opening.connect(urls, token=token, config=config, durability=durability))
+    return _Opening(_opened(lambda: opening.connect(urls, token=token, config=config, durability=durability)), "connect")
+
+
+class _Opening(AbstractContextManager[Any]):
+    """As `shoal.opening.Opening`, blocking."""
+
+    def __init__(self, within: AbstractContextManager[Any], name: str) -> None:
+        self._within = within
+        self._name = name
+
+    def __enter__(self) -> Any:
+        return self._within.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return self._within.__exit__(kind, error, trace)
+
+    def __getattr__(self, name: str) -> Never:
+        raise AttributeError(
+            f"shoal.sync.{self._name} gives a store within a block, and what is before that has no {name!r}. "
+            f"Write `with shoal.sync.{self._name}(…) as store:`.",
+            name=name,
+            obj=self,
+        )

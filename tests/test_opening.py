@@ -10,7 +10,7 @@ import pytest
 
 import shoal
 from shoal.config import Config
-from shoal.errors import HeadMoved, InvalidConfig, ShuttingDown, StorageError, StoreLocked, StoreTooNew
+from shoal.errors import HeadMoved, InvalidConfig, InvalidInput, ShuttingDown, StorageError, StoreLocked, StoreTooNew
 
 
 async def test_a_missing_directory_is_made_with_its_parents(tmp_path: Path) -> None:
@@ -167,3 +167,13 @@ async def test_an_opening_that_is_cancelled_frees_the_directory(tmp_path: Path) 
         await opening
     async with shoal.open(tmp_path / "state"):
         pass
+
+
+async def test_who_forgets_the_block_is_told_how_to_write_it(tmp_path: Path) -> None:
+    with pytest.raises(AttributeError, match=r"no 'space'\. Write `async with shoal\.open\(…\) as store:`"):
+        shoal.open(tmp_path / "state").space("crew")  # type: ignore[attr-defined]
+    with pytest.raises(InvalidInput, match=r"`with shoal\.sync\.connect\(…\) as store:`"), shoal.connect("http://n1:1"):  # type: ignore[attr-defined]
+        pass
+    with pytest.raises(AttributeError, match=r"Write `with shoal\.sync\.open\(…\) as store:`"):
+        shoal.sync.open(tmp_path / "state").space("crew")
+    assert not (tmp_path / "state").exists()

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from shoal.cli.absence import check_thread
 from shoal.cli.execution import execute
 from shoal.cli.output import emit, line, pairs, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.threads import Reveal, ThreadName, described
 from shoal.client.branching import Branch, Difference
 from shoal.client.events import Event
-from shoal.client.export import check_exists
 from shoal.client.scrutiny import Why
 from shoal.values.difference import Change
 
@@ -101,7 +101,7 @@ def branch(
 async def _branch(target: Target, space: str, thread: str, name: str | None, at: str | None, *, json: bool) -> None:
     async with opened(target) as store:
         if name is None:
-            await check_exists(store.space(space), thread)
+            await check_thread(store, space, thread)
         handle = store.space(space).thread(thread)
         for found in [await handle.branch(name, at=at)] if name is not None else await handle.branches():
             _show(found, json=json)

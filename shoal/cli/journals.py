@@ -9,12 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from shoal.api.opaque import opaque, shown_opaque
+from shoal.cli.absence import check_thread
 from shoal.cli.execution import execute
 from shoal.cli.mutations import parsed
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.threads import PANEL, ThreadName
-from shoal.client.export import check_exists, event_record
+from shoal.client.export import event_record
 from shoal.client.inbox import Message
 
 inbox = typer.Typer(no_args_is_help=True, help="Messages to a thread: list them, and send one.")
@@ -51,7 +52,7 @@ async def _events(target: Target, space: str, name: str, after: str, follow: boo
     cursor = opaque(after, "--after")
     async with opened(target) as store:
         if not follow:  # Who follows may well wait for the first one.
-            await check_exists(store.space(space), name)
+            await check_thread(store, space, name)
         journal = store.space(space).thread(name).journal
         async with aclosing(journal.read(after=cursor, limit=limit, follow=follow)) as found:
             async for event in found:
@@ -100,7 +101,7 @@ def consumers(thread: ThreadName, data: Data = None, url: Url = None, space: Spa
 
 async def _consumers(target: Target, space: str, name: str, *, json: bool) -> None:
     async with opened(target) as store:
-        await check_exists(store.space(space), name)
+        await check_thread(store, space, name)
         async for found in store.space(space).thread(name).journal.consumers():
             if json:
                 acked = None if found.acked is None else found.acked.isoformat()
@@ -128,7 +129,7 @@ def list_messages(
 
 async def _list(target: Target, space: str, name: str, *, taken: bool, json: bool) -> None:
     async with opened(target) as store:
-        await check_exists(store.space(space), name)
+        await check_thread(store, space, name)
         box = store.space(space).thread(name).inbox
         async for message in box.taken() if taken else box.pending():
             if json:

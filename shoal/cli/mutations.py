@@ -10,12 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from shoal import values
+from shoal.cli.absence import check_thread
 from shoal.cli.execution import execute
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.threads import PANEL, Branch, Reveal, ThreadName, described
 from shoal.client.checkpoint import Checkpoint
-from shoal.client.export import check_exists
 from shoal.client.merging import UNRESOLVED
 from shoal.client.thread import Thread
 from shoal.errors import InvalidInput, InvalidValue
@@ -189,7 +189,7 @@ async def _made(
 ) -> None:
     async with opened(target) as store:
         if exists:
-            await check_exists(store.space(space), name)
+            await check_thread(store, space, name)
         made = await make(store.space(space).thread(name, author=author))
     if json:
         emit(described(made))
@@ -223,7 +223,7 @@ async def _mutations(
     target: Target, space: str, name: str, branch: str, after: str | None, limit: int | None, *, reveal: bool, json: bool
 ) -> None:
     async with opened(target) as store:
-        await check_exists(store.space(space), name)
+        await check_thread(store, space, name)
         thread = store.space(space).thread(name)
         async for found in thread.mutations(branch=branch, after=after, limit=limit, reveal=reveal):
             if json:

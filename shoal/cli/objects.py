@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from shoal.cli import documents, natives
+from shoal.cli.absence import other_spaces, print_names
 from shoal.cli.execution import execute
 from shoal.cli.output import emit, line, pairs, table, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
@@ -47,6 +48,9 @@ def register(app: typer.Typer) -> None:
         app.add_typer(group, name=kind.command, rich_help_panel=PANEL)
 
 
+_LABELS = {name: f"{name} since the start" for name in ("operations", "commits", "died", "repaired")}
+
+
 def status(data: Data = None, url: Url = None, json: Json = False) -> None:
     """Say how a node is, and how it stands with its peers: who is linked, and who lacks what.
 
@@ -63,7 +67,7 @@ async def _status(target: Target, *, json: bool) -> None:
         emit({**found, "cluster": {**msgspec.structs.asdict(cluster), "members": members}})
         return
     found["started"] = _time(found.pop("started_ms"))
-    pairs({name.replace("_", " "): value for name, value in found.items() if value != ""})
+    pairs({_LABELS.get(name, name.replace("_", " ")): value for name, value in found.items() if value not in ("", [])})
     if cluster.size > 1:
         _show_cluster(cluster)
 
@@ -173,6 +177,7 @@ async def _get(target: Target, space_name: str, name: str, kind: _Kind, *, json:
         if not await _exists(kind.names(space, name), name):
             raise NotFound(
                 f"there is no {kind.noun} {name!r} in space {space_name!r}. `shoal {kind.command} list` lists those there are."
+                + await other_spaces(store, space_name)
             )
         value = await kind.read(space, name)
         emit(value) if json else line(to_text(value, indent=2))
@@ -180,8 +185,7 @@ async def _get(target: Target, space_name: str, name: str, kind: _Kind, *, json:
 
 async def _list(target: Target, space: str, kind: _Kind, *, json: bool) -> None:
     async with opened(target) as store:
-        async for name in kind.names(store.space(space), ""):
-            emit(name) if json else line(name)
+        await print_names(kind.names(store.space(space), ""), store, space, what=f"{kind.noun}s", json=json)
 
 
 async def _exists(names: AsyncIterator[str], name: str) -> bool:

@@ -40,6 +40,11 @@ def line(text: str = "") -> None:
     typer.echo(text)
 
 
+def note(text: str) -> None:
+    """Beside the output, which a program may be reading."""
+    typer.echo(f"shoal: {text}", err=True)
+
+
 def pairs(rows: dict[str, object]) -> None:
     """Names and values in two columns."""
     width = max(map(len, rows))

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from shoal.cli.absence import print_names
 from shoal.cli.execution import execute, failure
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
@@ -89,8 +90,7 @@ def list_(data: Data = None, url: Url = None, space: SpaceName = "default", json
 
 async def _list(target: Target, space: str, *, json: bool) -> None:
     async with opened(target) as store:
-        async for name in store.space(space).schemas.list():
-            emit(name) if json else line(name)
+        await print_names(store.space(space).schemas.list(), store, space, what="schemas", json=json)
 
 
 def check(thread: ThreadName, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:

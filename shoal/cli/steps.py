@@ -10,12 +10,13 @@ import typer
 from msgspec import structs
 
 from shoal import values
+from shoal.cli.absence import check_thread
 from shoal.cli.execution import execute
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.threads import PANEL, Branch, ThreadName
 from shoal.client.attempts import StepRecord
-from shoal.client.export import check_exists, step_record
+from shoal.client.export import step_record
 from shoal.client.standing import Standing
 from shoal.client.thread import Thread
 
@@ -70,7 +71,7 @@ def _parsed(text: str) -> Any:
 
 async def _steps(target: Target, space: str, name: str, *, only_open: bool, json: bool) -> None:
     async with opened(target) as store:
-        await check_exists(store.space(space), name)
+        await check_thread(store, space, name)
         async for record in store.space(space).thread(name).steps(open=only_open):
             _print(record, json=json)
 
@@ -208,7 +209,7 @@ def audit(
 
 async def _audit(target: Target, space: str, name: str, *, json: bool) -> None:
     async with opened(target) as store:
-        await check_exists(store.space(space), name)
+        await check_thread(store, space, name)
         for entry in await store.space(space).thread(name).audit():
             if json:
                 emit({**structs.asdict(entry), "time": entry.time.isoformat()})
@@ -216,4 +217,5 @@ async def _audit(target: Target, space: str, name: str, *, json: bool) -> None:
             by = f"  by {entry.by}" if entry.by else ""
             known = f"  knowing {entry.known[:12]}" if entry.known else ""
             shown = entry.id if entry.kind == "checkpoint" else f"[{entry.id}]" if entry.kind == "step" else ""
-            line(f"{entry.time:%Y-%m-%d %H:%M:%S}Z  {entry.text} {shown}{by}{known}  {to_text(entry.data)}")
+            data = f"  {to_text(entry.data)}" if entry.data or entry.kind != "checkpoint" else ""
+            line(f"{entry.time:%Y-%m-%d %H:%M:%S}Z  {entry.text} {shown}{by}{known}{data}".rstrip())

@@ -11,12 +11,12 @@ from typing import Annotated, Any, cast
 import typer
 
 from shoal import values
+from shoal.cli.absence import check_thread, other_spaces, print_names
 from shoal.cli.execution import execute
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.client.checkpoint import Checkpoint
-from shoal.client.export import check_exists
-from shoal.client.store import Space
+from shoal.client.store import Store
 from shoal.client.thread import Thread
 from shoal.errors import InvalidInput, NotFound
 from shoal.values.foreign import LANGGRAPH
@@ -59,8 +59,8 @@ def threads(
 
 async def _threads(target: Target, space: str, prefix: str, status: str | None, *, json: bool) -> None:
     async with opened(target) as store:
-        async for name in store.space(space).threads(prefix, status=cast("Any", status)):
-            emit(name) if json else line(name)
+        names = store.space(space).threads(prefix, status=cast("Any", status))
+        await print_names(names, store, space, what="such threads" if prefix or status else "threads", json=json)
 
 
 def log(
@@ -113,7 +113,7 @@ async def _log(
         thread = store.space(space).thread(name)
         heads = await thread.heads()
         if branch not in heads:
-            raise await _no_branch(store.space(space), name, branch, heads)
+            raise await _no_branch(store, space, name, branch, heads)
         if not json:
             _print_heads(heads)
         async for checkpoint in thread.history(branch=branch, limit=limit, filter=wanted, author=author):
@@ -121,11 +121,12 @@ async def _log(
             emit(described(checkpoint) | {"head_of": marks}) if json else _print_checkpoint(checkpoint, marks)
 
 
-async def _no_branch(space: Space, name: str, branch: str, heads: Mapping[str, Sequence[str]]) -> NotFound:
+async def _no_branch(store: Store, space: str, name: str, branch: str, heads: Mapping[str, Sequence[str]]) -> NotFound:
     if heads:
         return NotFound(f"thread {name!r} has no branch {branch!r}. It has {', '.join(heads)}.")
     return NotFound(
-        f"there is no checkpoint of a thread {name!r} in space {space.name!r}. `shoal threads` lists those there are."
+        f"there is no checkpoint of a thread {name!r} in space {space!r}. `shoal threads` lists those there are."
+        + await other_spaces(store, space)
     )
 
 
@@ -164,7 +165,7 @@ def described(checkpoint: Checkpoint) -> dict[str, Any]:
 
 async def _journal(target: Target, space: str, name: str, limit: int, *, json: bool) -> None:
     async with opened(target) as store:
-        await check_exists(store.space(space), name)
+        await check_thread(store, space, name)
         async for event in store.space(space).thread(name).journal.read(limit=limit):
             if json:
                 emit(
@@ -195,7 +196,7 @@ def labels(
 
 async def _labels(target: Target, space: str, name: str, prefix: str, remove: list[str], *, json: bool) -> None:
     async with opened(target) as store:
-        await check_exists(store.space(space), name)
+        await check_thread(store, space, name)
         thread = store.space(space).thread(name)
         if remove:
             removed = await thread.unlabel(*remove)

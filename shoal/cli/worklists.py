@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from shoal.cli.absence import check_thread
 from shoal.cli.execution import execute
 from shoal.cli.mutations import By, parsed
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.threads import PANEL, ThreadName
-from shoal.client.export import check_exists
 from shoal.client.worklist import Item
 
 worklist = typer.Typer(no_args_is_help=True, help="A thread's worklists: list items, add some, say that one is done.")
@@ -45,7 +45,7 @@ def list_items(
 
 async def _list(target: Target, space: str, thread: str, name: str, *, done: bool, json: bool) -> None:
     async with opened(target) as store:
-        await check_exists(store.space(space), thread)
+        await check_thread(store, space, thread)
         work = store.space(space).thread(thread).worklist(name)
         found: AsyncIterator[Item] = work.finished() if done else work.pending()
         async for item in found:

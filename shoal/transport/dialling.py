@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Protocol
 
 import aiohttp
@@ -73,6 +74,15 @@ async def open_socket(
         await http.close()
         raise
     return http, socket
+
+
+def why(reason: Exception) -> str:
+    """Why a node cannot be reached, as an operator would say it."""
+    if isinstance(reason, aiohttp.ClientConnectorError):
+        # The event loop's own text repeats the address; the system's says what happened. A failed look-up of a name is below 0.
+        number = reason.os_error.errno or 0
+        return (os.strerror(number) if number > 0 else reason.os_error.strerror or str(reason.os_error)).lower()
+    return str(reason) or "it did not answer"
 
 
 def _refusal(url: str, refusal: aiohttp.WSServerHandshakeError) -> Disconnected | Unavailable | Unsupported:

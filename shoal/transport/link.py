@@ -50,7 +50,7 @@ from shoal.protocol.frames import (
 )
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Subscription, Write
 from shoal.protocol.sharing import Sight, take_news
-from shoal.transport.dialling import Connect, open_socket
+from shoal.transport.dialling import Connect, open_socket, why
 from shoal.transport.inbox import Inbox
 
 
@@ -132,7 +132,8 @@ class Link:
                     raise
         except (aiohttp.ClientError, aiohttp.WSMessageTypeError, OSError, TimeoutError) as reason:
             raise Disconnected(
-                f"the node at {url} cannot be reached: {reason or 'it did not answer'}. Nothing was sent."
+                f"the node at {url} cannot be reached: {why(reason)}. Nothing was sent. "
+                "Check the address, and that a node serves there (`shoal serve`)."
             ) from reason
         return cls(http, socket, welcome=welcome, config=config, bookmark=Bookmark() if bookmark is None else bookmark)
 

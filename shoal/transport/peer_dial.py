@@ -12,6 +12,7 @@ from shoal.cluster.handshake import HANDSHAKE_BYTES_MAX, Dialling, Side, refusal
 from shoal.cluster.peering import Identity
 from shoal.config import Config
 from shoal.errors import Disconnected, Overloaded, ShoalError, Unavailable, Unsupported
+from shoal.transport.dialling import why
 from shoal.transport.peer import BROKEN, CLOSE_S, PEER_PATH, why_closed
 from shoal.transport.peer_link import PeerLink, PeerSocket
 
@@ -40,7 +41,7 @@ async def dial(address: str, /, *, side: Side, nonce: bytes, config: Config, adm
     except aiohttp.WSServerHandshakeError as reason:
         raise _refused(address, reason) from None
     except BROKEN as reason:
-        raise Disconnected(f"{address} cannot be reached: {reason}. Nothing was written.") from None
+        raise Disconnected(f"{address} cannot be reached: {why(reason)}. Nothing was written.") from None
     finally:
         if link is None:
             await http.close()

@@ -28,6 +28,25 @@ def test_it_is_named_and_nothing_is_printed(arguments: list[str], target: list[s
     assert "absent" in result.stderr
 
 
+@pytest.mark.parametrize("arguments", [["threads"], ["counter", "list"], ["doc", "list"], ["schema", "list"]], ids=" ".join)
+def test_a_list_that_is_empty_names_the_spaces_there_are(arguments: list[str], target: list[str]) -> None:
+    result = command(*arguments, *target, "--space", "crwe")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.endswith("in space 'crwe'. There is no such space; there is crew, other. Name it with --space.\n")
+    assert command(*arguments, "--json", *target, "--space", "crwe").stderr == ""
+
+
+@pytest.mark.parametrize("arguments", [["log", "plain"], ["steps", "plain"], ["counter", "get", "tokens"]], ids=" ".join)
+def test_what_is_in_another_space_is_said_to_be_there(arguments: list[str], target: list[str]) -> None:
+    result = command(*arguments, *target)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.endswith("There is no such space; there is crew, other. Name it with --space.\n")
+
+
+def test_in_a_space_that_there_is_others_are_not_named(target: list[str]) -> None:
+    assert command("map", "list", *target, *CREW).stderr == "shoal: no maps in space 'crew'.\n"
+
+
 def test_a_name_that_only_begins_so_is_another_thread(target: list[str]) -> None:
     assert command("events", "plai", *target, *CREW).exit_code == 1
     assert command("events", "plain", *target, *CREW).exit_code == 0

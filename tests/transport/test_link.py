@@ -298,5 +298,5 @@ async def test_a_refusal_is_typed_by_its_status(peer: Peer, dial: Dial, status: 
 async def test_a_port_where_nobody_listens_is_disconnected(peer: Peer) -> None:
     url = peer.url
     await peer.stop()
-    with pytest.raises(Disconnected, match="cannot be reached"):
+    with pytest.raises(Disconnected, match="cannot be reached: connection refused"):
         await Link.dial(url, config=Config())

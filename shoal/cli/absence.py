@@ -1,0 +1,49 @@
+"""What to say where nothing is found: in a space that is misspelt, or left to its default, there is never anything."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from shoal.cli.output import emit, line, note
+from shoal.client.export import check_exists
+from shoal.client.store import Store
+from shoal.errors import NotFound
+
+_SPACES_SHOWN_MAX = 5
+_SPACES_LOOKED_AT_MAX = 1000
+
+
+async def print_names(names: AsyncIterator[str], store: Store, space: str, *, what: str, json: bool) -> None:
+    """The names, one a line. That there are none is said beside them, for people."""
+    empty = True
+    async for name in names:
+        emit(name) if json else line(name)
+        empty = False
+    if empty and not json:
+        note(f"no {what} in space {space!r}.{await other_spaces(store, space)}")
+
+
+async def check_thread(store: Store, space: str, thread: str) -> None:
+    """
+    Raises:
+        NotFound: nothing was ever written to it.
+    """
+    try:
+        await check_exists(store.space(space), thread)
+    except NotFound as missing:
+        raise NotFound(missing.message + await other_spaces(store, space)) from None
+
+
+async def other_spaces(store: Store, space: str) -> str:
+    """A sentence, after a space, that names those there are; empty if this is one of them."""
+    there: list[str] = []
+    async for name in store.spaces():
+        if name == space:
+            return ""
+        there.append(name)
+        if len(there) == _SPACES_LOOKED_AT_MAX:
+            break
+    if not there:
+        return " Nothing was written to this store yet."
+    more = ", …" if len(there) > _SPACES_SHOWN_MAX else ""
+    return f" There is no such space; there is {', '.join(there[:_SPACES_SHOWN_MAX])}{more}. Name it with --space."
