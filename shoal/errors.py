@@ -17,7 +17,8 @@ raised; `status` is its HTTP status.
     │   └── Unsupported         unknown request type, or a feature of a newer version
     ├── NotFound                no such thread, checkpoint, branch, document, …
     │   ├── Pruned              the checkpoint was given up, and its history ends there
-    │   └── JournalTrimmed      events that the reader had not got were given up
+    │   ├── JournalTrimmed      events that the reader had not got were given up
+    │   └── HistoryCompacted    a document's past was made one with what came after it
     ├── Conflict                the request is valid, the state has moved on
     │   ├── HeadMoved           a branch is not where the caller last saw it
     │   ├── BranchTaken         a branch of this name is elsewhere
@@ -53,6 +54,7 @@ raised; `status` is its HTTP status.
     │   ├── RightsElsewhere     other nodes have the rights to what is left of a budget
     │   ├── SlowConsumer        a watcher fell behind its byte budget and was cut off
     │   ├── SessionBehind       the node has not caught up with what the client has seen
+    │   ├── CatchingUp          a part of a document is still on its way to the node
     │   └── NoQuorum            too few owners can be reached for the durability that was asked
     ├── Disconnected            no node could be reached; nothing was sent
     ├── OutcomeUnknown          no answer came, or too few copies were made in time
@@ -141,6 +143,11 @@ class JournalTrimmed(NotFound):
     """`detail["trimmed_ms"]` is when the last event that is gone was ordered."""
 
     code = "journal-trimmed"
+    status = 410
+
+
+class HistoryCompacted(NotFound):
+    code = "history-compacted"
     status = 410
 
 
@@ -340,6 +347,10 @@ class SessionBehind(Unavailable):
     """Reading with `stale=True` goes on from what is there."""
 
     code = "session-behind"
+
+
+class CatchingUp(Unavailable):
+    code = "catching-up"
 
 
 class NoQuorum(Unavailable):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from shoal.api.exchange import JSON, JSON_PATCH, MSGPACK, MSGPACK_TYPES, Exchange, ReadQuery, WriteQuery
 from shoal.errors import InvalidInput, InvalidValue
 from shoal.protocol.requests import (
+    Compact,
+    Compacted,
     Conflicts,
     Deleted,
     DeleteDocument,
@@ -42,6 +44,16 @@ class GoneView(Struct):
 class ConflictsView(Struct):
     conflicts: list[ConflictView]  # Latest first.
     more: bool
+
+
+class CompactBody(Struct, forbid_unknown_fields=True):
+    older_than_s: Annotated[float, Meta(ge=0, le=2**40)] = 0.0  # What is younger is spared.
+
+
+class CompactView(Struct):
+    updates: int  # That are part of one from now on.
+    bytes: int  # Of that one; 0 if there was nothing to do.
+    more: bool  # There are more, for another request.
 
 
 class PatchStep(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -91,6 +103,13 @@ async def conflicts(exchange: Exchange) -> web.Response:
         for lost in reply.overwritten
     ]
     return exchange.answer(ConflictsView(views, reply.more))
+
+
+async def compact(exchange: Exchange) -> web.Response:
+    body = await exchange.body(CompactBody)
+    reply = await exchange.call(Compact(exchange.name("space"), exchange.name("document"), int(body.older_than_s * 1000)))
+    assert isinstance(reply, Compacted)
+    return exchange.answer(CompactView(reply.updates, reply.bytes, reply.more))
 
 
 async def delete_document(exchange: Exchange) -> web.Response:

@@ -154,6 +154,15 @@ ROUTES: tuple[Route, ...] = (
         query=WriteQuery,
     ),
     Route(
+        "POST",
+        f"{SPACE}/documents/{{document}}/compact",
+        documents.compact,
+        "Make a document's updates one, without what was deleted",
+        documents.CompactView,
+        body=documents.CompactBody,
+        query=WriteQuery,
+    ),
+    Route(
         "GET",
         f"{SPACE}/documents/{{document}}/conflicts",
         documents.conflicts,

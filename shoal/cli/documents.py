@@ -1,4 +1,4 @@
-"""`shoal doc edit|watch|conflicts|delete`: documents that are shared; `get` and `list` are with the other objects'."""
+"""`shoal doc edit|watch|conflicts|compact|delete`: documents that are shared; `get` and `list` are with the other objects'."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import json as json_text
 import os
 import sys
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from shoal import values
+from shoal.cli.erasing import given_age
 from shoal.cli.execution import execute
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.client import compacting
 from shoal.client.changes import DocumentChange
 from shoal.errors import InvalidValue
 from shoal.protocol import requests
@@ -25,7 +28,7 @@ Author = Annotated[str, typer.Option("--author", envvar="SHOAL_AUTHOR", metavar=
 
 def extend(group: typer.Typer) -> None:
     """Add these commands to the group of documents."""
-    for command in (edit, watch, conflicts, delete):
+    for command in (edit, watch, conflicts, compact, delete):
         group.command()(command)
 
 
@@ -130,6 +133,32 @@ async def _delete(target: Target, space: str, name: str, *, json: bool) -> None:
         reply = await store.connection.write(requests.DeleteDocument(space, name), key=None, durability=None)
         assert isinstance(reply, requests.Deleted)
         emit({"existed": reply.existed}) if json else line("deleted" if reply.existed else "there was none")
+
+
+def compact(
+    name: Name,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", metavar="AGE", help="Spare what is younger: 30d, 12h, 90m.")
+    ] = None,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Make a document's updates one, without what was deleted. It stays what it is; what it was before is told no more.
+
+    Example: shoal doc compact plan --older-than 1d --url http://127.0.0.1:7400
+    """
+    age = None if older_than is None else given_age(older_than)
+    execute(_compact(chosen(data, url, environment=os.environ), space, name, age, json=json))
+
+
+async def _compact(target: Target, space: str, name: str, age: timedelta | None, *, json: bool) -> None:
+    async with opened(target) as store:
+        done = await compacting.compact(
+            lambda request: store.connection.write(request, key=None, durability=None), space, name, age
+        )
+        emit(asdict(done)) if json else line(f"{done.updates} updates are one of {done.bytes} bytes")
 
 
 def conflicts(name: Name, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:

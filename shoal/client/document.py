@@ -29,8 +29,9 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -38,6 +39,7 @@ import pycrdt
 
 from shoal import values
 from shoal.client.changes import Conflict, DocumentChange, shown_conflict
+from shoal.client.compacting import Compaction, compact
 from shoal.client.mirror import Mirror
 from shoal.client.presence import Presence
 from shoal.client.undoing import Undo
@@ -49,6 +51,8 @@ from shoal.errors import (
     InvalidValue,
 )
 from shoal.protocol.requests import (
+    AnyReply,
+    Compact,
     Conflicts,
     Deleted,
     DeleteDocument,
@@ -280,6 +284,7 @@ class Document:
             InvalidValue: it is no snapshot.
             GenerationEnded: the document was deleted since.
             SessionBehind: the node does not hold all that was there then; try again.
+            HistoryCompacted: what was there then is one with what came after it.
             TooLarge: more than `config.document_history_updates_max` updates lie before it.
         """
         try:
@@ -303,6 +308,24 @@ class Document:
         found = await self._session.call(ReadConflicts(self.space, self.name))
         assert isinstance(found, Conflicts)
         return [shown_conflict(each) for each in found.overwritten]
+
+    async def compact(self, *, older_than: timedelta | None = None) -> Compaction:
+        """Make its updates one, without what was deleted: on every node, once all have heard of it. It stays what it is.
+
+        What it was before is then told no more: `at` raises `HistoryCompacted`, and `conflicts` begins anew. `older_than`
+        spares what is younger. A node does so by itself with what is older than its `document_history_s`.
+
+        Raises:
+            ShoalError: an edit could not be written, as `flush`.
+            CatchingUp: a part of the document is still on its way to the node; try again.
+            TooLarge: as one update it would be over the node's `request_bytes_max`.
+        """
+        await self.flush()
+
+        def write(request: Compact) -> Awaitable[AnyReply]:
+            return self._session.call(request, key=self._key_of(), durability=self._durability)
+
+        return await compact(write, self.space, self.name, older_than)
 
     async def delete(self) -> bool:
         """Delete the document on every node, and close this mirror. False: there was none.

@@ -187,13 +187,13 @@ class Conflicts:
         else:
             self._put_in_list(item, self._place(beside) if item.parent is None and beside else item.parent)
             return
-        id = (item.client, item.clock)
         self._run(item, key[0])
-        self._of[id] = key
         if key not in self._keys:
             self._keys[key] = _Key()
             self._inside[key[0]].append(key[1])
-        self._keys[key].insert(_Entry(item, at))
+        for each in _sets(item):
+            self._of[each.client, each.clock] = key
+            self._keys[key].insert(_Entry(each, at))
         touched[key] = None
 
     def _put_in_list(self, item: Item, container: Container | None) -> None:
@@ -297,6 +297,14 @@ def _after(item: Item, known: int) -> Item:
         return item
     held = item.held[cut:] if item.held else item.held
     return item._replace(clock=known, length=item.length - cut, origin=(item.client, known - 1), held=held)
+
+
+def _sets(item: Item) -> Iterator[Item]:
+    """The sets of one key that an item stands for: what was set again in one go, and is gone, is one run."""
+    yield item._replace(length=1)
+    for offset in range(1, item.length):
+        clock = item.clock + offset
+        yield item._replace(clock=clock, length=1, origin=(item.client, clock - 1))
 
 
 def _needs(item: Item) -> Iterator[Id]:

@@ -58,6 +58,21 @@ class Declaration(NamedTuple):
 def apply(rows: Rows, stamp: Stamp, update: Update, payload: bytes) -> None:
     """Put an operation's rows. Total: whether the update may be issued at all is `LiveDocument.check`'s business."""
     rows.put(_UPDATE + stamp.pack_position(), payload)
+    declare(rows, stamp, update)
+    if update.genesis:
+        row, position = _GENESIS + update.genesis, stamp.pack_position()
+        before = rows.get(row)
+        if before is None:
+            client, clocks = next(iter(yjs.parse_state(pycrdt.get_state(payload)).items()), (0, 0))
+            genesis = Beginning(client, clocks, [position], update.roots)
+        else:
+            genesis = _unpack_genesis(before)
+            genesis = genesis._replace(positions=sorted({*genesis.positions, position}))
+        rows.put(row, msgspec.msgpack.encode(tuple(genesis)))
+
+
+def declare(rows: Rows, stamp: Stamp, update: Update) -> None:
+    """Put what an operation says beside its update: kinds of roots, and authors."""
     for row, kinds in ((_ROOT, update.roots), (_INFERRED, update.inferred)):
         for name, kind in kinds.items():
             found = {declared.kind: declared.dot for declared in _unpack(rows.get(row + name.encode()))}
@@ -69,17 +84,6 @@ def apply(rows: Rows, stamp: Stamp, update: Update, payload: bytes) -> None:
         packed = rows.get(row)
         if packed is None or stamp.dot.pack() < _unpack_author(packed)[1]:
             rows.put(row, msgspec.msgpack.encode((author, stamp.dot.pack())))
-
-    if update.genesis:
-        row, position = _GENESIS + update.genesis, stamp.pack_position()
-        before = rows.get(row)
-        if before is None:
-            client, clocks = next(iter(yjs.parse_state(pycrdt.get_state(payload)).items()), (0, 0))
-            genesis = Beginning(client, clocks, [position], update.roots)
-        else:
-            genesis = _unpack_genesis(before)
-            genesis = genesis._replace(positions=sorted({*genesis.positions, position}))
-        rows.put(row, msgspec.msgpack.encode(tuple(genesis)))
 
 
 class Beginning(NamedTuple):
@@ -98,6 +102,11 @@ def lost_geneses(rows: Rows, *, known: Callable[[bytes], bool] = lambda position
         StoreCorrupt: a row cannot be read.
     """
     return [genesis for genesis in _geneses(rows) if any(map(known, genesis.positions))][1:]
+
+
+def beginnings(rows: Rows) -> set[bytes]:
+    """The positions of the geneses' updates."""
+    return {position for genesis in _geneses(rows) for position in genesis.positions}
 
 
 def _geneses(rows: Rows) -> list[Beginning]:
@@ -129,6 +138,16 @@ def payload_of(rows: Rows, stamp: Stamp, update: Update) -> bytes:
     if payload is None or hashlib.sha256(payload).digest() != update.digest:
         raise StoreCorrupt(f"a document's update {stamp.dot} is missing or damaged. Nothing was written; run `shoal verify`.")
     return payload
+
+
+def row_of(position: bytes) -> bytes:
+    """The key of an update's row."""
+    return _UPDATE + position
+
+
+def holds(rows: Rows, stamp: Stamp) -> bool:
+    """Whether the update that was applied under `stamp` is still there."""
+    return rows.get(row_of(stamp.pack_position())) is not None
 
 
 def updates(rows: Rows, *, after: bytes | None = None, at: bytes = b"") -> Iterator[tuple[bytes, bytes]]:

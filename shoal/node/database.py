@@ -28,6 +28,7 @@ from shoal.node.budgets import Budgets
 from shoal.node.catalog import Catalog
 from shoal.node.changelog import Changelog
 from shoal.node.checkpoints import Checkpoints
+from shoal.node.compacting import Compactions
 from shoal.node.consumers import Consumers
 from shoal.node.declaring import Declaring
 from shoal.node.documents import Documents, Place
@@ -130,6 +131,7 @@ class Database:
             Deletions(self.catalog, self.generations),
             Prunes(config),
             self.documents,
+            Compactions(config, environment.now_ms, self.catalog),
             Losses(config),
             Past(config, lifetimes),
             Steps(config),
@@ -172,9 +174,10 @@ class Database:
 
     def do_chores(self) -> None:
         """Issue what writes found to be done, as operations of their own. One that is refused is found again."""
-        while self._items.chores:
-            with suppress(ShoalError):
-                self.issue(self._items.chores.popleft(), None)
+        for chores in (self._items.chores, self.documents.chores):
+            while chores:
+                with suppress(ShoalError):
+                    self.issue(chores.popleft(), None)
 
     def planned(self, request: requests.Prune) -> Planning:
         """Plan a prune, step by step; see `shoal.node.pruning`."""

@@ -10,7 +10,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from hashlib import sha256
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from shoal.config import Config
-from shoal.crdt import document, editing, genesis, patch
+from shoal.crdt import compaction, document, editing, genesis, patch
 from shoal.crdt.editing import Edited, Editor
 from shoal.crdt.live import EMPTY, LiveDocument, merged
 from shoal.crdt.rows import POSITION_BYTES, Stamp
@@ -28,6 +28,7 @@ from shoal.names import check_name, check_names
 from shoal.node.attached import Attached
 from shoal.node.catalog import Catalog
 from shoal.node.checks import check_size
+from shoal.node.compacting import BYTES_PER_UPDATE, check_whole
 from shoal.node.decision import Decision, Made
 from shoal.node.environment import Environment
 from shoal.node.facet import Checks, Readers, Site, View, Writers
@@ -38,10 +39,7 @@ from shoal.protocol import requests
 from shoal.protocol.requests import RootKind
 
 CLIENT_ID_BITS = 53
-
-# A snapshot of n bytes is due after n / 256 updates at the earliest, so that large
-# documents do not write themselves again and again for small edits.
-_SNAPSHOT_BYTES_PER_UPDATE = 256
+_CHORES_MAX = 1024
 
 
 class Place(NamedTuple):
@@ -101,6 +99,7 @@ class Documents:
             requests.Begin: self._begin,
         }
         self.readers: Readers = {requests.ReadDocument: self._read, requests.ReadDocumentJson: self._read_json}
+        self.chores: deque[requests.Compact] = deque(maxlen=_CHORES_MAX)  # One that is lost is asked for again.
         self._open: OrderedDict[bytes, _Open] = OrderedDict()
         self._bytes = 0  # Counted of them.
 
@@ -222,8 +221,7 @@ class Documents:
         document.apply(place.rows, stamp, change, update)
         if change.genesis:
             # What it brings, or what was there, may not count.
-            self.forget(place.transaction, place.target)
-            place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
+            self._lose(place)
             return
         opened = self._open.get(place.snapshot_key)
         covered = place.transaction.get(place.snapshot_key)
@@ -236,6 +234,22 @@ class Documents:
         if change.kinds or not self._merged(opened, update):
             # A root's kind may be another one now.
             place.transaction.when_written(lambda: self._drop(place.snapshot_key))
+        place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
+
+    def receive_erased(self, place: Place, stamp: Stamp, change: document.Update) -> None:
+        """Take note of an update that went everywhere else: what there is here has a gap."""
+        compaction.apply_erased(place.rows, stamp, change)
+        self._lose(place)
+
+    def receive_compaction(self, place: Place, stamp: Stamp, change: compaction.Compact, merged: bytes) -> bool:
+        """Apply another node's compaction. Returns whether it fills a gap, so that followers lack what it holds."""
+        filled = compaction.apply(place.rows, stamp, change, merged)
+        if filled:
+            self._lose(place)
+        return filled
+
+    def _lose(self, place: Place) -> None:
+        self.forget(place.transaction, place.target)
         place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
 
     def _merged(self, opened: _Open, update: bytes) -> bool:
@@ -264,10 +278,16 @@ class Documents:
             snapshot = opened.live.snapshot()
             place.transaction.put(place.snapshot_key, stamp.pack_position() + snapshot)
             opened.snapshot_bytes, opened.updates_since = len(snapshot), 0
+            place.transaction.when_written(lambda: self.chores.append(self._compaction(place.target)))
         return Decision(requests.Updated(), (Made(change, Attached(update)),))
 
     def _due(self, opened: _Open) -> int:
-        return max(self._config.document_snapshot_updates, opened.snapshot_bytes // _SNAPSHOT_BYTES_PER_UPDATE)
+        return max(self._config.document_snapshot_updates, opened.snapshot_bytes // BYTES_PER_UPDATE)
+
+    def _compaction(self, target: Target) -> requests.Compact:
+        """Of what is old, if it is worth it."""
+        older_than_ms = int(self._config.document_history_s * 1000)
+        return requests.Compact(target.space, target.name, older_than_ms, self._config.document_compact_updates)
 
     # ── reads ─────────────────────────────────────────────────────────────────
 
@@ -325,10 +345,15 @@ class Documents:
         opened.counted = size
 
     def _load(self, place: Place) -> _Open:
+        check_whole(place.rows, place.target)
         stored = place.transaction.get(place.snapshot_key)
-        position = None if stored is None else stored[:POSITION_BYTES]
-        snapshot = EMPTY if stored is None else stored[POSITION_BYTES:]
-        updates = [update for _, update in document.updates(place.rows, after=position)]
+        if stored is None:
+            snapshot, updates = EMPTY, list(compaction.updates(place.rows))
+        else:
+            snapshot = stored[POSITION_BYTES:]
+            updates = [update for _, update in document.updates(place.rows, after=stored[:POSITION_BYTES])]
+        if len(updates) >= self._config.document_compact_updates:
+            self.chores.append(self._compaction(place.target))
         live = LiveDocument(
             bytes_max=self._config.document_bytes_max,
             roots_max=self._config.roots_max,
@@ -339,9 +364,18 @@ class Documents:
         )
         return _Open(live, snapshot_bytes=len(snapshot), updates_since=len(updates))
 
-    def followed(self, place: Place, change: document.Update, update: bytes) -> bytes:
-        """What followers are sent of an applied update."""
-        return merged([update, document.withdrawn(place.rows)]) if change.genesis else update
+    def told(self, place: Place, change: document.Update, update: bytes) -> requests.Edit | None:
+        """What followers are sent of an applied update; None while there is a gap below it."""
+        if compaction.has_gap(place.rows):
+            return None
+        update = merged([update, document.withdrawn(place.rows)]) if change.genesis else update
+        return requests.Edit(update, change.kinds, change.authors)
+
+    def told_whole(self, place: Place) -> requests.Edit | None:
+        """What followers are sent once a gap is filled."""
+        if compaction.has_gap(place.rows):
+            return None
+        return requests.Edit(self._load(place).live.snapshot(), document.roots(place.rows), document.authors(place.rows))
 
     def forget(self, transaction: Transaction, target: Target) -> None:
         """What is in memory, and the snapshot, are no longer what it is."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from shoal.crdt import deletion, lineage, pruning, trimming
+from shoal.crdt import compaction, deletion, lineage, pruning, trimming
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation
 from shoal.names import check_name
@@ -88,6 +88,10 @@ class Eraser:
             transaction.when_written(lambda: self._shapes.drop(spots))
         elif isinstance(made, trimming.Trim):
             self._garbage.enter(transaction, stamp, What.EVENTS, target, change.generation, b"".join(made.ends))
+        elif isinstance(made, compaction.Compact):
+            self._garbage.enter(
+                transaction, stamp, What.UPDATES, target, change.generation, stamp.pack_position() + made.digest
+            )
         elif isinstance(made, lineage.Save) and beside.content and (marking := self._garbage.markings.get(target)) is not None:
             marking.protect(lineage.decode_record(beside.content))
 

@@ -23,10 +23,10 @@ import msgspec
 from shoal.cluster import stability
 from shoal.cluster.stability import Holding, Waiting
 from shoal.config import Config
-from shoal.crdt import pruning, trimming
+from shoal.crdt import compaction, document, pruning, trimming
 from shoal.crdt.dot import Dot
 from shoal.crdt.events import PLACE_BYTES
-from shoal.crdt.rows import Stamp, successor
+from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node import sweeping
 from shoal.node.generations import dead_range, rows_of
@@ -49,6 +49,7 @@ class What(IntEnum):
     GENERATION = 1  # The rows of a generation that was ended.
     CHECKPOINTS = 2  # Pruned checkpoints.
     EVENTS = 3  # What a trim took from a journal.
+    UPDATES = 4  # What a compaction covers.
 
 
 class Garbage(msgspec.Struct, array_like=True, frozen=True):
@@ -59,7 +60,7 @@ class Garbage(msgspec.Struct, array_like=True, frozen=True):
     space: str
     name: str
     generation: int
-    ends: bytes = b""  # Of a trim: 32 bytes each.
+    ends: bytes = b""  # Of a trim, 32 bytes each; of a compaction the position₃₄ of its rows, and its digest₃₂.
 
     @property
     def target(self) -> Target:
@@ -106,6 +107,7 @@ class Collector:
             What.GENERATION: _generation,
             What.CHECKPOINTS: self._checkpoints,
             What.EVENTS: self._events,
+            What.UPDATES: self._updates,
         }
         self.markings: dict[Target, Marking] = {}  # Under way.
         self._after = keys.GARBAGE  # Where the last look ended.
@@ -242,6 +244,44 @@ class Collector:
             yield Piece({rows.key(row): None for row in some}, [])
             if len(some) < SLICE:
                 return
+
+    def _updates(self, entries: list[Entry]) -> Iterator[Piece]:
+        """What a compaction covers, once it is seen that it holds it; and those whose place it takes, or it itself.
+
+        Raises:
+            StoreCorrupt: it does not hold it, or is damaged. Nothing of it goes.
+        """
+        garbage = entries[0].garbage
+        position, digest = garbage.ends[:POSITION_BYTES], garbage.ends[POSITION_BYTES:]
+
+        def rows() -> ObjectRows:
+            return rows_of(Transaction(self._storage), garbage.target, garbage.generation)
+
+        found = compaction.find(rows(), position)
+        if found is None:
+            return  # It went with its generation, or never came.
+        for _ in compaction.proved(rows, found, digest):
+            yield _NOTHING
+        while some := list(islice(compaction.swept(rows(), found.ends), SLICE)):
+            yield Piece({rows().key(document.row_of(at)): None for at, _ in some}, [])
+        here = rows()
+        gone = self._settled(entries[0], compaction.superseded_by(here, found))
+        if self._settled(entries[0], compaction.superseding(here, position, found.ends)):
+            gone.append(position)
+        pieces: dict[bytes, bytes | None] = {here.key(row): None for at in gone for row in compaction.rows_of(at)}
+        most = self._config.document_snapshot_updates
+        if sum(1 for _ in islice(document.updates(here), most)) < most:
+            pieces[garbage.target.snapshot_key] = None  # The merged update takes its place.
+        yield Piece(pieces, [])
+
+    def _settled(self, entry: Entry, positions: list[bytes]) -> list[bytes]:
+        """Of erasers at these positions, in the partition of this one, those that wait for nobody any more."""
+
+        def waits(position: bytes) -> bool:
+            nth = int.from_bytes(position[-2:], "big")
+            return self._storage.get(keys.garbage(entry.partition, document.dot_of(position), nth)) is not None
+
+        return [position for position in positions if not waits(position)]
 
     def _others(self, entries: list[Entry]) -> Iterator[Entry]:
         """Entries of the same thing that are not among these."""

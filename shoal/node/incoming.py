@@ -16,7 +16,7 @@ from typing import NamedTuple
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.operation import Tip
-from shoal.crdt import deletion, document, lineage
+from shoal.crdt import compaction, deletion, document, lineage
 from shoal.crdt.clock import COUNTER_BITS, HybridClock
 from shoal.crdt.dot import Dot, Origin
 from shoal.crdt.rows import Stamp
@@ -25,7 +25,7 @@ from shoal.names import check_key, check_name
 from shoal.node import attached, mutation
 from shoal.node.attached import Attached, is_gone
 from shoal.node.changelog import change_of
-from shoal.node.changes.documents import check_update
+from shoal.node.changes.documents import check_compaction, check_update
 from shoal.node.documents import Documents, Place
 from shoal.node.erasing import Eraser
 from shoal.node.feed import Feed, Staged
@@ -169,34 +169,47 @@ class Incoming:
             raise BadOperation("its object belongs to another partition", reason="content")
         generation = self._eraser.belongs(own, target, change)
         self._eraser.check(change)
+        place: Place | None = None
+        filled = False
         if not isinstance(change.change, deletion.Delete):
             if generation is None:
                 self._eraser.bury(own, target, stamp, change, beside)
                 return
-            self._receive(Place(own, generation.rows, target), stamp, change.change, beside)
+            place = Place(own, generation.rows, target)
+            filled = self._receive(place, stamp, change.change, beside)
             if target.kind is Kind.SCHEMA:
                 own.when_written(lambda: self._rules.forget(target.space))
         self._eraser.follow(own, target, stamp, change, beside)
         if self._feed.wanted(target.space):
             began = change.generation + 1 if generation is not None and isinstance(change.change, deletion.Delete) else 0
-            if generation is not None and isinstance(change.change, document.Update) and not is_gone(beside):
-                place = Place(own, generation.rows, target)
-                beside = beside._replace(content=self._documents.followed(place, change.change, beside.content))
-            changes.append(_staged(target, stamp, change, beside)._replace(began=began))
+            edit: requests.Edit | None = None
+            if place is not None and filled:
+                edit = self._documents.told_whole(place)
+            elif place is not None and isinstance(change.change, document.Update) and not is_gone(beside):
+                edit = self._documents.told(place, change.change, beside.content)
+            changes.append(Staged(target.partition, change_of(target, stamp, change), stamp, edit, began))
 
-    def _receive(self, place: Place, stamp: Stamp, change: Change, beside: Attached) -> None:
-        if is_gone(beside) and mutation.names_content(change) and not isinstance(change, lineage.Save):
-            return  # What it made was erased by an operation that is still to come.
+    def _receive(self, place: Place, stamp: Stamp, change: Change, beside: Attached) -> bool:
+        """Returns whether followers of a document lack what was there before."""
         if isinstance(change, document.Update):
             check_update(change, beside)
-            self._documents.receive(place, stamp, change, beside.content)
-            return
+            if is_gone(beside):
+                self._documents.receive_erased(place, stamp, change)
+            else:
+                self._documents.receive(place, stamp, change, beside.content)
+            return False
+        if is_gone(beside) and mutation.names_content(change) and not isinstance(change, lineage.Save):
+            return False  # What it made was erased by an operation that is still to come.
+        if isinstance(change, compaction.Compact):
+            check_compaction(stamp, change, beside)
+            return self._documents.receive_compaction(place, stamp, change, beside.content)
         try:
             mutation.receive(place.rows, stamp, change, beside)
         except BadOperation:
             if not beside.erased:
                 raise
             # It stood on what was erased, and was erased with it.
+        return False
 
     def _write(self, batch: Transaction, ahead: dict[int, _Ahead], *, received: Received, staged: list[Staged]) -> Received:
         self._opening.settle(batch)
@@ -246,11 +259,3 @@ def _refusal(arrival: Arrival, error: Exception) -> ShoalError:
         return error
     why = error.message.rstrip(".") if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
     return _bad(arrival, why, "content")
-
-
-def _staged(target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> Staged:
-    made = change.change
-    edit = None
-    if isinstance(made, document.Update) and not is_gone(beside):  # Of what was erased a follower hears by the deletion.
-        edit = requests.Edit(beside.content, made.kinds, made.authors)
-    return Staged(target.partition, change_of(target, stamp, change), stamp, edit)

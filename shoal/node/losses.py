@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt import document
+from shoal.crdt import compaction, document
 from shoal.crdt.clock import COUNTER_BITS
-from shoal.crdt.conflicts import Conflicts, Overwritten
+from shoal.crdt.conflicts import ELEMENT, Conflicts, Overwritten
 from shoal.crdt.document import Beginning
 from shoal.crdt.live import LiveDocument
 from shoal.crdt.rows import Rows
 from shoal.errors import ShoalError, StoreCorrupt
+from shoal.node.compacting import check_whole
 from shoal.node.facet import Checks, Readers, View, Writers
 from shoal.protocol import requests
+
+_COMPACTED = bytes(8)
+"""Before the position of a compaction: whatever is not part of one is later, and says when something was lost."""
 
 
 class Losses:
@@ -28,18 +32,22 @@ class Losses:
     def _read(self, view: View, _request: requests.ReadConflicts) -> requests.Conflicts:
         """
         Raises:
+            CatchingUp: a part of the document is still on its way here.
             StoreCorrupt: an update cannot be read.
         """
+        check_whole(view.rows, view.target)
         conflicts = Conflicts()
         try:
-            for position, update in document.updates(view.rows):
+            for each in compaction.standing(view.rows):
+                conflicts.add(each.merged, _COMPACTED + each.position)
+            for position, update in compaction.uncovered(view.rows, compaction.covered(view.rows)):
                 conflicts.add(update, position)
         except ShoalError as error:
             raise StoreCorrupt(f"a document's update cannot be read: {error.message} Run `shoal verify`.") from None
         # At one position the lesser id first, so that all say them in one order.
         lost = document.lost_geneses(view.rows)
         ended = {each.client for each in lost}
-        overwritten = [each for each in conflicts.overwritten() if each.lost_client not in ended]
+        overwritten = [each for each in conflicts.overwritten() if each.lost_client not in ended and each.path[0] != ELEMENT]
         overwritten += [_beginning(view.rows, each) for each in lost]
         found = sorted(overwritten, key=lambda lost: (lost.at, lost.id), reverse=True)
         authors = document.authors(view.rows)
@@ -63,5 +71,5 @@ def _shown(lost: Overwritten, authors: dict[int, str]) -> requests.Overwritten:
         authors.get(lost.lost_client, ""),
         values.encode(lost.stands),
         authors.get(lost.stands_client, ""),
-        int.from_bytes(lost.at[:8], "big") >> COUNTER_BITS,
+        int.from_bytes(lost.at.removeprefix(_COMPACTED)[:8], "big") >> COUNTER_BITS,
     )

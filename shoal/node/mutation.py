@@ -12,6 +12,7 @@ import msgspec
 
 from shoal.crdt import (
     budget,
+    compaction,
     consumers,
     counter,
     deletion,
@@ -61,6 +62,7 @@ Change = (
     | queue.Dequeue
     | queue.Purge
     | document.Update
+    | compaction.Compact
     | counter.Add
     | register.Assign
     | orset.Alter

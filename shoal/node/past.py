@@ -9,10 +9,11 @@ from __future__ import annotations
 import msgspec
 
 from shoal.config import Config
-from shoal.crdt import document
+from shoal.crdt import compaction, document
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.live import LiveDocument
-from shoal.errors import InvalidValue, SessionBehind, TooLarge
+from shoal.errors import HistoryCompacted, InvalidValue, SessionBehind, TooLarge
+from shoal.node.compacting import check_whole
 from shoal.node.facet import Checks, Readers, View, Writers
 from shoal.node.lifetimes import Lifetimes
 from shoal.protocol import requests
@@ -35,6 +36,8 @@ class Past:
             InvalidValue: it is no moment.
             GenerationEnded: the document was deleted since.
             SessionBehind: this node does not hold all that was there then.
+            CatchingUp: a part of the document is still on its way here.
+            HistoryCompacted: what was there then cannot be told any more from what came after it.
             TooLarge: more updates lie before it than `document_history_updates_max`.
         """
         self._lifetimes.check(view.transaction, view.target, request.generation, [])
@@ -44,8 +47,15 @@ class Past:
             raise InvalidValue(f"this is no moment of a document ({error}). Take it from `snapshot`.") from None
         if not view.vector.dominates(then):
             raise SessionBehind("this node does not hold yet all that was there at that moment. Try again soon, or elsewhere.")
-        updates: list[bytes] = []
-        for position, update in document.updates(view.rows):
+        check_whole(view.rows, view.target)
+        covered = compaction.covered(view.rows)
+        if not then.dominates(covered):
+            raise HistoryCompacted(
+                f"the past of document {view.target.name!r} was compacted, and that moment lies before it. "
+                "Nothing was written. Read the document as it is, or take snapshots more often."
+            )
+        updates = [each.merged for each in compaction.standing(view.rows)]
+        for position, update in compaction.uncovered(view.rows, covered):
             if then.covers(document.dot_of(position)):
                 updates.append(update)
             if len(updates) > self._config.document_history_updates_max:

@@ -2,7 +2,7 @@
 
 Laws:
 - Operations are applied in an order that is causal, by the same code that applied them first.
-- Nothing is compared of generations that were ended, nor of what prunes and trims took: but what
+- Nothing is compared of generations that were ended, nor of what prunes, trims and compactions took: but what
   is missing without one of them is a flaw.
 - An operation that is damaged spoils no other: it is reported, and the rest folded.
 """
@@ -10,10 +10,11 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
-from shoal.crdt import deletion, journal, lineage, pruning, trimming
-from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt import compaction, deletion, document, journal, lineage, pruning, trimming
+from shoal.crdt.dot import Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node import mutation
@@ -32,6 +33,7 @@ class Folded(NamedTuple):
     generations: dict[Place, int]  # Of those that were deleted: the current one.
     pruned: dict[Place, set[bytes]]  # Checkpoints that prunes name.
     trimmed: dict[Place, VersionVector]  # Operations whose events trims took.
+    compacted: dict[Place, list[VersionVector]]  # Operations whose updates each compaction covers.
 
     def current(self, place: Place) -> int:
         return self.generations.get(place, 0)
@@ -96,7 +98,7 @@ def _fold(
         try:
             beside = mutation.attached_of(stored, stamp, change.change)
             if beside.erased:
-                _check_erased(entry.dot, change.change, found, place)
+                _check_erased(stamp, change.change, found, place, stored)
             mutation.apply(folding, stamp, change.change, beside)
         except ShoalError as error:
             report.problem(f"{text_of(place)}: {error.message}")
@@ -104,10 +106,11 @@ def _fold(
 
 def _erased(
     logged: list[Logged],
-) -> tuple[dict[Place, int], dict[Place, set[bytes]], dict[Place, VersionVector]]:
+) -> tuple[dict[Place, int], dict[Place, set[bytes]], dict[Place, VersionVector], dict[Place, list[VersionVector]]]:
     current: dict[Place, int] = {}
     pruned: dict[Place, set[bytes]] = {}
     trimmed: dict[Place, VersionVector] = {}
+    compacted: dict[Place, list[VersionVector]] = {}
     for place, change in [found for entry in logged for found in _changes(entry)]:
         if isinstance(change, deletion.Delete):
             current[place] = max(change.generation + 1, current.get(place, 0))
@@ -115,7 +118,10 @@ def _erased(
             pruned.setdefault(place, set()).update(change.ids)
         elif isinstance(change, trimming.Trim):
             trimmed[place] = trimmed.get(place, VersionVector()).join(trimming.covered(change.ends))
-    return current, pruned, trimmed
+        elif isinstance(change, compaction.Compact):
+            with suppress(ValueError):
+                compacted.setdefault(place, []).append(VersionVector.unpack(change.ends))
+    return current, pruned, trimmed, compacted
 
 
 def _changes(entry: Logged) -> list[tuple[Place, mutation.Change]]:
@@ -126,14 +132,23 @@ def _changes(entry: Logged) -> list[tuple[Place, mutation.Change]]:
         return []  # A damaged operation: it is told where it is to be applied.
 
 
-def _check_erased(dot: Dot, change: mutation.Change, found: Folded, place: Place) -> None:
+def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: Place, stored: ObjectRows) -> None:
     """
     Raises:
         StoreCorrupt: what it made is missing, and nothing erased it.
     """
     pruned = isinstance(change, lineage.Save) and change.id in found.pruned.get(place, set())
-    trimmed = isinstance(change, journal.Append) and found.trimmed.get(place, VersionVector()).covers(dot)
-    if not (pruned or trimmed):
+    trimmed = isinstance(change, journal.Append) and found.trimmed.get(place, VersionVector()).covers(stamp.dot)
+    compacted = False
+    if isinstance(change, document.Update):
+        # Until a compaction comes that covers it, a row says that it was erased elsewhere.
+        compacted = compaction.is_awaited(stored, stamp) or any(
+            ends.covers(stamp.dot) for ends in found.compacted.get(place, ())
+        )
+    elif isinstance(change, compaction.Compact):
+        ends = VersionVector.unpack(change.ends)
+        compacted = sum(other.dominates(ends) for other in found.compacted.get(place, ())) > 1
+    if not (pruned or trimmed or compacted):
         raise StoreCorrupt("what it made is missing, and nothing erased it.")
 
 

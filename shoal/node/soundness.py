@@ -2,7 +2,7 @@
 
 - Every chunk of a thread matches its hash, and each channel of each checkpoint can be put together
   from chunks, to its size and hash; a checkpoint's record makes its id.
-- A document's snapshot, with the updates after it, is the document that all its updates build.
+- A document's snapshot, with the updates after it, is the document that all its updates build, merged or not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 
 from shoal.config import Config
-from shoal.crdt import channel, document, lineage, tree
+from shoal.crdt import channel, compaction, document, lineage, tree
 from shoal.crdt.live import EMPTY, LiveDocument
 from shoal.crdt.rows import POSITION_BYTES
 from shoal.errors import ShoalError
@@ -99,10 +99,14 @@ def _sum(sizes: Iterable[int | None]) -> int | None:
 
 def _check_document(found: Object, config: Config) -> None:
     rows = found.rows
+    if compaction.has_gap(rows):
+        return  # Some of it is still to come.
     roots = document.roots(rows)
 
     def built(snapshot: bytes, position: bytes | None) -> LiveDocument:
         updates = [update for _, update in document.updates(rows, after=position)]
+        if position is None:
+            updates = list(compaction.updates(rows))
         updates.append(document.withdrawn(rows))
         return LiveDocument(
             bytes_max=config.document_bytes_max,

@@ -98,6 +98,8 @@ class FakeSession:
                 return requests.DocumentJson(msgspec.json.encode({"patched": msgspec.json.decode(patch)}))
             case requests.Batch(writes):
                 return requests.BatchReply([self._write(write) for write in writes])  # type: ignore[misc]
+            case requests.Compact(_, _, older_than_ms):
+                return requests.Compacted(7, older_than_ms, more=True)
             case _:
                 raise AssertionError(request)
 

@@ -150,6 +150,14 @@ async def test_a_document_is_read_and_patched(rest: Rest, content_type: str) -> 
     assert reply == (200, {"patched": patch})
 
 
+async def test_a_document_is_compacted_but_what_is_young(rest: Rest) -> None:
+    compacted = await rest("POST", f"{SPACE}/documents/d/compact", {"older_than_s": 1.5})
+    assert compacted == (200, {"updates": 7, "bytes": 1500, "more": True})
+    assert await rest("POST", f"{SPACE}/documents/d/compact", {}) == (200, {"updates": 7, "bytes": 0, "more": True})
+    problem = await rest.problem("POST", f"{SPACE}/documents/d/compact", json={"older_than_s": -1})
+    assert problem["status"] == 400
+
+
 async def test_a_batch_is_one_request_with_one_reply_per_write(rest: Rest) -> None:
     writes = [
         {"op": "save", "thread": "{x}/t", "state": {"a": 1}},

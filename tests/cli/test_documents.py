@@ -1,4 +1,4 @@
-"""`shoal doc edit|watch|conflicts`: what one command writes, the others show."""
+"""`shoal doc edit|watch|conflicts|compact`: what one command writes, the others show."""
 
 from __future__ import annotations
 
@@ -37,6 +37,18 @@ def test_a_patch_changes_what_it_names(target: list[str], tmp_path: Path) -> Non
     assert documents("doc", "edit", "p", patch, "--patch", "--author", "ada", *target, *MINE) == [{"m": {"a": 1, "b": 2}}]
     failing = file(tmp_path, [{"op": "test", "path": "/m/b", "value": 3}])
     assert shoal("doc", "edit", "p", failing, "--patch", *target, *MINE).exit_code == 1
+
+
+def test_a_document_is_compacted_and_stays_what_it_is(target: list[str], tmp_path: Path) -> None:
+    for number in range(3):
+        documents("doc", "edit", "c", file(tmp_path, {"m": {"n": number}}), *target, *MINE)
+    (none,) = documents("doc", "compact", "c", "--older-than", "1d", *target, *MINE)
+    assert none == {"updates": 0, "bytes": 0}
+    (done,) = documents("doc", "compact", "c", *target, *MINE)
+    assert done["updates"] == 3
+    assert "0 updates are one" in lines("doc", "compact", "c", *target, *MINE)[0]
+    assert documents("doc", "get", "c", *target, *MINE) == [{"m": {"n": 2}}]
+    assert shoal("doc", "compact", "absent", *target, *MINE).exit_code == 1
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"m": 1}'])

@@ -23,6 +23,7 @@ COMMANDS = [
         ["doc", "edit"],
         ["doc", "watch"],
         ["doc", "conflicts"],
+        ["doc", "compact"],
         ["doc", "delete"],
         ["counter", "get"],
         ["counter", "list"],

@@ -12,6 +12,8 @@ __all__ = [
     "ANY",
     "Begin",
     "Begun",
+    "Compact",
+    "Compacted",
     "Conflicts",
     "DeleteDocument",
     "DocumentJson",
@@ -84,6 +86,24 @@ class DeleteDocument(Write, array_like=True, frozen=True, tag="delete-document")
 
     space: str
     document: str
+
+
+class Compact(Write, array_like=True, frozen=True, tag="compact"):
+    """Make the oldest updates of a document one, without what was deleted; answered by `Compacted`.
+
+    Raises NotFound if there is no such document.
+    """
+
+    space: str
+    document: str
+    older_than_ms: int = 0  # Only updates that are older.
+    at_least: int = 1  # Updates; where fewer would go all stay as they are.
+
+
+class Compacted(Reply, array_like=True, frozen=True, tag="compacted"):
+    updates: int  # That are part of the merged one from now on.
+    bytes: int  # Of the merged one; 0 if there was nothing to do.
+    more: bool = False  # There are more that could be, by another request.
 
 
 class Patch(Write, array_like=True, frozen=True, tag="patch"):
@@ -178,7 +198,7 @@ class DocumentJson(Reply, array_like=True, frozen=True, tag="document-json"):
     json: bytes
 
 
-SingleWrite = Patch | Begin | DeleteDocument | Replace | Updates
-WriteReply = DocumentJson | Begun
+SingleWrite = Patch | Begin | Compact | DeleteDocument | Replace | Updates
+WriteReply = DocumentJson | Begun | Compacted
 ObjectRead = ReadDocument | ReadDocumentJson | ReadConflicts | ReadMoment | ReadDocumentAt
 ReadReply = DocumentState | Conflicts | Moment
