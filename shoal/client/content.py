@@ -19,8 +19,9 @@ import pycrdt
 
 from shoal.client.undoing import ARRIVED
 from shoal.crdt.conflicts import Conflicts, Overwritten
+from shoal.crdt.content import check_kind, open_root, to_py
 from shoal.crdt.document import RootKind
-from shoal.crdt.live import EMPTY, check_kind, engine, open_root, to_py
+from shoal.crdt.live import EMPTY, engine
 from shoal.crdt.shadow import Difference, Shadow
 from shoal.errors import InvalidInput
 

@@ -165,6 +165,14 @@ class Document:
         root: pycrdt.Text = self._mirror.root(name, "text")
         return root
 
+    def xml(self, name: str) -> pycrdt.XmlFragment:
+        """The root `name` of XML, as ProseMirror's, Tiptap's and BlockNote's bindings use it; raises as `map` does.
+
+        Its `children` are `pycrdt.XmlElement` and `pycrdt.XmlText`. Positions in a text count UTF-8 bytes.
+        """
+        root: pycrdt.XmlFragment = self._mirror.root(name, "xml")
+        return root
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Edits within are one update, which others see whole or not at all.
@@ -192,10 +200,10 @@ class Document:
             RootConflict, InvalidName, Overloaded, ShoalError: as `map` does. Likewise.
         """
         editor = Editor()
-        editor.check_content(self._mirror.content.roots, content)
+        editor.check_content(self._mirror.content.doc, self._mirror.content.roots, content)
         with self.transaction():
             for name, value in content.items():
-                self._mirror.root(name, kind_of(value))
+                self._mirror.root(name, kind_of(value, self.roots.get(name)))
             editor.replace(self._mirror.content.doc, self._mirror.content.roots, content)
 
     def undo(self) -> bool:

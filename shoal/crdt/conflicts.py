@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from shoal.crdt.live import to_py
+from shoal.crdt.content import to_py
 from shoal.crdt.structs import Id, Item, Shared, walk
 
 ELEMENT = "*"
@@ -280,14 +280,22 @@ class Conflicts:
         if depth > _DEPTH_MAX:
             return None
         if value.type == "map":
-            found: dict[str, Any] = {}
-            for key in sorted(self._inside.get(id, ())):
-                last = self._keys[id, key].entries[-1]
-                if not last.deleted:
-                    found[key] = self._value(last.id, last.value, depth + 1)
-            return found
+            return self._entries(id, depth)
         items = [self._value(each[0], each[2], depth + 1) for each in self._held.get(id, ())]
-        return "".join(item for item in items if isinstance(item, str)) if value.type == "text" else items
+        if value.type == "element":
+            return {"tag": value.tag, "attributes": self._entries(id, depth), "children": items}
+        if value.type in ("text", "xmltext"):
+            return "".join(item for item in items if isinstance(item, str))
+        return items
+
+    def _entries(self, id: Id, depth: int) -> dict[str, Any]:
+        """Of a map, or the attributes of an element."""
+        found: dict[str, Any] = {}
+        for key in sorted(self._inside.get(id, ())):
+            last = self._keys[id, key].entries[-1]
+            if not last.deleted:
+                found[key] = self._value(last.id, last.value, depth + 1)
+        return found
 
 
 def _after(item: Item, known: int) -> Item:

@@ -7,23 +7,25 @@ Laws:
   stay that are equal; objects with an "id" are matched by it, other objects and lists that stand where another stood
   are edited in place.
 - What is wanted is checked before anything is edited: `Editor` refuses it, or all of it can be done.
-
-Finding the least change takes time that grows with the square of what differs: past a bound all that lies
-between the first and the last difference is replaced as a whole.
+- XML is edited as `shoal.crdt.markup` says. A new root is never XML: a list is an array.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from difflib import SequenceMatcher
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
 import pycrdt
 
 from shoal import values
+from shoal.crdt import markup
+from shoal.crdt.content import EXACT_INTEGER_MAX, check_kind, open_root, to_py
 from shoal.crdt.document import RootKind
-from shoal.crdt.live import EMPTY, EXACT_INTEGER_MAX, LiveDocument, check_kind, open_root, to_py
+from shoal.crdt.live import EMPTY, LiveDocument
+from shoal.crdt.matching import differences, equal, same_id
 from shoal.crdt.yjs import VALUE_DEPTH_MAX
 from shoal.errors import InvalidValue, TooLarge
 from shoal.names import check_name
@@ -32,8 +34,9 @@ from shoal.names import check_name
 # that an array of 10,000 takes 0.6 s and one of 20,000 takes 2 s. Copies count, for they could double at each step.
 VALUES_MAX = 10_000
 
-# The product of the lengths of two pieces of which the least difference is sought: some tens of milliseconds.
-MATCHED_MAX = 1 << 20
+NOTHING: Mapping[RootKind, Any] = {"map": {}, "array": [], "text": "", "xml": []}
+"""What an empty root shows."""
+
 _ID = "id"
 
 
@@ -53,11 +56,22 @@ def on_copy(document: LiveDocument, edit: Callable[[pycrdt.Doc[Any]], dict[str, 
     updates: list[bytes] = []
     observing = doc.observe(lambda event: updates.append(event.update))
     try:
-        with doc.transaction():
+        with _panics(), doc.transaction():
             declared = edit(doc)
     finally:
         doc.unobserve(observing)  # Or the engine would keep the copy for ever.
     return Edited(updates[0] if updates else EMPTY, declared)
+
+
+@contextmanager
+def _panics() -> Iterator[None]:
+    """Make an error of the engine's panics, at places that it does not expect to hold what another client put there."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ == "pyo3_runtime":
+            raise InvalidValue(f"the Yjs engine cannot edit this ({str(error)[:200]}). Nothing was written.") from None
+        raise
 
 
 def read_json(packed: bytes, what: str) -> Any:
@@ -99,23 +113,33 @@ class Editor:
             RootConflict: a root exists as another kind. Likewise.
             TooLarge: it holds more than `VALUES_MAX` values. Likewise.
         """
-        declared = self.check_content(kinds, wanted)
+        declared = self.check_content(doc, kinds, wanted)
         for name, kind in {**kinds, **declared}.items():
-            self.fill(open_root(doc, name, kind), wanted.get(name, {"map": {}, "array": [], "text": ""}[kind]))
+            self.fill(open_root(doc, name, kind), wanted.get(name, NOTHING[kind]))
         return declared
 
-    def check_content(self, kinds: Mapping[str, RootKind], wanted: Any) -> dict[str, RootKind]:
+    def check_content(self, doc: pycrdt.Doc[Any], kinds: Mapping[str, RootKind], wanted: Any) -> dict[str, RootKind]:
         """The roots that are new in what is wanted. Raises as `replace`."""
         if not isinstance(wanted, dict):
             fail("a document is an object of roots")
         declared: dict[str, RootKind] = {}
         for name, content in wanted.items():
-            kind = kind_of(content)
+            kind = kind_of(content, kinds.get(name))
             if name not in kinds:
                 declared[check_name("document root", name)] = kind
             check_kind(name, kind, kinds.get(name, kind))
-        self.check(wanted)
+        left = self._values_left
+        for name, content in wanted.items():
+            self.check_root(doc, name, kinds.get(name), content)
+        self._values_left = left
         return declared
+
+    def check_root(self, doc: pycrdt.Doc[Any], name: str, kind: RootKind | None, wanted: Any) -> None:
+        """Whether a root, of a kind if it is there, can be made to be what is wanted. Raises as `check`."""
+        if kind == "xml" and not equal(to_py(open_root(doc, name, kind)), wanted):
+            markup.normal(wanted, self.count)
+        elif kind != "xml":
+            self.count(wanted)
 
     def check(self, value: Any) -> None:
         """
@@ -124,8 +148,12 @@ class Editor:
             TooLarge: with what was put before it holds more than `VALUES_MAX` values.
         """
         left = self._values_left
-        self.shared(value)
+        self.count(value)
         self._values_left = left
+
+    def count(self, value: Any) -> None:
+        """Raises as `check`."""
+        self.shared(value)
 
     def shared(self, value: Any, depth: int = 0) -> Any:
         """`value` ready to be put into a document: objects and arrays as shared types. Raises as `check`."""
@@ -149,6 +177,9 @@ class Editor:
             splice_text(shared, wanted)
         elif isinstance(shared, pycrdt.Array):
             self._fill_array(shared, wanted)
+        elif isinstance(shared, pycrdt.XmlFragment):
+            if not equal(to_py(shared), wanted):
+                markup.fill(shared, markup.normal(wanted, _UNCOUNTED))
         else:
             self._fill_map(shared, wanted)
 
@@ -172,7 +203,7 @@ class Editor:
     def _fill_array(self, array: pycrdt.Array[Any], wanted: list[Any]) -> None:
         old, new = ([_mark(item) for item in to_py(items)] for items in (array, wanted))
         # From the end, so that what comes before stays where it is.
-        for start, stop, first, last in reversed(_differences(old, new)):
+        for start, stop, first, last in reversed(differences(old, new)):
             paired = 0
             while paired < min(stop - start, last - first) and _can_be(array[start + paired], wanted[first + paired]):
                 paired += 1
@@ -187,17 +218,26 @@ class Editor:
                 self.put(array, index, item)
 
 
+# For what was checked before.
+_UNCOUNTED = Editor(sys.maxsize).count
+
+
 def _can_be(held: Any, wanted: Any) -> bool:
     """Whether what is held can be edited until it is `wanted`."""
     return (
         (isinstance(held, pycrdt.Text) and isinstance(wanted, str))
         or (isinstance(held, pycrdt.Array) and isinstance(wanted, list))
-        or (isinstance(held, pycrdt.Map) and isinstance(wanted, dict) and _same_id(to_py(held.get(_ID)), wanted.get(_ID)))
+        or (isinstance(held, pycrdt.XmlFragment) and _is_xml(wanted))
+        or (isinstance(held, pycrdt.Map) and isinstance(wanted, dict) and same_id(to_py(held.get(_ID)), wanted.get(_ID)))
     )
 
 
-def _same_id(held: Any, wanted: Any) -> bool:
-    return held is None or wanted is None or equal(held, wanted)
+def _is_xml(wanted: Any) -> bool:
+    try:
+        markup.normal(wanted, _UNCOUNTED)
+    except InvalidValue:
+        return False
+    return True
 
 
 def _mark(item: Any) -> str:
@@ -207,62 +247,48 @@ def _mark(item: Any) -> str:
     return json.dumps(item, sort_keys=True, default=repr)
 
 
-def _differences(held: Sequence[Any], wanted: Sequence[Any]) -> list[tuple[int, int, int, int]]:
-    """Where two sequences differ: `held[start:stop]` is `wanted[first:last]`, in order."""
-    before, after = common(held, wanted)
-    old, new = held[before : len(held) - after], wanted[before : len(wanted) - after]
-    if not old and not new:
-        return []
-    if len(old) * len(new) > MATCHED_MAX:
-        return [(before, before + len(old), before, before + len(new))]
-    matched = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    return [
-        (before + start, before + stop, before + first, before + last)
-        for tag, start, stop, first, last in matched
-        if tag != "equal"
-    ]
-
-
 def splice_text(text: pycrdt.Text, wanted: str) -> None:
-    """Edit a text where it differs.
+    """Edit a text where it differs. Objects that are embedded in it stay where they are.
 
     Raises:
         InvalidValue: it holds a lone surrogate.
     """
     held = str(text)
     check_text(wanted)
-    # The engine counts UTF-8 bytes, and an index within a character destroys what is around it.
-    for start, stop, first, last in reversed(_differences(held, wanted)):
-        at = len(held[:start].encode())
-        if start < stop:
-            del text[at : at + len(held[start:stop].encode())]
+    places = _places(text)
+    for start, stop, first, last in reversed(differences(held, wanted)):
+        at = places[start] if start < len(held) else len(text)
+        for index in reversed(range(start, stop)):
+            if index + 1 == stop or places[index] + len(held[index].encode()) != places[index + 1]:
+                end = places[index] + len(held[index].encode())
+            if index == start or places[index - 1] + len(held[index - 1].encode()) != places[index]:
+                del text[places[index] : end]
         if first < last:
             text.insert(at, wanted[first:last])
 
 
-def common(held: Sequence[Any], wanted: Sequence[Any]) -> tuple[int, int]:
-    """How many items two sequences share at their beginning, and at their end besides."""
-    most = min(len(held), len(wanted))
-    before = next((i for i in range(most) if held[i] != wanted[i]), most)
-    most -= before
-    after = next((i for i in range(most) if held[-1 - i] != wanted[-1 - i]), most)
-    return before, after
+def _places(text: pycrdt.Text) -> list[int]:
+    """Where each character begins: the engine counts UTF-8 bytes, and one for each embedded object."""
+    places: list[int] = []
+    at = 0
+    for chunk, _ in text.diff():
+        if not isinstance(chunk, str):
+            at += 1
+            continue
+        for character in chunk:
+            places.append(at)
+            at += len(character.encode())
+    return places
 
 
-def equal(one: Any, other: Any) -> bool:
-    """Equality of JSON: numbers by value, true is not 1."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+def kind_of(value: Any, known: RootKind | None = None) -> RootKind:
+    """What a root is to be that holds `value`, and is of a kind if it is there.
 
-
-def kind_of(value: Any) -> RootKind:
-    """
     Raises:
         InvalidValue: it can be no root.
     """
+    if known == "xml" and isinstance(value, list):
+        return known
     kinds: dict[type[Any], RootKind] = {dict: "map", list: "array", str: "text"}
     return kinds.get(type(value)) or fail("a root is an object, an array or a string")
 

@@ -6,10 +6,8 @@ Laws:
 - Equal `canonical` bytes mean equal documents. A state vector alone is no
   digest, for deletions do not move it.
 
-Numbers are floats to the engine: an integer within ±(2⁵³ − 1) comes back as it
-was (and an integral float as an integer); a longer one is kept only in the
-memory of the replica that set it, and is rounded on the wire and on disk, which
-is why it is shown rounded everywhere.
+A long integer is kept only in the memory of the replica that set it, and is
+rounded on the wire and on disk, which is why it is shown rounded everywhere.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ import pycrdt
 
 from shoal import values
 from shoal.crdt import yjs
+from shoal.crdt.content import check_kind, open_root, to_py
 from shoal.crdt.inference import infer
 from shoal.crdt.yjs import RootKind
 from shoal.errors import InvalidValue, RootConflict, ShoalError, StoreCorrupt, TooLarge
@@ -35,12 +34,11 @@ EMPTY = b"\x00\x00"
 
 EMPTY_STATE = b"\x00"
 # Shared types within shared types: the engine frees them recursively, and overflows its stack past some 10,000.
-# With `VALUE_DEPTH_MAX` it also keeps every document within the depth that `shoal.values` shows as JSON, 128.
+# With `VALUE_DEPTH_MAX` it also keeps every document within the depth that `shoal.values` shows as JSON, 192: an
+# element of XML is shown two levels deep, and a format in it five more.
 NESTING_MAX = 64
-EXACT_INTEGER_MAX = 2**53 - 1
 _TYPES_KNOWN_MAX = 65_536  # Ids of shared types whose depth is remembered; past it they are forgotten.
 
-_KINDS: dict[RootKind, type[Any]] = {"map": pycrdt.Map, "array": pycrdt.Array, "text": pycrdt.Text}
 _MERGED_AT_ONCE = 32  # The engine's merge takes time that grows with the square of what it merges.
 
 
@@ -137,7 +135,7 @@ class LiveDocument:
 
         Raises:
             NotReady: it depends on one that is missing here.
-            InvalidValue: it is no Yjs update of values, maps, arrays and texts, or uses a root without declaring it.
+            InvalidValue: it is no Yjs update of values and shared types, or uses a root without declaring it.
             InvalidName: a root's name is not legal.
             RootConflict: a root is, or is used, as another kind.
             TooLarge: the update or the document would be over its bound.
@@ -226,7 +224,9 @@ class LiveDocument:
 
     def _shows(self, name: str) -> bool:
         shared = open_root(self._doc, name, self.roots[name])
-        return bool(str(shared) if isinstance(shared, pycrdt.Text) else len(shared))
+        if isinstance(shared, pycrdt.XmlFragment):
+            return len(shared.children) > 0
+        return bool(shared.diff() if isinstance(shared, pycrdt.Text) else len(shared))
 
     def _check_use(self, parsed: yjs.Parsed, kinds: Mapping[str, RootKind]) -> None:
         for name in sorted(parsed.keyed | parsed.listed):
@@ -234,7 +234,8 @@ class LiveDocument:
                 raise InvalidValue(
                     f"the update uses the root {name[:80]!r}, which nobody declared. Nothing was written.", undeclared=name[:80]
                 )
-            if name in (parsed.listed if kinds[name] == "map" else parsed.keyed):
+            # The keys of a fragment are the attributes of a client for which the root is an XML text.
+            if kinds[name] != "xml" and name in (parsed.listed if kinds[name] == "map" else parsed.keyed):
                 raise RootConflict(f"the root {name[:80]!r} is used as another kind than {kinds[name]}. Nothing was written.")
 
     def _check_size(self, more: int) -> None:
@@ -248,64 +249,17 @@ class LiveDocument:
     def _advanced(self, parsed: yjs.Parsed) -> yjs.Advanced:
         advanced = yjs.advance(parsed, self._state, deepest=self._deepest, shared=self._shared)
         if advanced.deepest > NESTING_MAX:
-            self._deepest, self._shared = _nesting(self._doc, self.roots), {}
-            advanced = yjs.advance(parsed, self._state, deepest=self._deepest)
+            self._deepest, self._shared = self._nesting()
+            advanced = yjs.advance(parsed, self._state, deepest=self._deepest, shared=self._shared)
         if advanced.deepest > NESTING_MAX:
             raise TooLarge(f"shared types would nest deeper than {NESTING_MAX}. Nothing was written; store flatter values.")
         return advanced
 
-
-def open_root(doc: pycrdt.Doc[Any], name: str, kind: RootKind) -> Any:
-    """The shared type behind a root: a pycrdt Map, Array or Text."""
-    return doc.get(name, type=_KINDS[kind])
-
-
-def check_kind(name: str, kind: str, declared: str) -> None:
-    """
-    Raises:
-        InvalidValue: `kind` is none.
-        RootConflict: the root was declared as another kind.
-    """
-    if kind not in _KINDS:
-        raise InvalidValue(f"the root {name[:80]!r} is to be {kind!r}; it must be map, array or text. Nothing was written.")
-    if kind != declared:
-        raise RootConflict(f"the root {name[:80]!r} is of kind {declared}, not {kind}. Nothing was written.", declared=declared)
-
-
-def to_py(value: Any) -> Any:
-    """A shared type or a value that pycrdt returned, as plain Python; integral floats become integers again."""
-    if isinstance(value, float | int) and not isinstance(value, bool):
-        return int(value) if _is_integer(float(value)) else float(value)
-    if isinstance(value, pycrdt.Text):
-        return str(value)
-    if isinstance(value, pycrdt.Array | list):
-        items = []
-        for item in value:  # No comprehension: each would be one more frame per level.
-            items.append(to_py(item))  # noqa: PERF401
-        return items
-    if isinstance(value, pycrdt.Map | dict):
-        entries = {}
-        for key in sorted(value.keys()):
-            entries[key] = to_py(value[key])
-        return entries
-    return bytes(value) if isinstance(value, bytearray) else value
-
-
-def _is_integer(value: float) -> bool:
-    # −0.0 is integral too, but an integer has no sign to keep.
-    return value.is_integer() and abs(value) <= EXACT_INTEGER_MAX and (value != 0.0 or str(value) == "0.0")
-
-
-def _nesting(doc: pycrdt.Doc[Any], kinds: Mapping[str, RootKind]) -> int:
-    """How deep shared types nest, roots not counted."""
-    deepest = 0
-    waiting: list[tuple[Any, int]] = [(open_root(doc, name, kind), 0) for name, kind in kinds.items() if kind != "text"]
-    while waiting:
-        shared, depth = waiting.pop()
-        deepest = max(deepest, depth)
-        inside = shared.values() if isinstance(shared, pycrdt.Map) else shared
-        waiting.extend((item, depth + 1) for item in inside if isinstance(item, pycrdt.Map | pycrdt.Array))
-    return deepest
+    def _nesting(self) -> tuple[int, dict[tuple[int, int], int]]:
+        """How deep shared types nest, exactly, and the latest of them: also those that no reader looks at."""
+        measured = yjs.advance(yjs.parse(self.snapshot()), {})
+        known = measured.shared if len(measured.shared) <= _TYPES_KNOWN_MAX else {}
+        return measured.deepest, dict(known)
 
 
 def _built(snapshot: bytes, updates: Iterable[bytes]) -> tuple[pycrdt.Doc[Any], int]:

@@ -6,6 +6,8 @@ Laws:
   it merge. What it replaces is edited in place where that can be (`shoal.crdt.editing`).
 - Objects and arrays become shared maps and arrays, at every level; a plain one
   becomes shared once something within it is written.
+- XML is patched as what it is shown as (`shoal.crdt.content`), and then edited in place until it is that, by as
+  little as possible: what is between the operations need not be XML.
 
 A pointer's (RFC 6901) first segment names a root, which `add` declares: an
 object as a map, an array as an array, a string as a text. Roots are for ever:
@@ -23,9 +25,11 @@ from typing import Any
 import pycrdt
 
 from shoal import values
+from shoal.crdt.content import check_kind, open_root, to_py
 from shoal.crdt.document import RootKind
-from shoal.crdt.editing import Edited, Editor, check_text, equal, fail, kind_of, on_copy, read_json
-from shoal.crdt.live import LiveDocument, check_kind, open_root, to_py
+from shoal.crdt.editing import NOTHING, Edited, Editor, check_text, fail, kind_of, on_copy, read_json
+from shoal.crdt.live import LiveDocument
+from shoal.crdt.matching import equal
 from shoal.errors import Conflict, InvalidValue, ShoalError, TooLarge
 from shoal.names import check_name
 
@@ -62,6 +66,7 @@ def patch(document: LiveDocument, packed: bytes, *, client_id: int) -> Edited:
             except ShoalError as error:
                 where = f"operation {index} ({operation['op']} {operation['path'][:80]!r})"
                 raise type(error)(f"{where}: {error.message.rstrip('.')}. Nothing was written.", index=index) from None
+        patching.finish()
         return patching.declared
 
     return on_copy(document, edit, client_id=client_id)
@@ -73,6 +78,7 @@ class _Patching:
         self._kinds = dict(kinds)
         self.declared: dict[str, RootKind] = {}
         self._values = Editor()
+        self._xml: dict[str, Any] = {}  # Of roots of XML that were written: what is wanted.
 
     def run(self, operation: Mapping[str, Any]) -> None:
         path = _tokens(operation["path"])
@@ -91,24 +97,38 @@ class _Patching:
                 if not equal(self._read(path), operation["value"]):
                     raise Conflict("the value there is another")
 
+    def finish(self) -> None:
+        """Edit what was patched as plain values.
+
+        Raises:
+            InvalidValue: it is no XML.
+        """
+        for name, wanted in self._xml.items():
+            try:
+                self._values.fill(open_root(self._doc, name, "xml"), wanted)
+            except InvalidValue as error:
+                raise InvalidValue(f"the root {name[:80]!r}: {error.message.rstrip('.')}. Nothing was written.") from None
+
     def _add(self, path: list[str], value: Any) -> None:
         if len(path) < 2:
             self._add_root(path, value)
             return
         parent, token = self._container(path[:-1]), path[-1]
-        if isinstance(parent, pycrdt.Map):
-            parent[check_text(token)] = self._values.shared(value)
+        put = self._values.shared(value)
+        if isinstance(parent, dict | list):
+            put = value
+        if isinstance(parent, pycrdt.Map | dict):
+            parent[check_text(token)] = put
         else:
-            parent.insert(_index(token, len(parent), end=True), self._values.shared(value))
+            parent.insert(_index(token, len(parent), end=True), put)
 
     def _remove(self, path: list[str]) -> None:
         self._find(path)
         if len(path) < 2:
-            kind = self._kind(path)
-            self._fill(path[0], {"map": {}, "array": [], "text": ""}[kind])
+            self._fill(path[0], NOTHING[self._kind(path)])
             return
         parent, token = self._container(path[:-1]), path[-1]
-        del parent[token if isinstance(parent, pycrdt.Map) else _index(token, len(parent))]
+        del parent[_key(parent, token)]
 
     def _replace(self, path: list[str], value: Any) -> None:
         self._find(path)
@@ -116,9 +136,12 @@ class _Patching:
             self._add_root(path, value)
             return
         parent, token = self._container(path[:-1]), path[-1]
-        key = token if isinstance(parent, pycrdt.Map) else _index(token, len(parent))
+        key = _key(parent, token)
         self._values.check(value)
-        self._values.put(parent, key, value)
+        if isinstance(parent, dict | list):
+            parent[key] = value
+        else:
+            self._values.put(parent, key, value)
 
     def _move(self, source: list[str], path: list[str]) -> None:
         value = self._read(source)
@@ -132,7 +155,7 @@ class _Patching:
     def _add_root(self, path: list[str], value: Any) -> None:
         if not path:
             fail("the whole document cannot be written, only its roots")
-        name, kind = path[0], kind_of(value)
+        name, kind = path[0], kind_of(value, self._kinds.get(path[0]))
         if name not in self._kinds:
             check_name("document root", name)
             self.declared[name] = self._kinds[name] = kind
@@ -142,33 +165,43 @@ class _Patching:
     def _fill(self, name: str, value: Any) -> None:
         """Make a root's content `value`, and leave alone what is equal."""
         self._values.check(value)
-        self._values.fill(open_root(self._doc, name, self._kinds[name]), value)
+        if self._kinds[name] == "xml":
+            self._xml[name] = to_py(value)
+        else:
+            self._values.fill(open_root(self._doc, name, self._kinds[name]), value)
+
+    def _root(self, name: str) -> Any:
+        if self._kinds[name] != "xml":
+            return open_root(self._doc, name, self._kinds[name])
+        if name not in self._xml:
+            self._xml[name] = to_py(open_root(self._doc, name, "xml"))
+        return self._xml[name]
 
     def _read(self, path: list[str]) -> Any:
         """What `path` points to, as plain Python."""
         if not path:
-            return {name: to_py(open_root(self._doc, name, kind)) for name, kind in self._kinds.items()}
+            return {name: to_py(self._root(name)) for name in self._kinds}
         return to_py(self._find(path))
 
     def _find(self, path: list[str]) -> Any:
-        kind = self._kind(path)
-        found = open_root(self._doc, path[0], kind)
+        self._kind(path)
+        found = self._root(path[0])
         for token in path[1:]:
             found = _step(found, token)
         return found
 
     def _container(self, path: list[str]) -> Any:
-        """The shared map or array at `path`; plain ones on the way become shared."""
-        kind = self._kind(path)
-        found = open_root(self._doc, path[0], kind)
+        """The shared map or array at `path`, plain ones on the way become shared; of XML the plain one."""
+        in_xml = self._kind(path) == "xml"
+        found = self._root(path[0])
         for token in path[1:]:
             inside = _step(found, token)
-            if isinstance(inside, dict | list):
-                key = token if isinstance(found, pycrdt.Map) else _index(token, len(found))
+            if isinstance(inside, dict | list) and not in_xml:
+                key = _key(found, token)
                 found[key] = self._values.shared(to_py(inside))
                 inside = found[key]
             found = inside
-        if not isinstance(found, pycrdt.Map | pycrdt.Array):
+        if not isinstance(found, pycrdt.Map | pycrdt.Array) and not (in_xml and isinstance(found, dict | list)):
             fail("it points into a value that is neither an object nor an array")
         return found
 
@@ -232,6 +265,10 @@ def _step(container: Any, token: str) -> Any:
     if not isinstance(container, pycrdt.Array | list):
         fail("it points into a value that is neither an object nor an array")
     return container[_index(token, len(container))]
+
+
+def _key(container: Any, token: str) -> Any:
+    return token if isinstance(container, pycrdt.Map | dict) else _index(token, len(container))
 
 
 def _index(token: str, length: int, *, end: bool = False) -> int:

@@ -18,13 +18,14 @@ Id = tuple[int, int]
 _GC, _SKIP = 0, 10
 _DELETED, _BINARY, _STRING, _EMBED, _FORMAT, _TYPE, _ANY = 1, 3, 4, 5, 6, 7, 8
 _HAS_ORIGIN, _HAS_RIGHT_ORIGIN, _HAS_KEY, _CONTENT = 0x80, 0x40, 0x20, 0x1F
-TYPES = ("array", "map", "text")
+_TYPES = {0: "array", 1: "map", 2: "text", 3: "element", 4: "fragment", 6: "xmltext"}
 
 
 class Shared(NamedTuple):
     """The content of an item that is a shared type."""
 
-    type: str  # One of `TYPES`.
+    type: str  # One of `_TYPES`.
+    tag: str = ""  # Of an element.
 
 
 class Item(NamedTuple):
@@ -93,7 +94,8 @@ class _Walker(Reader):
         if content == _DELETED:
             return self._length(), None
         if content == _TYPE:
-            return 1, (Shared(TYPES[self.integer()]),)
+            shared = _TYPES[self.integer()]
+            return 1, (Shared(shared, self.text() if shared == "element" else ""),)
         if content == _BINARY:
             return 1, (self._take(self.integer()),)
         if content == _FORMAT:

@@ -26,7 +26,7 @@ VALUE_DEPTH_MAX = 48  # Of one plain value; the engine's stack holds some 10,000
 CLIENT_MAX = 2**53 - 1
 CLOCK_MAX = 2**32 - 1
 
-RootKind = Literal["map", "array", "text"]
+RootKind = Literal["map", "array", "text", "xml"]
 StateVector = dict[int, int]
 """Client → the clock that it uses next."""
 
@@ -37,8 +37,11 @@ TEXT_CONTENT = frozenset((_STRING, _EMBED, _FORMAT))
 ARRAY_CONTENT = frozenset((_ANY, _BINARY, _TYPE))
 """What only arrays hold, but for the shared types within a text."""
 
+NODE = 32 + _TYPE
+"""A shared type that is an element or a text of XML, told apart from the others; the format has no such number."""
+
 _REFUSED = {2: "JSON of an old Yjs", 9: "sub-documents", 11: "moves"}
-_SHARED_TYPES = (0, 1, 2)  # Array, map, text; XML comes after.
+_ARRAY, _MAP, _TEXT, _XML_ELEMENT, _XML_FRAGMENT, _XML_HOOK, _XML_TEXT = range(7)
 _HAS_ORIGIN, _HAS_RIGHT_ORIGIN, _HAS_KEY, _CONTENT = 0x80, 0x40, 0x20, 0x1F
 
 _ANY_FIXED = {120: 0, 121: 0, 122: 8, 123: 8, 124: 4, 126: 0, 127: 0}
@@ -53,7 +56,8 @@ class Struct(NamedTuple):
     shared: bool  # True if it is itself a shared type.
     gap: bool = False  # True if it only says that these clocks are elsewhere.
     root: str | None = None  # If its parent is a root, and no sibling tells which.
-    content: int = 0  # What kind of content it has, as the format numbers them.
+    content: int = 0  # What kind of content it has, as the format numbers them, or `NODE`.
+    keyed: bool = False  # True if it says that it is at a key.
 
 
 class Parsed(NamedTuple):
@@ -80,7 +84,7 @@ def parse(update: bytes) -> Parsed:
     """Walk a whole update.
 
     Raises:
-        InvalidValue: it is not exactly one Yjs v1 update of values, maps, arrays and texts.
+        InvalidValue: it is not exactly one Yjs v1 update of values, maps, arrays, texts and XML.
     """
     reader = Reader(update)
     roots: tuple[set[str], set[str]] = (set(), set())
@@ -289,7 +293,12 @@ class Reader:
             root = self._parent(flags, needs, roots)
             inside = root is None
         content = flags & _CONTENT
-        return Struct(clock, self._content(content), tuple(needs), inside, content == _TYPE, False, root, content)
+        if content == _TYPE:
+            return Struct(clock, 1, tuple(needs), inside, True, False, root, self._type(), bool(flags & _HAS_KEY))
+        if content == _FORMAT and flags & _HAS_KEY:
+            _refuse("a format is where a value belongs")
+        length = self._content(content)
+        return Struct(clock, length, tuple(needs), inside, False, False, root, content, bool(flags & _HAS_KEY))
 
     def deletes(self) -> list[tuple[int, int, int]]:
         found: list[tuple[int, int, int]] = []
@@ -317,6 +326,17 @@ class Reader:
             self.text()
         return root
 
+    def _type(self) -> int:
+        """Walk what says which shared type an item is; `NODE` or another."""
+        shared = self.integer()
+        if shared == _XML_ELEMENT:
+            self.text()
+        elif shared == _XML_HOOK:
+            _refuse("it holds an XML hook, whose name the engine does not read")
+        elif shared not in (_ARRAY, _MAP, _TEXT, _XML_FRAGMENT, _XML_TEXT):
+            _refuse(f"it holds an unknown shared type ({shared})")
+        return NODE if shared in (_XML_ELEMENT, _XML_TEXT) else _TYPE
+
     def _content(self, content: int) -> int:
         """Walk an item's content; the clocks that it covers."""
         if content == _ANY:
@@ -329,10 +349,7 @@ class Reader:
             return (len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2) or _refuse("an item is empty")
         if content == _DELETED:
             return self._length()
-        if content == _TYPE:
-            if self.integer() not in _SHARED_TYPES:
-                _refuse("it holds XML or another type that is no map, array or text")
-        elif content == _BINARY:
+        if content == _BINARY:
             self._take(self.integer())
         elif content == _FORMAT:
             self.text()

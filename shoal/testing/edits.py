@@ -15,8 +15,8 @@ import pycrdt
 from shoal.crdt.document import RootKind
 
 AUTHORS = 3
-ACTIONS = 9
-ROOTS: dict[str, RootKind] = {"m": "map", "a": "array", "t": "text"}
+ACTIONS = 16
+ROOTS: dict[str, RootKind] = {"m": "map", "a": "array", "t": "text", "x": "xml"}
 
 _PLAIN = (1, 2**60, -1.5, "s", None, True, b"b", [1, {"x": "é"}])
 _TEXTS = ("a", "é😀", "xyz")
@@ -98,3 +98,35 @@ def _edit(doc: pycrdt.Doc[Any], action: int, number: int) -> None:
         items.insert(number % (len(items) + 1), pycrdt.Text("uv") if number % 2 else number)
     elif action == 8 and len(items):
         del items[number % len(items)]
+    else:
+        _edit_xml(doc, action, number)
+
+
+def _edit_xml(doc: pycrdt.Doc[Any], action: int, number: int) -> None:
+    fragment = doc.get("x", type=pycrdt.XmlFragment)
+    inside: Any = fragment
+    # Into the first element of each level, as often as the number says.
+    for _ in range(number % 3):
+        inside = next((child for child in inside.children if isinstance(child, pycrdt.XmlElement)), inside)
+    text = next((child for child in inside.children if isinstance(child, pycrdt.XmlText)), None)
+    place = number % (len(inside.children) + 1)
+    if action == 9:
+        inside.children.insert(place, pycrdt.XmlElement("ph"[number % 2], {"id": f"{number}"}, [pycrdt.XmlText("é")]))
+    elif action == 10:
+        inside.children.insert(place, pycrdt.XmlText(_TEXTS[number % 3]))
+    elif action == 11 and isinstance(inside, pycrdt.XmlElement):
+        inside.attributes["xyz"[number % 3]] = _PLAIN[number % len(_PLAIN)]
+    elif action == 12 and isinstance(inside, pycrdt.XmlElement) and "x" in inside.attributes:
+        del inside.attributes["x"]
+    elif action == 13 and len(inside.children):
+        del inside.children[number % len(inside.children)]
+    elif action == 14 and text is not None:
+        text.insert(0 if number % 2 else len(text), _TEXTS[number % 3], {"strong": {}} if number % 5 == 0 else {})
+    elif action == 15 and text is not None and len(text):
+        if number % 4 == 0:
+            text.insert_embed(0, {"image": number})
+        elif number % 4 == 1:
+            text.clear()
+        else:
+            # Offsets count UTF-8 bytes, so that any other part might cut a character.
+            text.format(0, len(text), {"em": True} if number % 4 == 2 else {"em": None, "strong": None})

@@ -30,7 +30,7 @@ from shoal.values import arrays, registry
 from shoal.values.codec import encode
 from shoal.values.forms import BY_CLASS
 
-JSON_DEPTH_MAX = 128
+JSON_DEPTH_MAX = 192
 
 # What every JSON reader holds exactly (RFC 7493, I-JSON).
 _SAFE_INT_MAX = 2**53 - 1

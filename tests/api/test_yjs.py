@@ -189,13 +189,32 @@ async def test_what_is_sent_again_is_no_operation(served: Served) -> None:
     assert served.bench.node.service._database.operations == count
 
 
+async def test_an_editors_xml_is_shared_shown_and_edited(served: Served) -> None:
+    def page(client: YjsClient) -> pycrdt.XmlFragment:
+        root: pycrdt.XmlFragment = client.doc.get("page", type=pycrdt.XmlFragment)
+        return root
+
+    async with served.client() as one, served.client() as other:
+        text = page(one).children.append(pycrdt.XmlElement("p", {"align": "left"})).children.append("hello")
+        await other.until(lambda: str(page(other)) == '<p align="left">hello</p>')
+        text.insert(5, "!", {"strong": {}})
+        await other.until(lambda: "strong" in str(page(other)))
+        runs = [{"insert": "hello"}, {"insert": "!", "attributes": {"strong": {}}}]
+        shown = {"page": [{"tag": "p", "attributes": {"align": "left"}, "children": [{"text": runs, "attributes": {}}]}]}
+        assert await served.json() == shown
+        patch = [{"op": "add", "path": "/page/-", "value": {"tag": "hr"}}, {"op": "remove", "path": "/page/0/attributes/align"}]
+        url = f"{served.listener.url}/v1/spaces/crew/documents/d"
+        async with served.http.patch(url, json=patch) as answer:
+            assert answer.status == 200
+        await other.until(lambda: str(page(other)) == "<p>hello<strong>!</strong></p><hr></hr>")
+
+
 # ── refusals ──────────────────────────────────────────────────────────────────
 
 
-def xml_update() -> bytes:
-    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=3)
-    doc.get("x", type=pycrdt.XmlFragment).children.append(pycrdt.XmlElement("p"))
-    return doc.get_update()
+def nested_document() -> bytes:
+    """An update that no document holds: a document within a map."""
+    return bytes([1, 1, 3, 0, 0x20 | 9, 1, 1]) + b"x" + b"\1k" + b"\1d" + bytes([118, 0]) + b"\0"
 
 
 @pytest.mark.parametrize(
@@ -203,7 +222,8 @@ def xml_update() -> bytes:
     [
         (b"\x00\x02\x05ab", 1007, "ends too early"),
         (b"\x00\x02\x02\xff\xff", 1007, "Yjs"),
-        (yjs.encode_update(xml_update()), 1007, "XML"),
+        (yjs.encode_update(nested_document()), 1007, "sub-documents"),
+        (yjs.encode_update(bytes([1, 1, 5, 0, 7, 1, 1, 120, 5, 1, 104, 0])), 1007, "XML hook"),
         (b"\x00\x05", 1007, "unknown kind"),
         (yjs.encode_step_1(b"\xff"), 1007, "ends too early"),
         (yjs.encode_update(b"\x00" * (1 << 16)), 1009, ""),
@@ -224,7 +244,7 @@ async def test_what_is_malformed_closes_that_connection_alone(serve: Serve, mess
 async def test_a_bad_update_takes_none_of_its_neighbours_with_it(served: Served) -> None:
     async with served.client() as bad, served.client() as one, served.client() as other:
         text_of(one).insert(0, "good")
-        await bad.send(yjs.encode_update(xml_update()))
+        await bad.send(yjs.encode_update(nested_document()))
         assert (await bad.closed())[0] == 1007
         await other.until(lambda: str(text_of(other)) == "good")
 

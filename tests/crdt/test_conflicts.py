@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shoal.crdt import conflicts
 from shoal.crdt.conflicts import Conflicts, Overwritten
-from shoal.crdt.live import to_py
+from shoal.crdt.content import to_py
 from shoal.testing.edits import ACTIONS, AUTHORS, Step, causal_order, play
 
 STEPS = st.lists(st.builds(Step, st.integers(0, AUTHORS - 1), st.integers(0, ACTIONS - 1), st.integers(0, 23)), max_size=30)
@@ -150,3 +150,25 @@ def test_who_overwrote_stays_told_when_somebody_sets_it_again() -> None:
     third.get("m", type=pycrdt.Map)["k"] = 3
     [lost] = found([*updates, third.get_update(state)])
     assert (lost.lost, lost.stands, lost.stands_client) == (1, 3, 2)
+
+
+def test_an_attribute_of_xml_that_two_set_at_once_is_told() -> None:
+    ours: pycrdt.Doc[Any] = pycrdt.Doc(client_id=1)
+    element = ours.get("x", type=pycrdt.XmlFragment).children.append(pycrdt.XmlElement("p", {"level": "1"}))
+    theirs: pycrdt.Doc[Any] = pycrdt.Doc(client_id=2)
+    theirs.apply_update(ours.get_update())
+    began = ours.get_state()
+    element.attributes["level"] = "2"
+    theirs.get("x", type=pycrdt.XmlFragment).children[0].attributes["level"] = "3"
+    [lost] = found([ours.get_update(), theirs.get_update(began)])
+    assert (lost.path, lost.lost, lost.stands) == (("x", "*", "level"), "2", "3")
+
+
+def test_a_page_of_xml_that_was_lost_is_shown() -> None:
+    docs = [pycrdt.Doc[Any](client_id=client) for client in (1, 2)]
+    for doc, tag in zip(docs, "ab", strict=True):
+        element = pycrdt.XmlElement(tag, {"k": "v"}, [pycrdt.XmlText("t")])
+        doc.get("m", type=pycrdt.Map)["page"] = pycrdt.XmlFragment([element])
+    [lost] = found([doc.get_update() for doc in docs])
+    assert lost.lost == [{"tag": "a", "attributes": {"k": "v"}, "children": ["t"]}]
+    assert lost.stands == [{"tag": "b", "attributes": {"k": "v"}, "children": ["t"]}]

@@ -12,11 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal import values
 from shoal.crdt import document, yjs
+from shoal.crdt.conflicts import Conflicts
+from shoal.crdt.content import open_root, to_py
 from shoal.crdt.document import RootKind, Update
 from shoal.crdt.dot import Dot, Origin, VersionVector
-from shoal.crdt.live import EMPTY, NESTING_MAX, LiveDocument, to_py
+from shoal.crdt.editing import Editor, on_copy
+from shoal.crdt.live import EMPTY, NESTING_MAX, LiveDocument
 from shoal.crdt.rows import Stamp
+from shoal.crdt.shadow import Shadow
 from shoal.errors import InvalidName, InvalidValue, NotReady, RootConflict, ShoalError, StoreCorrupt, TooLarge
 from shoal.testing.edits import ACTIONS, AUTHORS, ROOTS, Step, causal_order, play
 from shoal.testing.rows import DictRows
@@ -265,7 +270,7 @@ def test_a_root_that_nobody_declared_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("roots", "error"), [({"m": "text"}, RootConflict), ({"n": "xml"}, InvalidValue), ({"": "map"}, InvalidName)]
+    ("roots", "error"), [({"m": "text"}, RootConflict), ({"n": "tree"}, InvalidValue), ({"": "map"}, InvalidName)]
 )
 def test_a_declaration_that_cannot_hold_is_refused(roots: dict[str, Any], error: type[ShoalError]) -> None:
     unchanged_by(EMPTY, roots, error)
@@ -294,6 +299,34 @@ def test_shared_types_that_nest_too_deep_are_refused_however_they_arrive() -> No
     assert replica.to_json()["m"] != {}
 
 
+def test_elements_of_xml_that_nest_too_deep_are_refused() -> None:
+    replica = live()
+    doc, root = edited("x", pycrdt.XmlFragment)
+    inner: Any = root
+    with pytest.raises(TooLarge, match="nest deeper"):
+        for _ in range(NESTING_MAX + 1):
+            state = doc.get_state()
+            inner = inner.children.append(pycrdt.XmlElement("p"))
+            replica.integrate(doc.get_update(state), {"x": "xml"})
+    assert len(replica.to_json()["x"]) == 1
+
+
+def test_types_that_no_reader_looks_at_nest_no_deeper() -> None:
+    # Each is embedded in the text before it; opened again, a replica knows nothing of their depths.
+    doc, text = edited("t", pycrdt.Text)
+    updates: list[bytes] = []
+    with pytest.raises(TooLarge, match="nest deeper"):
+        for _ in range(NESTING_MAX + 1):
+            state = doc.get_state()
+            child = pycrdt.Text()
+            text.insert_embed(0, child)
+            text = child
+            reopened = live(updates=updates, roots={"t": "text"})
+            reopened.integrate(doc.get_update(state), {})
+            updates.append(doc.get_update(state))
+    assert len(updates) == NESTING_MAX
+
+
 def test_many_flat_shared_types_are_no_nesting() -> None:
     replica = live()
     doc, items = edited("a", pycrdt.Array)
@@ -316,6 +349,69 @@ def test_the_deepest_document_that_is_allowed_can_be_shown() -> None:
     replica = live()
     replica.integrate(doc.get_update(), {"m": "map"})
     json.dumps(replica.to_json())
+
+
+def test_the_deepest_xml_that_is_allowed_can_be_shown_and_wanted_again() -> None:
+    deepest: Any = 1
+    for _ in range(yjs.VALUE_DEPTH_MAX - 1):
+        deepest = {"k": deepest}
+    doc, inner = edited("x", pycrdt.XmlFragment)
+    for _ in range(NESTING_MAX - 1):
+        inner = inner.children.append(pycrdt.XmlElement("p"))
+    inner.children.append(pycrdt.XmlText()).insert(0, "a", {"format": deepest})
+    inner.attributes["deep"] = {"k": deepest}
+    replica = live()
+    replica.integrate(doc.get_update(), {"x": "xml"})
+    text = json.dumps(replica.to_json())
+    wanted = values.from_json(json.loads(text))
+    assert on_copy(replica, lambda doc: Editor().replace(doc, replica.roots, wanted), client_id=9).update == EMPTY
+
+
+CONTENTS = {
+    "value": (8, b"\1\x77\1v"),
+    "characters": (4, b"\1c"),
+    "array": (7, b"\0"),
+    "map": (7, b"\1"),
+    "text": (7, b"\2"),
+    "element": (7, b"\3\1p"),
+    "fragment": (7, b"\4"),
+    "xmltext": (7, b"\6"),
+    "embedded": (5, b'\7{"a":1}'),
+    "format": (6, b"\1b\4true"),
+    "bytes": (3, b"\1b"),
+}
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.parametrize("parent", ["array", "map", "text", "element", "fragment", "xmltext"])
+def test_whatever_a_shared_type_holds_that_it_should_not_can_be_shown(parent: str, content: str, keyed: bool) -> None:
+    """No well-formed update makes a document that cannot be read, told of and built again."""
+    around = bytes([0x20 | 7, 1, 1]) + b"m" + b"\1x" + CONTENTS[parent][1]
+    number, body = CONTENTS[content]
+    within = bytes([number | (0x20 if keyed else 0), 0, 5, 0]) + (b"\1k" if keyed else b"") + body
+    # Once more beside it, which names neither a parent nor a key.
+    beside = bytes([0x80 | number, 5, 1]) + body
+    update = bytes([1, 3, 5, 0]) + around + within + beside + b"\0"
+    replica = live()
+    if content == "format" and keyed:
+        with pytest.raises(InvalidValue):
+            replica.integrate(update, {"m": "map"})
+        return
+    replica.integrate(update, {"m": "map"})
+    shown = replica.to_json()
+    assert live(updates=[update], roots={"m": "map"}).canonical() == replica.canonical()
+    Conflicts().add(update)
+    assert Shadow("m", open_root(replica.fork(client_id=7), "m", "map")).to_py() == values.from_json(shown)["m"]
+
+
+def test_a_format_that_inherits_a_key_is_no_value() -> None:
+    around = bytes([0x20 | 7, 1, 1]) + b"m" + b"\1x" + CONTENTS["map"][1]
+    keyed = bytes([0x20 | 8, 0, 5, 0]) + b"\1k" + CONTENTS["value"][1]
+    beside = bytes([0x80 | 6, 5, 1]) + CONTENTS["format"][1]
+    replica = live()
+    replica.integrate(bytes([1, 3, 5, 0]) + around + keyed + beside + b"\0", {"m": "map"})
+    assert replica.to_py() == {"m": {"x": {}}}
 
 
 def test_a_check_changes_nothing() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.crdt import editing
+from shoal.crdt import matching
 from shoal.crdt.editing import VALUES_MAX, Editor, on_copy, read_content
 from shoal.crdt.live import LiveDocument
 from shoal.errors import InvalidName, InvalidValue, RootConflict, ShoalError, TooLarge
@@ -137,7 +137,7 @@ def test_an_object_of_another_id_is_another_object() -> None:
 
 
 def test_past_the_bound_a_piece_is_replaced_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(editing, "MATCHED_MAX", 3)
+    monkeypatch.setattr(matching, "MATCHED_MAX", 3)
     shared = started()
     shared.replace(changed(t="one 2 and two", l=[{"id": 2, "s": "b"}, {"id": 1, "s": "a"}, 5]))
     assert shared.live.to_py() == changed(t="one 2 and two", l=[{"id": 2, "s": "b"}, {"id": 1, "s": "a"}, 5])
@@ -184,3 +184,25 @@ def test_content_is_read_from_json() -> None:
     for bad in (b"{", b"\xff", b'{"x": NaN}'):
         with pytest.raises(InvalidValue):
             read_content(bad)
+
+
+@pytest.mark.parametrize("wanted", ["aé!b", "b", "", "xaébx", "é"])
+def test_objects_that_are_embedded_in_a_text_stay_in_their_order(wanted: str) -> None:
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=1)
+    text = doc.get("t", type=pycrdt.Text)
+    text.insert(0, "aéb")
+    for at, number in ((0, 1), (4, 2), (6, 3)):
+        text.insert_embed(at, {"image": number})
+    text.format(1, 2, {"bold": True})
+    Editor().replace(doc, {"t": "text"}, {"t": wanted})
+    assert str(text) == wanted
+    assert [chunk["image"] for chunk, _ in text.diff() if isinstance(chunk, dict)] == [1, 2, 3]
+
+
+def test_characters_stay_on_their_side_of_an_embedded_object() -> None:
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=1)
+    text = doc.get("t", type=pycrdt.Text)
+    text.insert(0, "ab")
+    text.insert_embed(1, {"image": 1})
+    Editor().replace(doc, {"t": "text"}, {"t": "ab!"})
+    assert [chunk for chunk, _ in text.diff()] == ["a", {"image": 1.0}, "b!"]

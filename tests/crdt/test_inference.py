@@ -44,6 +44,40 @@ def test_characters_make_a_text() -> None:
     assert inferred(doc) == {"r": "text"}
 
 
+@pytest.mark.parametrize(
+    "node", [pycrdt.XmlElement("p", {"a": "b"}, [pycrdt.XmlText("c")]), pycrdt.XmlText("t"), pycrdt.XmlText()]
+)
+def test_elements_and_texts_of_xml_make_xml(node: Any) -> None:
+    doc, root = with_root(pycrdt.XmlFragment)
+    root.children.append(node)
+    root.children.append("more")
+    del root.children[1]
+    assert inferred(doc) == {"r": "xml"}
+
+
+def test_xml_with_attributes_of_the_root_is_xml_and_no_map() -> None:
+    # As Lexical's binding, for which the root is an XML text.
+    doc, root = with_root(pycrdt.Map)
+    root["__dir"] = "ltr"
+    doc.get("r", type=pycrdt.XmlFragment).children.append(pycrdt.XmlText("t"))
+    assert inferred(doc) == {"r": "xml"}
+
+
+def test_a_text_that_embeds_xml_is_a_text() -> None:
+    doc, root = with_root(pycrdt.Text)
+    root.insert(0, "ab")
+    root.insert_embed(1, pycrdt.Map({"k": 1}))
+    doc.get("r", type=pycrdt.XmlFragment).children.append(pycrdt.XmlText("t"))
+    assert inferred(doc) == {"r": "text"}
+
+
+def test_fragments_of_xml_beside_values_make_an_array() -> None:
+    doc, root = with_root(pycrdt.Array)
+    root.append(pycrdt.XmlFragment())
+    doc.get("r", type=pycrdt.XmlFragment).children.append(pycrdt.XmlText("t"))
+    assert inferred(doc) == {"r": "array"}
+
+
 def test_an_embedded_object_makes_a_text() -> None:
     doc, root = with_root(pycrdt.Text)
     root.insert_embed(0, {"image": "x"})

@@ -317,3 +317,66 @@ def test_a_nested_text_is_spliced() -> None:
     document.integrate(fork.get_update(document.state()), {})
     assert run(document, [op("replace", "/m/note", value="one 2")])["m"]["note"] == "one 2"
     assert isinstance(document.fork(client_id=31).get("m", type=pycrdt.Map)["note"], pycrdt.Text)
+
+
+# ── XML ───────────────────────────────────────────────────────────────────────
+
+
+def paragraph(*children: Any, **attributes: Any) -> dict[str, Any]:
+    return {"tag": "p", "attributes": attributes, "children": list(children)}
+
+
+def page() -> LiveDocument:
+    document = LiveDocument(bytes_max=1 << 22, roots_max=16, roots={"x": "xml"})
+    run(document, [op("replace", "/x", value=[paragraph("one"), paragraph("two", level=1)])], client_id=1)
+    return document
+
+
+@pytest.mark.parametrize(
+    ("operations", "after"),
+    [
+        ([op("add", "/x/1", value={"tag": "p"})], [paragraph("one"), paragraph(), paragraph("two", level=1)]),
+        ([op("add", "/x/-", value="text")], [paragraph("one"), paragraph("two", level=1), "text"]),
+        ([op("replace", "/x/0/children/0", value="ONE")], [paragraph("ONE"), paragraph("two", level=1)]),
+        ([op("replace", "/x/1/attributes/level", value=2)], [paragraph("one"), paragraph("two", level=2)]),
+        ([op("remove", "/x/1/attributes/level"), op("remove", "/x/0")], [paragraph("two")]),
+        ([op("move", "/x/0", **{"from": "/x/1"})], [paragraph("two", level=1), paragraph("one")]),
+        (
+            [op("copy", "/x/0/children/-", **{"from": "/x/1"})],
+            [paragraph("one", paragraph("two", level=1)), paragraph("two", level=1)],
+        ),
+        ([op("test", "/x/1/children", value=["two"]), op("remove", "/x")], []),
+        # What is between two operations need not be XML.
+        ([op("add", "/x/0/tag", value=1), op("add", "/x/0/tag", value="p")], [paragraph("one"), paragraph("two", level=1)]),
+    ],
+)
+def test_xml_is_patched_as_it_is_shown(operations: Any, after: Any) -> None:
+    assert run(page(), operations)["x"] == after
+
+
+@pytest.mark.parametrize(
+    ("operation", "error", "why"),
+    [
+        (op("add", "/x/0/tag", value=1), InvalidValue, "root 'x'"),
+        (op("replace", "/x/0", value={"insert": "a"}), InvalidValue, "root 'x'"),
+        (op("add", "/x/0/children/0/0", value="a"), InvalidValue, "neither an object nor an array"),
+        (op("add", "/x/7", value="a"), InvalidValue, "out of range"),
+        (op("replace", "/x", value={"a": 1}), RootConflict, "kind xml"),
+        (op("test", "/x/0/tag", value="h"), Conflict, "another"),
+    ],
+)
+def test_a_patch_that_makes_no_xml_is_refused(operation: Any, error: type[ShoalError], why: str) -> None:
+    document = page()
+    before = document.canonical()
+    with pytest.raises(error, match=why):
+        run(document, [op("replace", "/x/1/attributes/level", value=2), operation])
+    assert document.canonical() == before
+
+
+def test_two_patches_of_one_paragraph_merge() -> None:
+    document = page()
+    text = patch(document, json.dumps([op("replace", "/x/1/children/0", value="two!")]).encode(), client_id=8)
+    level = patch(document, json.dumps([op("replace", "/x/1/attributes/level", value=2)]).encode(), client_id=9)
+    for update, roots in (text, level):
+        document.integrate(update, roots)
+    assert document.to_py()["x"] == [paragraph("one"), paragraph("two!", level=2)]

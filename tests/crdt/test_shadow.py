@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.crdt.live import open_root, to_py
+from shoal.crdt.content import open_root, to_py
 from shoal.crdt.shadow import Difference, Shadow
 from shoal.testing.edits import ACTIONS, AUTHORS, ROOTS, Step, play
 
@@ -53,6 +53,10 @@ def done(content: dict[str, Any], difference: Difference) -> None:
         _at(content, way[:-1])[way[-1]] = cut.decode()
         return
     inside = _at(content, way)
+    if isinstance(inside, list) and kind == "set":
+        assert inside[last] == old
+        inside[last] = new
+        return
     if isinstance(inside, list):
         assert kind == "insert" or inside[last : last + len(old)] == old
         inside[last : last + len(old or ())] = new or []
@@ -73,7 +77,7 @@ def _at(content: Any, path: Any) -> Any:
 
 def followed(steps: list[Step], together: list[int]) -> None:
     watched = Watched()
-    plain: dict[str, Any] = {"m": {}, "a": [], "t": ""}
+    plain: dict[str, Any] = {"m": {}, "a": [], "t": "", "x": []}
     left = [issued.update for issued in play(steps)]
     while left:
         count = together.pop() if together else 1
@@ -109,3 +113,54 @@ def test_an_embedded_object_takes_one_position() -> None:
     assert watched.copied()["t"] == "a"
     assert Shadow("t", text).to_py() == "a"
     assert watched.said[-1] == Difference("delete", ("t", 2), "b", None)
+
+
+def test_changes_of_xml_are_told_where_they_are_shown() -> None:
+    watched = Watched()
+    root = watched.roots["x"]
+    paragraph = root.children.append(pycrdt.XmlElement("p"))
+    text = paragraph.children.append(pycrdt.XmlText("ab"))
+    text.insert(2, "é")
+    paragraph.attributes["level"] = 1
+    paragraph.attributes["level"] = 2
+    text.format(0, 1, {"strong": {}})
+    del paragraph.attributes["level"]
+    del root.children[0]
+    bold = {"text": [{"insert": "a", "attributes": {"strong": {}}}, {"insert": "bé"}], "attributes": {}}
+    assert watched.said == [
+        Difference("insert", ("x", 0), None, [{"tag": "p", "attributes": {}, "children": []}]),
+        Difference("insert", ("x", 0, "children", 0), None, ["ab"]),
+        Difference("insert", ("x", 0, "children", 0, 2), None, "é"),
+        Difference("add", ("x", 0, "attributes", "level"), None, 1),
+        Difference("set", ("x", 0, "attributes", "level"), 1, 2),
+        Difference("set", ("x", 0, "children", 0), "abé", bold),
+        Difference("delete", ("x", 0, "attributes", "level"), 2, None),
+        Difference("delete", ("x", 0), [{"tag": "p", "attributes": {}, "children": [bold]}], None),
+    ]
+
+
+def test_what_changes_within_what_a_text_embeds_is_followed() -> None:
+    watched = Watched()
+    inner: pycrdt.Map[Any] = pycrdt.Map({"k": 1})
+    watched.roots["t"].insert_embed(0, inner)
+    other: pycrdt.Map[Any] = pycrdt.Map({"k": 1})
+    watched.roots["x"].children.append(pycrdt.XmlText("ab")).insert_embed(1, other)
+    inner["k"] = other["k"] = 2
+    assert watched.copied() == watched.shown()
+    assert watched.said[-1].kind == "set"
+    assert watched.said[-1].path == ("x", 0)
+
+
+def test_events_that_lead_astray_have_the_root_told_as_a_whole() -> None:
+    watched = Watched()
+    watched.roots["x"].children.append(pycrdt.XmlElement("p"))
+    # Another client puts a value after it, where only nodes belong, and then edits the element.
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=5)
+    doc.apply_update(watched.doc.get_update())
+    doc.get("x", type=pycrdt.Array).insert(1, "a value")
+    [element] = doc.get("x", type=pycrdt.XmlFragment).children
+    for value in ("v", "w"):
+        element.attributes["k"] = value
+        watched.doc.apply_update(doc.get_update())
+        assert watched.copied() == watched.shown()
+    assert watched.said[-1].path == ("x",)

@@ -142,6 +142,34 @@ def test_content_that_a_document_cannot_show_is_refused(content: int) -> None:
         yjs.parse(bytes([1, 1, 5, 0, content, 1, 1, 97, 1, 1, 97, 0, 0, 0]))
 
 
+def item(content: int, body: bytes, *, key: bytes = b"") -> bytes:
+    """An update of one item in the root "r"."""
+    return bytes([1, 1, 5, 0, content | (0x20 if key else 0), 1, 1]) + b"r" + key + body + b"\0"
+
+
+@pytest.mark.parametrize("shared", [b"\0", b"\1", b"\2", b"\3\4code", b"\4", b"\6"])
+def test_maps_arrays_texts_and_xml_are_read_to_the_last_byte(shared: bytes) -> None:
+    [struct] = yjs.parse(item(7, shared)).structs[5]
+    assert (struct.length, struct.shared, struct.root) == (1, True, "r")
+    with pytest.raises(InvalidValue):
+        yjs.parse(item(7, shared)[:-1])
+
+
+@pytest.mark.parametrize(
+    ("update", "why"),
+    [
+        (item(7, b"\5\4hook"), "XML hook"),
+        (item(7, b"\7"), "unknown shared type"),
+        (item(7, b"\3\4cod"), "ends too early"),
+        (item(7, b"\3\2\xff\xff"), "not UTF-8"),
+        (item(6, b"\1b\4true", key=b"\1k"), "a format is where a value belongs"),
+    ],
+)
+def test_types_that_the_engine_does_not_read_as_they_are_meant_are_refused(update: bytes, why: str) -> None:
+    with pytest.raises(InvalidValue, match=why):
+        yjs.parse(update)
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=60))
 def test_arbitrary_bytes_parse_or_raise_invalid_value(data: bytes) -> None:
@@ -164,8 +192,9 @@ def test_an_update_says_which_roots_it_uses_and_how() -> None:
     doc.get("m", type=pycrdt.Map)["k"] = 1
     doc.get("a", type=pycrdt.Array).append(1)
     doc.get("t", type=pycrdt.Text).insert(0, "x")
+    doc.get("x", type=pycrdt.XmlFragment).children.append("x")
     parsed = yjs.parse(doc.get_update())
-    assert (parsed.keyed, parsed.listed) == (frozenset("m"), frozenset("at"))
+    assert (parsed.keyed, parsed.listed) == (frozenset("m"), frozenset("atx"))
     assert set(ROOTS) == parsed.keyed | parsed.listed
 
 

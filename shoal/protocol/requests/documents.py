@@ -33,7 +33,7 @@ __all__ = [
     "Updates",
 ]
 
-RootKind = Literal["map", "array", "text"]
+RootKind = Literal["map", "array", "text", "xml"]
 ANY = -1
 """A generation: whichever is the current one."""
 

@@ -1,0 +1,52 @@
+"""What is alike in two sequences, so that as little as possible is edited.
+
+Finding the least change takes time that grows with the square of what differs: past a bound all that lies
+between the first and the last difference is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from typing import Any
+
+# The product of the lengths of two pieces of which the least difference is sought: some tens of milliseconds.
+MATCHED_MAX = 1 << 20
+
+
+def differences(held: Sequence[Any], wanted: Sequence[Any]) -> list[tuple[int, int, int, int]]:
+    """Where two sequences differ: `held[start:stop]` is `wanted[first:last]`, in order."""
+    before, after = common(held, wanted)
+    old, new = held[before : len(held) - after], wanted[before : len(wanted) - after]
+    if not old and not new:
+        return []
+    if len(old) * len(new) > MATCHED_MAX:
+        return [(before, before + len(old), before, before + len(new))]
+    matched = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    return [
+        (before + start, before + stop, before + first, before + last)
+        for tag, start, stop, first, last in matched
+        if tag != "equal"
+    ]
+
+
+def common(held: Sequence[Any], wanted: Sequence[Any]) -> tuple[int, int]:
+    """How many items two sequences share at their beginning, and at their end besides."""
+    most = min(len(held), len(wanted))
+    before = next((i for i in range(most) if held[i] != wanted[i]), most)
+    most -= before
+    after = next((i for i in range(most) if held[-1 - i] != wanted[-1 - i]), most)
+    return before, after
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Equality of JSON: numbers by value, true is not 1."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def same_id(held: Any, wanted: Any) -> bool:
+    return held is None or wanted is None or equal(held, wanted)
