@@ -147,13 +147,13 @@ async def test_nothing_is_relayed_before_it_is_durable(served: Served) -> None:
 async def test_a_burst_of_many_is_few_operations(served: Served) -> None:
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(served.client()) for _ in range(8)]
-        before = served.bench.node.service._database.operations
+        before = served.bench.node.service._database.issuer.operations
         for number in range(25):
             for index, client in enumerate(clients):
                 map_of(client)[f"{index}-{number}"] = number
         for client in clients:
             await client.until(lambda client=client: len(map_of(client)) == 200)  # type: ignore[misc]
-        assert served.bench.node.service._database.operations - before < 100
+        assert served.bench.node.service._database.issuer.operations - before < 100
 
 
 async def test_a_client_that_asks_hears_what_is_durable(served: Served) -> None:
@@ -181,12 +181,12 @@ async def test_what_is_sent_again_is_no_operation(served: Served) -> None:
     async with served.client() as one:
         map_of(one)["k"] = 1
         await one.until(lambda: one.updates > 1)
-    count = served.bench.node.service._database.operations
+    count = served.bench.node.service._database.issuer.operations
     async with served.client(doc=one.doc) as again:
         await again.send(bytes([yjs.DURABLE]) + b"")
         await again.send(yjs.encode_update(one.doc.get_update()))
         await again.until(lambda: again.acknowledged >= 1)
-    assert served.bench.node.service._database.operations == count
+    assert served.bench.node.service._database.issuer.operations == count
 
 
 async def test_an_editors_xml_is_shared_shown_and_edited(served: Served) -> None:
