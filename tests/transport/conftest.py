@@ -13,7 +13,7 @@ from shoal.config import Config
 from shoal.protocol.frames import PROTOCOL, CallerFrame, CallFrame, Welcome, decode_caller_frames, encode_hello, messages
 from shoal.transport.link import Link
 
-CONFIG = Config(request_timeout_s=20.0, reconnect_delay_s_max=0.01, connect_timeout_s=5.0)
+CONFIG = Config(request_timeout_s=20.0, reconnect_delay_s_max=0.01, connect_timeout_s=20.0)
 
 
 class Peer:

@@ -25,7 +25,14 @@ from shoal.transport.peer_dial import dial
 from shoal.transport.peer_link import PeerLink
 from shoal.transport.peers import Peers
 
-CONFIG = Config(cluster_key="secret", reconnect_delay_s_max=0.02, peer_message_bytes_max=1 << 20, peer_send_bytes_max=1 << 16)
+CONFIG = Config(
+    cluster_key="secret",
+    reconnect_delay_s_max=0.02,
+    connect_timeout_s=20.0,
+    peer_connect_timeout_s=20.0,
+    peer_message_bytes_max=1 << 20,
+    peer_send_bytes_max=1 << 16,
+)
 
 ENGINE = version("pycrdt")
 

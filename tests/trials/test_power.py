@@ -19,6 +19,7 @@ from shoal.node.opening import Opening
 from shoal.storage.commit import GroupCommit
 from shoal.testing.checkers import InvariantViolated
 from shoal.testing.power_trial import MemoryDisk, RocksDisk, cut_power, slow_environment
+from shoal.testing.simulation.loop import run
 from shoal.testing.trial import Tally
 
 ROUNDS = 8
@@ -37,14 +38,14 @@ async def in_memory(seed: int, rounds: int = ROUNDS) -> Tally:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_store_in_memory_survives_power_cuts(seed: int) -> None:
-    tally = await in_memory(seed)
+def test_a_store_in_memory_survives_power_cuts(seed: int) -> None:
+    tally = run(in_memory(seed))
     assert tally.lost > 0, "the cuts must take something, or they show nothing"
     assert tally.seen > 0
 
 
-async def test_the_same_seed_gives_the_same_trial() -> None:
-    assert await in_memory(7, 4) == await in_memory(7, 4)
+def test_the_same_seed_gives_the_same_trial() -> None:
+    assert run(in_memory(7, 4)) == run(in_memory(7, 4))
 
 
 async def test_a_store_on_disk_survives_power_cuts(tmp_path: Path) -> None:
@@ -64,22 +65,22 @@ async def test_a_store_on_disk_survives_power_cuts(tmp_path: Path) -> None:
 # ── planted bugs ──────────────────────────────────────────────────────────────
 
 
-async def violated() -> str:
+def violated() -> str:
     """The invariant that the trial says is broken."""
     with pytest.raises(InvariantViolated) as caught:
-        await in_memory(1)
+        run(in_memory(1))
     return caught.value.invariant
 
 
-async def test_acknowledging_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acknowledging_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def covered(commit: GroupCommit, number: int) -> None:
         await asyncio.sleep(0)
 
     monkeypatch.setattr(GroupCommit, "covered", covered)
-    assert await violated() in ("2", "3", "3a")
+    assert violated() in ("2", "3", "3a")
 
 
-async def test_reading_what_is_not_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_what_is_not_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def at_once() -> None:
         return
 
@@ -87,10 +88,10 @@ async def test_reading_what_is_not_durable_is_found(monkeypatch: pytest.MonkeyPa
         return at_once()
 
     monkeypatch.setattr(Database, "durable_of", durable_of)
-    assert await violated() in ("2", "3a")
+    assert violated() in ("2", "3a")
 
 
-async def test_pushing_what_is_not_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pushing_what_is_not_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Feed.stage
 
     def stage_and_publish(feed: Feed, number: int, staged: list[Staged], vectors: Mapping[int, VersionVector]) -> None:
@@ -98,10 +99,10 @@ async def test_pushing_what_is_not_durable_is_found(monkeypatch: pytest.MonkeyPa
         feed.publish(number)
 
     monkeypatch.setattr(Feed, "stage", stage_and_publish)
-    assert await violated() == "3a"
+    assert violated() == "3a"
 
 
-async def test_writing_under_the_last_origin_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_under_the_last_origin_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     take = Opening.__init__
 
     def resume(opening: Opening, *arguments: object) -> None:
@@ -109,10 +110,10 @@ async def test_writing_under_the_last_origin_is_found(monkeypatch: pytest.Monkey
         opening._origin = opening.previous  # type: ignore[assignment]
 
     monkeypatch.setattr(Opening, "__init__", resume)
-    assert await violated() == "1"
+    assert violated() == "1"
 
 
-async def test_a_hole_in_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hole_in_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     write = GroupCommit.write
     writes = 0
 
@@ -124,10 +125,10 @@ async def test_a_hole_in_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(GroupCommit, "write", without_log)
     monkeypatch.setattr("shoal.node.opening._check_tail", lambda storage, origin: None)
-    assert await violated() == "2"
+    assert violated() == "2"
 
 
-async def test_state_that_the_log_does_not_make_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_that_the_log_does_not_make_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     write = GroupCommit.write
     writes = 0
 
@@ -138,10 +139,10 @@ async def test_state_that_the_log_does_not_make_is_found(monkeypatch: pytest.Mon
         return write(commit, kept, *ranges)
 
     monkeypatch.setattr(GroupCommit, "write", without_heads)
-    assert await violated() == "4"
+    assert violated() == "4"
 
 
-async def test_refusing_a_write_that_was_made_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusing_a_write_that_was_made_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     write = GroupCommit.write
     writes = 0
 
@@ -154,4 +155,4 @@ async def test_refusing_a_write_that_was_made_is_found(monkeypatch: pytest.Monke
         return number
 
     monkeypatch.setattr(GroupCommit, "write", made_and_refused)
-    assert await violated() in ("2", "4", "13")
+    assert violated() in ("2", "4", "13")
