@@ -34,7 +34,7 @@ from shoal.protocol.requests import (
     Status,
     Subscription,
 )
-from shoal.protocol.session import Session
+from shoal.protocol.session import Prompt, Session, Told
 
 SPACES_LABELLED_MAX = 100
 OTHER_SPACES = "(other)"
@@ -177,10 +177,11 @@ class Metered:
     it, counts whole milliseconds under uvloop.
     """
 
-    __slots__ = ("_metrics", "_monotonic", "_session")
+    __slots__ = ("_metrics", "_monotonic", "_prompt", "_session")
 
     def __init__(self, session: Session, metrics: Metrics, *, monotonic: Callable[[], float] | None = None) -> None:
         self._session = session
+        self._prompt = session if isinstance(session, Prompt) else None
         self._metrics = metrics
         self._monotonic = monotonic or asyncio.get_running_loop().time
 
@@ -204,6 +205,32 @@ class Metered:
             raise
         finally:
             self._metrics.count(request, outcome, self._monotonic() - begun)
+
+    def begin(
+        self,
+        request: AnyRequest,
+        told: Told,
+        /,
+        *,
+        key: str | None = None,
+        durability: Durability = "local",
+        stale: bool = False,
+    ) -> bool:
+        if self._prompt is None:
+            return False
+        begun = self._monotonic()
+
+        def answered(answer: AnyReply | ShoalError) -> None:
+            outcome = answer.code if isinstance(answer, ShoalError) else "ok"
+            self._metrics.count(request, outcome, self._monotonic() - begun)
+            told(answer)
+
+        try:
+            return self._prompt.begin(request, answered, key=key, durability=durability, stale=stale)
+        except BaseException as error:
+            outcome = error.code if isinstance(error, ShoalError) else "bug"
+            self._metrics.count(request, outcome, self._monotonic() - begun)
+            raise
 
     @asynccontextmanager
     async def subscribe(self, subscription: Subscription, /) -> AsyncIterator[AsyncIterator[Push]]:

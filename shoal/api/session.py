@@ -6,6 +6,8 @@ Laws:
   order in which they finish. One that fails, whatever the reason, is answered
   with an error for its id; the socket is closed only when the messages
   themselves are not understood, or a bound is passed.
+- A write that waits for nothing but the disk is begun in the step in which it arrives,
+  and has no task; unless another request waits to begin.
 - Bounded in both directions: past `session_requests_max` requests under way, or
   `session_send_bytes_max` bytes of them, the socket is not read; while more than
   `session_send_bytes_max` bytes wait to be sent no request is begun, and a peer
@@ -53,8 +55,8 @@ from shoal.protocol.frames import (
     messages,
     payload_bytes,
 )
-from shoal.protocol.requests import Push
-from shoal.protocol.session import Session
+from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push
+from shoal.protocol.session import Prompt, Session
 from shoal.protocol.sharing import SharedBookmark
 
 _CLOSE_REASON_BYTES_MAX = 120  # A close frame holds 123.
@@ -74,6 +76,7 @@ class SessionSocket:
     ) -> None:
         self._bookmark = SharedBookmark()
         self._session = open_session(self._bookmark)
+        self._prompt = self._session if isinstance(self._session, Prompt) else None
         self._socket = socket
         self._transport: asyncio.Transport | None = None
         self._welcome = welcome
@@ -82,7 +85,9 @@ class SessionSocket:
         self._outbox: list[bytes] = []
         self._unsent_bytes = 0
         self._calls: dict[asyncio.Task[None], None] = {}  # In order of arrival.
-        self._call_bytes = 0
+        self._waiting = 0  # How many of these have not begun their request.
+        self._begun = 0  # Requests under way without a task.
+        self._call_bytes = 0  # Of all of them.
         self._subscriptions: dict[int, asyncio.Task[None]] = {}
         self._stirred = asyncio.Event()  # There is something to send.
         self._sent = asyncio.Event()  # Something was.
@@ -106,6 +111,7 @@ class SessionSocket:
             for subscription in self._subscriptions.values():
                 subscription.cancel()
             await asyncio.gather(*self._calls, *self._subscriptions.values(), return_exceptions=True)
+            await self._answer_begun()
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
             await self._session.close()
@@ -120,6 +126,7 @@ class SessionSocket:
             subscription.cancel()
         while self._calls or self._subscriptions:
             await asyncio.wait([*self._calls, *self._subscriptions.values()])
+        await self._answer_begun()
         while self._unsent_bytes and not self._socket.closed:
             self._sent.clear()
             await self._sent.wait()
@@ -164,14 +171,19 @@ class SessionSocket:
             await self._close(WSCloseCode.UNSUPPORTED_DATA, "messages are binary")
 
     async def _take_room(self) -> None:
-        while len(self._calls) >= self._config.session_requests_max or self._call_bytes > self._config.session_send_bytes_max:
+        while (
+            len(self._calls) + self._begun >= self._config.session_requests_max
+            or self._call_bytes > self._config.session_send_bytes_max
+        ):
             self._answered.clear()
             await self._answered.wait()
 
     def _accept(self, frame: CallerFrame) -> None:
         match frame:
             case CallFrame():
-                self._start(self._answer(frame), len(memoryview(frame.request)))
+                # Behind what waits to begin it waits too: requests keep their order.
+                if self._waiting or not self._begin(frame):
+                    self._start(self._answer(frame), len(memoryview(frame.request)))
             case SubscribeFrame():
                 self._subscribe(frame)
             case CancelFrame(id):
@@ -183,6 +195,7 @@ class SessionSocket:
 
     def _start(self, call: Coroutine[None, None, None], size: int) -> None:
         self._call_bytes += size
+        self._waiting += 1
 
         def finished(task: asyncio.Task[None]) -> None:
             self._calls.pop(task, None)
@@ -195,29 +208,61 @@ class SessionSocket:
 
     # ── answering ─────────────────────────────────────────────────────────────
 
+    def _begin(self, call: CallFrame) -> bool:
+        """Begin a request that needs no task, for it waits for nothing but the disk; False if it needs one."""
+        if self._prompt is None or self._stopping or self._socket.closed or not self._has_room():
+            return False
+        size = len(memoryview(call.request))
+
+        def told(answer: AnyReply | ShoalError) -> None:
+            self._begun -= 1
+            self._call_bytes -= size
+            self._answered.set()
+            self._send_answer(call.id, answer)
+
+        self._begun += 1
+        self._call_bytes += size
+        try:
+            request, durability = _checked(call)
+            if self._prompt.begin(request, told, key=call.key, durability=durability, stale=call.stale):
+                return True
+        except ShoalError as error:
+            told(error)
+            return True
+        except Exception as bug:
+            told(internal(bug, where="session call"))
+            return True
+        self._begun -= 1
+        self._call_bytes -= size
+        return False
+
+    async def _answer_begun(self) -> None:
+        """Wait for the requests under way that have no task."""
+        while self._begun:
+            self._answered.clear()
+            await self._answered.wait()
+
     async def _answer(self, call: CallFrame) -> None:
-        if not await self._take_turn():
+        has_turn = await self._take_turn()
+        self._waiting -= 1
+        if not has_turn:
             return
+        answer: AnyReply | ShoalError
         try:
             if self._stopping:
                 raise _stopping()
-            request = decode_request(call.request)
-            if call.key is not None:
-                check_key("idempotency", call.key)
-            durability = check_durability(call.durability)
-            reply = await self._session.call(request, key=call.key, durability=durability, stale=call.stale)
-            self._send(encode_reply(call.id, reply, self._bookmark.news()))
+            request, durability = _checked(call)
+            answer = await self._session.call(request, key=call.key, durability=durability, stale=call.stale)
         except ShoalError as error:
-            self._send(encode_error(call.id, error))
+            answer = error
         except Exception as bug:
-            self._send(encode_error(call.id, internal(bug, where="session call")))
+            answer = internal(bug, where="session call")
+        self._send_answer(call.id, answer)
 
     async def _take_turn(self) -> bool:
         """Wait until the peer has taken enough of what was answered; False if it is gone."""
-        if self._unsent_bytes <= self._config.session_send_bytes_max and not self._turn.locked():
-            return not self._socket.closed
         async with self._turn:
-            while self._unsent_bytes > self._config.session_send_bytes_max and not self._socket.closed:
+            while not self._has_room() and not self._socket.closed:
                 self._sent.clear()
                 try:
                     async with asyncio.timeout(self._config.heartbeat_s):
@@ -225,6 +270,10 @@ class SessionSocket:
                 except TimeoutError:
                     await self._close(WSCloseCode.TRY_AGAIN_LATER, "slow consumer")
         return not self._socket.closed
+
+    def _has_room(self) -> bool:
+        """Whether no more than it may waits to be sent."""
+        return self._unsent_bytes <= self._config.session_send_bytes_max
 
     def _subscribe(self, frame: SubscribeFrame) -> None:
         try:
@@ -282,6 +331,15 @@ class SessionSocket:
 
     # ── sending ───────────────────────────────────────────────────────────────
 
+    def _send_answer(self, id: int, answer: AnyReply | ShoalError) -> None:
+        try:
+            frame = (
+                encode_error(id, answer) if isinstance(answer, ShoalError) else encode_reply(id, answer, self._bookmark.news())
+            )
+        except Exception as bug:
+            frame = encode_error(id, internal(bug, where="session call"))
+        self._send(frame)
+
     def _send(self, frame: bytes) -> None:
         if self._socket.closed:
             return
@@ -327,6 +385,13 @@ class SessionSocket:
         """The last bytes have a while to leave: to flush them to a peer that reads nothing would take for ever."""
         if self._transport is not None and self._transport.get_write_buffer_size():
             asyncio.get_running_loop().call_later(self._config.heartbeat_s, self._transport.abort)
+
+
+def _checked(call: CallFrame) -> tuple[AnyRequest, Durability]:
+    request = decode_request(call.request)
+    if call.key is not None:
+        check_key("idempotency", call.key)
+    return request, check_durability(call.durability)
 
 
 def _stopping() -> ShuttingDown:

@@ -28,6 +28,7 @@ from shoal.errors import (
     RightsElsewhere,
     SchemaViolation,
     ShuttingDown,
+    StorageFull,
     StoreCorrupt,
 )
 from shoal.names import check_key, check_name
@@ -45,6 +46,7 @@ from shoal.node.trail import Trail
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, AnyRequest, AnyWrite, Durability, Push, Subscription
+from shoal.protocol.session import Told
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
@@ -117,12 +119,9 @@ class Service:
             raise InvalidInput(
                 f"durability must be one of {', '.join(_DURABILITIES)}; got {durability!r}. Nothing was written."
             )
-        if key is not None:
-            check_key("idempotency key", key)
-        self._database.issuer.check(request)
+        located = self._located(request, key)
         if durability == "memory" and _spends(request):
             durability = "local"  # What a crash could still take back would be spent twice.
-        located = self._database.issuer.locate(request)
         partition = located.partition
         if not stale and not self._database.holds(partition, bookmark.vector(partition)):
             await self._owners.reached(partition, bookmark.vector(partition))
@@ -154,6 +153,33 @@ class Service:
         if isinstance(request, requests.BeginStep) and durability in ("quorum", "all"):
             return await self._looked_again(request, issued.reply, partition, bookmark)
         return issued.reply
+
+    def begin(self, request: AnyWrite, bookmark: Bookmark, told: Told, /, *, key: str | None, stale: bool) -> bool:
+        """A write of `local` durability, as `_write`, if it waits for nothing before it is issued; see `Prompt.begin`."""
+        self._refuse_if_stopping()
+        located = self._located(request, key)
+        partition = located.partition
+        if not stale and not self._database.holds(partition, bookmark.vector(partition)):
+            return False
+        try:
+            issued = self._database.issuer.issue(located, key)
+        except (Conflict, RightsElsewhere, SchemaViolation, StoreCorrupt):
+            return False  # Before this is answered, something is to be durable, fetched or mended.
+        self._database.do_chores()
+
+        def durable(error: StorageFull | None) -> None:
+            if error is None:
+                bookmark.note(partition, issued.vector)
+            told(issued.reply if error is None else error)
+
+        self._commit.when_covered(issued.number, durable)
+        return True
+
+    def _located(self, request: AnyWrite, key: str | None) -> Located:
+        if key is not None:
+            check_key("idempotency key", key)
+        self._database.issuer.check(request)
+        return self._database.issuer.locate(request)
 
     async def _issued(self, located: Located, key: str | None) -> Issued:
         mending: Mending | None = None
@@ -314,7 +340,7 @@ def _spends(request: AnyWrite) -> bool:
 
 
 class ServiceSession:
-    """A `Session` of this node: its service, and one consumer's bookmark. Closing it does not stop the node."""
+    """A `Prompt` session of this node: its service, and one consumer's bookmark. Closing it does not stop the node."""
 
     __slots__ = ("_service", "bookmark")
 
@@ -328,6 +354,20 @@ class ServiceSession:
         if isinstance(request, requests.Announce):
             return self._service.presences.announce(self, request)
         return await self._service.call(request, self.bookmark, key=key, durability=durability, stale=stale)
+
+    def begin(
+        self,
+        request: AnyRequest,
+        told: Told,
+        /,
+        *,
+        key: str | None = None,
+        durability: Durability = "local",
+        stale: bool = False,
+    ) -> bool:
+        if durability != "local" or not isinstance(request, requests.Write) or isinstance(request, requests.DrawRights):
+            return False
+        return self._service.begin(request, self.bookmark, told, key=key, stale=stale)
 
     def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
         return self._service.subscribe(subscription, self.bookmark)

@@ -7,12 +7,16 @@ request); the pipelined link to a node is another, and the public surface in
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from shoal.errors import ShoalError
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription
+
+Told = Callable[[AnyReply | ShoalError], None]
+"""Takes the answer to a request, once."""
 
 
 class Session(Protocol):
@@ -48,3 +52,28 @@ class Session(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Prompt(Session, Protocol):
+    """A session that can carry out the half of a write that waits for nothing in the step in which it is asked to.
+
+    So the many writes that wait for the disk alone need no task each.
+    """
+
+    def begin(
+        self,
+        request: AnyRequest,
+        told: Told,
+        /,
+        *,
+        key: str | None = None,
+        durability: Durability = "local",
+        stale: bool = False,
+    ) -> bool:
+        """Begin `request`, and have its answer told, now or later; False: nothing was done, and it is to be called.
+
+        Raises:
+            ShoalError: as `call`, where that is known at once. Then nothing is told.
+        """
+        ...

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 from shoal.errors import Overloaded, ReadOnly, ShuttingDown, StorageFull
 from shoal.storage.interface import Storage
 
 T = TypeVar("T")
+Waiter = Callable[[StorageFull | None], None]
+"""Is told that its write is durable, or why that is not known."""
 
 RETRY_AFTER_S_MIN = 0.01
 WOKEN_PER_TURN = 16
@@ -89,7 +92,7 @@ class GroupCommit:
         self._writes_pending_max = writes_pending_max
         self._on_durable = on_durable
         self._now = now
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[int, Waiter]] = []
         self._pending_since = 0.0  # No pending write is older.
         self._cycle_s = 0.0  # How long the last sync took: the honest hint for who is turned away.
         self._error: BaseException | None = None
@@ -137,13 +140,24 @@ class GroupCommit:
         """
         if number <= self.durable:
             return
-        if number > self.written:
+        settled = asyncio.get_running_loop().create_future()
+        self.when_covered(number, partial(_settle, settled))
+        await settled
+
+    def when_covered(self, number: int, waiter: Waiter, /) -> None:
+        """The same for who does not await: tell `waiter` once, now if it is known, and else at one of the loop's later turns.
+
+        Raises:
+            ValueError: there is no such write yet.
+        """
+        if number <= self.durable:
+            waiter(None)
+        elif number > self.written:
             raise ValueError(f"write {number} was not made yet; the last is {self.written}")
-        if self.failed is not None:
-            raise self._outcome_unknown()
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiting.append((number, waiter))
-        await waiter
+        elif self.failed is not None:
+            waiter(self._outcome_unknown())
+        else:
+            self._waiting.append((number, waiter))
 
     async def close(self) -> None:
         """Refuse further writes and wait for the last cycle; the storage stays open. Closing twice is allowed."""
@@ -185,11 +199,10 @@ class GroupCommit:
         self._waiting = [(wanted, waiter) for wanted, waiter in waiting if wanted > number]
         self._wake([waiter for wanted, waiter in waiting if wanted <= number])
 
-    def _wake(self, waiters: list[asyncio.Future[None]]) -> None:
+    def _wake(self, waiters: list[Waiter]) -> None:
         """Wake the first few, and the rest at the loop's next turns."""
         for waiter in waiters[:WOKEN_PER_TURN]:
-            if not waiter.done():
-                waiter.set_result(None)
+            waiter(None)
         if len(waiters) > WOKEN_PER_TURN:
             asyncio.get_running_loop().call_soon(self._wake, waiters[WOKEN_PER_TURN:])
 
@@ -198,8 +211,7 @@ class GroupCommit:
             self.failed, self._error = str(error) or type(error).__name__, error
         waiting, self._waiting = self._waiting, []
         for _, waiter in waiting:
-            if not waiter.done():
-                waiter.set_exception(self._outcome_unknown())
+            waiter(self._outcome_unknown())
 
     def _outcome_unknown(self) -> StorageFull:
         error = StorageFull(
@@ -244,3 +256,12 @@ class GroupCommit:
                 raise
         finally:
             self._witness_task = None
+
+
+def _settle(settled: asyncio.Future[None], error: StorageFull | None) -> None:
+    if settled.done():
+        return  # Who waited was cancelled.
+    if error is None:
+        settled.set_result(None)
+    else:
+        settled.set_exception(error)

@@ -21,6 +21,7 @@ from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription, Write
+from shoal.protocol.session import Told
 from shoal.transport.link import Link
 
 STATUS = requests.NodeStatus("0.1.0", "ab12", "cd34", "ready", "", 1, 2, 3, 4, 5, 6)
@@ -162,6 +163,33 @@ class FakeSession:
         pass
 
 
+class PromptSession(FakeSession):
+    """Begins writes without a call; what it has begun waits in `begun` until the test answers it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[tuple[AnyRequest, Told]] = []
+
+    def begin(
+        self,
+        request: AnyRequest,
+        told: Told,
+        /,
+        *,
+        key: str | None = None,
+        durability: Durability = "local",
+        stale: bool = False,
+    ) -> bool:
+        if not isinstance(request, Write) or durability != "local":
+            return False
+        self.asked.append((request, key, durability))
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
+        self.begun.append((request, told))
+        return True
+
+
 async def _drained(queue: asyncio.Queue[Push | ShoalError]) -> AsyncIterator[Push]:
     while True:
         push = await queue.get()
@@ -191,14 +219,14 @@ Serve = Callable[..., Awaitable[Served]]
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
-    """A factory: settings of the configuration are its keyword arguments."""
+    """A factory: what answers, if it is not a new `FakeSession`; settings of the configuration are its keyword arguments."""
     started: list[Served] = []
 
-    async def start(**settings: object) -> Served:
+    async def start(session: FakeSession | None = None, /, **settings: object) -> Served:
         config = msgspec.structs.replace(
             Config(listen_port=0, request_timeout_s=20.0, stop_timeout_s=2.0, request_bytes_max=1 << 20), **settings
         )
-        session = FakeSession()
+        session = session or FakeSession()
         listener = Listener(create_app(session.open, config=config, node="ab12", version="0.1.0"), config=config)
         await listener.start()
         started.append(Served(session, listener, config))
@@ -214,6 +242,11 @@ async def serve() -> AsyncIterator[Serve]:
 @pytest.fixture
 async def served(serve: Serve) -> Served:
     return await serve()
+
+
+@pytest.fixture
+def prompt_session() -> PromptSession:
+    return PromptSession()
 
 
 @pytest.fixture

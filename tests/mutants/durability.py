@@ -9,7 +9,7 @@ import pytest
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import encode_shipment
 from shoal.crdt.dot import Origin
-from shoal.errors import ReadOnly, StorageFull
+from shoal.errors import ReadOnly
 from shoal.node.database import Database
 from shoal.node.issuing import Logged
 from shoal.node.opening import Opening
@@ -17,7 +17,7 @@ from shoal.node.replicator import Replicator, _Replica
 from shoal.node.service import Service
 from shoal.node.transaction import Transaction
 from shoal.storage import keys
-from shoal.storage.commit import GroupCommit
+from shoal.storage.commit import GroupCommit, Waiter
 from tests.mutants.mutant import Mutant
 
 
@@ -35,6 +35,9 @@ def acknowledged_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
 
         async def covered(self, number: int) -> None:
             return None
+
+        def when_covered(self, number: int, waiter: Waiter) -> None:
+            waiter(None)
 
     def init(self: Service, *args: object, commit: GroupCommit, **options: object) -> None:
         sound(self, *args, commit=Eager(commit), **options)  # type: ignore[arg-type]
@@ -91,15 +94,12 @@ def an_unknown_outcome_told_as_refused(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_full_disk_is_taken_for_success(patch: pytest.MonkeyPatch) -> None:
-    sound = GroupCommit.covered
+    sound = GroupCommit.when_covered
 
-    async def covered(self: GroupCommit, number: int) -> None:
-        try:
-            await sound(self, number)
-        except StorageFull:
-            return
+    def when_covered(self: GroupCommit, number: int, waiter: Waiter, /) -> None:
+        sound(self, number, lambda error: waiter(None))
 
-    patch.setattr(GroupCommit, "covered", covered)
+    patch.setattr(GroupCommit, "when_covered", when_covered)
 
 
 def an_operation_in_two_writes(patch: pytest.MonkeyPatch) -> None:

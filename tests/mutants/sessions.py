@@ -40,6 +40,8 @@ def writes_ignore_the_bookmark(patch: pytest.MonkeyPatch) -> None:
         return await sound(self, request, bookmark, key, durability, stale=True)
 
     patch.setattr(Service, "_write", write)
+    begin = Service.begin
+    patch.setattr(Service, "begin", lambda *given, key, stale: begin(*given, key=key, stale=True))
 
 
 def who_waited_too_long_is_shown_less(patch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,29 @@ async def test_a_write_is_covered_only_after_its_sync(bench: Bench) -> None:
     assert bench.storage.crash(0).get(b"a") == b"1"
 
 
+async def test_who_does_not_await_is_told_once_the_write_is_durable_or_at_once_if_it_is(bench: Bench) -> None:
+    told: list[StorageFull | None] = []
+    number = bench.write()
+    bench.commit.when_covered(number, told.append)
+    await settle()
+    assert told == []
+    await bench.gate.let_one_go()
+    assert told == [None]
+    bench.commit.when_covered(number, told.append)
+    assert told == [None, None]
+
+
+async def test_who_does_not_await_is_told_that_the_sync_failed(bench: Bench) -> None:
+    told: list[StorageFull | None] = []
+    bench.storage.fail_next("sync")
+    number = bench.write()
+    bench.commit.when_covered(number, told.append)
+    await settle()
+    await bench.gate.let_one_go()
+    bench.commit.when_covered(number, told.append)
+    assert ["not known to be durable" in str(error) for error in told] == [True, True]
+
+
 async def test_what_is_durable_is_covered_at_once(bench: Bench) -> None:
     number = bench.write()
     await bench.gate.let_one_go()

@@ -15,9 +15,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
+from shoal.errors import ShoalError
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription
-from shoal.protocol.session import Session
+from shoal.protocol.session import Prompt, Told
 from shoal.testing.simulation.incarnation import Fenced
 from shoal.testing.simulation.plan import CrashPoint
 
@@ -66,7 +67,7 @@ class AnsweringSession:
 
     __slots__ = ("_points", "_session")
 
-    def __init__(self, session: Session, points: CrashPoints) -> None:
+    def __init__(self, session: Prompt, points: CrashPoints) -> None:
         self._session = session
         self._points = points
 
@@ -80,6 +81,23 @@ class AnsweringSession:
         reply = await self._session.call(request, key=key, durability=durability, stale=stale)
         self._points.passed("answered")
         return reply
+
+    def begin(
+        self,
+        request: AnyRequest,
+        told: Told,
+        /,
+        *,
+        key: str | None = None,
+        durability: Durability = "local",
+        stale: bool = False,
+    ) -> bool:
+        def answered(answer: AnyReply | ShoalError) -> None:
+            if not isinstance(answer, ShoalError):
+                self._points.passed("answered")
+            told(answer)
+
+        return self._session.begin(request, answered, key=key, durability=durability, stale=stale)
 
     def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
         return self._session.subscribe(subscription)
