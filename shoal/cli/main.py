@@ -19,6 +19,7 @@ from shoal.cli import (
     journals,
     mutations,
     objects,
+    presence,
     retention,
     schemas,
     serve,
@@ -58,7 +59,7 @@ def root(
 
 for commands in (
     *(serve, demo, verify),
-    *(threads, mutations, branches, journals, worklists, retention, erasing, objects, items, steps, schemas, export),
+    *(threads, mutations, branches, journals, worklists, retention, erasing, objects, presence, items, steps, schemas, export),
 ):
     commands.register(app)
 

@@ -12,7 +12,7 @@ from shoal.cli.main import app
 
 COMMANDS = [
     *(["serve"], ["demo"], ["verify"]),
-    *(["status"], ["spaces"], ["threads"], ["log"], ["show"], ["watch"], ["events"], ["export"]),
+    *(["status"], ["spaces"], ["threads"], ["log"], ["show"], ["watch"], ["presence"], ["events"], ["export"]),
     *(["inbox", "list"], ["inbox", "send"], ["labels"], ["append"], ["consumers"]),
     *(["save"], ["edit"], ["merge"], ["undo"], ["redo"], ["mutations"]),
     *(["worklist", "list"], ["worklist", "add"], ["worklist", "done"]),

@@ -1,0 +1,94 @@
+"""`shoal presence`: who is here, in a space or with a document, agents and editors alike.
+
+It looks, and is not present itself. Presence belongs to connections, so a store's directory has none.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import aclosing
+from typing import Annotated, Any
+
+import typer
+
+from shoal.cli.execution import execute
+from shoal.cli.output import emit, line, note, to_text
+from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.cli.threads import PANEL
+from shoal.client.presence import Presence, PresenceChange, PresentMember
+from shoal.client.store import Store
+from shoal.errors import InvalidInput
+from shoal.names import check_name
+
+_NOBODY = 0  # What looks has no Yjs client id of its own.
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to `app`."""
+    app.command(rich_help_panel=PANEL)(presence)
+
+
+def presence(
+    document: Annotated[
+        str | None, typer.Option("--document", metavar="NAME", help="With this document, rather than in the space itself.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on telling who joins, changes and leaves, until Ctrl-C.")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="End after so many.")] = None,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Say who is here: in a space, or with a document, where editors count too.
+
+    Example: shoal presence --url http://127.0.0.1:7400 --space crew --document plan
+    """
+    target = chosen(data, url, environment=os.environ)
+    execute(_presence(target, space, document, watch=watch, limit=limit, json=json))
+
+
+async def _presence(target: Target, space: str, document: str | None, *, watch: bool, limit: int | None, json: bool) -> None:
+    if target.url is None:
+        raise InvalidInput("who is here is known to a running node, not to a directory. Nothing was read. Give --url URL.")
+    async with opened(target) as store:
+        looking = _looking(store, space, document)
+        if watch:
+            await _watch(looking, limit, json=json)
+            return
+        members = (await looking.members())[:limit]
+        for member in members:
+            emit(_fields(member)) if json else line(_told(member))
+        if not members and not json:
+            note(f"nobody is here: {_place(space, document)}.")
+
+
+def _looking(store: Store, space: str, document: str | None) -> Presence:
+    check_name("space", space)
+    name = "" if document is None else check_name("document", document)
+    return Presence(store.connection.session, space, name, client_id=_NOBODY, config=store.connection.config)
+
+
+async def _watch(looking: Presence, limit: int | None, *, json: bool) -> None:
+    shown = 0
+    async with aclosing(looking.changes()) as changes:
+        async for change in changes:
+            emit({"change": change.kind, **_fields(change.member)}) if json else line(_changed(change))
+            shown += 1
+            if shown == limit:
+                return
+
+
+def _fields(member: PresentMember) -> dict[str, Any]:
+    return {"id": member.id, "state": member.state}
+
+
+def _told(member: PresentMember) -> str:
+    return f"{member.id}  {to_text(member.state)}"
+
+
+def _changed(change: PresenceChange) -> str:
+    return f"{change.kind:<7}  {_told(change.member)}"
+
+
+def _place(space: str, document: str | None) -> str:
+    return f"space {space!r}" if document is None else f"document {document!r} of space {space!r}"

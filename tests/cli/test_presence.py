@@ -1,0 +1,69 @@
+"""`shoal presence`: who is connected, in a space or with a document."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+from typing import Any
+
+import shoal
+from tests.cli.conftest import PATIENCE_S, clean_environment
+from tests.cli.test_commands import CREW
+from tests.cli.test_commands import shoal as command
+
+
+async def said(*arguments: str) -> tuple[str, str]:
+    """What the command prints, in a process of its own: who is present stays so meanwhile."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "shoal.cli", "presence", *arguments, *CREW, env=clean_environment(), stdout=PIPE, stderr=PIPE
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        out, error = await process.communicate()
+    assert process.returncode == 0, error
+    return out.decode(), error.decode()
+
+
+async def test_who_is_in_a_space_or_with_a_document_is_told(url: str) -> None:
+    async with shoal.connect(url) as store:
+        space = store.space("crew")
+        await space.presence.set({"role": "planner"})
+        async with await space.document("plan") as document:
+            await document.presence.set({"user": {"name": "ana"}})
+            shown, _ = await said("--url", url)
+            assert shown == f'{space.presence.id}  {{"role": "planner"}}\n'
+            shown, _ = await said("--url", url, "--document", "plan", "--json")
+            assert json.loads(shown) == {"id": document.presence.id, "state": {"user": {"name": "ana"}}}
+    shown, beside = await said("--url", url, "--document", "plan")
+    assert (shown, beside) == ("", "shoal: nobody is here: document 'plan' of space 'crew'.\n")
+
+
+async def test_who_joins_changes_and_leaves_is_told_as_it_happens(url: str) -> None:
+    watching = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "shoal.cli", "presence", "--watch", "--json", "--url", url, "--space", "watched"),
+        env=clean_environment(),
+        stdout=PIPE,
+    )
+    assert watching.stdout is not None
+    told: list[Any] = []
+    async with asyncio.timeout(PATIENCE_S):
+        async with shoal.connect(url) as store:
+            presence = store.space("watched").presence
+            for step in (1, 2):
+                await presence.set({"step": step})
+                told.append(json.loads(await watching.stdout.readline()))
+        told.append(json.loads(await watching.stdout.readline()))
+        watching.terminate()
+        await watching.wait()
+    assert [(one["change"], one["state"]["step"]) for one in told] == [("joined", 1), ("changed", 2), ("left", 2)]
+    assert {one["id"] for one in told} == {presence.id}
+
+
+def test_a_directory_has_nobody_and_says_why(filled: Path) -> None:
+    result = command("presence", "--data", str(filled), *CREW)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        "shoal: who is here is known to a running node, not to a directory. Nothing was read. Give --url URL.\n"
+    )
