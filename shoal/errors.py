@@ -334,7 +334,10 @@ class ReadOnly(Unavailable):
 
 
 class RightsElsewhere(Unavailable):
-    """`detail` has `rights` (of the node that was asked), `pool` (what nobody has drawn), `holders` and `retry_after_s`."""
+    """`detail` has `rights` (of the node that was asked), `pool` (what nobody has drawn), `holders` and `retry_after_s`.
+
+    Where owners are away it names them as `unreachable`.
+    """
 
     code = "rights-elsewhere"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import msgspec
 from aiohttp import web
 from msgspec import Struct
@@ -12,12 +14,16 @@ from shoal.api.journals import EventView, event_views
 from shoal.api.spaces import ObjectsQuery
 from shoal.api.steps import StepView, step_view
 from shoal.api.threads import CheckpointView
+from shoal.client.authoring import SAID_AGAIN_EVERY, setting_of
+from shoal.client.resume import differences_of, drift_refused
 from shoal.errors import InvalidInput, NotFound
 from shoal.protocol.requests import (
     CatchUp,
     CaughtUp,
     Checkpoint,
+    Checkpoints,
     Events,
+    History,
     ListObjects,
     ListSteps,
     ListThreads,
@@ -34,6 +40,9 @@ _LISTED_MAX = 1000
 
 class ResumeQuery(ReadQuery, forbid_unknown_fields=True):
     branch: str = "main"
+    configuration: str = ""  # A JSON object: what the agent runs with, to be compared with what was recorded.
+    dependencies: str = ""  # A JSON object: versions by name; the same.
+    on_drift: Literal["warn", "refuse"] = "warn"  # Where one differs.
 
 
 class ReasonView(Struct):
@@ -46,6 +55,7 @@ class ReasonView(Struct):
     more_events: bool
     quorum: bool  # A majority of the owners was asked, and this shows no less than they hold.
     staleness: str  # Why not.
+    differences: list[str]  # Between what the agent runs with and what was recorded.
 
 
 class ResumeView(Struct):
@@ -74,6 +84,9 @@ async def resume(exchange: Exchange) -> web.Response:
     checkpoint = await _newest(exchange, Load(space, thread, branch=query.branch), stale=query.stale)
     steps = await exchange.call(ListSteps(space, thread, limit=_LISTED_MAX), stale=query.stale)
     still = await exchange.call(ListSteps(space, thread, only_open=True, limit=_LISTED_MAX), stale=query.stale)
+    differences = () if checkpoint is None else await _drift(exchange, query)
+    if differences and query.on_drift == "refuse":
+        raise drift_refused(thread, differences)
     since_ms = 0 if checkpoint is None else checkpoint.wall_ms
     events = await exchange.call(ReadJournal(space, thread, limit=_LISTED_MAX, since_ms=since_ms), stale=query.stale)
     assert isinstance(steps, Steps)
@@ -89,11 +102,31 @@ async def resume(exchange: Exchange) -> web.Response:
         events.more,
         caught.quorum,
         caught.reason,
+        list(differences),
     )
     shown = None if checkpoint is None else _checkpoint(exchange, checkpoint)
     return exchange.answer(
         ResumeView(shown, [step_view(exchange, step) for step in still.items], event_views(exchange, events), reason)
     )
+
+
+async def _drift(exchange: Exchange, query: ResumeQuery) -> tuple[str, ...]:
+    """
+    Raises:
+        InvalidInput: the configuration, or the dependencies, are no JSON object.
+    """
+    configuration = _object(query.configuration, "configuration") if query.configuration else None
+    dependencies = _object(query.dependencies, "dependencies") if query.dependencies else None
+    setting = setting_of(configuration, dependencies)
+    if not setting:
+        return ()
+    asked = History(exchange.name("space"), exchange.name("thread"), query.branch, limit=SAID_AGAIN_EVERY)
+    page = await exchange.call(asked, stale=query.stale)
+    assert isinstance(page, Checkpoints)
+    for found in page.items:
+        if found.setting:
+            return tuple(differences_of(values.decode(found.setting), values.decode(setting)))
+    return ()
 
 
 async def _newest(exchange: Exchange, request: Load, *, stale: bool) -> Checkpoint | None:
@@ -134,10 +167,16 @@ async def threads(exchange: Exchange) -> web.Response:
 
 
 def _filter(text: str) -> dict[str, bytes]:
-    if not text:
-        return {}
+    return {name: values.encode(value) for name, value in _object(text, "filter").items()} if text else {}
+
+
+def _object(text: str, field: str) -> dict[str, Any]:
+    """
+    Raises:
+        InvalidInput: it is no JSON object.
+    """
     try:
-        wanted = msgspec.json.decode(text, type=dict[str, object])
-    except ValueError as reason:  # msgspec's own are ValueErrors.
-        raise InvalidInput(f"filter is no JSON object: {reason}. Nothing was written.", field="filter") from None
-    return {name: values.encode(values.from_json(value)) for name, value in wanted.items()}
+        found = msgspec.json.decode(text, type=dict[str, object])
+    except (ValueError, RecursionError) as reason:  # msgspec's own are ValueErrors.
+        raise InvalidInput(f"{field} is no JSON object: {reason}. Nothing was written.", field=field) from None
+    return {name: values.from_json(value) for name, value in found.items()}

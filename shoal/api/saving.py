@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from shoal.api.exchange import Exchange
+from shoal.client.authoring import setting_of
 from shoal.errors import InvalidInput
 from shoal.protocol.requests import Save
 
@@ -31,6 +32,8 @@ class SaveFields(Struct, forbid_unknown_fields=True, kw_only=True):
     merged: list[str] = field(default_factory=list)  # Heads that it joins, besides its parent.
     author: str = ""
     label: str = ""  # A name to find the checkpoint by, within its thread.
+    configuration: dict[str, Raw] | None = None  # What the author runs with; a hash of it is kept, for `resume` to compare.
+    dependencies: dict[str, str] | None = None  # Versions by name; the same.
 
 
 def save_request(exchange: Exchange, space: str, thread: str, fields: SaveFields) -> Save:
@@ -64,6 +67,12 @@ def save_request(exchange: Exchange, space: str, thread: str, fields: SaveFields
         readable_from=fields.readable_from,
         secret=fields.secret,
         label=fields.label,
+        setting=setting_of(
+            None
+            if fields.configuration is None
+            else {name: exchange.value(part) for name, part in fields.configuration.items()},
+            fields.dependencies,
+        ),
     )
 
 

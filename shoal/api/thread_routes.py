@@ -81,7 +81,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         "GET",
         f"{THREAD}/checkpoints",
         threads.history,
-        "Checkpoints, newest first, without their state",
+        "Checkpoints, newest first; with `states` what they hold, too",
         threads.HistoryView,
         query=threads.HistoryQuery,
     ),

@@ -92,6 +92,7 @@ class HistoryQuery(ReadQuery, forbid_unknown_fields=True):
     limit: Limit = 100
     filter: str = ""  # A JSON object: metadata keys and the values that they must have.
     author: str | None = None
+    states: bool = False  # With their states; a page then holds fewer.
 
 
 class HistoryView(Struct):
@@ -164,13 +165,13 @@ async def delete(exchange: Exchange) -> web.Response:
 
 async def history(exchange: Exchange) -> web.Response:
     query = exchange.query(HistoryQuery)
-    asked = History(exchange.name("space"), exchange.name("thread"), query.branch, query.before, query.limit)
+    asked = History(exchange.name("space"), exchange.name("thread"), query.branch, query.before, query.limit, query.states)
     reply = await exchange.call(
         msgspec.structs.replace(asked, filter=_wanted(query.filter), author=query.author), stale=query.stale
     )
     assert isinstance(reply, Checkpoints)
     return exchange.answer(
-        HistoryView([checkpoint_view(exchange, item, state=False) for item in reply.items], reply.more, reply.next)
+        HistoryView([checkpoint_view(exchange, item, state=query.states) for item in reply.items], reply.more, reply.next)
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Never, TypeVar
 
 from shoal import values
 from shoal.client.checkpoint import encode_appended, encode_channels, encode_metadata
@@ -288,6 +288,16 @@ class BatchItems:
     ) -> Pending[requests.ItemPut]:
         request = put_request(self._space, namespace, key, value, ttl=ttl, expect=expect, vectors=vectors)
         return self._batch.add(request)
+
+    def index(self, *_: object, **__: object) -> Never:
+        """
+        Raises:
+            InvalidInput: always. Each node builds an index by itself, some time after it was declared.
+        """
+        raise InvalidInput(
+            "an index is not declared in a batch: every node builds it by itself, later, and no write waits for it. "
+            "Nothing was written. Await space.items.index(…) beside the batch."
+        )
 
     def delete(self, namespace: Sequence[str], key: str, *, expect: str | None = None) -> Pending[requests.ItemDeleted]:
         return self._batch.add(delete_request(self._space, namespace, key, expect=expect))

@@ -141,11 +141,7 @@ class ThreadResume:
             checkpoint = None
         differences = () if checkpoint is None else await self._drift(branch)
         if differences and on_drift == "refuse":
-            raise DriftRefused(
-                f"thread {self.name!r} was saved with another setting: {_some(differences)}. Nothing was written. "
-                'Run with what was recorded, or resume with on_drift="warn".',
-                differences=list(differences),
-            )
+            raise drift_refused(self.name, differences)
         steps, more_steps = await self._listed(only_open=False)
         still, more_open = await self._listed(only_open=True)
         events, more_events = await self._since(0 if checkpoint is None else checkpoint.wall_ms)
@@ -171,7 +167,7 @@ class ThreadResume:
             return ()
         async for checkpoint in self.history(branch=branch, limit=SAID_AGAIN_EVERY):
             if checkpoint.setting:
-                return tuple(_differences(checkpoint.setting, values.decode(self._author.setting)))
+                return tuple(differences_of(checkpoint.setting, values.decode(self._author.setting)))
         return ()
 
     async def _staleness(self, caught: requests.CaughtUp) -> str:
@@ -245,7 +241,15 @@ class ThreadResume:
         return await self.load(branch=branch)
 
 
-def _differences(recorded: Mapping[str, Any], running: Mapping[str, Any]) -> Iterator[str]:
+def drift_refused(thread: str, differences: tuple[str, ...]) -> DriftRefused:
+    return DriftRefused(
+        f"thread {thread!r} was saved with another setting: {_some(differences)}. Nothing was written. "
+        'Run with what was recorded, or resume with on_drift="warn".',
+        differences=list(differences),
+    )
+
+
+def differences_of(recorded: Mapping[str, Any], running: Mapping[str, Any]) -> Iterator[str]:
     """What one of them leaves out is not compared: who says nothing of its dependencies does not care."""
     if "configuration" in recorded and "configuration" in running and recorded["configuration"] != running["configuration"]:
         yield f"configuration {running['configuration'][:12]} instead of {recorded['configuration'][:12]}"

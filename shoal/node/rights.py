@@ -20,7 +20,7 @@ from contextlib import suppress
 from weakref import WeakValueDictionary
 
 from shoal.crdt import budget
-from shoal.errors import NoQuorum, ShoalError
+from shoal.errors import BudgetExhausted, NoQuorum, RightsElsewhere, ShoalError
 from shoal.node.database import Database
 from shoal.node.owners import Owners
 from shoal.node.target import Target, target_of
@@ -56,6 +56,15 @@ class Rights:
             before = self._usable(target)
             await self._draw(target, request)
             return requests.Rights(self._usable(target) - before, self._usable(target))
+
+    def explained(self, error: BudgetExhausted | RightsElsewhere) -> BudgetExhausted | RightsElsewhere:
+        """The refusal of a spend, and who is away if that is why."""
+        away = [member.name for member in self._owners.view().members if member.state == "unreachable"]
+        if not away or isinstance(error, BudgetExhausted):
+            return error
+        who = f"{', '.join(away)} cannot be reached"
+        text = f"{error.message} {who}: what is not drawn needs every owner, and what a node that is away has stays with it."
+        return RightsElsewhere(text, **{**error.detail, "unreachable": away})
 
     async def _provide(self, target: Target, amount: int) -> None:
         if self._usable(target) >= amount:

@@ -187,9 +187,9 @@ class Service:
         while True:
             try:
                 return self._database.issuer.issue(located, key)
-            except (BudgetExhausted, RightsElsewhere):
+            except (BudgetExhausted, RightsElsewhere) as error:
                 if provided:
-                    raise
+                    raise self._rights.explained(error) from None
                 await self._rights.provide(located.request)
                 self._refuse_if_stopping()
                 provided = True

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+from urllib.parse import urlencode
+
 import aiohttp
 import pytest
 
@@ -94,6 +97,31 @@ async def test_what_an_agent_goes_on_from_is_the_same_at_every_door(space: Space
     assert (printed["checkpoint"], printed["state"], printed["at"]) == (saved.id, {"due": 7}, "draft")
     assert printed["reason"].items() >= reason.items()
     assert (await rest("GET", "/threads/never/resume"))["checkpoint"] is None
+
+
+async def test_a_history_comes_with_states_if_these_are_asked_for(rest: Rest) -> None:
+    for step in range(3):
+        await rest("POST", "/threads/t/checkpoints", {"state": {"step": step}})
+    page = await rest("GET", "/threads/t/checkpoints?limit=2&states=1")
+    assert ([checkpoint["state"] for checkpoint in page["checkpoints"]], page["more"]) == ([{"step": 2}, {"step": 1}], True)
+    older = await rest("GET", f"/threads/t/checkpoints?limit=2&states=true&before={page['next']}")
+    assert [checkpoint["state"] for checkpoint in older["checkpoints"]] == [{"step": 0}]
+    assert all("state" not in checkpoint for checkpoint in (await rest("GET", "/threads/t/checkpoints"))["checkpoints"])
+
+
+async def test_what_runs_with_another_setting_is_told_or_refused_over_http(space: Space, rest: Rest) -> None:
+    setting: dict[str, Any] = {"configuration": {"model": "small", "limits": {"b": 1, "a": 2}}, "dependencies": {"sdk": "1.0"}}
+    await rest("POST", "/threads/t/checkpoints", {"state": {"n": 1}, **setting})
+    same = urlencode({"configuration": '{"limits": {"a": 2, "b": 1}, "model": "small"}', "dependencies": '{"sdk": "1.0"}'})
+    assert (await rest("GET", f"/threads/t/resume?{same}&on_drift=refuse"))["reason"]["differences"] == []
+    other = urlencode({"dependencies": '{"sdk": "1.1"}'})
+    assert (await rest("GET", f"/threads/t/resume?{other}"))["reason"]["differences"] == ["sdk 1.1 instead of 1.0"]
+    refused = await rest("GET", f"/threads/t/resume?{other}&on_drift=refuse", status=409)
+    assert (refused["code"], refused["differences"]) == ("drift-refused", ["sdk 1.1 instead of 1.0"])
+    wrong = await rest("GET", "/threads/t/resume?configuration=small", status=400)
+    assert (wrong["code"], wrong["field"]) == ("invalid-input", "configuration")
+    agent = space.thread("t", configuration=setting["configuration"], dependencies={"sdk": "1.0"})
+    assert (await agent.resume(on_drift="refuse")).reason.differences == (), "Python and HTTP mean the same by a setting"
 
 
 async def test_the_audit_is_one_time_line(space: Space, cli: Cli) -> None:

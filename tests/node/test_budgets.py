@@ -199,8 +199,10 @@ async def test_nothing_is_drawn_unless_every_owner_is_heard(fleet: Fleet) -> Non
     await fleet.isolate("c")
     with pytest.raises(NoQuorum):
         await of(fleet, "a").draw(10)
-    with pytest.raises(RightsElsewhere, match="30 are not drawn"):
+    with pytest.raises(RightsElsewhere, match="30 are not drawn") as refused:
         await spend(fleet, "a", 1)
+    assert "c:1 cannot be reached: what is not drawn needs every owner" in refused.value.message
+    assert (refused.value.detail["unreachable"], refused.value.detail["pool"]) == (["c:1"], 30)
     fleet.link_all("c")
     assert await spend(fleet, "a", 1) == 29
 

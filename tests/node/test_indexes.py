@@ -380,3 +380,12 @@ async def test_what_one_node_declares_all_build() -> None:
         await fleet.converged()
         for name in "abc":
             assert await items[name].indexes(NOTES) == {}
+
+
+async def test_an_index_in_a_batch_is_refused_and_nothing_is_written(bench: Bench) -> None:
+    space = bench.store.space("crew")
+    with pytest.raises(InvalidInput, match=r"Await space\.items\.index\(…\) beside the batch"):
+        async with space.batch() as batch:
+            batch.items.put(NOTES, "k", {"n": 1})
+            batch.items.index(NOTES, "n")
+    assert await space.items.get(NOTES, "k") is None
