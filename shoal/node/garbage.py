@@ -262,6 +262,10 @@ class Collector:
             return  # It went with its generation, or never came.
         for _ in compaction.proved(rows, found, digest):
             yield _NOTHING
+        snapshot_key = garbage.target.snapshot_key
+        snapshot = self._storage.get(snapshot_key)
+        if snapshot is not None and snapshot[:POSITION_BYTES] < position:
+            yield Piece({snapshot_key: None}, [])  # What goes may come after it, and be in the merged update alone.
         while some := list(islice(compaction.swept(rows(), found.ends), SLICE)):
             yield Piece({rows().key(document.row_of(at)): None for at, _ in some}, [])
         here = rows()
@@ -271,7 +275,7 @@ class Collector:
         pieces: dict[bytes, bytes | None] = {here.key(row): None for at in gone for row in compaction.rows_of(at)}
         most = self._config.document_snapshot_updates
         if sum(1 for _ in islice(document.updates(here), most)) < most:
-            pieces[garbage.target.snapshot_key] = None  # The merged update takes its place.
+            pieces[snapshot_key] = None  # The merged update takes its place.
         yield Piece(pieces, [])
 
     def _settled(self, entry: Entry, positions: list[bytes]) -> list[bytes]:

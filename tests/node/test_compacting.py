@@ -175,6 +175,22 @@ async def test_a_crash_before_the_sweep_leaves_it_to_the_next_opening(open_bench
     assert await shown(again) == '{"t":"abc"}'
 
 
+async def test_a_snapshot_that_lacks_what_went_goes_first() -> None:
+    async with Fleet("ab", document_snapshot_updates=3) as fleet:
+        await typed(fleet["a"].store(), "abcd")
+        await fleet.converged()
+        await typed(fleet["b"].store(), "efgh")
+        await fleet.converged()
+        assert fleet["a"].storage.get(PLAN.snapshot_key) is not None
+        await compacted(fleet["b"])
+        await typed(fleet["b"].store(), "ijk")
+        await everywhere(fleet)
+        for name in "ab":
+            left = fleet[name].storage.left_by_crash(None)
+            check_sound(left)
+            assert left.get(PLAN.snapshot_key) is None or name == "b"
+
+
 async def test_one_that_lacks_what_it_covers_is_reported_and_erases_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
