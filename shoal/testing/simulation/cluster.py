@@ -66,6 +66,7 @@ SETTINGS: dict[str, int | float | str] = {
     "early_s": 5.0,
     "stop_timeout_s": 3.0,
     "witness_interval_s": 5.0,
+    "document_history_s": 1.0,
 }
 """Of every node, unless the plan has others: patience that fits runs of seconds."""
 

@@ -280,6 +280,7 @@ _SETTINGS: dict[str, tuple[int | float, ...]] = {
     "document_cache_max": (1, 2),
     "page_items_max": (2, 7),
     "checkpoint_cache_bytes": (1, 1024),
+    "document_compact_updates": (2, 5),
 }
 """Bounds that are met at their usual values by no plan of this size."""
 

@@ -60,6 +60,7 @@ how far they have built an index."""
 TO_BE_EXPECTED = frozenset(
     (
         "session-behind",
+        "catching-up",
         "bookmark-lost",
         "overloaded",
         "no-quorum",

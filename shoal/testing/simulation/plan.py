@@ -194,6 +194,7 @@ ActKind = Literal[
     "edit-paper",
     "read-paper",
     "delete-paper",
+    "compact-paper",
     "add-to-set",
     "remove-from-set",
     "read-set",
@@ -212,6 +213,7 @@ ActKind = Literal[
     "read-board",
     "show-up",
     "begin-page",
+    "compact-page",
     "edit-page",
     "read-page",
 ]

@@ -49,6 +49,7 @@ class Assurance:
         # Where nothing was to be done there is no operation, though an earlier attempt may have lost one.
         was_nothing = isinstance(reply, requests.Deleted) and not reply.existed
         was_nothing |= isinstance(reply, requests.Begun) and not reply.created
+        was_nothing |= isinstance(reply, requests.Compacted) and not reply.bytes
         # Under a key of users another's operation may be what answers, though one of its own is, or was, somewhere too.
         if sent is not None and not was_nothing and not any(write.key for write in writes):
             self._ledger.copied(self._partition, sent.key, self._needed(sent.durability), who=who)

@@ -13,6 +13,7 @@ import json
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any
@@ -26,6 +27,7 @@ from shoal.protocol.requests import Begin, Begun, Patch, Update
 from shoal.protocol.session import Session
 from shoal.testing.agents import SPACE
 from shoal.testing.simulation.owed import Losses
+from shoal.testing.simulation.parts.compacting import compact
 from shoal.testing.simulation.parts.part import Bench, Deeds, Told
 from shoal.testing.simulation.plan import Act, ActKind
 from shoal.testing.simulation.violation import Violation
@@ -61,7 +63,7 @@ class Page:
 class Pages:
     """All by name; what is written in a note is written once."""
 
-    kinds: tuple[ActKind, ...] = ("begin-page", "edit-page", "read-page")
+    kinds: tuple[ActKind, ...] = ("begin-page", "edit-page", "read-page", "compact-page")
 
     def __init__(self) -> None:
         self.pages: defaultdict[str, Page] = defaultdict(Page)
@@ -69,7 +71,12 @@ class Pages:
 
     def deeds(self, bench: Bench) -> Deeds:
         agent = _Agent(self, bench)
-        return {"begin-page": agent.begin, "edit-page": agent.edit, "read-page": agent.read}
+        return {
+            "begin-page": agent.begin,
+            "edit-page": agent.edit,
+            "read-page": agent.read,
+            "compact-page": partial(compact, bench),
+        }
 
     def erased(self, losses: Losses) -> Collection[bytes]:
         return ()

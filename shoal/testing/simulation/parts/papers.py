@@ -1,4 +1,4 @@
-"""Documents that are patched, replaced in place, deleted and begun anew.
+"""Documents that are patched, replaced in place, compacted, deleted and begun anew.
 
 Laws:
 - What was written with knowledge of the last deletion is there (3). Nothing is shown that nobody wrote (10).
@@ -12,6 +12,7 @@ import json
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from random import Random
 
@@ -23,6 +24,7 @@ from shoal.protocol.requests import DeleteDocument, Patch, Update, Write
 from shoal.protocol.session import Session
 from shoal.testing.agents import SPACE
 from shoal.testing.simulation.owed import Losses
+from shoal.testing.simulation.parts.compacting import compact
 from shoal.testing.simulation.parts.part import Bench, Deeds, Told
 from shoal.testing.simulation.plan import Act, ActKind
 from shoal.testing.simulation.violation import Violation
@@ -58,7 +60,7 @@ class Paper:
 
 
 class Papers:
-    kinds: tuple[ActKind, ...] = ("patch-paper", "edit-paper", "read-paper", "delete-paper")
+    kinds: tuple[ActKind, ...] = ("patch-paper", "edit-paper", "read-paper", "delete-paper", "compact-paper")
 
     def __init__(self) -> None:
         self.papers: defaultdict[str, Paper] = defaultdict(Paper)
@@ -71,6 +73,7 @@ class Papers:
             "edit-paper": agent.edit,
             "read-paper": agent.read,
             "delete-paper": agent.delete,
+            "compact-paper": partial(compact, bench),
         }
 
     def erased(self, losses: Losses) -> Collection[bytes]:
