@@ -132,7 +132,7 @@ class _Stream:
                 return _event("began", {}, id=self._id())
 
     def _id(self) -> str:
-        text = self._position.text()
+        text = self._position.text(bytes_max=self._id_bytes_max)
         return text if len(text) <= self._id_bytes_max else ""
 
     async def _tell(self, error: ShoalError) -> None:

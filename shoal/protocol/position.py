@@ -7,13 +7,19 @@ nothing of what the watcher has read: that is the bookmark's business.
 Packed: a version byte, then msgpack of [origins, partitions, parts]: the origins, each once; per
 partition [number, index of an origin, sequence, …], by number; and [partition, dot₂₄, nth] of
 each such operation. Equal positions give equal bytes.
+
+As text it is that in base64url; or, where room is short, another version byte and the same as columns
+(origins; steps from partition to partition; how many origins each has; their indexes; the sequences; parts)
+under zlib: a third of the bytes or less, for what grows is what repeats.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import zlib
 from collections.abc import Iterable, Mapping
+from itertools import accumulate, chain, islice, pairwise
 
 import msgspec
 
@@ -22,9 +28,15 @@ from shoal.errors import InvalidValue
 from shoal.protocol.bookmark import PARTITIONS_MAX
 from shoal.protocol.requests import Change
 
+COLUMNS_BYTES_MAX = 1 << 20
+"""Of a position as columns, before zlib: some ten thousand entries for each of its partitions."""
+
 _VERSION = b"\x01"
+_COLUMNS_VERSION = b"\x02"
 _Packed = tuple[list[bytes], list[list[int]], list[tuple[int, bytes, int]]]
+_Columns = tuple[list[bytes], list[int], list[int], list[int], list[int], list[tuple[int, bytes, int]]]
 _decode = msgspec.msgpack.Decoder(_Packed).decode
+_decode_columns = msgspec.msgpack.Decoder(_Columns).decode
 
 
 class Position:
@@ -115,9 +127,19 @@ class Position:
                 "the position of a watch is damaged, or of a newer version. Use one exactly as it was given, or none."
             ) from None
 
-    def text(self) -> str:
-        """The packed form as text that is safe in a header or a URL."""
-        return base64.urlsafe_b64encode(self.pack()).rstrip(b"=").decode()
+    def text(self, *, bytes_max: int | None = None) -> str:
+        """Text that is safe in a header or a URL; the shorter form, where it would be longer than `bytes_max`."""
+        text = _text(self.pack())
+        return text if bytes_max is None or len(text) <= bytes_max else _text(self._columns())
+
+    def _columns(self) -> bytes:
+        origins, entries, parts = _decode(self.pack()[1:])
+        numbers = [entry[0] for entry in entries]
+        steps = [number - before for before, number in pairwise([0, *numbers])]
+        lengths = [len(entry) // 2 for entry in entries]
+        indexes = [index for entry in entries for index in entry[1::2]]
+        sequences = [sequence for entry in entries for sequence in entry[2::2]]
+        return _COLUMNS_VERSION + zlib.compress(msgspec.msgpack.encode((origins, steps, lengths, indexes, sequences, parts)))
 
     @classmethod
     def parse(cls, text: str) -> Position:
@@ -129,7 +151,31 @@ class Position:
             packed = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, UnicodeEncodeError):
             raise InvalidValue("the position of a watch is no base64url text. Use one exactly as it was given.") from None
-        return cls.unpack(packed)
+        return cls.unpack(_of_columns(packed) if packed[:1] == _COLUMNS_VERSION else packed)
+
+
+def _text(packed: bytes) -> str:
+    return base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
+
+
+def _of_columns(packed: bytes) -> bytes:
+    """The packed form of columns; of what are none, bytes that `unpack` refuses."""
+    try:
+        inflating = zlib.decompressobj()
+        columns = inflating.decompress(packed[1:], COLUMNS_BYTES_MAX)
+        if not inflating.eof or inflating.unused_data:
+            return b""
+        origins, steps, lengths, indexes, sequences, parts = _decode_columns(columns)
+    except (zlib.error, ValueError):  # msgspec's errors are ValueErrors, too.
+        return b""
+    if len(steps) != len(lengths) or min(lengths, default=0) < 0 or not sum(lengths) == len(indexes) == len(sequences):
+        return b""
+    vectors = zip(indexes, sequences, strict=True)
+    entries = [
+        [number, *chain.from_iterable(islice(vectors, length))]
+        for number, length in zip(accumulate(steps), lengths, strict=True)
+    ]
+    return _VERSION + msgspec.msgpack.encode((origins, entries, parts))
 
 
 def pack_part(dot: Dot, nth: int) -> bytes:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
+from random import Random
+
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import InvalidValue
-from shoal.protocol.position import Position, pack_part
+from shoal.protocol.position import COLUMNS_BYTES_MAX, Position, pack_part
 from shoal.protocol.requests import Change
 
 ORIGINS = [Origin(bytes([n]) * 16) for n in range(1, 5)]
@@ -26,6 +32,44 @@ CHANGE = Change("s", "counter", "c", "add", "", 1, 1, 7)
 @given(positions)
 def test_it_is_the_same_once_it_is_unpacked(position: Position) -> None:
     assert Position.unpack(position.pack()) == position == Position.parse(position.text())
+
+
+@given(positions)
+def test_it_is_the_same_where_room_is_short(position: Position) -> None:
+    assert Position.parse(position.text(bytes_max=0)) == position
+    assert position.text(bytes_max=10**6) == position.text()
+
+
+@given(positions, st.data())
+def test_columns_that_are_torn_are_refused(position: Position, data: st.DataObject) -> None:
+    sound = base64.urlsafe_b64decode(position.text(bytes_max=0) + "==")
+    packed = bytearray(sound)
+    at = data.draw(st.integers(1, len(packed) - 1))
+    packed[at:] = data.draw(st.binary(max_size=3))
+    assume(packed != sound)
+    with pytest.raises(InvalidValue):
+        Position.parse(base64.urlsafe_b64encode(packed).rstrip(b"=").decode())
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ([], [1], [], [], [], []),
+        ([bytes(16)], [1], [1], [0], [], []),
+        ([bytes(16)], [1], [-1], [0], [1], []),
+        ([bytes(16)], [1, 0], [1, 1], [0, 0], [1, 1], []),
+        ([bytes(16)], [5000], [1], [0], [1], []),
+        ([bytes(16)], [1], [1], [7], [1], []),
+        ([bytes(16)], [1, 1], [2, -1], [0], [1], []),
+        [1],
+        bytes(COLUMNS_BYTES_MAX + 1),
+    ],
+    ids=lambda columns: repr(columns)[:40],
+)
+def test_columns_that_are_no_position_are_refused(columns: object) -> None:
+    packed = b"\x02" + zlib.compress(msgspec.msgpack.encode(columns))
+    with pytest.raises(InvalidValue):
+        Position.parse(base64.urlsafe_b64encode(packed).rstrip(b"=").decode())
 
 
 @given(st.binary(max_size=60))
@@ -62,3 +106,11 @@ def test_a_change_that_does_not_say_where_it_is_is_refused() -> None:
 def test_three_origins_in_every_partition_cost_little() -> None:
     everywhere = Position({n: VersionVector(dict.fromkeys(ORIGINS[:3], 100)) for n in range(1024)})
     assert len(everywhere.pack()) < 11_000
+
+
+def test_where_room_is_short_every_partition_fits_an_id() -> None:
+    room, chance = Config().watch_id_bytes_max, Random(1)
+    vectors = {n: VersionVector({origin: chance.randint(1, 300) for origin in ORIGINS[:3]}) for n in range(1024)}
+    spread = Position(vectors)
+    assert len(spread.text()) > 2 * room
+    assert len(spread.text(bytes_max=room)) < room
