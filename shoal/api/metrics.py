@@ -24,14 +24,11 @@ from shoal.protocol.requests import (
     AnyReply,
     AnyRequest,
     Batch,
-    Cluster,
     ClusterView,
     Durability,
-    ListSpaces,
     MultiRead,
     NodeStatus,
     Push,
-    Status,
     Subscription,
 )
 from shoal.protocol.session import Prompt, Session, Told
@@ -250,10 +247,9 @@ def _tag(kind: type[AnyRequest]) -> str:
 
 
 def _space(request: AnyRequest) -> str | None:
-    if isinstance(request, Batch):
+    if type(request) is Batch:
         return request.writes[0].space if request.writes else None
-    if isinstance(request, MultiRead):
+    if type(request) is MultiRead:
         return request.reads[0].space  # One that reads nothing is refused.
-    if isinstance(request, ListSpaces | Status | Cluster):
-        return None
-    return request.space
+    space: str | None = getattr(request, "space", None)  # Some requests are about all spaces.
+    return space

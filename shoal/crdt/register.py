@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import sha256
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -83,17 +84,18 @@ class Sibling(NamedTuple):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Entry])
+_position = attrgetter("position")
 
 
 def apply(rows: Rows, stamp: Stamp, assign: Assign) -> None:
     seen = stamp.context if assign.context is None else context_from(assign.context)
-    left = [
-        entry
-        for entry in entries(rows)
-        if entry.dot != stamp.dot and not (seen.covers(entry.dot) and stamp.context.covers(entry.dot))
-    ]
+    left = [entry for entry in entries(rows) if not _replaces(stamp, seen, entry.dot)]
     left.append(Entry(stamp.pack_position(), stamp.wall_ms, assign.key, assign.value))
     store(rows, left)
+
+
+def _replaces(stamp: Stamp, seen: VersionVector, dot: Dot) -> bool:
+    return dot == stamp.dot or (seen.covers(dot) and stamp.context.covers(dot))
 
 
 def entries(rows: Rows) -> list[Entry]:
@@ -104,20 +106,25 @@ def entries(rows: Rows) -> list[Entry]:
 
 def store(rows: Rows, live: list[Entry]) -> None:
     if live:
-        rows.put(SIBLINGS, _encoder.encode(sorted(live, key=lambda entry: entry.position)))
+        rows.put(SIBLINGS, _encoder.encode(sorted(live, key=_position)))
     else:
         rows.delete(SIBLINGS)
 
 
 def siblings(rows: Rows) -> list[Sibling]:
     """The live values, greatest (HLC, dot) first: the first is the `latest`."""
+    return siblings_of(entries(rows))
+
+
+def siblings_of(live: Iterable[Entry]) -> list[Sibling]:
+    """As `siblings`, of what `entries` returned."""
     shown: dict[bytes, Sibling] = {}
-    for entry in entries(rows):
+    for entry in live:
         name = entry.position if entry.key is None else entry.key.encode()
         sibling = Sibling(entry.value, entry.dot, int.from_bytes(entry.position[:8], "big"), entry.wall_ms, name)
         if name not in shown or sibling.dot < shown[name].dot:
             shown[name] = sibling
-    return sorted(shown.values(), key=lambda sibling: (sibling.hlc, sibling.dot), reverse=True)
+    return sorted(shown.values(), key=_time, reverse=True)
 
 
 def version_of(siblings: Iterable[Sibling]) -> str:
@@ -128,10 +135,16 @@ def version_of(siblings: Iterable[Sibling]) -> str:
 
 def context_of(rows: Rows) -> VersionVector:
     """What a reader of these rows has seen: the context of an assign based on this read."""
+    return context_in(entries(rows))
+
+
+def context_in(live: Iterable[Entry]) -> VersionVector:
+    """As `context_of`, of what `entries` returned."""
     greatest: dict[Origin, int] = {}
-    for entry in entries(rows):
+    for entry in live:
         origin, sequence = entry.dot
-        greatest[origin] = max(sequence, greatest.get(origin, 0))
+        if sequence > greatest.get(origin, 0):
+            greatest[origin] = sequence
     return VersionVector(greatest)
 
 
@@ -170,4 +183,8 @@ def unpack_context(packed: bytes) -> VersionVector:
 
 def context_from(context: tuple[tuple[bytes, int], ...]) -> VersionVector:
     """What `context_entries` made entries of."""
-    return VersionVector((Origin(origin), sequence) for origin, sequence in context)
+    return VersionVector([(Origin(origin), sequence) for origin, sequence in context])
+
+
+def _time(sibling: Sibling) -> tuple[int, Dot]:
+    return sibling.hlc, sibling.dot

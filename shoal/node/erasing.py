@@ -29,6 +29,8 @@ from shoal.protocol.requests import Deleted, DeleteThread
 from shoal.storage.keys import Kind
 
 DEAD_LISTED_MAX = 100
+_ASKING = frozenset((deletion.Delete, pruning.Prune, trimming.Trim, compaction.Compact, lineage.Save))
+"""Changes that ask for more than that their object is listed."""
 
 
 class Deletions:
@@ -76,6 +78,12 @@ class Eraser:
 
     def follow(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> None:
         """Do what an applied change asks for beside its object's rows; a deletion is applied here."""
+        if type(change.change) in _ASKING:
+            self._do_asked(transaction, target, stamp, change, beside)
+        else:
+            self._catalog.enter(transaction, target)
+
+    def _do_asked(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> None:
         made = change.change
         if isinstance(made, deletion.Delete):
             self._delete(transaction, target, stamp, made)

@@ -120,7 +120,7 @@ class Issuer:
         Raises:
             InvalidInput: a name, key, value or amount is not legal; or TooLarge.
         """
-        if isinstance(request, requests.Batch):
+        if type(request) is requests.Batch:
             for write in request.writes:
                 self.check(write)
             return
@@ -135,7 +135,7 @@ class Issuer:
         Raises:
             SpansPartitions, TooLarge: a batch holds nothing, too much, or objects of several partitions.
         """
-        if isinstance(request, requests.Batch):
+        if type(request) is requests.Batch:
             targets = [target_of(write) for write in request.writes]
             return Located(request, request.writes, targets, self._partition_of(targets))
         target = target_of(request)
@@ -186,7 +186,7 @@ class Issuer:
                 if self._feed.wanted(target.space):
                     staged.append(_staged(target, at, made))
                 self._eraser.follow(transaction, target, at, mutations[-1], made.attached)
-        reply = requests.BatchReply(replies) if isinstance(located.request, requests.Batch) else replies[0]  # type: ignore[arg-type]
+        reply = replies[0] if located.writes[0] is located.request else requests.BatchReply(replies)  # type: ignore[arg-type]
         if not mutations:
             return Issued(reply, partition.written, partition.vector)
         entry = self._log(writing, stamp, mutation.encode(mutations), reply)

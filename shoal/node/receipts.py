@@ -100,9 +100,9 @@ def pack(request: requests.AnyWrite, reply: requests.AnyReply) -> bytes:
 
 def _digest(request: requests.AnyWrite) -> bytes:
     """Of what a key stands for. Not of where a save's author stood: who repeats it may meanwhile have found the first one's."""
-    if isinstance(request, requests.Save):
+    if type(request) is requests.Save:
         request = _placeless(request)
-    elif isinstance(request, requests.Batch):
+    elif type(request) is requests.Batch:
         writes = [_placeless(write) if isinstance(write, requests.Save) else write for write in request.writes]
         request = requests.Batch(writes)
     return sha256(_encoder.encode(request)).digest()

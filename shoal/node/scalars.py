@@ -80,13 +80,14 @@ class Registers:
         context = register.clipped(context, stamp.context)
         change = register.Assign(request.value, register.context_entries(context), implied_key(site.key, stamp.nth))
         register.apply(rows, stamp, change)
-        siblings = register.siblings(rows)
+        live = register.entries(rows)
+        siblings = register.siblings_of(live)
         if len(siblings) > self._config.siblings_max:
             raise TooManySiblings(
                 f"register {request.register!r} would hold {len(siblings)} concurrent values; {self._config.siblings_max} are "
                 "allowed. Nothing was written. Read it, and set it with the context of that read."
             )
-        context_after = register.pack_context(register.context_of(rows))
+        context_after = register.pack_context(register.context_in(live))
         version = register.version_of(siblings)
         return Decision(Assigned(siblings=len(siblings), context=context_after, version=version), (Made(change),))
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import get_args
 
 from shoal.config import Config
 from shoal.errors import (
@@ -52,6 +53,8 @@ from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 from shoal.version import __version__
 
+_PROMPT = frozenset(get_args(AnyWrite)) - {requests.DrawRights}
+"""Writes that may wait for nothing but the disk."""
 _DURABILITIES = ("memory", "local", "quorum", "all")
 _PRUNED_LISTED_MAX = 10_000
 _COUNTED_MAX = 1000  # A status must stay cheap: it is asked at every probe.
@@ -365,9 +368,9 @@ class ServiceSession:
         durability: Durability = "local",
         stale: bool = False,
     ) -> bool:
-        if durability != "local" or not isinstance(request, requests.Write) or isinstance(request, requests.DrawRights):
+        if durability != "local" or type(request) not in _PROMPT:
             return False
-        return self._service.begin(request, self.bookmark, told, key=key, stale=stale)
+        return self._service.begin(request, self.bookmark, told, key=key, stale=stale)  # type: ignore[arg-type]
 
     def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
         return self._service.subscribe(subscription, self.bookmark)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 from shoal.protocol.requests.base import Reply, Write
 from shoal.protocol.requests.budgets import Grant, Granted, Spend, Spent
 from shoal.protocol.requests.documents import Update, Updated
@@ -70,6 +72,7 @@ BatchAnswer = (
 )
 
 
+@final
 class Batch(Write, array_like=True, frozen=True, tag="batch"):
     """Apply writes as one operation, all or none; answered by `BatchReply`. They must share a partition."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 from shoal.protocol.requests.base import Read, Reply
 from shoal.protocol.requests.budgets import BudgetState, ReadBudget
 from shoal.protocol.requests.documents import DocumentJson, ReadDocumentJson
@@ -73,6 +75,7 @@ PartAnswer = (
 )
 
 
+@final
 class MultiRead(Read, array_like=True, frozen=True, tag="multi-read"):
     """Read objects of one partition at one vector; answered by `MultiReply`. No write comes between."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 from msgspec import field
 
 from shoal.protocol.requests.base import Read, Reply, Request, Write
@@ -28,6 +30,7 @@ __all__ = [
 ]
 
 
+@final
 class Save(Write, array_like=True, frozen=True, tag="save"):
     """Save a checkpoint; answered by `Saved`.
 
