@@ -61,6 +61,6 @@ class Undo:
         return pycrdt.UndoManager(
             scopes=list(self._scopes.values()),
             capture_timeout_millis=0,
-            timestamp=lambda: next(self._ticks),
+            timestamp=self._ticks.__next__,  # Not what holds `self`: the collector does not see what the engine holds.
             undo_stack=kept,
         )

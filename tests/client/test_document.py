@@ -6,7 +6,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -598,9 +598,30 @@ async def test_an_edit_after_closing_raises(mirror: Mirror) -> None:
     assert raised.group_contains(InvalidInput, match="closed")
 
 
-async def test_a_closed_document_is_freed(session: FakeSession) -> None:
-    document = await Document.open(session, "s", "d", client_id=1, config=CONFIG)
+def edit(document: Document) -> None:
     document.map("m")["a"] = 1
+
+
+def edit_and_take_back(document: Document) -> None:
+    document.map("m")["a"] = 1
+    assert document.undo()
+
+
+def edit_and_be_told(document: Document) -> None:
+    document.changes()
+    document.map("m")["a"] = 1
+
+
+def edit_and_give_up(document: Document) -> None:
+    with suppress(RuntimeError), document.transaction():
+        document.map("m")["a"] = 1
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("use", [edit, edit_and_take_back, edit_and_be_told, edit_and_give_up])
+async def test_a_closed_document_is_freed(session: FakeSession, use: Callable[[Document], None]) -> None:
+    document = await Document.open(session, "s", "d", client_id=1, config=CONFIG, undo=10)
+    use(document)
     await document.close()
     # The engine's part is most of it, and what the engine holds the collector does not see.
     watched, engine = weakref.ref(document), weakref.ref(document._mirror.content.doc)
