@@ -46,13 +46,21 @@ class Assurance:
 
     def copied(self, sent: Sent | None, writes: Sequence[Invoked], reply: object, who: str) -> None:
         """What was acknowledged is durable on as many nodes as was asked."""
-        # Where nothing was to be done there is no operation, though an earlier attempt may have lost one.
-        was_nothing = isinstance(reply, requests.Deleted) and not reply.existed
-        was_nothing |= isinstance(reply, requests.Begun) and not reply.created
-        was_nothing |= isinstance(reply, requests.Compacted) and not reply.bytes
         # Under a key of users another's operation may be what answers, though one of its own is, or was, somewhere too.
-        if sent is not None and not was_nothing and not any(write.key for write in writes):
+        if sent is not None and not _changed_nothing(reply) and not any(write.key for write in writes):
             self._ledger.copied(self._partition, sent.key, self._needed(sent.durability), who=who)
+
+
+def _changed_nothing(reply: object) -> bool:
+    """Where nothing was to be done there may be no operation, though an earlier attempt made, or lost, one."""
+    match reply:
+        case requests.Deleted(existed=done) | requests.Begun(created=done):
+            return not done
+        case requests.EntryRemoved(removed=done) | requests.ItemDeleted(deleted=done):
+            return not done
+        case requests.SetAltered(added=0, removed=0):
+            return True
+    return False
 
 
 class Writer:
