@@ -282,7 +282,7 @@ class BatchItems:
         key: str,
         value: Any,
         *,
-        ttl: timedelta | None = None,
+        ttl: timedelta | float | None = None,
         expect: str | None = None,
         vectors: Sequence[Sequence[float]] = (),
     ) -> Pending[requests.ItemPut]:

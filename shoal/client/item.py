@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from shoal import values
-from shoal.client.moments import moment
+from shoal.client.moments import as_duration_ms, moment
 from shoal.errors import InvalidInput
 from shoal.names import check_label
 from shoal.protocol import requests
@@ -73,13 +73,15 @@ def put_request(
     key: str,
     value: Any,
     *,
-    ttl: timedelta | None,
+    ttl: timedelta | float | None,
     expect: str | None,
     vectors: Sequence[Sequence[float]] = (),
 ) -> requests.PutItem:
     label, rest = split(namespace)
     packed = values.encode(value, where="value")
-    ttl_ms = None if ttl is None else _milliseconds(ttl)
+    ttl_ms = as_duration_ms(ttl, what="ttl")
+    if ttl_ms is not None and ttl_ms < 1:
+        raise InvalidInput(f"a time to live is at least 1 ms; got {ttl}. Nothing was written. None is for ever.")
     found_by = [pack(vector, where=f"vectors[{nth}]") for nth, vector in enumerate(vectors)]
     return requests.PutItem(space, label, rest, key, packed, ttl_ms, expect, found_by)
 
@@ -148,10 +150,3 @@ def shown(item: requests.Item, score: float | None = None) -> Item:
         tuple(sibling.value for sibling in item.siblings),
         score,
     )
-
-
-def _milliseconds(ttl: timedelta) -> int:
-    milliseconds = ttl // timedelta(milliseconds=1)
-    if milliseconds < 1:
-        raise InvalidInput(f"a time to live is at least 1 ms; got {ttl}. Nothing was written. None is for ever.")
-    return milliseconds

@@ -57,7 +57,7 @@ class Items:
         key: str,
         value: Any,
         *,
-        ttl: timedelta | None = None,
+        ttl: timedelta | float | None = None,
         expect: str | None = None,
         vectors: Sequence[Sequence[float]] | None = None,
         idempotency_key: str | None = None,

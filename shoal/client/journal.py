@@ -13,7 +13,7 @@ from shoal import values
 from shoal.client.connection import Connection
 from shoal.client.consumers import Consumer, ConsumerInfo, described
 from shoal.client.events import Event
-from shoal.client.moments import moment
+from shoal.client.moments import as_duration_ms, moment
 from shoal.client.replay import Naming, Reducer, put_snapshot, replay
 from shoal.errors import SlowConsumer
 from shoal.names import check_name
@@ -169,7 +169,7 @@ class Journal:
         self,
         before: Event | str | bytes | None = None,
         *,
-        older_than: timedelta | None = None,
+        older_than: timedelta | float | None = None,
         keep: int | None = None,
         keep_bytes: int | None = None,
         dry_run: bool = False,
@@ -191,7 +191,7 @@ class Journal:
             self.thread,
             event if isinstance(event, str) else None,
             event if isinstance(event, bytes) else b"",
-            _milliseconds(older_than),
+            as_duration_ms(older_than, what="older_than"),
             keep,
             keep_bytes,
             dry_run,
@@ -203,7 +203,7 @@ class Journal:
     async def retain(
         self,
         *,
-        older_than: timedelta | None = None,
+        older_than: timedelta | float | None = None,
         bytes: int | None = None,
         events: int | None = None,
         durability: Durability | None = None,
@@ -216,7 +216,7 @@ class Journal:
         Raises:
             InvalidInput: a bound is out of range.
         """
-        request = requests.SetRetention(self.space, self.thread, _milliseconds(older_than), bytes, events)
+        request = requests.SetRetention(self.space, self.thread, as_duration_ms(older_than, what="older_than"), bytes, events)
         return _retention(await self._connection.write(request, key=None, durability=durability))
 
     async def retention(self) -> Retention:
@@ -234,10 +234,6 @@ class Journal:
                 return
             cursor = page.cursor
             limit = None if limit is None else limit - len(page.events)
-
-
-def _milliseconds(age: timedelta | None) -> int | None:
-    return None if age is None else int(age / timedelta(milliseconds=1))
 
 
 def _retention(reply: requests.AnyReply) -> Retention:

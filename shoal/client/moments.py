@@ -1,4 +1,4 @@
-"""Milliseconds since 1970, as the protocol has them, to the datetimes that handles show."""
+"""Times and durations: milliseconds, as the protocol has them, and what handles take and show."""
 
 from __future__ import annotations
 
@@ -30,3 +30,18 @@ def as_wall_ms(time: datetime | float | None) -> int | None:
         raise InvalidInput("a time needs a time zone: datetime(…, tzinfo=UTC), or datetime.now(UTC).")
     # Not by floats: they would lose the last millisecond.
     return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+def as_duration_ms(duration: timedelta | float | None, *, what: str) -> int | None:
+    """A number is seconds; parts of a millisecond are cut off.
+
+    Raises:
+        InvalidInput: it is no duration.
+    """
+    if duration is None:
+        return None
+    if isinstance(duration, timedelta):
+        return int(duration / timedelta(milliseconds=1))
+    if isinstance(duration, int | float) and not isinstance(duration, bool) and abs(duration) * 1000 < _END_MS:
+        return int(duration * 1000)
+    raise InvalidInput(f"{what} is a timedelta, or seconds; got {duration!r:.80}. Nothing was written.")

@@ -41,7 +41,7 @@ from shoal.client.inbox import Inbox, Message, take_request
 from shoal.client.iteration import Loop
 from shoal.client.journal import Journal
 from shoal.client.ledger import Ledger
-from shoal.client.moments import as_wall_ms
+from shoal.client.moments import as_duration_ms, as_wall_ms
 from shoal.client.mutations import ThreadMutations
 from shoal.client.resume import Hook, ThreadResume
 from shoal.client.scrutiny import ThreadScrutiny
@@ -351,7 +351,7 @@ class Thread(
         self,
         *,
         keep_last: int | None = 10,
-        older_than: timedelta | None = None,
+        older_than: timedelta | float | None = None,
         branch: str | None = None,
         dry_run: bool = False,
         durability: Durability | None = None,
@@ -365,7 +365,7 @@ class Thread(
         Raises:
             InvalidInput: neither `keep_last` nor `older_than` is given, or one is out of range.
         """
-        age_ms = None if older_than is None else int(older_than / timedelta(milliseconds=1))
+        age_ms = as_duration_ms(older_than, what="older_than")
         request = requests.Prune(self.space, self.name, keep_last, age_ms, branch, dry_run)
         reply = await self._connection.write(request, key=None, durability=durability)
         assert isinstance(reply, requests.PruneReport)
