@@ -1,0 +1,86 @@
+"""What holds of every page: its links lead somewhere, its Python is Python, and what it names exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from shoal import errors
+from shoal.cli.main import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CHANGELOG.md"]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def anchors(text: str) -> set[str]:
+    """The names of a page's headings, as a browser of repositories makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    text = page.read_text()
+    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target.read_text()), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_block_of_python_is_python(page: Path) -> None:
+    for block in blocks(page.read_text(), "python"):
+        inner = textwrap.indent(block.replace("=…", "=..."), "    ")
+        ast.parse("async def page():\n" + re.sub(r": …", ": ...", inner))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_command_and_option_exists(page: Path) -> None:
+    root = typer.main.get_command(app)
+    lines = [line for block in blocks(page.read_text(), "sh") for line in block.replace("\\\n", " ").splitlines()]
+    for line in lines:
+        if line.startswith("shoal "):
+            _check(root, shlex.split(line, comments=True)[1:], line)
+
+
+def _check(command: Any, words: list[str], line: str) -> None:
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        name, *words = words
+        assert name in command.commands, line
+        command = command.commands[name]
+    known = {option for parameter in command.params for option in parameter.opts}
+    given = {word.partition("=")[0] for word in words if re.fullmatch(r"--?[a-z][\w-]*(=.*)?", word)}
+    assert given <= known | {"--help", "-h"}, line
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ("CHANGELOG.md",)], ids=NAMES[:-1])
+def test_every_error_that_is_raised_in_a_block_exists(page: Path) -> None:
+    for block in blocks(page.read_text(), "python"):
+        for name in re.findall(r"# raises (\w+)", block):
+            assert hasattr(errors, name), name
+
+
+@pytest.mark.parametrize("wrong", ["frobnicate", "threads --dat ./state", "doc gett plan", "serve -x"])
+def test_a_command_that_does_not_exist_is_noticed(wrong: str) -> None:
+    with pytest.raises(AssertionError):
+        _check(typer.main.get_command(app), shlex.split(wrong), wrong)
+
+
+def test_headings_are_named_as_links_name_them() -> None:
+    assert {"embedded", "three-nodes", "kill-your-own-agent"} <= anchors((ROOT / "README.md").read_text())
