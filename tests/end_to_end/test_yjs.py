@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import shutil
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,44 +16,7 @@ import shoal
 from shoal.client.document import Document
 from shoal.crdt.yjs import parse_state
 from shoal.demo.nodes import Node, cluster
-
-BUNDLE = Path(__file__).parent / "yjs" / "bundle.cjs"
-NODE = shutil.which("node") or shutil.which("nodejs")
-PATIENCE_S = 60
-SPACE, DOCUMENT = "crew", "{plan}/board"
-
-needs_node = pytest.mark.skipif(NODE is None, reason="no Node.js here: Debian's package `nodejs` has it")
-
-
-class Editor:
-    """The JavaScript client; what it is asked for is in tests/end_to_end/yjs/client.js."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-
-    async def __call__(self, name: str, *arguments: Any) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([name, *arguments]).encode() + b"\n")
-        answer = await asyncio.wait_for(self._process.stdout.readline(), PATIENCE_S)
-        assert answer, "the client ended"
-        said = json.loads(answer)
-        assert "error" not in said, said
-        return said["is"]
-
-    async def connect(self, node: Node) -> None:
-        await self("connect", f"{node.url.replace('http:', 'ws:')}/v1/yjs/{SPACE}", "%7Bplan%7D%2Fboard")
-
-
-@asynccontextmanager
-async def editor() -> AsyncIterator[Editor]:
-    assert NODE is not None
-    process = await asyncio.create_subprocess_exec(NODE, str(BUNDLE), stdin=PIPE, stdout=PIPE, limit=1 << 20)
-    try:
-        yield Editor(process)
-    finally:
-        process.kill()
-        await process.wait()
+from tests.end_to_end.editors import DOCUMENT, PATIENCE_S, SPACE, Editor, editor, needs_node
 
 
 @pytest.fixture
