@@ -18,7 +18,7 @@ from shoal.errors import InvalidName
 NAME_BYTES_MAX = 1024
 KEY_BYTES_MAX = 255
 
-MEMOIZED_MAX = 1024
+MEMOIZED_MAX = 4096
 """How many results each function of a name keeps. Enough for those in use; of names that are not, none should stay long."""
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
