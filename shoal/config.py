@@ -87,7 +87,7 @@ class Config(Struct, frozen=True, kw_only=True):
     document_history_updates_max: int = 65_536  # From which a past state is built.
     document_history_s: float = 7 * 24 * 3600.0  # Updates that are younger are not compacted by themselves.
     document_compact_updates: int = 512  # Older ones than that which make a compaction due; of a large document more.
-    document_compact_updates_max: int = 8192  # Made one by one compaction, so that it does not hold up the others.
+    document_compact_updates_max: int = 2048  # Made one by one compaction, so that it does not hold up the others.
     update_authors_max: int = 1024  # Named by one update of a document.
     item_labels_max: int = 32  # In one namespace.
     item_scan_rows_max: int = 2000  # Looked at for one page of a search, so that it does not hold up the others.

@@ -271,8 +271,9 @@ def _built(snapshot: bytes, updates: Iterable[bytes]) -> tuple[pycrdt.Doc[Any], 
             # Not `merge_updates`, whose cost grows with the square of their number.
             for update in (snapshot, *applied):
                 doc.apply_update(update)
-        state = yjs.parse_state(doc.get_state())
-        complete = all(_is_in(update, doc, state) for update in applied)
+        packed = doc.get_state()  # Once: it is a transaction of the engine's, which looks at all that is deleted.
+        state = yjs.parse_state(packed)
+        complete = all(_is_in(update, packed, state) for update in applied)
     except ShoalError as error:
         raise StoreCorrupt(f"a document cannot be rebuilt: {error.message} Run `shoal verify`.") from None
     if not complete:
@@ -280,9 +281,9 @@ def _built(snapshot: bytes, updates: Iterable[bytes]) -> tuple[pycrdt.Doc[Any], 
     return doc, len(snapshot) + sum(map(len, applied))
 
 
-def _is_in(update: bytes, doc: pycrdt.Doc[Any], state: yjs.StateVector) -> bool:
+def _is_in(update: bytes, packed: bytes, state: yjs.StateVector) -> bool:
     """True if the engine integrated all of it: what remains has no structs, and deletes only what is there."""
-    rest = pycrdt.get_update(update, doc.get_state())
+    rest = pycrdt.get_update(update, packed)
     return rest[0] == 0 and all(clock + length <= state.get(client, 0) for client, clock, length in yjs.parse(rest).deletes)
 
 
