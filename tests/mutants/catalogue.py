@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.mutants import (
     branching,
+    compacting,
     copies,
     delivery,
     durability,
@@ -32,6 +33,7 @@ _MODULES = (
     effects,
     branching,
     erasing,
+    compacting,
     queues,
     indexes,
     natives,

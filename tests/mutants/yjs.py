@@ -10,6 +10,7 @@ import pytest
 from shoal.crdt import document, live
 from shoal.crdt.rows import Rows, Stamp
 from shoal.node.documents import Documents, Place
+from shoal.protocol.requests import Edit
 from tests.mutants.mutant import Mutant
 
 
@@ -48,7 +49,10 @@ def a_beginning_that_came_late_is_not_shown(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_mirror_is_not_told_which_beginning_lost(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Documents, "followed", lambda self, place, change, update: update)
+    def told(self: Documents, place: Place, change: document.Update, update: bytes) -> Edit:
+        return Edit(update, change.kinds, change.authors)
+
+    patch.setattr(Documents, "told", told)
 
 
 MUTANTS = (

@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 
 from shoal.config import Config
 from shoal.crdt.rows import POSITION_BYTES
-from shoal.errors import KeyReused
+from shoal.errors import KeyReused, NotFound
 from shoal.node.findings import PROBLEMS_LISTED_MAX, Report
 from shoal.node.verify import verify
-from shoal.protocol.requests import NO_HEAD, Patch
+from shoal.protocol.requests import NO_HEAD, Compact, Patch
 from shoal.storage import keys
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.environment import SimulatedEnvironment
 from tests.node.conftest import Bench, Opener
+from tests.node.test_erasing import swept
 
 CONFIG = Config(document_snapshot_updates=2)
 LARGE = [Random(n).randbytes(350).hex() for n in range(60)]  # Several chunks, and a tail.
@@ -60,6 +61,12 @@ async def fill(bench: Bench, turn: int) -> None:
             document.map("tasks")[f"{turn}-{edit}"] = {"done": False}
             document.text("notes").insert(0, "é")
             await document.flush()
+    async with await space.document("essay", initial={"by": "a"}) as essay:
+        for edit in range(2):
+            essay.text("body").insert(0, f"{turn}-{edit} ")
+            await essay.flush()
+        await essay.compact()
+    await swept(bench.storage)
     await space.items.put(("memory", "u"), "likes", {"turn": turn}, ttl=timedelta(days=1))
     await space.items.put(("memory", "u"), f"gone-{turn}", 1)
     await space.items.delete(("memory", "u"), f"gone-{turn}")
@@ -104,7 +111,7 @@ def test_a_store_with_everything_and_two_crashes_is_sound(rows: dict[bytes, byte
     report = report_of(rows)
     assert report.problems == []
     assert report.sound
-    assert (report.objects, report.checkpoints) == (7, 15)
+    assert (report.objects, report.checkpoints) == (8, 15)
     assert min(report.operations, report.chunks, report.partitions) > 4
 
 
@@ -250,7 +257,11 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
     "an event's key is forgotten": (lose(first(T, b"Q")), "thread 'agent'"),
     "an update was altered": (flip(first(D, b"U")), "is missing or damaged"),
     "an update is missing": (lose(first(D, b"U")), "is missing or damaged"),
-    "a root's kind was altered": (flip(first(D, b"R"), 3), "document 'plan'"),
+    "a root's kind was altered": (flip(first(D, b"R"), 3), "root cannot be read"),
+    "a merged update was altered": (flip(first(D, b"M")), "is damaged"),
+    "a merged update is missing": (lose(first(D, b"M")), "is missing"),
+    "what a compaction covers was altered": (flip(first(D, b"C")), "document 'essay'"),
+    "what a compaction covers is forgotten": (lose(first(D, b"C")), "document 'essay'"),
     "a counter's total was altered": (flip(first(C, b"T")), "rows differ from what its operations make"),
     "a counter's key is forgotten": (lose(first(C, b"K")), "rows differ from what its operations make"),
     "a register's value was altered": (flip(first(R, b"S")), "rows differ from what its operations make"),
@@ -332,7 +343,7 @@ NAMES = ("a", "b", "{t}/a", "{t}/b")
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ("save", "fork", "load", "branch", "event", "add", "assign", "read", "edit", "patch", "batch", "crash")
+            ("save", "fork", "load", "branch", "event", "add", "assign", "read", "edit", "patch", "compact", "batch", "crash")
         ),
         st.integers(0, 3),
         st.integers(0, 5),
@@ -377,6 +388,9 @@ class Agent:
             case "patch":
                 packed = b'[{"op": "add", "path": "/m", "value": {"p": %d}}]' % number
                 await self.bench.node.session().call(Patch("crew", name, packed))
+            case "compact":
+                with suppress(NotFound):
+                    await self.bench.node.session().call(Compact("crew", name))
             case "batch":
                 async with self.space.batch(key=f"batch-{name}-{number}") as batch:
                     batch.thread(f"{{t}}/{number}").save({"n": number})

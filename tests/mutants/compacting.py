@@ -1,0 +1,66 @@
+"""Bugs in the compaction of documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from shoal.crdt import compaction, document
+from shoal.crdt.compaction import Cut, Standing
+from shoal.crdt.dot import VersionVector
+from shoal.crdt.rows import Rows
+from shoal.node.garbage import Collector, Entry, Piece
+from shoal.storage import keys
+from tests.mutants.mutant import Mutant
+
+
+def a_compaction_covers_one_operation_too_many(patch: pytest.MonkeyPatch) -> None:
+    sound = compaction.cut
+
+    def cut(rows: Rows, *, before_hlc: int, updates_max: int) -> Cut:
+        found = sound(rows, before_hlc=before_hlc, updates_max=updates_max)
+        return found._replace(ends=VersionVector({origin: end + 1 for origin, end in found.ends.items()}))
+
+    patch.setattr(compaction, "cut", cut)
+
+
+def a_compaction_lacks_an_update_and_nobody_looks(patch: pytest.MonkeyPatch) -> None:
+    sound = compaction.content
+
+    def content(rows: Rows, ends: VersionVector) -> list[bytes]:
+        *updates, withdrawn = sound(rows, ends)
+        return [*updates[:-1], withdrawn]
+
+    def proved(rows: Callable[[], Rows], found: Standing, digest: bytes) -> Iterator[None]:
+        return iter(())
+
+    patch.setattr(compaction, "content", content)
+    patch.setattr(compaction, "proved", proved)
+
+
+def a_snapshot_outlives_what_it_lacks(patch: pytest.MonkeyPatch) -> None:
+    sound = Collector._updates
+
+    def updates(self: Collector, entries: list[Entry]) -> Iterator[Piece]:
+        for piece in sound(self, entries):
+            rows = {key: value for key, value in piece.rows.items() if not key.startswith(keys.SNAPSHOT)}
+            yield piece._replace(rows=rows)
+
+    patch.setattr(Collector, "_updates", updates)
+
+
+def a_beginning_is_swept_with_what_was_compacted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(document, "beginnings", lambda rows: set())
+
+
+MUTANTS = (
+    Mutant(a_compaction_covers_one_operation_too_many, "a compaction covers an operation that its issuer did not know", ("4",)),
+    Mutant(
+        a_compaction_lacks_an_update_and_nobody_looks,
+        "a compaction lacks an update that it covers, and it is swept unseen",
+        ("3", "4"),
+    ),
+    Mutant(a_snapshot_outlives_what_it_lacks, "a document's snapshot is not voided by the sweep of what it lacks", ("4",)),
+    Mutant(a_beginning_is_swept_with_what_was_compacted, "a beginning is swept with what was compacted", ("4", "10")),
+)
