@@ -13,7 +13,7 @@ from shoal.api.exchange import Exchange, ReadQuery
 from shoal.api.journals import EventView, event_views
 from shoal.api.spaces import ObjectsQuery
 from shoal.api.steps import StepView, step_view
-from shoal.api.threads import CheckpointView
+from shoal.api.threads import CheckpointView, checkpoint_view
 from shoal.client.authoring import SAID_AGAIN_EVERY, setting_of
 from shoal.client.resume import differences_of, drift_refused
 from shoal.errors import InvalidInput, NotFound
@@ -104,7 +104,7 @@ async def resume(exchange: Exchange) -> web.Response:
         caught.reason,
         list(differences),
     )
-    shown = None if checkpoint is None else _checkpoint(exchange, checkpoint)
+    shown = None if checkpoint is None else checkpoint_view(exchange, checkpoint, state=True)
     return exchange.answer(
         ResumeView(shown, [step_view(exchange, step) for step in still.items], event_views(exchange, events), reason)
     )
@@ -136,22 +136,6 @@ async def _newest(exchange: Exchange, request: Load, *, stale: bool) -> Checkpoi
         return None
     assert isinstance(reply, Checkpoint)
     return reply
-
-
-def _checkpoint(exchange: Exchange, checkpoint: Checkpoint) -> CheckpointView:
-    return CheckpointView(
-        id=checkpoint.id,
-        parents=checkpoint.parents,
-        branch=checkpoint.branch,
-        heads=checkpoint.heads,
-        wall_ms=checkpoint.wall_ms,
-        schema=checkpoint.schema,
-        schema_version=checkpoint.schema_version,
-        metadata=exchange.shown(checkpoint.metadata),
-        state={name: exchange.shown(value) for name, value in checkpoint.channels.items()},
-        readable_from=checkpoint.readable_from,
-        secret=checkpoint.secret,
-    )
 
 
 async def threads(exchange: Exchange) -> web.Response:

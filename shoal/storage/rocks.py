@@ -24,41 +24,25 @@ from typing import NamedTuple
 
 from rocksdict import (
     AccessType,
-    BlockBasedIndexType,
-    BlockBasedOptions,
-    Cache,
     DbClosedError,
-    DBCompressionType,
-    DBRecoveryMode,
     Options,
     Rdict,
     ReadOptions,
     WriteBatch,
 )
 
-from shoal.config import Config, KiB, MiB
+from shoal.config import Config
 from shoal.errors import StorageError, StorageFull, StoreCorrupt
 from shoal.storage import layout
 from shoal.storage.lock import Holder, StoreLock
+from shoal.storage.options import COMPACTS_AT, LEVEL_ZERO_FILES, options_for
 from shoal.storage.witness import Witness, Witnessed
 
 # What a row costs in a memtable beyond its bytes in a batch: sequence number, skip list links, alignment.
 ROW_OVERHEAD_BYTES = 64
-# A log is rotated when it holds `memtable_bytes`; at twice that without being asked; RocksDB would do it at four times.
+# A log is rotated when it holds `memtable_bytes`; at twice that without being asked; RocksDB later still (`options`).
 _ROTATE_ANYWAY_FACTOR = 2
-_WRITE_BUFFER_FACTOR = 4
 _COLUMN_FAMILY = "default"  # RocksDB's name of the only one.
-_COMPACTS_AT = "level0_file_num_compaction_trigger"
-# That make a compaction due; while space is given back, one does. Every thread's rows are spread over all keys, so a compaction
-# writes all of the next level again, whatever it is made for.
-_LEVEL_ZERO_FILES = 8
-
-# What agents save repeats itself across threads and blocks: prompts, tool schemas, the same bytes in a tail and in its chunk.
-# A dictionary for each table finds that, and blocks stay small for reads of single rows (docs/decisions/0011).
-_DICTIONARY_BYTES = 64 * KiB
-_ZSTD_LEVEL = 1
-_ZSTD_WINDOW_BITS = -14  # RocksDB's default.
-
 _START_OVER = "Move the directory aside, and restore a backup or rebuild it from the other nodes."
 
 
@@ -206,7 +190,7 @@ class RocksStorage:
         """
         self._refuse_if_failed()
         self._rotate()
-        self._db.set_options({_COMPACTS_AT: "1"})
+        self._db.set_options({COMPACTS_AT: "1"})
         self._reclaiming = True
 
     def _end_reclaiming(self) -> None:
@@ -215,7 +199,7 @@ class RocksStorage:
         left = ("rocksdb.num-immutable-mem-table", "rocksdb.num-files-at-level0")
         if self._reclaiming and not self._closed and all(self._db.property_value(name) == "0" for name in left):
             self._reclaiming = False
-            self._db.set_options({_COMPACTS_AT: str(_LEVEL_ZERO_FILES)})
+            self._db.set_options({COMPACTS_AT: str(LEVEL_ZERO_FILES)})
 
     def write_witness(self) -> bool:
         """Note what is durable; False if the witness says so already. Never called twice at the same time.
@@ -308,7 +292,7 @@ def _open_database(directory: Path, *, witness: Witnessed, config: Config) -> Rd
     try:
         if not fresh:
             _check_sequence(files, witness=witness, config=config)
-        return _rdict(files, _options(config, create=fresh))
+        return _rdict(files, options_for(config, create=fresh))
     except StoreCorrupt:
         raise
     except Exception as error:
@@ -317,7 +301,7 @@ def _open_database(directory: Path, *, witness: Witnessed, config: Config) -> Rd
 
 def _check_sequence(files: Path, *, witness: Witnessed, config: Config) -> None:
     """Recover the log read-only: what does not pass here has not been touched."""
-    probe = _rdict(files, _options(config, create=False), access_type=AccessType.read_only(False))
+    probe = _rdict(files, options_for(config, create=False), access_type=AccessType.read_only(False))
     sequence = probe.latest_sequence_number()
     probe.close()
     if sequence < witness.sequence:
@@ -366,47 +350,3 @@ def _ends_before(stop: bytes | None) -> ReadOptions:
     if stop is not None:
         bounds.set_iterate_upper_bound(stop)
     return bounds
-
-
-def _options(config: Config, *, create: bool) -> Options:
-    options = Options(raw_mode=True)
-    options.create_if_missing(create)
-    options.set_paranoid_checks(True)
-    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
-    options.set_write_buffer_size(_WRITE_BUFFER_FACTOR * config.memtable_bytes)
-    # Room for flushes that lag behind: a stalled write would stop the event loop.
-    options.set_max_write_buffer_number(8)
-    options.set_level_zero_file_num_compaction_trigger(_LEVEL_ZERO_FILES)
-    options.set_level_zero_slowdown_writes_trigger(64)
-    options.set_level_zero_stop_writes_trigger(128)
-    # A save asks for several keys that are not there yet: the memtable says so without a search. The ratio is one of the write
-    # buffer, of which a quarter is used: some 40 bits for each row of 250 bytes. An opening has to touch all of them.
-    options.set_memtable_whole_key_filtering(True)
-    options.set_memtable_prefix_bloom_ratio(0.005)
-    options.set_max_background_jobs(2)
-    options.set_max_open_files(config.tables_open_max)
-    # At an opening RocksDB looks into 16 tables at most; by default it begins 16 threads for that, which takes longer.
-    options.set_max_file_opening_threads(1)
-    options.set_compression_type(DBCompressionType.zstd())
-    options.set_compression_options(_ZSTD_WINDOW_BITS, _ZSTD_LEVEL, 0, _DICTIONARY_BYTES)
-    options.set_block_based_table_factory(_tables(config))
-    # RocksDB's own diary, LOG and LOG.old.*: a few small files.
-    options.set_max_log_file_size(MiB)
-    options.set_keep_log_file_num(4)
-    options.set_stats_dump_period_sec(0)
-    options.set_stats_persist_period_sec(0)
-    return options
-
-
-def _tables(config: Config) -> BlockBasedOptions:
-    tables = BlockBasedOptions()
-    tables.set_block_cache(Cache(config.block_cache_bytes))
-    tables.set_block_size(16 * KiB)
-    tables.set_bloom_filter(10, False)
-    # Otherwise indexes and filters of every open file live outside the cache's bound. And in pieces, for the cache is split
-    # into up to 64 shards: the filter of a table of 64 MiB is larger than one of them, and would be read again for every row.
-    tables.set_cache_index_and_filter_blocks(True)
-    tables.set_index_type(BlockBasedIndexType.two_level_index_search())
-    tables.set_partition_filters(True)
-    tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    return tables
