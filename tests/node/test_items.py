@@ -18,7 +18,6 @@ from shoal.node.verify import verify
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM
 from shoal.storage import keys
-from shoal.testing.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 
 USER = ("memory", "user-1")
@@ -197,111 +196,6 @@ async def test_puts_sweep_by_and_by_in_operations_of_their_own(open_bench: Opene
     assert verify(bench.storage, config=bench.config).problems == []
 
 
-# ── searches ──────────────────────────────────────────────────────────────────
-
-
-async def fill(bench: Bench) -> None:
-    for user in ("u1", "u2"):
-        for n in range(4):
-            value = {"n": n, "user": {"name": user, "age": 20 + n}, "tags": ["t", n], "text": f"t{n}"}
-            await bench.space.items.put(("memory", user), f"k{n}", value)
-    await bench.space.items.put(("memory",), "plain", "no map")
-    await bench.space.items.put(("memory", "u1", "deep"), "k9", {"n": 9, None: 1})
-    await bench.space.items.put(("other",), "k", {"n": 1})
-
-
-async def test_a_search_finds_a_namespace_and_those_below_it_in_order(bench: Bench) -> None:
-    await fill(bench)
-    u1 = [(("memory", "u1"), f"k{n}") for n in range(4)]
-    deep = [(("memory", "u1", "deep"), "k9")]
-    u2 = [(("memory", "u2"), f"k{n}") for n in range(4)]
-    items = bench.space.items
-    assert named(await items.search(("memory", "u1"))) == u1 + deep
-    assert named(await items.search(("memory",))) == [(("memory",), "plain"), *u1, *deep, *u2]
-    assert named(await items.search()) == [(("memory",), "plain"), *u1, *deep, *u2, (("other",), "k")]
-    assert named(await items.search(("memory", "u"))) == []
-    assert named(await items.search(("memory",), limit=3, offset=2)) == u1[1:4]
-    assert named([item async for item in items.scan(("memory", "u2"))]) == u2
-    assert await items.search(("memory",), limit=0) == []
-
-
-FILTERS: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "equal": ({"n": 1}, ["u1/k1", "u2/k1", "/k"]),
-    "equal to a float": ({"n": 1.0}, ["u1/k1", "u2/k1", "/k"]),
-    "an operator": ({"n": {"$eq": 9}}, ["u1.deep/k9"]),
-    "unequal": ({"n": {"$ne": 1}, "user": {"name": "u2"}}, ["u2/k0", "u2/k2", "u2/k3"]),
-    "a range": ({"n": {"$gt": 0, "$lte": 2}, "user.name": "u1"}, ["u1/k1", "u1/k2"]),
-    "a path": ({"user.age": {"$gte": 23}}, ["u1/k3", "u2/k3"]),
-    "a field of a field": ({"user": {"age": {"$lt": 21}}}, ["u1/k0", "u2/k0"]),
-    "a list": ({"tags": ["t", {"$gt": 2}]}, ["u1/k3", "u2/k3"]),
-    "a list of another length": ({"tags": ["t"]}, []),
-    "text": ({"text": {"$gt": "t2"}}, ["u1/k3", "u2/k3"]),
-    "no order": ({"text": {"$gt": 2}}, []),
-    "missing": ({"user": None, "n": {"$ne": None}}, ["/k", "u1.deep/k9"]),
-    "missing has no order": ({"absent": {"$lt": 1}}, []),
-    "nothing": ({}, ["all"]),
-}
-
-
-@pytest.mark.parametrize("name", FILTERS)
-async def test_a_filter_finds_what_matches(bench: Bench, name: str) -> None:
-    await fill(bench)
-    filter, expected = FILTERS[name]
-    found = await bench.space.items.search(filter=filter)
-    if expected == ["all"]:
-        assert len(found) == 11
-    else:
-        assert {f"{'.'.join(item.namespace[1:])}/{item.key}" for item in found} == set(expected)
-
-
-@pytest.mark.parametrize("settings", [{"item_scan_rows_max": 2}, {"page_items_max": 2}, {"page_bytes_max": 1}])
-async def test_a_search_of_many_pages_finds_the_same(open_bench: Opener, settings: dict[str, int]) -> None:
-    bench = open_bench(**settings)
-    await fill(bench)
-    items = bench.space.items
-    for filter in (None, {"n": {"$gt": 1}}):
-        everything = [item async for item in items.scan(filter=filter)]
-        assert len(everything) == (11 if filter is None else 5)
-        assert await items.search(filter=filter) == everything
-        for offset in range(4):
-            assert await items.search(filter=filter, limit=3, offset=offset) == everything[offset : offset + 3]
-    assert len(await items.namespaces()) == 5
-    got = await items.get_many([(("memory", "u1"), f"k{n}") for n in range(4)])
-    assert got == await items.search(("memory", "u1"), limit=4)
-
-
-async def test_a_page_looks_at_no_more_rows_than_it_may(open_bench: Opener) -> None:
-    bench = open_bench(item_scan_rows_max=3)
-    await fill(bench)
-    page = await bench.node.session().call(requests.SearchItems("crew", "memory", [], values.encode({"n": 9}), 10))
-    assert isinstance(page, requests.ItemsPage)
-    assert (page.items, page.more) == ([], True)
-
-
-async def test_namespaces_are_listed_matched_and_cut(bench: Bench) -> None:
-    await fill(bench)
-    await bench.space.items.put(("memory", "u3", "deep"), "k", 1)
-    list_of = bench.space.items.namespaces
-    memory = [("memory",), ("memory", "u1"), ("memory", "u1", "deep"), ("memory", "u2"), ("memory", "u3", "deep")]
-    assert await list_of() == [*memory, ("other",)]
-    assert await list_of(prefix=("memory", "u1")) == memory[1:3]
-    assert await list_of(prefix=("*", "*", "deep")) == [memory[2], memory[4]]
-    assert await list_of(suffix=("deep",)) == [memory[2], memory[4]]
-    assert await list_of(suffix=("u2",)) == [memory[3]]
-    assert await list_of(prefix=("memory", "*"), suffix=("deep",), max_depth=2) == [("memory", "u1"), ("memory", "u3")]
-    assert await list_of(max_depth=1) == [("memory",), ("other",)]
-    assert await list_of(max_depth=2) == [("memory",), ("memory", "u1"), ("memory", "u2"), ("memory", "u3"), ("other",)]
-    assert await list_of(limit=2, offset=1) == memory[1:3]
-    assert await list_of(prefix=("absent",)) == []
-
-
-async def test_first_labels_are_listed_as_objects(bench: Bench) -> None:
-    await fill(bench)
-    names = await bench.node.session().call(requests.ListObjects("crew", "items"))
-    assert isinstance(names, requests.Names)
-    assert names.names == ["memory", "other"]
-
-
 # ── batches and watches ───────────────────────────────────────────────────────
 
 
@@ -343,90 +237,6 @@ async def test_a_watch_tells_of_puts_and_deletes_below_a_namespace(bench: Bench)
         ]
         assert isinstance(push := await anext(raw), requests.Change)
         assert (push.kind, push.name, push.id) == ("items", "memory", '["memory","above"]')
-
-
-# ── several nodes ─────────────────────────────────────────────────────────────
-
-
-async def test_concurrent_puts_leave_the_latest_and_its_siblings_until_one_sees_both() -> None:
-    async with Fleet("ab") as fleet:
-        a, b = (fleet[name].store().space("crew").items for name in "ab")
-        await a.put(USER, "k", "first")
-        await fleet.converged()
-        await fleet.isolate("b")
-        fleet["b"].simulated.now_ms += 1000
-        await a.put(USER, "k", "of a", ttl=MINUTE)
-        await b.put(USER, "k", "of b")
-        fleet.link_all("b")
-        await fleet.converged()
-        assert fleet.rows("a") == fleet.rows("b")
-        for items in (a, b):
-            item = await items.get(USER, "k")
-            assert item is not None
-            assert (item.value, item.siblings, item.expires) == ("of b", ["of a"], None)
-        there = await b.get(USER, "k")
-        assert there is not None
-        await a.put(USER, "k", "both seen", expect=there.version)
-        await fleet.converged()
-        item = await b.get(USER, "k")
-        assert item is not None
-        assert (item.value, item.siblings) == ("both seen", [])
-        assert fleet.rows("a") == fleet.rows("b")
-
-
-async def test_a_put_that_a_delete_elsewhere_has_not_seen_stays() -> None:
-    async with Fleet("ab") as fleet:
-        a, b = (fleet[name].store().space("crew").items for name in "ab")
-        await a.put(USER, "k", 1)
-        await a.put(USER, "gone", 1)
-        await fleet.converged()
-        await fleet.isolate("b")
-        await a.delete(USER, "k")
-        await a.delete(USER, "gone")
-        await b.put(USER, "k", 2)
-        fleet.link_all("b")
-        await fleet.converged()
-        assert fleet.rows("a") == fleet.rows("b")
-        assert [(item.key, item.value) for item in await a.search(USER)] == [("k", 2)]
-
-
-async def test_a_request_that_went_to_two_nodes_is_one_value() -> None:
-    async with Fleet("ab") as fleet:
-        a, b = (fleet[name].store().space("crew").items for name in "ab")
-        await fleet.isolate("b")
-        await a.put(USER, "k", "v", idempotency_key="r")
-        await b.put(USER, "k", "v", idempotency_key="r")
-        fleet.link_all("b")
-        await fleet.converged()
-        assert fleet.rows("a") == fleet.rows("b")
-        item = await b.get(USER, "k")
-        assert item is not None
-        assert (item.value, item.siblings) == ("v", [])
-
-
-async def test_nodes_that_sweep_the_same_items_converge() -> None:
-    async with Fleet("ab", item_expiry_grace_s=1.0) as fleet:
-        a, b = (fleet[name].store().space("crew").items for name in "ab")
-        for n in range(5):
-            await a.put(USER, f"k{n}", n, ttl=MINUTE)
-        await fleet.converged()
-        await fleet.isolate("b")
-        for name in "ab":
-            fleet[name].simulated.now_ms += 120_000
-        assert (await a.sweep("memory"), await b.sweep("memory")) == (5, 5)
-        await b.put(USER, "k0", "new")
-        fleet.link_all("b")
-        await fleet.converged()
-        assert fleet.rows("a") == fleet.rows("b")
-        assert [item.value for item in await a.search(USER)] == ["new"]
-
-
-async def test_watchers_on_another_node_are_told_of_items() -> None:
-    async with Fleet("ab") as fleet, aclosing(fleet["b"].store().space("crew").items.watch(USER)) as changes:
-        first = asyncio.ensure_future(anext(changes))
-        await asyncio.sleep(0)
-        await fleet["a"].store().space("crew").items.put(USER, "k", 1)
-        assert (await first).key == "k"
 
 
 # ── bad input ─────────────────────────────────────────────────────────────────
@@ -501,15 +311,6 @@ async def test_a_request_that_is_not_legal_is_refused(bench: Bench, request_: An
     await bench.space.items.put(("memory",), "k", 1)
     with pytest.raises(InvalidInput):
         await bench.node.session().call(request_)
-
-
-async def test_any_cursor_is_harmless(bench: Bench) -> None:
-    await fill(bench)
-    for cursor in (b"\x00", b"\xff" * 9, b"u1", b"u1\x00\x00k1"):
-        page = await bench.node.session().call(requests.SearchItems("crew", "memory", ["u1"], after=cursor))
-        assert isinstance(page, requests.ItemsPage)
-        assert all(item.namespace[:2] == ["memory", "u1"] for item in page.items)
-        await bench.node.session().call(requests.ListNamespaces("crew", "memory", after=cursor))
 
 
 async def test_what_cannot_be_done_is_said(bench: Bench) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 
 import msgspec
 import pytest
@@ -12,6 +13,8 @@ from aiohttp import WSMsgType, web
 from shoal.config import Config
 from shoal.protocol.frames import PROTOCOL, CallerFrame, CallFrame, Welcome, decode_caller_frames, encode_hello, messages
 from shoal.transport.link import Link
+from tests.transport import dummy_node
+from tests.transport.dummy_node import DummyNode, Make
 
 CONFIG = Config(request_timeout_s=20.0, reconnect_delay_s_max=0.01, connect_timeout_s=20.0)
 
@@ -112,3 +115,19 @@ async def dial(peer: Peer) -> AsyncIterator[Dial]:
     yield to_peer
     for link in links:
         await link.close()
+
+
+@pytest.fixture
+async def make() -> AsyncIterator[Make]:
+    """Listening nodes, started unless `start` is False; other arguments are settings."""
+    async with AsyncExitStack() as stack:
+
+        async def node(name: bytes, *, start: bool = True, **settings: object) -> DummyNode:
+            made = DummyNode(name, msgspec.structs.replace(dummy_node.CONFIG, **settings))
+            await made.listen()
+            stack.push_async_callback(made.stop)
+            if start:
+                made.start()
+            return made
+
+        yield node
