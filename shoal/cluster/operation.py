@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 from hashlib import sha256
-from typing import NamedTuple
 
 import msgspec
 
@@ -63,7 +62,7 @@ def chain(previous: bytes, partition: int, dot: Dot, packed: bytes) -> bytes:
     return sha256(previous + partition.to_bytes(2, "big") + dot.pack() + packed).digest()
 
 
-class Entry(NamedTuple):
+class Entry(msgspec.Struct, frozen=True):
     """An operation as the log keeps it, and as it travels."""
 
     chain: bytes  # Up to and with it.
@@ -77,7 +76,7 @@ class Entry(NamedTuple):
         return cls(stored[:CHAIN_BYTES], stored[CHAIN_BYTES:])
 
 
-class Tip(NamedTuple):
+class Tip(msgspec.Struct, frozen=True):
     """What a replica remembers of one origin in one partition."""
 
     sequence: int

@@ -15,7 +15,6 @@ Rows (within the thread's, beside the lineage's):
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -33,7 +32,7 @@ class Release(msgspec.Struct, array_like=True, frozen=True, tag="release"):
     ids: list[bytes]
 
 
-class Entry(NamedTuple):
+class Entry(msgspec.Struct, frozen=True, order=True):
     hlc: int
     id: bytes
 

@@ -80,7 +80,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
     secret: list[str] = []  # JSON pointers to what must not be shown.
 
 
-class Head(NamedTuple):
+class Head(msgspec.Struct, frozen=True, order=True):
     hlc: int
     id: bytes
     token: bytes

@@ -8,7 +8,10 @@ each type documents its own in `docs/STORAGE.md`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shoal.crdt.dot import Dot, VersionVector
 
@@ -32,7 +35,7 @@ class Rows(Protocol):
         ...
 
 
-class Stamp(NamedTuple):
+class Stamp(Struct, frozen=True):
     """When and by whom an operation was issued. Equal on every replica."""
 
     dot: Dot
@@ -40,6 +43,10 @@ class Stamp(NamedTuple):
     wall_ms: int  # The issuer's wall clock: for "as of" and TTL, never for order.
     context: VersionVector  # Of the partition, as the origin knew it before this operation.
     nth: int = 0  # Of the mutation within its operation.
+
+    def at(self, nth: int) -> Stamp:
+        """Of the `nth` mutation of the same operation."""
+        return self if nth == self.nth else replace(self, nth=nth)
 
     def pack_position(self) -> bytes:
         """34 bytes: HLC, dot, nth. Their order is a causal order of mutations."""

@@ -166,7 +166,7 @@ class Budgets:
         made: list[Made] = []
         for each in draws:
             change = budget.Draw(each.source, each.amount, self._opening.node)
-            budget.apply(site.rows, site.stamp._replace(nth=site.stamp.nth + len(made)), change)
+            budget.apply(site.rows, site.stamp.at(site.stamp.nth + len(made)), change)
             made.append(Made(change))
         return tuple(made)
 

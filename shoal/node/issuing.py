@@ -175,12 +175,12 @@ class Issuer:
         besides: list[Attached] = []
         staged: list[Staged] = []
         for target, write in zip(located.targets, located.writes, strict=True):
-            here = stamp._replace(nth=len(mutations)) if mutations else stamp
+            here = stamp.at(len(mutations))
             generation = self._generations.current(transaction, target)
             decision = self._writers[type(write)](Site(transaction, target, generation.rows, here, writing.key), write)
             replies.append(decision.reply)
             for made in decision.made:
-                at = stamp._replace(nth=len(mutations)) if mutations else stamp
+                at = stamp.at(len(mutations))
                 mutations.append(Mutation(target.kind, target.space, target.name, made.change, generation.number))
                 besides.append(made.attached)
                 if self._feed.wanted(target.space):

@@ -143,7 +143,7 @@ class Queues:
         if name == INBOX:
             # What a worklist has done it must know for as long as it is used; a message is only kept for a while.
             old = self._old(rows, name, stamp.wall_ms - self._config.inbox_taken_s * 1000, _PURGED_BESIDE)
-            made += self._purged(replace(site, stamp=stamp._replace(nth=stamp.nth + 1)), name, old)
+            made += self._purged(replace(site, stamp=stamp.at(stamp.nth + 1)), name, old)
         return Decision(Dequeued(True, request.by, request.result), tuple(made))
 
     def _check_purge(self, request: Purge) -> None:

@@ -94,7 +94,7 @@ class Retentions:
 
 def trim_by_rule(site: Site, config: Config, *, nth: int) -> tuple[Made, ...]:
     """What the journal's rule has an append do besides, as the operation's `nth` change; applied."""
-    stamp = site.stamp._replace(nth=nth)
+    stamp = site.stamp.at(nth)
     cut = retention.due(site.rows, stamp, events_max=config.trim_events_max)
     if cut is None:
         return ()

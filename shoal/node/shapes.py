@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from shoal import values
@@ -27,7 +28,7 @@ _PLACE = Recipe(b"", 0, b"")  # Where the recipe of a channel that changes will 
 Shapes = Mapping[str, Shape]  # By channel: all of a checkpoint's, each as far as it is known.
 
 
-class Spot(NamedTuple):
+class Spot(Struct, frozen=True):
     """A checkpoint of a thread. Its id alone is no key: equal checkpoints of two threads have their own recipes."""
 
     space: str

@@ -20,7 +20,7 @@ from shoal.node.implied import implied_key
 
 def told(site: Site, kind: str, fields: dict[str, Any], *, nth: int) -> Made:
     """Append the event as the operation's mutation `site.stamp.nth + nth`."""
-    stamp = site.stamp._replace(nth=site.stamp.nth + nth)
+    stamp = site.stamp.at(site.stamp.nth + nth)
     event = values.encode({"kind": kind} | fields)
     change = journal.Append(sha256(event).digest(), implied_key(site.key, stamp.nth))
     journal.apply(site.rows, stamp, change, event)

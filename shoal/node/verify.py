@@ -68,14 +68,14 @@ def _log(storage: Storage, partition: int, report: Report) -> Iterator[Logged]:
     prefix = keys.log_of(partition)
     for key, stored in storage.scan(prefix, successor(prefix)):
         _, dot = keys.split_log(key)
-        stated, packed = operation.Entry.unpack(stored)
+        entry = operation.Entry.unpack(stored)
         before = ends.get(dot.origin, NO_TIP)
         if dot.sequence != before.sequence + 1:
             report.problem(f"partition {partition}: {dot.origin.hex()} has a hole before sequence {dot.sequence} in its log")
-        body = _body(partition, dot, packed, report)
+        body = _body(partition, dot, entry.packed, report)
         hlc = 0 if body is None else body.hlc
-        chain = operation.chain(before.chain, partition, dot, packed)
-        if chain != stated:
+        chain = operation.chain(before.chain, partition, dot, entry.packed)
+        if chain != entry.chain:
             report.problem(
                 f"partition {partition}: operation {dot.sequence} of {dot.origin.hex()} breaks its origin's hash chain"
             )

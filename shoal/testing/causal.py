@@ -30,7 +30,7 @@ class Operation(NamedTuple):
     changes: tuple[Any, ...]
 
     def stamped(self) -> list[tuple[Stamp, Any]]:
-        return [(self.stamp._replace(nth=nth), change) for nth, change in enumerate(self.changes)]
+        return [(self.stamp.at(nth), change) for nth, change in enumerate(self.changes)]
 
 
 class Replica:

@@ -87,7 +87,7 @@ def test_a_label_names_the_greatest_of_what_was_saved_and_not_released(history: 
             least = times.get(operation.id, (operation.stamp.dot, operation.stamp.hlc))
             times[operation.id] = min(least, (operation.stamp.dot, operation.stamp.hlc))
     live = sorted(((hlc, id) for id, (_, hlc) in times.items() if id not in gone), reverse=True)
-    assert [tuple(entry) for entry in labels.entries(rows, "l")] == live
+    assert [(entry.hlc, entry.id) for entry in labels.entries(rows, "l")] == live
 
 
 def test_a_repeat_of_a_released_save_does_not_get_the_label_back() -> None:

@@ -7,6 +7,7 @@ from collections import defaultdict
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shoal.crdt import ormap, orset, register
 from shoal.crdt.dot import Dot, Origin, VersionVector
@@ -22,7 +23,7 @@ A, B = origin(1), origin(2)
 
 def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
     """With more than its context: a node applies a peer's operations under its own vector."""
-    ormap.apply(rows, stamp._replace(context=VersionVector({origin(n): 99 for n in range(9)})), change)
+    ormap.apply(rows, replace(stamp, context=VersionVector({origin(n): 99 for n in range(9)})), change)
 
 
 def put(rows: Rows, key: str, value: bytes, request: str | None = None) -> Put:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shoal.crdt import orset
 from shoal.crdt.dot import Dot, VersionVector
@@ -20,7 +21,7 @@ ELEMENTS = [b"\x01", b"\x01\x00", b"\x02", b"\xff"]
 
 def apply(rows: Rows, stamp: Stamp, alter: Alter) -> None:
     """Without a context: a node applies a peer's operations under its own vector."""
-    orset.apply(rows, stamp._replace(context=VersionVector()), alter)
+    orset.apply(rows, replace(stamp, context=VersionVector()), alter)
 
 
 def deciding(choose: Choose) -> Decide:

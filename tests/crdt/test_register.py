@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shoal.crdt import register
 from shoal.crdt.dot import Dot, Origin, VersionVector
@@ -73,7 +74,7 @@ def covered_siblings_stay(rows: Rows, stamp: Stamp, assign: Assign) -> None:
 
 def context_is_not_clipped(rows: Rows, stamp: Stamp, assign: Assign) -> None:
     seen = stamp.context if assign.context is None else register.context_from(assign.context)
-    register.apply(rows, stamp._replace(context=stamp.context.join(seen)), assign)
+    register.apply(rows, replace(stamp, context=stamp.context.join(seen)), assign)
 
 
 def latest_wins(rows: Rows, stamp: Stamp, assign: Assign) -> None:
