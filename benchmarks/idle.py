@@ -27,6 +27,7 @@ from shoal.config import Config, KiB, MiB
 _MANY, _LIVE = 10_000, 100
 _TEXT = "what an agent has found out so far, and where it has it from; " * 64  # 4 KB.
 _LOOKS = 40
+_KNOWN = 2048  # Small, so that it is forgotten and filled again several times between two looks that are compared.
 _ROUNDS = 3  # In which the live ones are read.
 
 METHOD = (
@@ -35,8 +36,8 @@ METHOD = (
     "1 MiB of documents is kept live. *Resident* counts what RocksDB caches and the allocator keeps, which follows the bytes "
     f"written: so the same are written into {_LIVE} documents, too. *In use* is what is allocated and not freed, the "
     "interpreter's objects and the engines' bytes alike (`mallinfo2`, under `PYTHONMALLOC=malloc`), with 1 MiB for RocksDB's "
-    f"memtable and as much for its cache; of {_LOOKS} looks the least of the third quarter and of the last one are compared: "
-    "by then all that is bounded is as large as it becomes."
+    f"memtable, as much for its cache, and {_KNOWN:,} names for `objects_known_max`; of {_LOOKS} looks the least of the third "
+    "quarter and of the last one are compared: by then all that is bounded is as large as it becomes."
 )
 
 
@@ -95,7 +96,7 @@ def _measured(load: _Load) -> _Marks:
 async def _carried_out(load: _Load) -> _Marks:
     config = Config(document_cache_bytes=MiB)
     if load.exact:
-        config = Config(document_cache_bytes=MiB, memtable_bytes=MiB, block_cache_bytes=MiB)
+        config = Config(document_cache_bytes=MiB, memtable_bytes=MiB, block_cache_bytes=MiB, objects_known_max=_KNOWN)
     measure = _in_use if load.exact else _resident
     looks: list[int] = []
     with tempfile.TemporaryDirectory() as directory:
