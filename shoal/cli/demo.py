@@ -11,10 +11,6 @@ import typer
 from rich.console import Console
 
 from shoal.cli.execution import FAILED, execute, failure, interruptible
-from shoal.demo.cluster import run_cluster
-from shoal.demo.embedded import run_embedded
-from shoal.demo.nodes import NodeFailed
-from shoal.demo.stage import Options
 from shoal.demo.supervisor import MODULES_MIN
 from shoal.demo.workers import WorkerFailed
 
@@ -54,6 +50,12 @@ def demo(
 
     Example: shoal demo --limit 300 --keep
     """
+    # Here, because no other command needs them, and each would take longer to start.
+    from shoal.demo.cluster import run_cluster
+    from shoal.demo.embedded import run_embedded
+    from shoal.demo.nodes import NodeFailed
+    from shoal.demo.stage import Options
+
     options = Options(agents=agents, limit=limit, keep=keep, data=data)
     form = run_embedded if embedded else run_cluster
     work = form(options, console=Console(), random=SystemRandom(), now_s=time.monotonic)

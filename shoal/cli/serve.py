@@ -1,37 +1,17 @@
-"""`shoal serve`: one node and its listener, from start to stop.
-
-SIGTERM and SIGINT stop it cleanly: no new requests, those under way finish and
-are durable, the store is closed. A second signal ends it at once, which costs
-nothing that was acknowledged. The one line on standard output is the URL, once
-the node answers there; everything else it has to say is logged.
-"""
+"""`shoal serve`."""
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Annotated
 
-import structlog
 import typer
 
-import shoal
-from shoal.api.metrics import Backlog
-from shoal.api.server import Listener, create_app
 from shoal.cli import logs, settings
 from shoal.cli.execution import execute, failure
-from shoal.config import Config
 from shoal.errors import InvalidConfig
-from shoal.node.environment import Environment, system_environment
-from shoal.node.node import Node, open_node
-from shoal.node.replicator import Replicator
-from shoal.protocol.requests import NodeStatus, Status
-from shoal.transport.peer import PEER_PATH
-from shoal.transport.peers import Peers
 
 PANEL = "Run"
 
@@ -81,99 +61,10 @@ def serve(
         chosen = settings.load(flags=flags, environment=os.environ, file=config)
     except InvalidConfig as error:
         raise failure(error.message) from None
+    # Here, because no other command needs it, and each would take longer to start.
+    from shoal.cli.serving import serving
+
     logs.configure()
-    caught = execute(_serve(data, chosen))
+    caught = execute(serving(data, chosen))
     if caught is signal.SIGINT:
         raise typer.Exit(128 + caught)
-
-
-async def _serve(data: Path, config: Config) -> signal.Signals:
-    stopping = _signalled()
-    log = structlog.get_logger("shoal")
-    environment = system_environment()
-    node = await open_node(data, config=config, environment=environment)
-    try:
-        if node.resumed_after_crash:
-            log.warning("resumed", after="an end that was no clean stop", data=str(data))
-        peers = _peers(node.replicator, config, environment)
-        listener = await _listening(node, config, peers)
-        try:
-            if peers is not None:
-                peers.start()
-            # What is there now stays for good: a full collection need not walk it again while requests wait.
-            gc.collect()
-            gc.freeze()
-            log.info("ready", url=listener.url, data=str(data), version=shoal.__version__)
-            typer.echo(listener.url)
-            caught = await stopping
-            log.info("stopping", signal=caught.name)
-        finally:
-            await listener.stop()
-    finally:
-        await node.stop()
-    log.info("stopped")
-    return caught
-
-
-def _peers(replicator: Replicator | None, config: Config, environment: Environment) -> Peers | None:
-    if replicator is None:
-        return None
-    members = replicator.quorum.members
-    log = structlog.get_logger("shoal")
-
-    def is_itself(address: str) -> None:
-        members.remove(address)
-        replicator.quorum.stir()
-
-    peers = Peers(
-        replicator,
-        addresses=[member.address for member in members.all],
-        config=config,
-        entropy=environment.entropy,
-        report=log.info,
-        on_self=is_itself,
-    )
-    members.reasons = peers.reasons
-    return peers
-
-
-async def _listening(node: Node, config: Config, peers: Peers | None) -> Listener:
-    status = await node.session().call(Status())
-    assert isinstance(status, NodeStatus)
-    app = create_app(
-        node.session,
-        config=config,
-        node=status.node,
-        version=status.version,
-        backlog=lambda: Backlog(node.writes_pending, node.durable_lag_s),
-        monotonic=time.monotonic,
-        doors={} if peers is None else {PEER_PATH: peers.serve},
-    )
-    if peers is not None:
-        # Once requests are done, some of which wait for what peers hold.
-        app.on_shutdown.append(lambda _: peers.stop())
-    listener = Listener(app, config=config)
-    try:
-        await listener.start()
-    except OSError as error:
-        where = f"{config.listen_host}:{config.listen_port}"
-        raise InvalidConfig(
-            f"cannot listen on {where}: {error.strerror or error}. Nothing was written. Choose another --listen HOST:PORT.",
-            field="listen_port",
-        ) from error
-    return listener
-
-
-def _signalled() -> asyncio.Future[signal.Signals]:
-    """Resolved by the first SIGTERM or SIGINT; the second ends the process."""
-    loop = asyncio.get_running_loop()
-    first: asyncio.Future[signal.Signals] = loop.create_future()
-
-    def catch(number: signal.Signals) -> None:
-        if first.done():
-            os._exit(128 + number)
-        first.set_result(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, catch, number)
-    return first

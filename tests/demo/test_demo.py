@@ -113,7 +113,7 @@ def test_a_wrong_figure_and_a_lost_add_are_exit_code_1_and_a_difference_each(
 ) -> None:
     monkeypatch.setattr("shoal.demo.stage.tempfile.tempdir", str(tmp_path))
     worker = (sys.executable, "-c", textwrap.dedent(MISCOUNTING))
-    monkeypatch.setattr("shoal.cli.demo.Options", lambda **given: Options(**given, worker=worker))
+    monkeypatch.setattr("shoal.demo.stage.Options", lambda **given: Options(**given, worker=worker))
     result = CliRunner().invoke(app, ["demo", "--embedded", "--limit", "12"])
     assert result.exit_code == 1
     assert "document library, " in result.stdout
@@ -148,7 +148,7 @@ def test_a_refused_directory_is_exit_code_1_and_one_plain_line(tmp_path: Path) -
 def test_a_worker_that_fails_is_exit_code_1_and_one_plain_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("shoal.demo.stage.tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(
-        "shoal.cli.demo.Options", lambda **given: Options(**given, worker=(sys.executable, "-c", "raise SystemExit(3)"))
+        "shoal.demo.stage.Options", lambda **given: Options(**given, worker=(sys.executable, "-c", "raise SystemExit(3)"))
     )
     result = CliRunner().invoke(app, ["demo", "--embedded", "--limit", "3"])
     assert result.exit_code == 1
