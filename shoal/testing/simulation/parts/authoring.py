@@ -118,14 +118,24 @@ class Author:
         elif number in self._books.refused.get(self._bench.name, ()):
             self._bench.violated("13", f"checkpoint {id[:16]} is save {number}, which was refused with nothing written")
 
-    async def save(self, act: Act, random: Random, branch: str, now: Callable[[], float]) -> At | None:
-        """Save on what this agent saw last of a branch, in whichever way; None: it was refused.
+    async def save(
+        self,
+        act: Act,
+        random: Random,
+        branch: str,
+        now: Callable[[], float],
+        *,
+        builds_on: Callable[[str], None] = lambda id: None,
+    ) -> At | None:
+        """Save on what this agent saw last of a branch, which `builds_on` is told, in whichever way; None: it was refused.
 
         Raises:
             ShoalError: as the request, but for a refusal.
         """
         base = self.at.get(branch) or await self.load(branch)
         parent = NO_HEAD if base is None else base.id
+        if base is not None:
+            builds_on(base.id)
         number, change = self._books.draft({} if base is None else self._books.states.get(base.number, {}), random)
         on_conflict: OnConflict = "fork" if random.random() < 0.4 else "refuse"
         begun_s = now()

@@ -113,10 +113,8 @@ class _Agent:
 
     async def save(self, act: Act, random: Random) -> None:
         branch = random.choice(_BRANCHES)
-        base = self._author.at.get(branch) or await self._author.load(branch)
-        if base is not None:
-            self._lines.named[Branch(self._bench.name, branch)].add(base.id)
-        await self._author.save(act, random, branch, asyncio.get_running_loop().time)
+        named = self._lines.named[Branch(self._bench.name, branch)]
+        await self._author.save(act, random, branch, asyncio.get_running_loop().time, builds_on=named.add)
 
     async def load(self, act: Act, random: Random) -> None:
         asked = random.choice((None, [NUMBER, LOG], [NUMBER, NOTES]))

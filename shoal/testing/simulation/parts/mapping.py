@@ -15,7 +15,7 @@ from itertools import count
 from random import Random
 
 from shoal import values
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, TooLarge
 from shoal.protocol import requests
 from shoal.protocol.requests import AddEntry, AlterEntry, PutEntry, RemoveEntry, Write
 from shoal.protocol.session import Session
@@ -113,7 +113,10 @@ class _Agent:
         async def send() -> None:
             await (self._handle.include if includes else self._handle.exclude)(key, element, durability=act.durability)
 
-        await self._write(act, random, key, Written(0, _now()), send, AlterEntry)
+        try:
+            await self._write(act, random, key, Written(0, _now()), send, AlterEntry)
+        except TooLarge:
+            self._bench.did(f"find the set of {key} full,")
 
     async def remove(self, act: Act, random: Random) -> None:
         key = random.choice(_KEYS)
@@ -154,7 +157,8 @@ class _Agent:
         except ShoalError as error:
             if error.written == "no" and not act.repeat:
                 writes.remove(written)
-            self._bench.refused(error)
+            if not isinstance(error, TooLarge):
+                self._bench.refused(error)
             raise
         written.ended_s = float("inf") if act.repeat else _now()
         self._bench.did(f"{of.__name__} {key}")
