@@ -22,7 +22,7 @@ import msgspec
 import pycrdt
 
 from shoal import values
-from shoal.crdt import yjs
+from shoal.crdt import readiness, yjs
 from shoal.crdt.content import check_kind, open_root, to_py
 from shoal.crdt.inference import infer
 from shoal.crdt.yjs import RootKind
@@ -116,7 +116,7 @@ class LiveDocument:
         """
         self._apply(update, {}, self._advanced(yjs.parse(update)))
 
-    def _apply(self, update: bytes, roots: Mapping[str, RootKind], advanced: yjs.Advanced) -> None:
+    def _apply(self, update: bytes, roots: Mapping[str, RootKind], advanced: readiness.Advanced) -> None:
         self.sound = False
         with engine("an update was refused by the Yjs engine"):
             self._doc.apply_update(update)
@@ -199,7 +199,7 @@ class LiveDocument:
         copy.apply_update(self.snapshot())
         return copy
 
-    def _checked(self, update: bytes, roots: Mapping[str, RootKind]) -> yjs.Advanced:
+    def _checked(self, update: bytes, roots: Mapping[str, RootKind]) -> readiness.Advanced:
         self._check_update_size(len(update))
         self._check_roots(roots)
         parsed = yjs.parse(update)
@@ -246,18 +246,18 @@ class LiveDocument:
                 f"the document would have more than {self._bytes_max} bytes (document_bytes_max). Nothing was written."
             )
 
-    def _advanced(self, parsed: yjs.Parsed) -> yjs.Advanced:
-        advanced = yjs.advance(parsed, self._state, deepest=self._deepest, shared=self._shared)
+    def _advanced(self, parsed: yjs.Parsed) -> readiness.Advanced:
+        advanced = readiness.advance(parsed, self._state, deepest=self._deepest, shared=self._shared)
         if advanced.deepest > NESTING_MAX:
             self._deepest, self._shared = self._nesting()
-            advanced = yjs.advance(parsed, self._state, deepest=self._deepest, shared=self._shared)
+            advanced = readiness.advance(parsed, self._state, deepest=self._deepest, shared=self._shared)
         if advanced.deepest > NESTING_MAX:
             raise TooLarge(f"shared types would nest deeper than {NESTING_MAX}. Nothing was written; store flatter values.")
         return advanced
 
     def _nesting(self) -> tuple[int, dict[tuple[int, int], int]]:
         """How deep shared types nest, exactly, and the latest of them: also those that no reader looks at."""
-        measured = yjs.advance(yjs.parse(self.snapshot()), {})
+        measured = readiness.advance(yjs.parse(self.snapshot()), {})
         known = measured.shared if len(measured.shared) <= _TYPES_KNOWN_MAX else {}
         return measured.deepest, dict(known)
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.crdt import yjs
+from shoal.crdt import readiness, yjs
 from shoal.errors import InvalidValue, NotReady
 from shoal.testing.edits import ACTIONS, AUTHORS, ROOTS, Step, play
 
@@ -39,7 +39,7 @@ def rebuilt(updates: list[bytes]) -> pycrdt.Doc[Any]:
 
 def is_ready(update: bytes, doc: pycrdt.Doc[Any]) -> bool:
     try:
-        yjs.advance(yjs.parse(update), yjs.parse_state(doc.get_state()))
+        readiness.advance(yjs.parse(update), yjs.parse_state(doc.get_state()))
     except NotReady:
         return False
     return True
@@ -69,7 +69,7 @@ def test_readiness_is_what_the_engine_finds_once_it_has_applied_the_update(steps
 def test_the_advanced_state_is_the_engines_state(steps: list[Step]) -> None:
     doc, state = rebuilt([]), dict[int, int]()
     for issued in play(steps):
-        state = yjs.advance(yjs.parse(issued.update), state).state
+        state = readiness.advance(yjs.parse(issued.update), state).state
         doc.apply_update(issued.update)
         assert state == yjs.parse_state(doc.get_state())
 
@@ -82,15 +82,15 @@ def test_an_update_whose_left_origin_of_another_client_is_missing_is_not_ready()
     before = ours.get_state()
     ours.get("t", type=pycrdt.Text).insert(1, "b")
     with pytest.raises(NotReady):
-        yjs.advance(yjs.parse(ours.get_update(before)), {})
-    assert yjs.advance(yjs.parse(ours.get_update(before)), {1: 1}).state == {1: 1, 2: 1}
+        readiness.advance(yjs.parse(ours.get_update(before)), {})
+    assert readiness.advance(yjs.parse(ours.get_update(before)), {1: 1}).state == {1: 1, 2: 1}
 
 
 def test_a_deletion_of_what_is_missing_is_not_ready() -> None:
     deletes_one_of_client_five = bytes([0, 1, 5, 1, 0, 1])
     with pytest.raises(NotReady, match="deletes"):
-        yjs.advance(yjs.parse(deletes_one_of_client_five), {})
-    assert yjs.advance(yjs.parse(deletes_one_of_client_five), {5: 1}).state == {5: 1}
+        readiness.advance(yjs.parse(deletes_one_of_client_five), {})
+    assert readiness.advance(yjs.parse(deletes_one_of_client_five), {5: 1}).state == {5: 1}
 
 
 def test_a_gap_that_the_document_already_fills_is_none() -> None:
@@ -101,16 +101,16 @@ def test_a_gap_that_the_document_already_fills_is_none() -> None:
     for character in "abcd":
         text += character
     holed = yjs.parse(pycrdt.merge_updates(updates[0], updates[3]))
-    assert yjs.advance(holed, {5: 3}).state == {5: 4}
+    assert readiness.advance(holed, {5: 3}).state == {5: 4}
     with pytest.raises(NotReady):
-        yjs.advance(holed, {5: 1})
+        readiness.advance(holed, {5: 1})
 
 
 def test_two_structs_that_wait_for_each_other_are_never_ready() -> None:
     item = bytes([0x84])  # A string after its left origin.
     circle = bytes([2, 1, 9, 0]) + item + bytes([5, 0, 1, 97]) + bytes([1, 5, 0]) + item + bytes([9, 0, 1, 98]) + b"\x00"
     with pytest.raises(NotReady):
-        yjs.advance(yjs.parse(circle), {})
+        readiness.advance(yjs.parse(circle), {})
 
 
 @pytest.mark.skipif(not REFERENCE.exists(), reason="the reference data is not here")
@@ -203,21 +203,21 @@ def test_nesting_counts_shared_types_that_the_update_puts_into_one_another() -> 
     root: pycrdt.Map[Any] = doc.get("m", type=pycrdt.Map)
     root["flat"] = pycrdt.Map({"a": 1})
     root["other"] = pycrdt.Map({"a": 1})
-    assert yjs.advance(yjs.parse(doc.get_update()), {}).deepest == 1
+    assert readiness.advance(yjs.parse(doc.get_update()), {}).deepest == 1
     root["deep"] = pycrdt.Map({"a": pycrdt.Array([pycrdt.Map()])})
-    assert yjs.advance(yjs.parse(doc.get_update()), {}).deepest == 3
+    assert readiness.advance(yjs.parse(doc.get_update()), {}).deepest == 3
 
 
 def test_what_is_known_of_a_sibling_or_parent_keeps_the_bound_exact() -> None:
     doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=5)
     items: pycrdt.Array[Any] = doc.get("a", type=pycrdt.Array)
     items.append(pycrdt.Map())
-    first = yjs.advance(yjs.parse(doc.get_update()), {})
+    first = readiness.advance(yjs.parse(doc.get_update()), {})
     state = doc.get_state()
     items.append(pycrdt.Map())
     second = yjs.parse(doc.get_update(state))
-    assert yjs.advance(second, first.state, deepest=1, shared=first.shared).deepest == 1
-    assert yjs.advance(second, first.state, deepest=1).deepest == 2
+    assert readiness.advance(second, first.state, deepest=1, shared=first.shared).deepest == 1
+    assert readiness.advance(second, first.state, deepest=1).deepest == 2
 
 
 def test_state_vectors_of_equal_content_have_equal_bytes() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
 
-from shoal.crdt import document, live
+from shoal.crdt import document, live, markup
 from shoal.crdt.rows import Rows, Stamp
 from shoal.node.documents import Documents, Place
 from shoal.protocol.requests import Edit
@@ -55,7 +56,18 @@ def a_mirror_is_not_told_which_beginning_lost(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Documents, "told", told)
 
 
+def xml_is_written_anew(patch: pytest.MonkeyPatch) -> None:
+    sound = markup.fill
+
+    def fill(parent: Any, wanted: list[Any]) -> None:
+        del parent.children[:]
+        sound(parent, wanted)
+
+    patch.setattr(markup, "fill", fill)
+
+
 MUTANTS = (
+    Mutant(xml_is_written_anew, "a patch of XML writes anew what it does not name, so that two patches double it", ("10",)),
     Mutant(of_several_updates_the_last_is_lost, "of updates that become one operation, one is not in it", ("3",)),
     Mutant(an_inferred_kind_is_not_kept, "a node forgets what it took a root for", ("3",)),
     Mutant(a_beginning_that_lost_stays, "of two beginnings of a document both are shown", ("10",)),

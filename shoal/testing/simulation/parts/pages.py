@@ -3,20 +3,23 @@
 Laws:
 - A page shows one of its beginnings, whole and once, or none of them (10), and the same one on every node (4);
   none that was acknowledged, and that is owed, would count before it (3).
-- An edit that was acknowledged is there, whichever beginning counts (3), and nothing is that nobody wrote (10).
+- An edit that was acknowledged is there, whichever beginning counts (3), and nothing is that nobody wrote (10). Every third
+  note is an element of XML, and is there no more often than it was put (10): others' edits leave it where it is.
 - A mirror that is kept shows no more of beginnings than a node does (10).
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from random import Random
 from typing import Any
+
+import pycrdt
 
 from shoal.client.document import Document
 from shoal.crdt import editing, genesis
@@ -34,6 +37,8 @@ from shoal.testing.simulation.violation import Violation
 
 _NOTES = "notes"  # The root that is edited: a map wherever it is one of a beginning's.
 _NOTE = "note-"
+_BODY = "body"  # The root of XML, in no beginning.
+_XML_EVERY = 3
 
 BEGINNINGS: tuple[dict[str, Any], ...] = (
     {"title": "one", "tasks": [10, 11], _NOTES: {"by": 1}},
@@ -56,6 +61,7 @@ class Page:
 
     begun: list[tuple[int, Told | None]] = field(default_factory=list)  # With which beginning.
     wrote: dict[int, Told | None] = field(default_factory=dict)
+    put: Counter[int] = field(default_factory=Counter)  # How often, of those in XML.
     mirrors: list[Document] = field(default_factory=list)
     shown: dict[str, Any] | None = None  # By the first node that was asked in the end.
 
@@ -104,6 +110,9 @@ def _broken(page: Page, shown: dict[str, Any], losses: Losses) -> list[tuple[str
     lost = sorted(number for number, told in page.wrote.items() if told and told.is_owed(losses) and number not in notes)
     if lost:
         found.append(("3", f"has lost the notes {lost}"))
+    often = sorted(number for number, times in _elements(shown).items() if times > page.put[number])
+    if often:
+        found.append(("10", f"shows notes more often than they were put: {often}"))
     if page.shown is not None and page.shown != shown:
         found.append(("4", f"shows {shown}, and on another node {page.shown}"))
     for mirror in page.mirrors:
@@ -161,18 +170,26 @@ class _Agent:
         if self._mirror is None:
             self._mirror = await self._bench.space.document(self._bench.name)
             self._page.mirrors.append(self._mirror)
-        self._mirror.map(_NOTES)[f"{_NOTE}{number}"] = number
+        if number % _XML_EVERY:
+            self._mirror.map(_NOTES)[f"{_NOTE}{number}"] = number
+        elif number not in _elements(self._mirror.to_py()):
+            self._page.put[number] += 1
+            self._mirror.xml(_BODY).children.append(pycrdt.XmlElement("note", {"n": str(number)}))
         await self._mirror.flush()
 
     async def _patch(self, number: int, act: Act) -> None:
-        entry = {"op": "add", "path": f"/{_NOTES}/{_NOTE}{number}", "value": number}
+        root: dict[str, requests.RootKind] = {_NOTES: "map"} if number % _XML_EVERY else {_BODY: "xml"}
+        entry: dict[str, Any] = {"op": "add", "path": f"/{_NOTES}/{_NOTE}{number}", "value": number}
+        if number % _XML_EVERY == 0:
+            self._page.put[number] += 1
+            entry = {"op": "add", "path": f"/{_BODY}/-", "value": {"tag": "note", "attributes": {"n": str(number)}}}
         patch = Patch(SPACE, self._bench.name, json.dumps([entry]).encode())
         try:
             await self._write(patch, act)
         except ShoalError as error:
             if "no root" not in error.message:
                 raise
-            await self._write(Update(SPACE, self._bench.name, EMPTY, {_NOTES: "map"}), act)
+            await self._write(Update(SPACE, self._bench.name, EMPTY, root), act)
             await self._write(patch, act)
 
     async def read(self, act: Act, random: Random) -> None:
@@ -203,5 +220,10 @@ def _split(shown: dict[str, Any]) -> tuple[dict[str, Any], set[int]]:
     """What a beginning brought, without the roots that are empty; and the notes."""
     notes = {key: value for key, value in shown.get(_NOTES, {}).items() if key.startswith(_NOTE)}
     rest = {key: value for key, value in shown.get(_NOTES, {}).items() if key not in notes}
-    begun = {**shown, _NOTES: rest}
-    return {name: value for name, value in begun.items() if value}, set(notes.values())
+    begun = {**shown, _NOTES: rest, _BODY: []}
+    return {name: value for name, value in begun.items() if value}, {*notes.values(), *_elements(shown)}
+
+
+def _elements(shown: dict[str, Any]) -> Counter[int]:
+    """The notes that are elements of XML, and how often each is there."""
+    return Counter(int(node["attributes"]["n"]) for node in shown.get(_BODY, []))
