@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from copy import deepcopy
+from random import Random
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
 
 from shoal.node.recent import Recent
 
 MEMBERS_MAX = 8
+MEMBERS = range(20)
 
-steps = st.lists(st.tuples(st.sampled_from(["put", "ask", "drop"]), st.integers(0, 12)), max_size=200)
 
-
-@given(steps)
-def test_it_holds_what_was_used_last_and_never_more_than_its_bound(steps: list[tuple[str, int]]) -> None:
+@pytest.mark.parametrize("seed", range(50))
+def test_it_holds_what_was_used_last_and_never_more_than_its_bound(seed: int) -> None:
+    random = Random(seed)
     recent: Recent[int] = Recent(MEMBERS_MAX)
-    used: OrderedDict[int, None] = OrderedDict()  # Put and not dropped since, in the order of the last use.
-    for act, member in steps:
-        match act:
-            case "put":
-                recent.put(member)
-                used[member] = None
-                used.move_to_end(member)
-            case "ask":
-                if member in recent:
-                    assert member in used
-                    used.move_to_end(member)
-            case "drop":
+    used: OrderedDict[int, bool] = OrderedDict()  # In the order of the last use; whether it was not dropped since.
+    for _ in range(200):
+        member = random.choice(MEMBERS)
+        match random.randrange(5):
+            case 0:
                 recent.drop(member)
-                used.pop(member, None)
+                if member in used:
+                    used[member] = False
+            case 1 | 2:
+                recent.put(member)
+                used[member] = True
+                used.move_to_end(member)
+            case _:
+                if member in recent:
+                    assert used[member]
+                    used.move_to_end(member)
         assert len(recent) <= MEMBERS_MAX
-        for latest in list(used)[-MEMBERS_MAX // 2 :]:
-            # Asked in that order it stays as it is: the last used one stays that.
-            assert latest in recent
+        # To ask is to use: a copy is asked.
+        asked = deepcopy(recent)
+        assert all(latest in asked for latest, stays in list(used.items())[-MEMBERS_MAX // 2 :] if stays)
