@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from shoal.crdt import conflicts
 from shoal.crdt.conflicts import Conflicts, Overwritten
 from shoal.crdt.content import to_py
-from shoal.testing.edits import ACTIONS, AUTHORS, Step, causal_order, play
+from shoal.crdt.live import LiveDocument
+from shoal.testing.edits import ACTIONS, AUTHORS, ROOTS, Step, causal_order, play
 
 STEPS = st.lists(st.builds(Step, st.integers(0, AUTHORS - 1), st.integers(0, ACTIONS - 1), st.integers(0, 23)), max_size=30)
 SETS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from("ssstd"), st.integers(0, 2)), max_size=25)
@@ -110,6 +111,49 @@ def test_what_is_told_as_it_happens_is_told_in_the_end_too(steps: list[tuple[int
     for index, update in enumerate(history(steps).updates):
         live |= {lost.id for lost in taken.add(update, bytes([index]))}
     assert {lost.id for lost in taken.overwritten()} <= live
+
+
+def compacted(updates: list[bytes]) -> bytes:
+    return LiveDocument(bytes_max=1 << 20, roots_max=8, updates=updates, roots=ROOTS).snapshot()
+
+
+@settings(max_examples=150, deadline=None)
+@given(SETS, st.integers(0, 25))
+def test_over_what_was_compacted_later_losses_are_told_and_no_others(steps: list[tuple[int, str, int]], covered: int) -> None:
+    made = history(steps)
+    before, after = made.updates[:covered], made.updates[covered:]
+    whole, early = ({lost.id for lost in found(updates)} for updates in (made.updates, before))
+    told = {lost.id for lost in found([compacted(before), *after])}
+    assert told <= whole
+    assert whole - told <= early
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.integers(0, 30), st.randoms(use_true_random=False))
+def test_over_what_was_compacted_what_stands_is_what_the_engine_shows(steps: list[Step], covered: int, rng: Any) -> None:
+    issued = play(steps)
+    order = causal_order(issued, rng)
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=77)
+    root = doc.get("m", type=pycrdt.Map)
+    taken = Conflicts()
+    for update in [
+        compacted([issued[index].update for index in order[:covered]]),
+        *(issued[i].update for i in order[covered:]),
+    ]:
+        doc.apply_update(update)
+        taken.add(update)
+        assert shown(taken) == to_py(root)
+
+
+def test_a_key_that_was_set_again_in_one_transaction_is_no_conflict() -> None:
+    one, other = pair()
+    with one.transaction():
+        for number in range(4):
+            one.get("m", type=pycrdt.Map)["k"] = number
+    other.apply_update(one.get_update())
+    state = other.get_state()
+    other.get("m", type=pycrdt.Map)["k"] = "last"
+    assert found([one.get_update(), other.get_update(state)]) == []
 
 
 def pair() -> list[pycrdt.Doc[Any]]:
