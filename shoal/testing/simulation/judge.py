@@ -44,6 +44,9 @@ __all__ = ["Violation", "judge"]
 CONVERGED_S_MAX = 60.0
 """Healed, all nodes hold the same within this virtual time."""
 
+SETTLED_S_MAX = 5.0
+"""Healed, and holding the same, all that was written is durable within this virtual time."""
+
 SERVES_S_MAX = 20.0
 """Healed, every node takes a write within this virtual time."""
 
@@ -117,11 +120,21 @@ async def _converges(cluster: SimulatedCluster) -> list[Violation]:
     if any(host.peer.quorum.view().early for host in cluster.hosts.values() if host.up):
         # What they depend on was lost with a disk: they are forgotten in time.
         await asyncio.sleep(cluster.config.early_s + cluster.config.sync_interval_s * 2)
+    await _settled(cluster)
     return [
         Violation("4", f"healed, and equal, {name} still has {what}")
         for name, host in cluster.hosts.items()
         for what in _waits(host)
     ]
+
+
+async def _settled(cluster: SimulatedCluster) -> None:
+    """What nodes write of themselves, sweeping and compacting, comes to an end as well, and the disks take it soon."""
+    ends_at = asyncio.get_running_loop().time() + SETTLED_S_MAX
+    while any(host.up and host.node.writes_pending for host in cluster.hosts.values()):
+        if asyncio.get_running_loop().time() >= ends_at:
+            return
+        await asyncio.sleep(cluster.config.tick_s)
 
 
 async def _sweeps(cluster: SimulatedCluster) -> list[Violation]:
