@@ -7,10 +7,12 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import count
+from typing import Any
 
 import aiohttp
 import msgspec
 import pytest
+from yarl import URL
 
 from shoal import values
 from shoal.api.server import Listener, create_app
@@ -253,3 +255,38 @@ def prompt_session() -> PromptSession:
 async def http() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession() as client:
         yield client
+
+
+class Rest:
+    """Sends raw paths, and reads JSON."""
+
+    def __init__(self, http: aiohttp.ClientSession, served: Any) -> None:  # Whatever its session is.
+        self.http = http
+        self.served = served
+
+    def request(self, method: str, path: str, **options: Any) -> Any:
+        return self.http.request(method, URL(self.served.url + path, encoded=True), **options)
+
+    async def __call__(self, method: str, path: str, json: Any = None, **options: Any) -> tuple[int, Any]:
+        if json is not None:
+            options["json"] = json
+        async with self.request(method, path, **options) as response:
+            body = await response.read()
+            return response.status, msgspec.json.decode(body)
+
+    async def problem(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        """The problem document; that it is one, and disturbed nobody, is asserted here."""
+        async with self.request(method, path, **options) as response:
+            assert response.content_type == "application/problem+json"
+            problem: dict[str, Any] = msgspec.json.decode(await response.read())
+        assert problem["status"] == response.status
+        assert problem["type"] == f"urn:shoal:error:{problem['code']}"
+        assert {"title", "detail", "written"} <= set(problem)
+        status, _ = await self("POST", "/v1/spaces/other/counters/c", {"add": 1})
+        assert status == 200
+        return problem
+
+
+@pytest.fixture
+async def rest(http: aiohttp.ClientSession, served: Served) -> Rest:
+    return Rest(http, served)

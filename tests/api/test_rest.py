@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 from collections.abc import Awaitable, Callable
@@ -12,12 +11,11 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 import pytest
-from yarl import URL
 
 from shoal import values
-from shoal.errors import HeadMoved, KeyReused, Overloaded, ShoalError, ShuttingDown, SlowConsumer, SpansPartitions
+from shoal.errors import HeadMoved, KeyReused, Overloaded, ShoalError, ShuttingDown, SpansPartitions
 from shoal.protocol import requests
-from shoal.protocol.requests import Change
+from tests.api.conftest import Rest
 
 pack = msgspec.msgpack.encode
 Served = Any  # Of conftest.py.
@@ -26,41 +24,6 @@ Serve = Callable[..., Awaitable[Any]]
 SPACE = "/v1/spaces/crew"
 THREAD = SPACE + "/threads/t"
 SAVE = {"state": {"messages": ["hi", 1.5, None]}}
-
-
-class Rest:
-    """Sends raw paths, and reads JSON."""
-
-    def __init__(self, http: aiohttp.ClientSession, served: Served) -> None:
-        self.http = http
-        self.served = served
-
-    def request(self, method: str, path: str, **options: Any) -> Any:
-        return self.http.request(method, URL(self.served.url + path, encoded=True), **options)
-
-    async def __call__(self, method: str, path: str, json: Any = None, **options: Any) -> tuple[int, Any]:
-        if json is not None:
-            options["json"] = json
-        async with self.request(method, path, **options) as response:
-            body = await response.read()
-            return response.status, msgspec.json.decode(body)
-
-    async def problem(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        """The problem document; that it is one, and disturbed nobody, is asserted here."""
-        async with self.request(method, path, **options) as response:
-            assert response.content_type == "application/problem+json"
-            problem: dict[str, Any] = msgspec.json.decode(await response.read())
-        assert problem["status"] == response.status
-        assert problem["type"] == f"urn:shoal:error:{problem['code']}"
-        assert {"title", "detail", "written"} <= set(problem)
-        status, _ = await self("POST", "/v1/spaces/other/counters/c", {"add": 1})
-        assert status == 200
-        return problem
-
-
-@pytest.fixture
-async def rest(http: aiohttp.ClientSession, served: Served) -> Rest:
-    return Rest(http, served)
 
 
 # ── threads ───────────────────────────────────────────────────────────────────
@@ -384,65 +347,3 @@ async def test_a_bug_is_a_500_without_internals(rest: Rest) -> None:
 
 async def test_what_does_not_exist_is_not_found(rest: Rest) -> None:
     assert (await rest.problem("GET", f"{THREAD}/checkpoints/latest"))["code"] == "not-found"
-
-
-# ── server-sent events ────────────────────────────────────────────────────────
-
-
-async def line(response: aiohttp.ClientResponse, beginning: bytes) -> bytes:
-    """The next line that begins so."""
-    while not (read := await response.content.readline()).startswith(beginning):
-        assert read, "the stream has ended"
-    return read.removeprefix(beginning).strip()
-
-
-CHANGE = Change("crew", "thread", "t", "save", "id", 1, 2)
-
-
-async def test_changes_are_streamed_as_they_come(rest: Rest) -> None:
-    async with rest.request("GET", f"{SPACE}/watch?kind=thread&prefix=t") as response:
-        assert (response.status, response.content_type) == (200, "text/event-stream")
-        await line(response, b":")
-        for name in ("a", "b"):
-            rest.served.session.publish(msgspec.structs.replace(CHANGE, name=name))
-            assert await line(response, b"event: ") == b"change"
-            assert msgspec.json.decode(await line(response, b"data: "))["name"] == name
-
-
-async def test_a_quiet_stream_sends_heartbeats_and_loses_no_change(serve: Serve, http: aiohttp.ClientSession) -> None:
-    rest = Rest(http, await serve(heartbeat_s=0.02))
-    async with rest.request("GET", f"{SPACE}/watch") as response:
-        for _ in range(3):
-            assert await line(response, b": heart") == b"beat"
-        rest.served.session.publish(CHANGE)
-        assert msgspec.json.decode(await line(response, b"data: "))["name"] == "t"
-
-
-async def test_a_watcher_that_fell_behind_is_told_and_cut_off(rest: Rest) -> None:
-    async with rest.request("GET", f"{SPACE}/watch") as response:
-        await line(response, b":")
-        rest.served.session.publish(SlowConsumer("fell behind"))
-        assert await line(response, b"event: ") == b"error"
-        assert msgspec.json.decode(await line(response, b"data: "))["code"] == "slow-consumer"
-        assert (await response.content.read()).strip() == b""
-    assert (await rest("GET", f"{SPACE}/counters/c"))[0] == 200
-
-
-async def test_a_stream_ends_when_the_node_stops(rest: Rest) -> None:
-    async with rest.request("GET", f"{SPACE}/watch") as response:
-        await line(response, b":")
-        stopping = asyncio.create_task(rest.served.listener.stop())
-        assert await line(response, b"event: ") == b"error"
-        assert msgspec.json.decode(await line(response, b"data: "))["code"] == "shutting-down"
-        await stopping
-
-
-async def test_a_watcher_that_leaves_is_forgotten(serve: Serve, http: aiohttp.ClientSession) -> None:
-    rest = Rest(http, await serve(heartbeat_s=0.02))
-    async with rest.request("GET", f"{SPACE}/watch") as response:
-        await line(response, b":")
-        assert len(rest.served.session.watchers) == 1
-        response.close()
-    async with asyncio.timeout(20):
-        while rest.served.session.watchers:
-            await asyncio.sleep(0.01)

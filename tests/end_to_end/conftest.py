@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 import shoal
-from shoal.client.store import Store
+from shoal.client.store import Space, Store
 from tests.cli.conftest import PATIENCE_S, clean_environment, served
 
 
@@ -67,3 +67,18 @@ class Cli:
 async def http(url: str) -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(url) as client:
         yield client
+
+
+@pytest.fixture
+def space(store: Store, request: pytest.FixtureRequest) -> Space:
+    return store.space(request.node.originalname)
+
+
+@pytest.fixture
+def rest(http: aiohttp.ClientSession, request: pytest.FixtureRequest) -> Rest:
+    return Rest(http, request.node.originalname)
+
+
+@pytest.fixture
+def cli(url: str, request: pytest.FixtureRequest) -> Cli:
+    return Cli(url, request.node.originalname)

@@ -5,29 +5,13 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlencode
 
-import aiohttp
 import pytest
 
-from shoal.client.store import Space, Store
+from shoal.client.store import Space
 from shoal.errors import StepUnresolved
 from tests.end_to_end.conftest import Cli, Rest
 
 STEP = "/threads/t/steps/call-42"
-
-
-@pytest.fixture
-def space(store: Store, request: pytest.FixtureRequest) -> Space:
-    return store.space(request.node.originalname)
-
-
-@pytest.fixture
-def rest(http: aiohttp.ClientSession, request: pytest.FixtureRequest) -> Rest:
-    return Rest(http, request.node.originalname)
-
-
-@pytest.fixture
-def cli(url: str, request: pytest.FixtureRequest) -> Cli:
-    return Cli(url, request.node.originalname)
 
 
 async def test_an_agent_over_http_causes_an_effect_once(space: Space, rest: Rest, cli: Cli) -> None:
