@@ -162,7 +162,8 @@ class SessionSocket:
                 return
             try:
                 for frame in frames:
-                    await self._take_room()
+                    if self._is_full():
+                        await self._take_room()
                     self._accept(frame)
             except InvalidValue as error:
                 await self._close(WSCloseCode.PROTOCOL_ERROR, str(error))
@@ -170,11 +171,15 @@ class SessionSocket:
         if message.type is WSMsgType.TEXT:
             await self._close(WSCloseCode.UNSUPPORTED_DATA, "messages are binary")
 
-    async def _take_room(self) -> None:
-        while (
+    def _is_full(self) -> bool:
+        """Whether as much is under way as may be."""
+        return (
             len(self._calls) + self._begun >= self._config.session_requests_max
             or self._call_bytes > self._config.session_send_bytes_max
-        ):
+        )
+
+    async def _take_room(self) -> None:
+        while self._is_full():
             self._answered.clear()
             await self._answered.wait()
 

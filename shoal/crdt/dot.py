@@ -8,7 +8,7 @@ version vector (Preguiça et al., "Dotted Version Vectors", 2010).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping
 from typing import NamedTuple, NewType
 
 Origin = NewType("Origin", bytes)
@@ -64,6 +64,9 @@ class VersionVector(Mapping[Origin, int]):
 
     def __contains__(self, origin: object) -> bool:
         return origin in self._entries
+
+    def items(self) -> ItemsView[Origin, int]:
+        return self._entries.items()
 
     def __hash__(self) -> int:
         return hash(frozenset(self._entries.items()))

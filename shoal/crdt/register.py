@@ -157,7 +157,7 @@ def clipped(context: VersionVector, applied: VersionVector) -> VersionVector:
 
 def context_entries(context: VersionVector) -> Entries:
     """A context as an `Assign` carries it; equal contexts give equal entries."""
-    return tuple(sorted(context.items()))
+    return tuple(context.entries())
 
 
 def pack_context(context: VersionVector) -> bytes:
