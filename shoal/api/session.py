@@ -22,7 +22,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
@@ -85,7 +85,7 @@ class SessionSocket:
         self._outbox: list[bytes] = []
         self._unsent_bytes = 0
         self._calls: dict[asyncio.Task[None], None] = {}  # In order of arrival.
-        self._waiting = 0  # How many of these have not begun their request.
+        self._unbegun: set[int] = set()  # Frames that have a task which has not begun them.
         self._begun = 0  # Requests under way without a task.
         self._call_bytes = 0  # Of all of them.
         self._subscriptions: dict[int, asyncio.Task[None]] = {}
@@ -180,15 +180,18 @@ class SessionSocket:
 
     async def _take_room(self) -> None:
         while self._is_full():
-            self._answered.clear()
-            await self._answered.wait()
+            await self._one_is_answered()
+
+    async def _one_is_answered(self) -> None:
+        self._answered.clear()
+        await self._answered.wait()
 
     def _accept(self, frame: CallerFrame) -> None:
         match frame:
             case CallFrame():
                 # Behind what waits to begin it waits too: requests keep their order.
-                if self._waiting or not self._begin(frame):
-                    self._start(self._answer(frame), len(memoryview(frame.request)))
+                if self._unbegun or not self._begin(frame):
+                    self._start(frame)
             case SubscribeFrame():
                 self._subscribe(frame)
             case CancelFrame(id):
@@ -198,17 +201,18 @@ class SessionSocket:
             case ObserveFrame(bookmark):
                 self._bookmark.observe(Bookmark.unpack(bookmark))
 
-    def _start(self, call: Coroutine[None, None, None], size: int) -> None:
-        self._call_bytes += size
-        self._waiting += 1
+    def _start(self, call: CallFrame) -> None:
+        size = len(memoryview(call.request))
 
         def finished(task: asyncio.Task[None]) -> None:
             self._calls.pop(task, None)
             self._call_bytes -= size
             self._answered.set()
 
-        task = asyncio.get_running_loop().create_task(call)
+        task = asyncio.get_running_loop().create_task(self._answer(call))
         self._calls[task] = None
+        self._call_bytes += size
+        self._unbegun.add(call.id)
         task.add_done_callback(finished)
 
     # ── answering ─────────────────────────────────────────────────────────────
@@ -231,11 +235,8 @@ class SessionSocket:
             request, durability = _checked(call)
             if self._prompt.begin(request, told, key=call.key, durability=durability, stale=call.stale):
                 return True
-        except ShoalError as error:
-            told(error)
-            return True
-        except Exception as bug:
-            told(internal(bug, where="session call"))
+        except Exception as error:
+            told(_answer_of(error))
             return True
         self._begun -= 1
         self._call_bytes -= size
@@ -244,12 +245,11 @@ class SessionSocket:
     async def _answer_begun(self) -> None:
         """Wait for the requests under way that have no task."""
         while self._begun:
-            self._answered.clear()
-            await self._answered.wait()
+            await self._one_is_answered()
 
     async def _answer(self, call: CallFrame) -> None:
         has_turn = await self._take_turn()
-        self._waiting -= 1
+        self._unbegun.discard(call.id)
         if not has_turn:
             return
         answer: AnyReply | ShoalError
@@ -258,10 +258,8 @@ class SessionSocket:
                 raise _stopping()
             request, durability = _checked(call)
             answer = await self._session.call(request, key=call.key, durability=durability, stale=call.stale)
-        except ShoalError as error:
-            answer = error
-        except Exception as bug:
-            answer = internal(bug, where="session call")
+        except Exception as error:
+            answer = _answer_of(error)
         self._send_answer(call.id, answer)
 
     async def _take_turn(self) -> bool:
@@ -287,7 +285,12 @@ class SessionSocket:
             self._send(encode_error(frame.id, error))
             return
         task = self._subscriptions[frame.id] = asyncio.get_running_loop().create_task(self._pump(frame))
-        task.add_done_callback(lambda _: self._subscriptions.pop(frame.id, None))
+        self._unbegun.add(frame.id)
+        task.add_done_callback(lambda _: self._forget(frame.id))
+
+    def _forget(self, id: int) -> None:
+        self._subscriptions.pop(id, None)
+        self._unbegun.discard(id)  # It may have been cancelled before it began.
 
     def _refuse_subscription(self, id: int) -> None:
         """
@@ -307,6 +310,7 @@ class SessionSocket:
             )
 
     async def _pump(self, frame: SubscribeFrame) -> None:
+        self._unbegun.discard(frame.id)
         begun = False
         ended: ShoalError | None = None
         try:
@@ -341,8 +345,8 @@ class SessionSocket:
             frame = (
                 encode_error(id, answer) if isinstance(answer, ShoalError) else encode_reply(id, answer, self._bookmark.news())
             )
-        except Exception as bug:
-            frame = encode_error(id, internal(bug, where="session call"))
+        except Exception as error:
+            frame = encode_error(id, _answer_of(error))
         self._send(frame)
 
     def _send(self, frame: bytes) -> None:
@@ -397,6 +401,10 @@ def _checked(call: CallFrame) -> tuple[AnyRequest, Durability]:
     if call.key is not None:
         check_key("idempotency", call.key)
     return request, check_durability(call.durability)
+
+
+def _answer_of(error: Exception) -> ShoalError:
+    return error if isinstance(error, ShoalError) else internal(error, where="session call")
 
 
 def _stopping() -> ShuttingDown:

@@ -419,6 +419,25 @@ async def test_a_write_behind_a_request_that_waits_to_begin_is_not_begun_before_
     assert prompt_session.begun == []
 
 
+async def test_a_write_behind_a_subscription_is_not_begun_before_it(serve: Serve, prompt_session: Any, http: Http) -> None:
+    wire = await dialled(http, await serve(prompt_session))
+    await wire.send(encode_subscribe(1, Watch("s")), encode_call(2, WRITE))
+    assert {(await wire.frame()).id for _ in range(2)} == {1, 2}
+    assert prompt_session.begun == []
+    await wire.send(encode_call(3, WRITE))
+    await begun(prompt_session, 1)
+
+
+async def test_a_subscription_that_was_cancelled_before_it_began_holds_nothing_up(
+    serve: Serve, prompt_session: Any, http: Http
+) -> None:
+    wire = await dialled(http, await serve(prompt_session))
+    await wire.send(encode_subscribe(1, Watch("s")), encode_cancel(1), encode_call(2, READ))
+    assert (await wire.frame()).id == 2
+    await wire.send(encode_call(3, WRITE))
+    await begun(prompt_session, 1)
+
+
 async def test_a_write_that_cannot_be_begun_is_answered_with_its_error(serve: Serve, prompt_session: Any, http: Http) -> None:
     wire = await dialled(http, await serve(prompt_session))
     prompt_session.failure = InvalidInput("It is wrong.")
