@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from shoal.client.moments import as_duration_ms
 from shoal.protocol.requests import AnyReply, Compact, Compacted
 
 
@@ -16,7 +17,7 @@ class Compaction:
 
 
 async def compact(
-    write: Callable[[Compact], Awaitable[AnyReply]], space: str, document: str, older_than: timedelta | None
+    write: Callable[[Compact], Awaitable[AnyReply]], space: str, document: str, older_than: timedelta | float | None
 ) -> Compaction:
     """
     Raises:
@@ -24,7 +25,7 @@ async def compact(
         CatchingUp: a part of it is still on its way to the node; try again.
         TooLarge: as one update it would be over the node's `request_bytes_max`.
     """
-    age_ms = 0 if older_than is None else int(older_than / timedelta(milliseconds=1))
+    age_ms = as_duration_ms(older_than, what="older_than") or 0
     updates = 0
     while True:
         done = await write(Compact(space, document, age_ms))

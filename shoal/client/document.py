@@ -317,7 +317,7 @@ class Document:
         assert isinstance(found, Conflicts)
         return [shown_conflict(each) for each in found.overwritten]
 
-    async def compact(self, *, older_than: timedelta | None = None) -> Compaction:
+    async def compact(self, *, older_than: timedelta | float | None = None) -> Compaction:
         """Make its updates one, without what was deleted: on every node, once all have heard of it. It stays what it is.
 
         What it was before is then told no more: `at` raises `HistoryCompacted`, and `conflicts` begins anew. `older_than`

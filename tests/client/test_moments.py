@@ -39,6 +39,9 @@ async def test_seconds_do_wherever_a_duration_is_taken(tmp_path: Path) -> None:
         await thread.save({"n": 1})
         assert (await thread.prune(older_than=3600, dry_run=True)).count == 0
         assert (await thread.journal.retain(older_than=3600)).older_than == timedelta(hours=1)
+        async with await space.document("d") as document:
+            document.map("m")["a"] = 1
+            assert (await document.compact(older_than=3600)).updates == 0
         for refused in (space.items.put(("notes",), "k", {}, ttl="60"), thread.prune(older_than="60")):  # type: ignore[arg-type]
             with pytest.raises(InvalidInput, match="is a timedelta, or seconds; got '60'"):
                 await refused
