@@ -69,7 +69,7 @@ async def test_a_late_replica_brings_back_nothing_of_a_deleted_thread(fleet: Fle
     await here.save({"log": LOG[:3]})
     await here.inbox.send("look at this", key="m")
     await fleet.converged()
-    message = await late.inbox.next(timeout=1)
+    message = await late.inbox.next(timeout=30)
     assert message is not None
     await fleet.isolate("b")
     await late.inbox.send("and at this", key="m2")
@@ -144,7 +144,7 @@ async def test_a_batch_of_every_kind_is_there_whole_or_not_at_all(fleet: Fleet) 
     space = fleet["a"].store().space("crew")
     thread = space.thread("{t}/planner")
     await thread.inbox.send({"do": 1}, key="m")
-    message = await thread.inbox.next(timeout=1)
+    message = await thread.inbox.next(timeout=30)
     assert message is not None
 
     async def tick(n: int) -> None:

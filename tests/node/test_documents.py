@@ -42,7 +42,7 @@ async def shown(node: Any, name: str = "d") -> Any:
 async def refused(document: Document) -> None:
     """Wait until a mirror has heard that it is over."""
     with pytest.raises(GenerationEnded):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while True:
                 await document.flush()
                 await asyncio.sleep(0)
@@ -293,7 +293,7 @@ async def test_of_two_beginnings_the_same_one_counts_everywhere_and_the_other_is
         shown_at = [await shown(fleet[name].node) for name in "abc"]
         assert len(set(shown_at)) == 1
         for name, mirror in mirrors.items():
-            async with asyncio.timeout(5), await fleet["b"].store().space("crew").document("d") as there:
+            async with asyncio.timeout(30), await fleet["b"].store().space("crew").document("d") as there:
                 while mirror.to_py() != there.to_py():
                     await asyncio.sleep(0)
                 assert len(lost := await there.conflicts()) == 1

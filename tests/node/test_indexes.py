@@ -304,12 +304,12 @@ async def test_an_index_that_is_dropped_leaves_nothing_and_can_be_made_again(ben
     await built(items)
     assert await items.unindex(NOTES, "n", "absent") == ["n"]
     assert await items.indexes(NOTES) == {"kind": True}
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while any(b"V\x00\x01n" in row for row in index_rows(bench)):
             await asyncio.sleep(0)
     assert (await items.explain(NOTES, filter={"n": 3})).how == "scan"
     await items.unindex(NOTES, "kind")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while index_rows(bench):
             await asyncio.sleep(0)
     await items.index(NOTES, "n")
@@ -325,7 +325,7 @@ async def test_rows_of_an_older_form_are_built_anew(bench: Bench, monkeypatch: p
     monkeypatch.setattr("shoal.node.indexing.FORM", 2)
     after = bench.crashed(None)
     await after.space.items.search(NOTES, filter={"n": 3})
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (await after.space.items.explain(NOTES, filter={"n": 3})).how == "scan":
             await asyncio.sleep(0)
     assert problems(after) == []

@@ -260,7 +260,7 @@ class Faults:
         self._fleet.spoil, self._fleet.jumble = self._spoil, self._jumble
         name = self._up()
         self._fleet[name].simulated.hold_syncs()  # From here on it acknowledges and shows nothing new.
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not all(self._holds_all(other, name) for other in NAMES if other != name):
                 await asyncio.sleep(0.002)
         await self._fleet.isolate(name)
