@@ -268,9 +268,8 @@ class _Proof:
         Raises:
             InvalidValue: the engine refuses one of them.
         """
-        with self._doc.transaction():
-            for update in updates:
-                self._add(update)
+        for update in updates:
+            self._add(update)
 
     @property
     def holds(self) -> bool:

@@ -267,8 +267,8 @@ def _built(snapshot: bytes, updates: Iterable[bytes]) -> tuple[pycrdt.Doc[Any], 
     doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=0)
     applied = list(updates)
     try:
-        with engine("a stored update was refused by the Yjs engine"), doc.transaction():
-            # Not `merge_updates`, whose cost grows with the square of their number.
+        with engine("a stored update was refused by the Yjs engine"):
+            # Neither `merge_updates` nor one transaction: the cost of either grows with the square of what is in it.
             for update in (snapshot, *applied):
                 doc.apply_update(update)
         packed = doc.get_state()  # Once: it is a transaction of the engine's, which looks at all that is deleted.
