@@ -15,8 +15,8 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import get_args
 
 from shoal.config import Config
@@ -28,6 +28,7 @@ from shoal.errors import (
     OutcomeUnknown,
     RightsElsewhere,
     SchemaViolation,
+    ShoalError,
     ShuttingDown,
     StorageFull,
     StoreCorrupt,
@@ -240,7 +241,8 @@ class Service:
             size = self._config.prune_ids_max
             for start in range(0, len(ids), size):
                 piece = requests.Discard(request.space, request.thread, ids[start : start + size])
-                await self._write(piece, bookmark, None, durability, stale=stale)
+                with _partly(start, "checkpoints are pruned"):
+                    await self._write(piece, bookmark, None, durability, stale=stale)
         return requests.PruneReport(ids[:_PRUNED_LISTED_MAX], len(ids), plan.stays, plan.bytes, request.dry_run)
 
     async def _trim(
@@ -254,7 +256,8 @@ class Service:
         events = size = 0
         piece = requests.TrimEvents(request.space, request.thread, plan.before, request.cursor)
         while True:
-            done = await self._write(piece, bookmark, None, durability, stale=stale)
+            with _partly(events, "events are trimmed"):
+                done = await self._write(piece, bookmark, None, durability, stale=stale)
             assert isinstance(done, requests.EventsTrimmed)
             events, size = events + done.events, size + done.bytes
             if not done.more:
@@ -335,6 +338,20 @@ class Service:
         self._feed.close()
         if self._commit.failed is None:
             await self._commit.covered(self._commit.written)
+
+
+@contextmanager
+def _partly(done: int, what: str) -> Iterator[None]:
+    """An error of a later piece does not say that nothing was written."""
+    try:
+        yield
+    except ShoalError as error:
+        if not done:
+            raise
+        raise OutcomeUnknown(
+            f"{done} {what}, and the rest is not, or not surely: {error.message} Ask for it again: it does what is left.",
+            **error.detail,
+        ) from None
 
 
 def _spends(request: AnyWrite) -> bool:

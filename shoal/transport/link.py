@@ -48,7 +48,7 @@ from shoal.protocol.frames import (
     message_bytes,
     messages,
 )
-from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Subscription, Write
+from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Read, Subscription
 from shoal.protocol.sharing import Sight, take_news
 from shoal.transport.dialling import Connect, open_socket, why
 from shoal.transport.inbox import Inbox
@@ -167,7 +167,7 @@ class Link:
         ends_at = asyncio.get_running_loop().time() + (timeout_s or self._config.request_timeout_s)
         await self._take_room(ends_at)
         try:
-            return decode_reply(await self._exchange(id, frame, write=isinstance(request, Write), ends_at=ends_at))
+            return decode_reply(await self._exchange(id, frame, write=not isinstance(request, Read), ends_at=ends_at))
         finally:
             self._room.release()
 
@@ -335,7 +335,7 @@ class Link:
     def _loss(self, reason: str, *, left: bool) -> ShoalError:
         if left:
             return OutcomeUnknown(
-                f"{reason}; the write may or may not be applied. Send it again with the same idempotency key."
+                f"{reason}; the write may or may not be applied. Send it again, with the same idempotency key if it had one."
             )
         return Disconnected(f"{reason}. Nothing was written. Try again.")
 

@@ -148,7 +148,9 @@ class RemoteSession:
                 left = left or isinstance(failure, OutcomeUnknown)
                 # On a link that holds it is an answer: the node itself does not know.
                 answered = isinstance(failure, OutcomeUnknown) and link is not None and link.open
-                if answered or not await self._pause(attempt, ends_at):
+                # Without a key it would be done again, or what it tells be told of its second half alone.
+                once = left and key is None
+                if answered or once or not await self._pause(attempt, ends_at):
                     raise _final(failure, key=key, left=left) from None
                 if isinstance(failure, ShuttingDown):
                     await self._leave(link)
@@ -244,6 +246,11 @@ def _final(failure: ShoalError, *, key: str | None, left: bool) -> ShoalError:
     """What the caller is told: once any attempt may have left, nothing less than "unknown" is true."""
     if not left:
         return failure
+    if key is None:
+        return OutcomeUnknown(
+            f"it may or may not be done, or in part ({failure.message.rstrip('.')}). Ask for it again: it does what is left.",
+            **failure.detail,
+        )
     return OutcomeUnknown(
         f"the write may or may not be applied ({failure.message.rstrip('.')}). "
         f"Send it again with the key {key}: it is applied once.",

@@ -9,9 +9,11 @@ from random import Random
 import pytest
 
 from shoal.client.thread import Thread
-from shoal.errors import InvalidInput, Pruned
+from shoal.errors import InvalidInput, OutcomeUnknown, Overloaded, Pruned
 from shoal.node import garbage as garbage_module
 from shoal.node import sweeping
+from shoal.node.issuing import Issued, Issuer, Located
+from shoal.protocol.requests import Discard
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.fleet import Fleet
@@ -156,6 +158,29 @@ async def test_pruned_again_and_again_while_it_grows(bench: Bench) -> None:
         assert (await thread.load(found.id)).state["same"] == LARGE[:40]
     assert (await thread.load()).state["log"] == log
     check_sound(bench.storage)
+
+
+async def test_a_prune_that_ends_half_way_does_not_say_that_nothing_was_written(
+    open_bench: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = open_bench(prune_ids_max=2)
+    thread = bench.space.thread("a")
+    ids = await saved(thread, 6)
+    issue, pieces = Issuer.issue, 0
+
+    def full(self: Issuer, located: Located, key: str | None) -> Issued:
+        nonlocal pieces
+        pieces += isinstance(located.request, Discard)
+        if pieces == 2:
+            raise Overloaded("full. Nothing was written.")
+        return issue(self, located, key)
+
+    monkeypatch.setattr(Issuer, "issue", full)
+    with pytest.raises(OutcomeUnknown, match="2 checkpoints are pruned, and the rest is not") as caught:
+        await thread.prune(keep_last=1)
+    assert caught.value.written == "unknown"
+    assert [checkpoint.id async for checkpoint in thread.history()] == ids[:1:-1]
+    assert (await thread.prune(keep_last=1)).count == 3
 
 
 async def test_a_crash_in_the_middle_of_a_sweep_is_made_good(open_bench: Opener) -> None:

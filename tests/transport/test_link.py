@@ -31,7 +31,7 @@ from shoal.protocol.frames import (
     encode_push,
     encode_reply,
 )
-from shoal.protocol.requests import Add, Added, Change, CounterValue, ReadCounter, Watch
+from shoal.protocol.requests import Add, Added, Change, CounterValue, Prune, ReadCounter, Trim, Watch
 from shoal.transport.link import Link
 
 READ = ReadCounter("s", "c")
@@ -124,6 +124,18 @@ async def test_a_broken_link_under_a_read_wrote_nothing(peer: Peer, dial: Dial) 
     with pytest.raises(Disconnected) as caught:
         await call
     assert caught.value.written == "no"
+
+
+@pytest.mark.parametrize("request_", [Prune("s", "t"), Trim("s", "t")])
+async def test_a_broken_link_under_what_may_write_piece_by_piece_leaves_it_unknown(
+    peer: Peer, dial: Dial, request_: Prune | Trim
+) -> None:
+    link = await dial()
+    call = asyncio.create_task(link.call(request_))
+    await peer.next_call()
+    await peer.hang_up()
+    with pytest.raises(OutcomeUnknown):
+        await call
 
 
 async def test_a_write_on_a_lost_link_never_left(peer: Peer, dial: Dial) -> None:

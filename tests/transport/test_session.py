@@ -29,7 +29,7 @@ from shoal.errors import (
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.frames import CallFrame, ObserveFrame, encode_error, encode_push, encode_reply
 from shoal.protocol.keys import is_made_before
-from shoal.protocol.requests import Add, Added, Change, CounterValue, ReadCounter, Watch
+from shoal.protocol.requests import Add, Added, Change, CounterValue, Prune, ReadCounter, Watch
 from shoal.protocol.sharing import Sight
 from shoal.transport.dialling import split_urls
 from shoal.transport.session import RemoteSession
@@ -335,6 +335,18 @@ async def test_an_attempt_that_may_have_left_outweighs_a_later_refusal(peer: Pee
     with pytest.raises(OutcomeUnknown, match="full") as caught:
         await call
     assert caught.value.written == "unknown"
+
+
+async def test_what_has_no_key_and_may_have_left_is_not_asked_of_another_node(
+    peer: Peer, other_peer: Peer, connect: Connect
+) -> None:
+    """A prune that was half done would tell of its second half alone."""
+    session = connect(f"{peer.url},{other_peer.url}")
+    call = asyncio.create_task(session.call(Prune("s", "t")))
+    await peer.next_call()
+    await peer.hang_up()
+    with pytest.raises(OutcomeUnknown, match="Ask for it again"):
+        await call
 
 
 async def test_with_no_node_to_reach_the_reason_is_raised_and_nothing_was_written(peer: Peer, connect: Connect) -> None:
