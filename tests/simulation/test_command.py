@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from shoal.storage.commit import GroupCommit
+from shoal.storage.commit import GroupCommit, Waiter
 from shoal.testing.simulation import batch, command
 from shoal.testing.simulation.batch import TWICE_EVERY, Case, cases_of, run_all, run_case
 from shoal.testing.simulation.drawing import draw
@@ -37,10 +37,10 @@ def saved(path: Path, plan: Plan) -> Path:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes that acknowledge before the fsync."""
 
-    async def covered(self: GroupCommit, number: int) -> None:
-        return None
+    def when_covered(self: GroupCommit, number: int, waiter: Waiter, /) -> None:
+        waiter(None)
 
-    monkeypatch.setattr(GroupCommit, "covered", covered)
+    monkeypatch.setattr(GroupCommit, "when_covered", when_covered)
 
 
 def test_seeds_that_break_nothing_end_with_0_and_the_figures(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from shoal.node.database import Database
-from shoal.storage.commit import GroupCommit
+from shoal.storage.commit import GroupCommit, Waiter
 from shoal.testing.simulation import execution
 from shoal.testing.simulation.batch import digest_elsewhere
 from shoal.testing.simulation.cluster import SimulatedCluster
@@ -158,12 +158,12 @@ def test_a_planted_bug_is_found() -> None:
     """An acknowledgement before the fsync: a power cut then takes what was acknowledged."""
 
     def at_once(original: Any) -> Any:
-        async def covered(self: GroupCommit, number: int) -> None:
-            return None
+        def when_covered(self: GroupCommit, number: int, waiter: Waiter, /) -> None:
+            waiter(None)
 
-        return covered
+        return when_covered
 
     acts = [Act(at=1.0 + number / 50, agent=number % 3, kind="append") for number in range(100)]
     plan = Plan(seed=1, duration_s=6.0, faults=[Crash(at=1.5, node="n1"), Crash(at=2.0, node="n2")], acts=acts)
     assert execute(plan).violations == []
-    assert execute(plan, patches=[replaced(GroupCommit, "covered", at_once)]).broken & {"2", "3"}
+    assert execute(plan, patches=[replaced(GroupCommit, "when_covered", at_once)]).broken & {"2", "3"}

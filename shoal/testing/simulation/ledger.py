@@ -77,9 +77,9 @@ class Ledger:
                 dot = Dot(origin, sequence)
                 self._violated("2", f"{node} answers {who} with {_dot(partition, dot)}, which is not durable there")
 
-    def copied(self, partition: int, key: str, needed: int, *, who: str) -> None:
-        """The request with `key` was acknowledged as durable on `needed` nodes."""
-        dots = self._dots[partition, key]
+    def copied(self, partition: int, key: str, needed: int, *, who: str, by: Dot | None = None) -> None:
+        """The request with `key` was acknowledged as durable on `needed` nodes, or that of another, `by` which it is done."""
+        dots = self._dots[partition, key] if by is None else [by]
         copies = max((self._copies(partition, dot) for dot in dots), default=needed)
         if copies < needed:
             self._violated("3", f"{who} is told of {needed} copies of the write with key {key}, and {copies} are durable")

@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
+from shoal.crdt.dot import Dot
+from shoal.crdt.events import dot_of
 from shoal.errors import ShoalError
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, Write
@@ -48,7 +50,7 @@ class Assurance:
         """What was acknowledged is durable on as many nodes as was asked."""
         # Under a key of users another's operation may be what answers, though one of its own is, or was, somewhere too.
         if sent is not None and not _changed_nothing(reply) and not any(write.key for write in writes):
-            self._ledger.copied(self._partition, sent.key, self._needed(sent.durability), who=who)
+            self._ledger.copied(self._partition, sent.key, self._needed(sent.durability), who=who, by=_shown(reply))
 
 
 def _changed_nothing(reply: object) -> bool:
@@ -61,6 +63,13 @@ def _changed_nothing(reply: object) -> bool:
         case requests.SetAltered(added=0, removed=0) | requests.Compacted(updates=0):
             return True
     return False
+
+
+def _shown(reply: object) -> Dot | None:
+    """The operation that a reply shows, where it tells: of two that gave a step its result one counts, whoever is answered."""
+    if isinstance(reply, requests.Step) and reply.result_position:
+        return dot_of(bytes.fromhex(reply.result_position))
+    return None
 
 
 class Writer:
