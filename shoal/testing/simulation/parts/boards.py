@@ -95,11 +95,15 @@ class _Agent:
             self._boards.wrote[self._bench.name][number] = None
             _edit(doc, number, random.randrange(3))
 
+        told: Told | None = None
+
         async def send() -> None:
+            nonlocal told
             try:
                 await self._send([doc.get_update(sent) for doc, sent in zip(self._docs, self._sent, strict=True)], act)
             except NotReady:  # As a client that is asked for what the node lacks.
                 await self._send([doc.get_update() for doc in self._docs], act)
+            told = self._bench.told(act.durability)
 
         try:
             await self._bench.send(act, random, send, of=Updates)
@@ -107,7 +111,6 @@ class _Agent:
             self._bench.refused(error)
             raise
         self._sent = [doc.get_state() for doc in self._docs]
-        told = self._bench.told(act.durability)
         self._boards.wrote[self._bench.name].update(dict.fromkeys(wrote, told))
         self._bench.did(f"edit in {wrote}")
 

@@ -137,13 +137,13 @@ class _Agent:
 
         async def send() -> None:
             await self._author.thread.delete(durability=act.durability)
+            deletion.told = self._bench.told(act.durability)
 
         try:
             await self._bench.send(act, random, send, of=DeleteThread)
         except ShoalError as error:
             self._bench.refused(error)
             raise
-        deletion.told = self._bench.told(act.durability)
         deletion.ended_s = deletion.ended_s if act.repeat else now()
         self._author.at.clear()
         self._bench.did(f"delete, with {len(deletion.mine)} saves of its own")

@@ -135,12 +135,13 @@ class _Agent:
         which = random.randrange(len(BEGINNINGS))
         self._page.begun.append((which, None))
         created = False
+        told: Told | None = None
 
         async def send() -> None:
-            nonlocal created
+            nonlocal created, told
             begun = await self._write(Begin(SPACE, self._bench.name, json.dumps(BEGINNINGS[which]).encode()), act)
             assert isinstance(begun, Begun)
-            created = begun.created
+            created, told = begun.created, self._bench.told(act.durability)
 
         try:
             await self._bench.send(act, random, send, of=Begin)
@@ -148,7 +149,7 @@ class _Agent:
             self._bench.refused(error)
             raise
         if created:
-            self._page.begun.append((which, self._bench.told(act.durability)))
+            self._page.begun.append((which, told))
         self._bench.did(f"begin with {which}" if created else "find it begun")
 
     async def edit(self, act: Act, random: Random) -> None:
@@ -157,15 +158,19 @@ class _Agent:
         self._page.wrote[number] = None
         mirrored = random.random() < 0.5
 
+        told: Told | None = None
+
         async def send() -> None:
+            nonlocal told
             await (self._edit_mirror(number) if mirrored else self._patch(number, act))
+            told = self._bench.told(None if mirrored else act.durability)
 
         try:
             await self._bench.send(act, random, send, of=Update if mirrored else Patch)
         except ShoalError as error:
             self._bench.refused(error)
             raise
-        self._page.wrote[number] = self._bench.told(None if mirrored else act.durability)
+        self._page.wrote[number] = told
         self._bench.did(f"note {number}{' in a mirror' if mirrored else ''}")
 
     async def _edit_mirror(self, number: int) -> None:

@@ -150,6 +150,7 @@ class _Agent:
                 self._mirror = await self._bench.space.document(self._bench.name)
             self._mirror.map(_ROOT)[str(wrote.number)] = {"n": wrote.number}
             await self._mirror.flush()
+            wrote.told = self._bench.told()
 
         try:
             await self._bench.send(act, random, send, of=Update)
@@ -162,7 +163,7 @@ class _Agent:
         except ShoalError as error:
             self._bench.refused(error)
             raise
-        wrote.told, wrote.ended_s = self._bench.told(), _now()
+        wrote.ended_s = _now()
         self._bench.did(f"edit in {wrote.number}")
 
     async def delete(self, act: Act, random: Random) -> None:
@@ -191,12 +192,15 @@ class _Agent:
     async def _carry_out(
         self, act: Act, random: Random, what: Wrote | Deleted, send: Callable[[], Awaitable[None]], of: type[Write]
     ) -> None:
+        async def sent() -> None:
+            await send()
+            what.told = self._bench.told(act.durability)
+
         try:
-            await self._bench.send(act, random, send, of=of)
+            await self._bench.send(act, random, sent, of=of)
         except ShoalError as error:
             self._bench.refused(error)
             raise
-        what.told = self._bench.told(act.durability)
         what.ended_s = float("inf") if act.repeat else _now()
 
 

@@ -54,7 +54,7 @@ class Bench:
     durability: Durability
 
     def told(self, durability: Durability | None = None) -> Told:
-        """Something has just been acknowledged."""
+        """Something has just been acknowledged: what is sent once more ends later, when its client may be with another node."""
         return Told(durability or self.durability, self.client.at, asyncio.get_running_loop().time())
 
     def violated(self, invariant: str, text: str) -> None:
