@@ -50,7 +50,7 @@ class Assurance:
         """What was acknowledged is durable on as many nodes as was asked."""
         # Under a key of users another's operation may be what answers, though one of its own is, or was, somewhere too.
         if sent is not None and not _changed_nothing(reply) and not any(write.key for write in writes):
-            self._ledger.copied(self._partition, sent.key, self._needed(sent.durability), who=who, by=_shown(reply))
+            self._ledger.copied(self._partition, sent.key, self._needed(sent.durability), who=who, by=_shown(sent, reply))
 
 
 def _changed_nothing(reply: object) -> bool:
@@ -65,9 +65,9 @@ def _changed_nothing(reply: object) -> bool:
     return False
 
 
-def _shown(reply: object) -> Dot | None:
-    """The operation that a reply shows, where it tells: of two that gave a step its result one counts, whoever is answered."""
-    if isinstance(reply, requests.Step) and reply.result_position:
+def _shown(sent: Sent, reply: object) -> Dot | None:
+    """The operation by which it is done, where the reply tells: of two that gave a step its result one counts."""
+    if isinstance(sent.request, requests.EndStep) and isinstance(reply, requests.Step) and reply.result_position:
         return dot_of(bytes.fromhex(reply.result_position))
     return None
 
