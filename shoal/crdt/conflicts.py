@@ -6,13 +6,15 @@ Laws:
 - What was overwritten is a function of the updates and of their order; on every replica that is
   the order of their positions.
 - Whoever deletes the value that stands has seen it: that is no conflict.
+- A run of sets that were replaced in one go costs as much as a single set, whatever its length: an update of a few
+  bytes can claim billions.
 
 The order of the sets of one key is the engine's (YATA: Nicolaescu et al. 2016): the last one stands.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -42,15 +44,26 @@ class Overwritten(NamedTuple):
 
 
 class _Entry:
-    """One set of one key."""
+    """A run of sets of one key in one go, each on the one before: only the last of them can stand. Mostly one."""
 
-    __slots__ = ("at", "deleted", "id", "origin", "right", "value")
+    __slots__ = ("at", "deleted", "first", "id", "origin", "right", "value")
 
     def __init__(self, item: Item, at: bytes) -> None:
-        self.id: Id = (item.client, item.clock)
+        self.first = item.clock
+        self.id: Id = (item.client, item.clock + item.length - 1)  # Of the last.
         self.origin, self.right, self.at = item.origin, item.right, at
-        self.value: Any = item.held[0] if item.held else None
+        self.value: Any = item.held[-1] if item.held else None  # The engine shows the last of several.
         self.deleted = item.held is None
+
+    def holds(self, id: Id) -> bool:
+        return self.id[0] == id[0] and self.first <= id[1] <= self.id[1]
+
+    def split(self, at: int) -> _Entry:
+        """Cut off those before a clock."""
+        client = self.id[0]
+        before = _Entry(Item(client, self.first, at - self.first, self.origin, self.right), self.at)
+        self.first, self.origin = at, before.id
+        return before
 
 
 class _Key:
@@ -65,9 +78,15 @@ class _Key:
 
     def index(self, id: Id | None) -> int | None:
         """Most are near the end."""
-        return next((index for index in range(len(self.entries) - 1, -1, -1) if self.entries[index].id == id), None)
+        if id is None:
+            return None
+        return next((index for index in range(len(self.entries) - 1, -1, -1) if self.entries[index].holds(id)), None)
 
     def insert(self, entry: _Entry) -> None:
+        if entry.origin is not None:
+            self._cut((entry.origin[0], entry.origin[1] + 1))
+        if entry.right is not None:
+            self._cut(entry.right)
         origin, right = self.index(entry.origin), self.index(entry.right)
         left = -1 if origin is None else origin
         stop = len(self.entries) if right is None else right
@@ -96,6 +115,12 @@ class _Key:
             if origin is not None and not isinstance(self.entries[origin].value, Shared):
                 self.entries[origin].value = None  # It is told no more.
 
+    def _cut(self, id: Id) -> None:
+        """See that no run goes on across this one."""
+        at = self.index(id)
+        if at is not None and self.entries[at].first < id[1]:
+            self.entries.insert(at, self.entries[at].split(id[1]))
+
     def lost(self) -> set[Id]:
         return self.leaves - {self.entries[-1].id}
 
@@ -118,7 +143,7 @@ class Conflicts:
     def __init__(self) -> None:
         self._known: dict[int, int] = {}  # Client → the clock after its last item here.
         self._keys: dict[tuple[Container, str], _Key] = {}
-        self._of: dict[Id, tuple[Container, str]] = {}  # Entry → its key.
+        self._of = _KeyOfSet()
         self._places: dict[int, tuple[list[int], list[Container | None]]] = defaultdict(lambda: ([], []))
         self._held: dict[Container, list[tuple[Id, Id | None, Any]]] = {}  # Of shared types within others: what is in a list.
         self._inside: dict[Container, list[str]] = defaultdict(list)  # The keys of a container.
@@ -182,8 +207,8 @@ class Conflicts:
         beside = item.origin or item.right
         if item.key is not None and item.parent is not None:
             key = (item.parent, item.key)
-        elif beside is not None and beside in self._of:
-            key = self._of[beside]
+        elif beside is not None and (around := self._of.get(beside)) is not None:
+            key = around
         else:
             self._put_in_list(item, self._place(beside) if item.parent is None and beside else item.parent)
             return
@@ -191,9 +216,8 @@ class Conflicts:
         if key not in self._keys:
             self._keys[key] = _Key()
             self._inside[key[0]].append(key[1])
-        for each in _sets(item):
-            self._of[each.client, each.clock] = key
-            self._keys[key].insert(_Entry(each, at))
+        self._of.put(item, key)
+        self._keys[key].insert(_Entry(item, at))
         touched[key] = None
 
     def _put_in_list(self, item: Item, container: Container | None) -> None:
@@ -211,17 +235,12 @@ class Conflicts:
 
     def _delete(self, client: int, clock: int, length: int) -> None:
         """Mark what was deleted by somebody who saw it. What is gone with a loss is not marked: it is told of."""
-        lists: dict[Container, None] = {}
-        for id in ((client, at) for at in range(clock, clock + length)):
-            key = self._of.get(id)
-            if key is not None:
-                last = self._keys[key].entries[-1]
-                if last.id == id and not self._is_lost(key[0]):
-                    last.deleted = True
-            elif (container := self._place(id)) in self._held and container is not None:
-                lists[container] = None
-        for container in lists:
-            if not self._is_lost(container):
+        for key in self._of.within(client, clock, clock + length):
+            last = self._keys[key].entries[-1]
+            if last.id[0] == client and clock <= last.id[1] < clock + length and not self._is_lost(key[0]):
+                last.deleted = True
+        for container in self._places_within(client, clock, clock + length):
+            if container in self._held and not self._is_lost(container):
                 held = self._held[container]
                 held[:] = [each for each in held if not (each[0][0] == client and clock <= each[0][1] < clock + length)]
 
@@ -245,6 +264,11 @@ class Conflicts:
         starts, containers = self._places.get(id[0], ([], []))
         at = bisect_right(starts, id[1])
         return containers[at - 1] if at else None
+
+    def _places_within(self, client: int, start: int, stop: int) -> dict[Container, None]:
+        starts, containers = self._places.get(client, ([], []))
+        some = containers[max(0, bisect_right(starts, start) - 1) : bisect_left(starts, stop)]
+        return dict.fromkeys(container for container in some if container is not None)
 
     # ── telling ───────────────────────────────────────────────────────────────
 
@@ -307,12 +331,27 @@ def _after(item: Item, known: int) -> Item:
     return item._replace(clock=known, length=item.length - cut, origin=(item.client, known - 1), held=held)
 
 
-def _sets(item: Item) -> Iterator[Item]:
-    """The sets of one key that an item stands for: what was set again in one go, and is gone, is one run."""
-    yield item._replace(length=1)
-    for offset in range(1, item.length):
-        clock = item.clock + offset
-        yield item._replace(clock=clock, length=1, origin=(item.client, clock - 1))
+class _KeyOfSet:
+    """Which key the sets of each client are of. A client's come in the order of their clocks."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, tuple[list[int], list[int], list[tuple[Container, str]]]] = defaultdict(lambda: ([], [], []))
+
+    def put(self, item: Item, key: tuple[Container, str]) -> None:
+        starts, stops, keys = self._runs[item.client]
+        starts.append(item.clock)
+        stops.append(item.clock + item.length)
+        keys.append(key)
+
+    def get(self, id: Id) -> tuple[Container, str] | None:
+        starts, stops, keys = self._runs.get(id[0], ([], [], []))
+        at = bisect_right(starts, id[1]) - 1
+        return keys[at] if at >= 0 and id[1] < stops[at] else None
+
+    def within(self, client: int, start: int, stop: int) -> dict[tuple[Container, str], None]:
+        """Of sets in a range of clocks."""
+        starts, stops, keys = self._runs.get(client, ([], [], []))
+        return dict.fromkeys(keys[bisect_right(stops, start) : bisect_left(starts, stop)])
 
 
 def _needs(item: Item) -> Iterator[Id]:

@@ -158,6 +158,46 @@ def test_a_key_that_was_set_again_and_again_is_one_loss_and_shows_its_last_value
     assert {lost.lost, lost.stands} == {3, "unseen"}
 
 
+def deleted_run(client: int, length: int) -> bytes:
+    """An update of a few bytes: so many sets of the key `k` of the root `m`, all of them replaced or deleted."""
+    varint = bytearray()
+    while length > 0x7F:
+        varint.append(length & 0x7F | 0x80)
+        length >>= 7
+    varint.append(length)
+    # One client with one struct from clock 0: deleted content under a key of a root; then the delete set of it.
+    struct = bytes([1, 1, client, 0, 0x21, 1, 1]) + b"m" + bytes([1]) + b"k" + bytes(varint)
+    return struct + bytes([1, client, 1, 0]) + bytes(varint)
+
+
+def test_a_run_of_replaced_sets_costs_nothing_for_its_length() -> None:
+    """One entry for each set would take longer than anybody waits, and more memory than there is."""
+    taken = Conflicts()
+    taken.add(deleted_run(1, 2**31 - 1))
+    assert [len(sets.entries) for sets in taken._keys.values()] == [1]
+    other: pycrdt.Doc[Any] = pycrdt.Doc(client_id=2)
+    other.get("m", type=pycrdt.Map)["k"] = "stands"
+    taken.add(other.get_update())
+    assert shown(taken) == {"k": "stands"}
+    assert list(taken.overwritten()) == []  # What was deleted is no loss.
+
+
+def test_a_set_that_saw_the_middle_of_a_run_splits_it() -> None:
+    one, other = pair()
+    for number in range(4):
+        one.get("m", type=pycrdt.Map)["k"] = number
+        if number == 1:
+            other.apply_update(one.get_update())
+    other.get("m", type=pycrdt.Map)["k"] = "saw 1"
+    taken = Conflicts()
+    taken.add(one.get_update())
+    taken.add(other.get_update())
+    one.apply_update(other.get_update())
+    assert shown(taken) == to_py(one.get("m", type=pycrdt.Map))
+    [lost] = taken.overwritten()
+    assert {lost.lost, lost.stands} == {3, "saw 1"}
+
+
 def pair() -> list[pycrdt.Doc[Any]]:
     return [pycrdt.Doc(client_id=1), pycrdt.Doc(client_id=2)]
 
