@@ -72,7 +72,7 @@ def _fill_node(node: Any, wanted: Any) -> None:
     else:
         fill(node, wanted["children"])
     held, attributes = attributes_of(node), wanted["attributes"] if isinstance(wanted, dict) else {}
-    for key in held.keys() - attributes.keys():
+    for key in sorted(held.keys() - attributes.keys()):
         del node.attributes[key]
     for key, value in attributes.items():
         if key not in held or not equal(held[key], value):
@@ -109,7 +109,7 @@ def _fill_text(text: Any, wanted: list[_Cell]) -> None:
         size = sum(cell.size for cell, _ in pairs)
         if has != wants:
             before, after = json.loads(has), json.loads(wants)
-            text.format(at, at + size, {**dict.fromkeys(before.keys() - after.keys()), **after})
+            text.format(at, at + size, {**dict.fromkeys(sorted(before.keys() - after.keys())), **after})
         at += size
 
 
