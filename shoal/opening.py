@@ -80,26 +80,36 @@ async def _open(directory: str | os.PathLike[str], config: Config | None, durabi
 
 
 def connect(
-    urls: str, *, token: str | None = None, config: Config | None = None, durability: Durability = "local"
+    urls: str,
+    *,
+    token: str | None = None,
+    config: Config | None = None,
+    durability: Durability = "local",
+    in_order: bool = False,
 ) -> AbstractAsyncContextManager[Store]:
     """Connect to a node ("http://n1:7400"), or to any one of several, separated by commas.
 
-    Connections are made, and made again, when they are needed.
+    Connections are made, and made again, when they are needed. Each client draws its own order of the addresses and keeps
+    it, so that clients spread over the nodes. With `in_order` it prefers them as they are given, such as the nearest first.
 
     Raises:
         InvalidConfig: a URL, a setting or `durability` is not legal.
     """
-    return Opening(_connect(urls, token, config, durability), "connect")
+    return Opening(_connect(urls, token, config, durability, in_order=in_order), "connect")
 
 
 @asynccontextmanager
-async def _connect(urls: str, token: str | None, config: Config | None, durability: Durability) -> AsyncIterator[Store]:
+async def _connect(
+    urls: str, token: str | None, config: Config | None, durability: Durability, *, in_order: bool
+) -> AsyncIterator[Store]:
     # Here, because it takes a third of the import's time, and an embedded store never needs it.
     from shoal.transport.session import RemoteSession
 
     settings = _settings(config, durability)
     environment = system_environment()
-    session = RemoteSession(urls, token=token, config=settings, now_ms=environment.now_ms, entropy=environment.entropy)
+    session = RemoteSession(
+        urls, token=token, config=settings, now_ms=environment.now_ms, entropy=environment.entropy, in_order=in_order
+    )
 
     async def close() -> None:
         await session.close()

@@ -19,6 +19,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Never
 
@@ -213,9 +214,17 @@ def open(directory: str | os.PathLike[str], *, config: Config | None = None, dur
     return _Opening(_opened(lambda: opening.open(directory, config=config, durability=durability)), "open")
 
 
-def connect(urls: str, *, token: str | None = None, config: Config | None = None, durability: Durability = "local") -> Any:
+def connect(
+    urls: str,
+    *,
+    token: str | None = None,
+    config: Config | None = None,
+    durability: Durability = "local",
+    in_order: bool = False,
+) -> Any:
     """`shoal.connect`, blocking. It raises the same."""
-    return _Opening(_opened(lambda: opening.connect(urls, token=token, config=config, durability=durability)), "connect")
+    connecting = partial(opening.connect, token=token, config=config, durability=durability, in_order=in_order)
+    return _Opening(_opened(lambda: connecting(urls)), "connect")
 
 
 class _Opening(AbstractContextManager[Any]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import aiohttp
@@ -12,6 +13,8 @@ from shoal.config import Config
 from shoal.errors import Disconnected, InvalidConfig, Overloaded, Unavailable, Unsupported
 
 SESSION_PATH = "/v1/session"
+
+_SHUFFLE_BYTES = 16  # So many that no two addresses draw the same.
 
 
 class Connect(Protocol):
@@ -43,6 +46,11 @@ def _checked(url: str) -> str:
     if not sound:
         raise InvalidConfig(f"{url[:200]!r} is no URL of a node. It must look like http://host:7400.")
     return url
+
+
+def shuffled(urls: Sequence[str], entropy: Callable[[int], bytes]) -> list[str]:
+    """`urls` in an order that `entropy` decides, each order being as likely as any other."""
+    return sorted(urls, key=lambda _: entropy(_SHUFFLE_BYTES)) if len(urls) > 1 else list(urls)
 
 
 async def open_socket(

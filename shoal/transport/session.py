@@ -10,6 +10,8 @@ Laws:
 - Only what a broken or stopping node causes is tried again. An answer is an
   answer: it is raised, whatever it says; but a refusal says nothing of what
   another node did with an attempt that left before.
+- Each session has its own order of the addresses, drawn once, so that clients
+  spread over the nodes; with `in_order` it is the order in which they are given.
 - A node that breaks off or stops is left for the next one at once, each once.
   Then attempts are spread: exponential delays, up to `reconnect_delay_s_max`,
   drawn anew by every client ("full jitter"), so that a crowd does not return at
@@ -33,7 +35,7 @@ from shoal.errors import Disconnected, OutcomeUnknown, Overloaded, ShoalError, S
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.keys import RANDOM_BYTES, make_key
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription, Write
-from shoal.transport.dialling import split_urls
+from shoal.transport.dialling import shuffled, split_urls
 from shoal.transport.link import Link
 
 _Answer = TypeVar("_Answer")
@@ -68,10 +70,11 @@ class RemoteSession:
         token: str | None = None,
         software: str = "shoal",
         bookmark: Bookmark | None = None,
+        in_order: bool = False,
         dial: Dial = Link.dial,
     ) -> None:
         self.bookmark = Bookmark() if bookmark is None else bookmark
-        self._urls = split_urls(urls)
+        self._urls = split_urls(urls) if in_order else shuffled(split_urls(urls), entropy)
         self._config = config
         self._now_ms = now_ms
         self._entropy = entropy

@@ -45,7 +45,7 @@ async def test_a_node_is_killed_under_a_watcher_and_each_change_is_seen_once(tmp
             for n, address in enumerate(addresses)
         ]
         urls = [url for _, url in nodes]
-        watching = (await stack.enter_async_context(shoal.connect(",".join(urls)))).space("crew")
+        watching = (await stack.enter_async_context(shoal.connect(",".join(urls), in_order=True))).space("crew")
         first = (await stack.enter_async_context(shoal.connect(urls[0], durability="quorum"))).space("crew")
         others = [(await stack.enter_async_context(shoal.connect(url))).space("crew") for url in urls[1:]]
         async with asyncio.timeout(PATIENCE_S), aclosing(watching.watch(kinds=["counter"])) as changes:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from random import Random
 from typing import Any
 
 import msgspec
@@ -32,6 +34,7 @@ from shoal.protocol.keys import is_made_before
 from shoal.protocol.requests import Add, Added, Change, CounterValue, Prune, ReadCounter, Watch
 from shoal.protocol.sharing import Sight
 from shoal.transport.dialling import split_urls
+from shoal.transport.link import Link
 from shoal.transport.session import RemoteSession
 
 A = Origin(b"a" * 16)
@@ -137,6 +140,47 @@ async def test_a_read_cut_off_is_asked_again(peer: Peer, connect: Connect) -> No
     peer.answer = counted
     await peer.hang_up()
     assert await call == CounterValue(7)
+
+
+async def test_each_client_has_its_own_order_of_the_addresses_so_that_they_spread_over_the_nodes() -> None:
+    firsts: Counter[str] = Counter()
+
+    async def unreachable(url: str, **_: object) -> Link:
+        dialled.append(url)
+        raise Disconnected(f"{url} is not there. Nothing was sent.")
+
+    async def pause(_: float) -> None:
+        if len(dialled) >= 9:
+            raise Unavailable("enough was seen")
+
+    for seed in range(300):
+        dialled: list[str] = []
+        session = RemoteSession(
+            "http://n1:1,http://n2:1,http://n3:1",
+            config=CONFIG,
+            now_ms=lambda: 0,
+            entropy=Random(seed).randbytes,
+            sleep=pause,
+            dial=unreachable,
+        )
+        with pytest.raises(Unavailable):
+            await session.call(READ)
+        assert sorted(dialled[:3]) == ["http://n1:1", "http://n2:1", "http://n3:1"]
+        assert dialled == dialled[:3] * 3  # It keeps its order.
+        firsts[dialled[0]] += 1
+    assert all(70 < count < 130 for count in firsts.values())
+    assert len(firsts) == 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_client_that_asks_for_it_keeps_the_order_that_it_was_given(seed: int, peer: Peer, other_peer: Peer) -> None:
+    peer.answer = other_peer.answer = counted
+    session = RemoteSession(
+        f"{peer.url},{other_peer.url}", config=CONFIG, now_ms=lambda: 0, entropy=Random(seed).randbytes, in_order=True
+    )
+    await session.call(READ)
+    assert (len(peer.connections), len(other_peer.connections)) == (1, 0)
+    await session.close()
 
 
 async def test_a_node_that_is_gone_is_replaced_by_the_next(peer: Peer, other_peer: Peer, connect: Connect) -> None:

@@ -39,6 +39,7 @@ class Client:
             entropy=random.randbytes,
             dial=self._dial,
             bookmark=bookmark,
+            in_order=True,
         )
 
     def another(self, name: str) -> Client:
