@@ -11,7 +11,7 @@ from rich.text import Text
 
 from shoal.demo.agent import thread_name
 from shoal.demo.course import Course, NodeProgress, Outage
-from shoal.demo.display import agent_cells
+from shoal.demo.display import MODULE, PROGRESS, agent_cells, rows_of
 from shoal.demo.messages import Message, Resumed, Saved
 from shoal.demo.nodes import node_name
 from shoal.demo.screen import Screen
@@ -67,31 +67,23 @@ class Board(Screen):
 
     def _render(self) -> Group:
         course = self._course
-        return Group(
-            self._nodes(), Text(), self._agents(), Text.from_markup(f"[bold]{course.done}[/] of {course.total} modules")
-        )
+        done = Text.from_markup(f"[bold]{course.done}[/] of {course.total} modules")
+        return Group(self._nodes(), Text(), done, self._agents())
 
     def _nodes(self) -> Table:
-        table = _table("node", "address", "state", "operations", "behind")
+        table = rows_of("node", "address", "state", "operations", "behind")
         for number, node in enumerate(self._course.nodes):
             state = f"[{_COLOURS[node.state]}]{node.state}[/]"
             table.add_row(node_name(number), node.name, state, f"{node.operations:,}", _behind(node))
         return table
 
     def _agents(self) -> Table:
-        table = _table("agent", "done", "", "checkpoint", "at", "module")
+        table = rows_of("agent", "done", PROGRESS, "checkpoint", "at", MODULE)
         for number, agent in enumerate(self._course.agents):
             *first, module = agent_cells(number, agent)
             at = self._course.node_of(self._course.at.get(number, ""))
             table.add_row(*first, "" if at is None else node_name(at), module)
         return table
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in headings:
-        table.add_column(heading, no_wrap=True)
-    return table
 
 
 def _behind(node: NodeProgress) -> str:

@@ -6,7 +6,6 @@ It reads the run's `Progress` and is told of what happens; it decides nothing.
 from __future__ import annotations
 
 from rich.console import Console, Group
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +15,8 @@ from shoal.demo.messages import Message, Ready, Saved
 from shoal.demo.progress import AgentProgress, Kill, Progress
 from shoal.demo.screen import Screen
 
+PROGRESS, MODULE = "progress", "module"  # The headings of the columns that may shrink.
+_BAR_WIDTH = 20
 _TENTHS = 10
 
 
@@ -46,25 +47,35 @@ class Display(Screen):
             self.say(f"{self._progress.done} of {self._progress.total} modules")
 
     def _render(self) -> Group:
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        for heading in ("agent", "done", "", "checkpoint", "module"):
-            table.add_column(heading, no_wrap=True)
+        table = rows_of("agent", "done", PROGRESS, "checkpoint", MODULE)
         for number, agent in enumerate(self._progress.agents):
             table.add_row(*agent_cells(number, agent))
         done, total = self._progress.done, self._progress.total
         kills = "".join(f"  [red]✗[/] kill -9 at {kill.done}{_back(kill)}" for kill in self._progress.kills)
-        return Group(table, Text.from_markup(f"[bold]{done}[/] of {total} modules{kills}"))
+        return Group(Text.from_markup(f"[bold]{done}[/] of {total} modules{kills}"), table)
 
 
-def agent_cells(number: int, agent: AgentProgress) -> tuple[str | ProgressBar, ...]:
+def rows_of(*headings: str) -> Table:
+    """A table without lines. In a narrow terminal only the bar and the module give way: all else stays readable."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in headings:
+        table.add_column(
+            "" if heading == PROGRESS else heading,
+            no_wrap=heading not in (PROGRESS, MODULE),
+            max_width=_BAR_WIDTH if heading == PROGRESS else None,
+        )
+    return table
+
+
+def agent_cells(number: int, agent: AgentProgress) -> tuple[str | Text | ProgressBar, ...]:
     """Name, count, bar, checkpoint and module of one agent."""
     resumed = "".join(f" [green]↻{position}[/]" for position in agent.resumed_at)
     return (
         thread_name(number),
         f"{agent.done}/{agent.total}{resumed}",
-        ProgressBar(total=max(1, agent.total), completed=agent.done, width=20),
+        ProgressBar(total=max(1, agent.total), completed=agent.done),
         agent.checkpoint[:12],
-        escape(agent.module),
+        Text(agent.module, no_wrap=True, overflow="ellipsis"),
     )
 
 

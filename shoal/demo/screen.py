@@ -16,14 +16,14 @@ class Screen:
 
     def __init__(self, console: Console, render: Callable[[], RenderableType]) -> None:
         self._console = console
-        self._live = (
-            Live(get_renderable=render, console=console, refresh_per_second=_REFRESH_PER_SECOND)
-            if console.is_terminal
-            else None
-        )
+        self._render = render
+        self._live: Live | None = None
 
     def __enter__(self) -> Self:
-        if self._live is not None:
+        # A dumb terminal cannot move its cursor: it gets the lines of a pipe.
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            # Not before now: it renders at once, and a subclass's `__init__` has returned only here.
+            self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=_REFRESH_PER_SECOND)
             self._live.start()
         return self
 

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from shoal.cli.main import app
@@ -14,6 +15,7 @@ from shoal.crdt.rows import successor
 from shoal.storage import keys
 from shoal.storage.rocks import RocksStorage
 from tests.cli.conftest import Running
+from tests.terminal import SIZES, shoal_in_terminal
 
 
 def verify(*arguments: str) -> Result:
@@ -58,3 +60,12 @@ def test_a_store_in_use_is_refused(node: Running) -> None:
 def test_a_directory_without_a_store_is_refused_and_none_is_made(tmp_path: Path) -> None:
     result = verify(str(tmp_path / "absent"))
     assert (result.exit_code, list(tmp_path.iterdir())) == (1, [])
+
+
+@pytest.mark.parametrize(("terminal", "spins"), [("xterm-256color", True), ("dumb", False)])
+@pytest.mark.parametrize("columns", SIZES)
+def test_a_terminal_shows_that_it_is_at_work(filled: Path, tmp_path: Path, columns: int, terminal: str, spins: bool) -> None:
+    shutil.copytree(filled, tmp_path / "state")
+    shown = shoal_in_terminal("verify", tmp_path / "state", columns=columns, environment={"TERM": terminal})
+    assert (shown.code, shown.lines[-1]) == (0, "sound")
+    assert ("verifying" in shown.text, "\x1b" in shown.raw) == (spins, spins)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from shoal.testing.simulation.batch import TWICE_EVERY, Case, cases_of, run_all,
 from shoal.testing.simulation.drawing import draw
 from shoal.testing.simulation.execution import execute
 from shoal.testing.simulation.plan import Act, Crash, Plan, from_json, to_json
+from tests.terminal import SIZES, in_terminal
 
 CALM = Plan(seed=5, duration_s=2.0, acts=[Act(at=1.0, agent=0, kind="add")])
 LOSING = Plan(
@@ -161,3 +163,10 @@ def test_results_come_in_the_order_of_their_cases_from_any_number_of_processes()
     one, two = list(run_all(cases, jobs=1)), list(run_all(cases, jobs=2))
     assert [result.case.name for result in two] == ["3", "1", "2"]
     assert [result.outcome.digest for result in one] == [result.outcome.digest for result in two]
+
+
+@pytest.mark.parametrize("columns", SIZES)
+def test_a_run_in_a_terminal_tells_its_figures(tmp_path: Path, columns: int) -> None:
+    command = (sys.executable, "-m", "shoal.testing.simulation.command", "run", "--seeds", "1", "--plans", tmp_path)
+    shown = in_terminal(*command, columns=columns)
+    assert (shown.code, "violated: none" in shown.lines) == (0, True), shown.text

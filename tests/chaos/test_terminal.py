@@ -1,0 +1,18 @@
+"""A trial in a terminal: what a person sees while it runs, and the verdict."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.terminal import in_terminal
+
+TRIAL = (sys.executable, "-m", "chaos", "run", "--minutes", "0.02", "--rate", "50", "--agents", "6", "--seed", "1")
+
+
+def test_a_trial_is_told_and_judged_in_a_terminal() -> None:
+    shown = in_terminal(*TRIAL, columns=80, environment={"NO_COLOR": "1"})
+    assert shown.code == 0, shown.text
+    assert "seed 1" in shown.lines
+    assert "kept: nothing acknowledged was lost" in shown.text
+    assert max(len(line) for line in shown.lines if line.startswith(("│", "┃", "┏", "└"))) <= 80
+    assert not shown.is_coloured
