@@ -13,6 +13,8 @@ from shoal.errors import InvalidConfig
 KiB = 1024
 MiB = 1024 * KiB
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
 
 class Config(Struct, frozen=True, kw_only=True):
     """Settings of a node; an embedded store has the same, less the listener's."""
@@ -20,6 +22,7 @@ class Config(Struct, frozen=True, kw_only=True):
     # Where it listens. Port 0 lets the system choose.
     listen_host: str = "127.0.0.1"
     listen_port: int = 7400
+    log_level: str = "info"  # Of what `shoal serve` writes on standard error: one of LOG_LEVELS, and all that is graver.
     allowed_origins: str = ""  # Pages of other hosts that may ask this node, "https://app.example.com,…"; by itself none may.
 
     # The cluster. Every node owns everything.
@@ -169,6 +172,8 @@ def checked(config: Config) -> Config:
         raise InvalidConfig(f"listen_port must be 0 to 65535; it is {config.listen_port}.", field="listen_port")
     if not config.listen_host:
         raise InvalidConfig("listen_host must not be empty.", field="listen_host")
+    if config.log_level.lower() not in LOG_LEVELS:
+        raise InvalidConfig(f"log_level must be one of {', '.join(LOG_LEVELS)}; it is {config.log_level!r}.", field="log_level")
     if config.memtable_bytes < MiB:
         raise InvalidConfig(f"memtable_bytes must be at least {MiB}; it is {config.memtable_bytes}.", field="memtable_bytes")
     return config

@@ -47,10 +47,6 @@ class Shown(NamedTuple):
     def is_coloured(self) -> bool:
         return _COLOUR.search(self.raw) is not None
 
-    @property
-    def moves_the_cursor(self) -> bool:
-        return re.search(r"\x1b\[\d*[A-HJK]", self.raw) is not None
-
 
 def plain_environment() -> dict[str, str]:
     """Ours, without what would configure a `shoal` or tell it what its terminal can do."""

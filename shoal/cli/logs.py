@@ -8,8 +8,9 @@ import sys
 import structlog
 
 
-def configure() -> None:
-    """Set up structlog, and give the standard library's loggers (aiohttp's) the same form."""
+def configure(level: str) -> None:
+    """Set up structlog, and give the standard library's loggers (aiohttp's) the same form; `level` is one of LOG_LEVELS."""
+    least = logging.getLevelNamesMapping()[level.upper()]
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -19,7 +20,7 @@ def configure() -> None:
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(least),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -29,7 +30,7 @@ def configure() -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_rendering(human=sys.stderr.isatty())],
         )
     )
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(level=least, handlers=[handler], force=True)
 
 
 def _rendering(*, human: bool) -> list[structlog.typing.Processor]:

@@ -11,6 +11,7 @@ import typer
 
 from shoal.cli import logs, settings
 from shoal.cli.execution import execute, failure
+from shoal.config import LOG_LEVELS
 from shoal.errors import InvalidConfig
 
 PANEL = "Run"
@@ -36,6 +37,12 @@ def serve(
         str | None,
         typer.Option("--advertise", metavar="HOST:PORT", help="Where peers reach this node. \\[default: where it listens]"),
     ] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option(
+            "--log-level", metavar="LEVEL", help=f"{', '.join(LOG_LEVELS[:-1])} or {LOG_LEVELS[-1]}. \\[default: info]"
+        ),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with settings. \\[env: SHOAL_CONFIG]")
     ] = None,
@@ -58,13 +65,14 @@ def serve(
         flags += settings.given_listen(listen) if listen is not None else []
         flags += [settings.Given("join", ",".join(join), "--join")] if join else []
         flags += [settings.Given("advertise", advertise, "--advertise")] if advertise is not None else []
+        flags += [settings.Given("log_level", log_level, "--log-level")] if log_level is not None else []
         chosen = settings.load(flags=flags, environment=os.environ, file=config)
     except InvalidConfig as error:
         raise failure(error.message) from None
     # Here, because no other command needs it, and each would take longer to start.
     from shoal.cli.serving import serving
 
-    logs.configure()
+    logs.configure(chosen.log_level)
     caught = execute(serving(data, chosen))
     if caught is signal.SIGINT:
         raise typer.Exit(128 + caught)

@@ -23,7 +23,8 @@ from shoal.config import Config, checked
 from shoal.errors import InvalidConfig
 
 PREFIX = "SHOAL_"
-RESERVED = frozenset({"SHOAL_DATA", "SHOAL_URL", "SHOAL_SPACE", "SHOAL_CONFIG"})
+# Defaults of the commands' options. A shell that has them set may serve, too.
+OPTIONS = frozenset({"SHOAL_DATA", "SHOAL_URL", "SHOAL_SPACE", "SHOAL_AUTHOR", "SHOAL_CONFIG"})
 
 # Kubernetes and container links put these into the environment of every
 # container that runs beside a service named "shoal". Nobody wrote them for us.
@@ -85,7 +86,7 @@ def given_setting(assignment: str) -> Given:
 
 
 def _from_environment(environment: Mapping[str, str]) -> list[Given]:
-    ours = [name for name in sorted(environment) if name.startswith(PREFIX) and name not in RESERVED]
+    ours = [name for name in sorted(environment) if name.startswith(PREFIX) and name not in OPTIONS]
     return [
         Given(_known(name.removeprefix(PREFIX).lower(), f"environment variable {name}"), environment[name], name)
         for name in ours

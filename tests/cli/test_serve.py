@@ -42,6 +42,18 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals, code:
     assert events[0]["url"] == url
 
 
+def test_an_author_in_the_environment_does_not_stop_it(tmp_path: Path) -> None:
+    with served(tmp_path / "state", config={"SHOAL_AUTHOR": "ana"}) as (_, url):
+        assert url.startswith("http://127.0.0.1:")
+
+
+def test_the_log_level_leaves_out_what_is_less_grave(tmp_path: Path) -> None:
+    with served(tmp_path / "state", "--log-level", "warning") as (process, _):
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, errors) == (0, "")
+
+
 async def test_what_was_acknowledged_is_there_after_kill_and_restart(tmp_path: Path) -> None:
     with served(tmp_path / "state") as (process, url):
         async with shoal.connect(url) as store:

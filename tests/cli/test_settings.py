@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
+from typer.main import get_command
 
-from shoal.cli.settings import Given, given_listen, given_setting, load
+from shoal.cli.main import app
+from shoal.cli.settings import OPTIONS, Given, given_listen, given_setting, load
 from shoal.config import Config, MiB
 from shoal.errors import InvalidConfig
 
@@ -115,8 +118,38 @@ def test_an_unknown_environment_variable_is_refused() -> None:
 
 
 def test_the_variables_of_the_commands_and_of_service_links_are_no_settings() -> None:
-    names = ["DATA", "URL", "SPACE", "SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_7400_TCP_ADDR"]
+    names = [
+        "DATA",
+        "URL",
+        "SPACE",
+        "AUTHOR",
+        "SERVICE_HOST",
+        "SERVICE_PORT",
+        "SERVICE_PORT_HTTP",
+        "PORT",
+        "PORT_7400_TCP_ADDR",
+    ]
     assert load(environment={f"SHOAL_{name}": "tcp://10.0.0.1:7400" for name in names}) == Config()
+
+
+def test_every_variable_that_an_option_reads_is_no_setting() -> None:
+    told = {
+        name for option in options(get_command(app)) for name in re.findall(r"SHOAL_[A-Z]+", f"{option.envvar} {option.help}")
+    }
+    assert "SHOAL_AUTHOR" in told
+    assert told <= OPTIONS
+
+
+def options(command: Any) -> Iterator[Any]:
+    for inner in getattr(command, "commands", {}).values():
+        yield from options(inner)
+    yield from (parameter for parameter in command.params if parameter.param_type_name == "option")
+
+
+@pytest.mark.parametrize("level", ["verbose", "warn", ""])
+def test_an_unknown_log_level_is_refused_with_those_there_are(level: str) -> None:
+    with pytest.raises(InvalidConfig, match=r"--log-level: log_level must be one of debug, info, warning, error"):
+        load(flags=[Given("log_level", level, "--log-level")], environment={})
 
 
 def test_a_bad_value_is_refused_even_where_a_flag_hides_it() -> None:
