@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from shoal import values
 from shoal.client.moments import moment
-from shoal.errors import ShoalError, SlowConsumer
+from shoal.errors import Disconnected, ShoalError, SlowConsumer
 from shoal.protocol.requests import Overwritten
 
 ChangeKind = Literal["add", "set", "delete", "insert", "conflict"]
@@ -78,6 +78,7 @@ class Feed:
     """Of one mirror; `edit` numbers its local edits."""
 
     def __init__(self, bytes_max: int) -> None:
+        self.served = False  # Whether a node tells of the document now.
         self._bytes_max = bytes_max
         self._readers: list[Changes] = []
         self._waiting: deque[_Waiting] = deque()
@@ -88,8 +89,8 @@ class Feed:
     def is_read(self) -> bool:
         return bool(self._readers)
 
-    def reader(self) -> Changes:
-        reader = Changes(self._bytes_max)
+    def reader(self, timeout_s: float | None = None) -> Changes:
+        reader = Changes(self, self._bytes_max, timeout_s)
         self._readers.append(reader)
         return reader
 
@@ -129,10 +130,12 @@ class Feed:
 
 
 class Changes(AsyncIterator[DocumentChange]):
-    """One reader's changes; past its bound they are dropped and it is told so."""
+    """One reader's changes; past its bound they are dropped and it is told so. It ends once none came for `timeout_s`."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, feed: Feed, bytes_max: int, timeout_s: float | None) -> None:
+        self._feed = feed
         self._bytes_max = bytes_max
+        self._timeout_s = timeout_s
         self._waiting: deque[tuple[DocumentChange, int]] = deque()
         self._bytes = 0
         self._ended = False
@@ -156,6 +159,20 @@ class Changes(AsyncIterator[DocumentChange]):
         self._ready.set()
 
     async def __anext__(self) -> DocumentChange:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._stirred()
+        except TimeoutError:
+            if not self._feed.served:
+                raise Disconnected(
+                    "no node could tell of the document within the timeout. What was edited here is kept. Call changes() again."
+                ) from None
+            raise StopAsyncIteration from None
+        change, size = self._waiting.popleft()
+        self._bytes -= size
+        return change
+
+    async def _stirred(self) -> None:
         while not self._waiting:
             if self._ended:
                 if self._error is not None:
@@ -163,9 +180,6 @@ class Changes(AsyncIterator[DocumentChange]):
                 raise StopAsyncIteration
             self._ready.clear()
             await self._ready.wait()
-        change, size = self._waiting.popleft()
-        self._bytes -= size
-        return change
 
 
 def _slow(bytes_max: int) -> SlowConsumer:

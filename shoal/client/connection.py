@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -20,6 +21,7 @@ class Connection:
     now_ms: Callable[[], int]
     entropy: Callable[[int], bytes]
     holder: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")  # Who begins steps here.
+    closed: asyncio.Event = field(default_factory=asyncio.Event)  # The store is; what waits for another node gives up.
     closing: dict[object, Callable[[], Awaitable[None]]] = field(default_factory=dict)  # What ends with the store.
 
     async def write(self, request: AnyRequest, *, key: str | None, durability: Durability | None) -> AnyReply:

@@ -34,7 +34,9 @@ class Source(Protocol):
     space: str
     thread: str
 
-    def read(self, *, after: bytes | None, follow: bool, skip_trimmed: bool) -> AsyncGenerator[Event, None]: ...
+    def read(
+        self, *, after: bytes | None, follow: bool, timeout: float | None, skip_trimmed: bool
+    ) -> AsyncGenerator[Event, None]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +61,27 @@ class Consumer:
     def __aiter__(self) -> AsyncIterator[Event]:
         return self.read()
 
-    async def read(self, *, follow: bool = True, skip_trimmed: bool = False) -> AsyncGenerator[Event, None]:
+    async def read(
+        self,
+        *,
+        follow: bool = True,
+        timeout: float | None = None,  # noqa: ASYNC109
+        skip_trimmed: bool = False,
+    ) -> AsyncGenerator[Event, None]:
         """The events that this name has not acknowledged, and with `follow` those to come.
 
+        If the node goes away it goes on by itself, with another one if there is one. With a `timeout` it follows until
+        nothing has come for so many seconds.
+
         Raises:
-            Disconnected: while following; read again, from what was acknowledged.
+            Disconnected: no node could be reached for `request_timeout_s`. Read again, from what was acknowledged.
             JournalTrimmed: events that it has not acknowledged are gone; with `skip_trimmed` it goes on.
         """
         state = await self._state()
         self.generation = state.generation
         got: dict[str, bytes] = {}
-        async with aclosing(self._journal.read(after=state.cursor, follow=follow, skip_trimmed=skip_trimmed)) as events:
+        source = self._journal.read(after=state.cursor, follow=follow, timeout=timeout, skip_trimmed=skip_trimmed)
+        async with aclosing(source) as events:
             async for event in events:
                 # A key that was appended on two nodes moves to the place of one of them, and comes again.
                 if event.key is not None:

@@ -260,14 +260,17 @@ class Document:
         """
         await self._mirror.flush()
 
-    def changes(self) -> AsyncIterator[DocumentChange]:
-        """What changes from now on, place by place: by others, and here once it is durable. Ends when the document closes.
+    def changes(self, *, timeout: float | None = None) -> AsyncIterator[DocumentChange]:
+        """What changes from now on, place by place: by others, and here once it is durable.
+
+        It ends when the document closes, and with a `timeout` once nothing has changed for so many seconds. If the node
+        goes away it goes on by itself, with another one if there is one.
 
         Raises:
             SlowConsumer: from the iterator, once more than `config.subscription_bytes_max` waited for it.
             ShoalError: from the iterator, once the node could not be followed any more.
         """
-        reader = self._mirror.feed.reader()
+        reader = self._mirror.feed.reader(timeout)
         if self._mirror.closed:
             self._mirror.feed.end(None)
         else:

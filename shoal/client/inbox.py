@@ -17,9 +17,8 @@ Laws:
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -79,25 +78,24 @@ class Inbox:
         reply = await self._queue.put([item], by=by, durability=durability)
         return Sent(reply.ids[0], reply.added[0])
 
-    async def receive(self) -> AsyncGenerator[Message, None]:
+    async def receive(self, *, timeout: float | None = None) -> AsyncGenerator[Message, None]:  # noqa: ASYNC109
         """The messages that wait, in order, then those to come; each once, taken or not.
 
-        Who stops early closes it (`contextlib.aclosing`), which ends its subscription at once.
+        If the node goes away it goes on by itself, with another one if there is one. With a `timeout` it ends once
+        nothing has come for so many seconds. To stop early, close it (`contextlib.aclosing`), which ends its
+        subscription at once.
 
         Raises:
-            Disconnected: the node went away; receive again: what is not taken comes again.
+            Disconnected: no node could be reached for `request_timeout_s`. Receive again: what is not taken comes again.
         """
-        async with aclosing(self._queue.follow()) as entries:
+        async with aclosing(self._queue.follow(timeout=timeout)) as entries:
             async for entry in entries:
                 yield _message(entry)
 
     async def next(self, *, timeout: float | None = None) -> Message | None:  # noqa: ASYNC109
-        """The first message that waits, once there is one; None if that takes longer than `timeout` seconds."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout), aclosing(self.receive()) as messages:
-                async for message in messages:
-                    return message
-        return None
+        """The first message that waits, once there is one; None if none comes for `timeout` seconds."""
+        async with aclosing(self.receive(timeout=timeout)) as messages:
+            return await anext(messages, None)
 
     async def pending(self) -> AsyncIterator[Message]:
         """The messages that wait now."""

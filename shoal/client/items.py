@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
 
@@ -24,8 +25,9 @@ from shoal.client.item import (
     split,
 )
 from shoal.client.moments import moment
+from shoal.client.watching import pushed
 from shoal.crdt.items import split_address
-from shoal.errors import InvalidInput
+from shoal.errors import InvalidInput, SlowConsumer
 from shoal.names import check_label, check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
@@ -342,23 +344,34 @@ class Items:
         assert isinstance(reply, requests.ItemIndexes)
         return {index.field: index.built for index in reply.indexes}
 
-    async def watch(self, namespace: Sequence[str] = ()) -> AsyncGenerator[ItemChange, None]:
-        """Every durable put and delete in a namespace and those below it, from now on. What expires is not told.
+    async def watch(
+        self,
+        namespace: Sequence[str] = (),
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> AsyncGenerator[ItemChange, None]:
+        """Every durable put and delete in a namespace and those below it, from now on, once. What expires is not told.
 
-        Who stops early closes it (`contextlib.aclosing`), which ends its subscription at once.
+        It goes on by itself when the node goes away, with another one if there is one. With a `timeout` it ends once
+        nothing has come for so many seconds. To stop early, close it (`contextlib.aclosing`), which ends its
+        subscription at once.
 
         Raises:
-            SlowConsumer: too much waited for this iterator; search, and watch again.
-            Disconnected: the node went away; the same.
+            SlowConsumer: too much waited to be told; search, and watch again.
+            Disconnected: no node could be reached for `request_timeout_s`; the same.
         """
         wanted = tuple(map(check_label, namespace))
         watch = requests.Watch(self.space, "items", wanted[0] if wanted else "")
-        async with self._connection.session.subscribe(watch) as pushes:
-            async for push in pushes:
-                if isinstance(push, requests.Change) and push.id:
-                    changed, key = split_address(push.id)
-                    if changed[: len(wanted)] == wanted:
-                        yield ItemChange(changed, key, push.what, moment(push.wall_ms))
+
+        def is_about(change: requests.Change) -> bool:
+            return bool(change.id) and split_address(change.id)[0][: len(wanted)] == wanted
+
+        async with aclosing(pushed(self._connection, watch, is_about=is_about, timeout=timeout)) as pushes:
+            async for push, _ in pushes:
+                if isinstance(push, requests.Reset):
+                    raise SlowConsumer(f"some changes cannot be told: {push.reason}. Search, and watch again.")
+                changed, key = split_address(push.id)
+                yield ItemChange(changed, key, push.what, moment(push.wall_ms))
 
     async def _roots(self, namespace: Sequence[str]) -> AsyncIterator[tuple[str, list[str]]]:
         """First label and rest of a namespace; of the empty one, all there are."""

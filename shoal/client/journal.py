@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,7 +14,7 @@ from shoal.client.consumers import Consumer, ConsumerInfo, described
 from shoal.client.events import Event
 from shoal.client.moments import as_duration_ms, moment
 from shoal.client.replay import Naming, Reducer, put_snapshot, replay
-from shoal.errors import SlowConsumer
+from shoal.client.resuming import reread
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
@@ -66,48 +65,44 @@ class Journal:
         after: bytes | None = None,
         limit: int | None = None,
         follow: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109
         stale: bool = False,
         skip_trimmed: bool = False,
     ) -> AsyncGenerator[Event, None]:
-        """Events in order, after a cursor or from the first; with `follow` it waits for more, and ends at `limit` only.
+        """Events in order, after a cursor or from the first.
 
-        Who stops following early closes it (`contextlib.aclosing`), which ends its subscription at once.
-        `stale`: see `Store`.
+        With `follow` it waits for more, and ends at `limit`, or once nothing has come for `timeout` seconds. If the node
+        goes away it goes on by itself, with another one if there is one. To stop following early, close it
+        (`contextlib.aclosing`), which ends its subscription at once. `stale`: see `Store`.
 
         Raises:
             InvalidValue: `after` is no cursor.
             JournalTrimmed: events that `after` does not cover are gone; with `skip_trimmed` the reader goes on.
-            Disconnected: while following; read on from the last event's cursor.
+            Disconnected: no node could be reached for `request_timeout_s`; read on from the last event's cursor.
         """
-        cursor = after or b""
-        if not follow:
-            async for event in self._rest(cursor, limit, stale=stale, skip_trimmed=skip_trimmed):
+        cursor, left = after or b"", limit
+
+        async def rest() -> AsyncGenerator[Event, None]:
+            nonlocal cursor, left
+            async for event in self._rest(cursor, left, stale=stale, skip_trimmed=skip_trimmed):
+                cursor, left = event.cursor, None if left is None else left - 1
                 yield event
-            return
-        while True:
-            # Watch first, then read: what comes between is seen by both, and read once.
-            async with self._connection.session.subscribe(requests.Watch(self.space, "thread", self.thread)) as changes:
-                async for event in self._rest(cursor, limit, stale=stale, skip_trimmed=skip_trimmed):
-                    cursor, limit = event.cursor, None if limit is None else limit - 1
-                    yield event
-                if limit is not None and limit <= 0:
+
+        events = reread(self._connection, self.space, self.thread, "append", rest, timeout=timeout) if follow else rest()
+        async with aclosing(events):
+            while left is None or left > 0:
+                event = await anext(events, None)
+                if event is None:
                     return
-                # Whoever is slow reads again, which is what a change asks for as well.
-                with suppress(SlowConsumer):
-                    async for change in changes:
-                        if isinstance(change, requests.Change) and (change.name, change.what) == (self.thread, "append"):
-                            break
+                yield event
 
     async def wait(self, *, after: bytes | None = None, timeout: float | None = None) -> Event | None:  # noqa: ASYNC109
-        """The first event that `after` does not cover, once it is there; None if that takes longer than `timeout` seconds.
+        """The first event that `after` does not cover, once it is there; None if none comes for `timeout` seconds.
 
         Without a cursor it is the journal's first. To wait for the next one, give the cursor of the last.
         """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout), aclosing(self.read(after=after, limit=1, follow=True)) as events:
-                async for event in events:
-                    return event
-        return None
+        async with aclosing(self.read(after=after, limit=1, follow=True, timeout=timeout)) as events:
+            return await anext(events, None)
 
     # ── consumers ─────────────────────────────────────────────────────────────
 

@@ -12,13 +12,15 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Literal
 
 import pycrdt
 
 from shoal.client.changes import DocumentChange, Feed
 from shoal.client.content import Content, Transacted, closed
+from shoal.client.resuming import Progress, resumed
 from shoal.client.retrying import delays, is_transient, paused
 from shoal.client.undoing import Undo
 from shoal.client.unsent import Unsent
@@ -194,22 +196,26 @@ class Mirror:
     # ── following ─────────────────────────────────────────────────────────────
 
     async def _follow(self) -> None:
-        pauses = delays(self._config)
-        while True:
-            try:
-                state, generation = self.content.doc.get_state(), self._generation
-                wanted = Follow(self.space, self.name, state, stale=self._current, generation=generation)
-                async with self._session.subscribe(wanted) as pushes:
-                    async for push in pushes:
-                        await self.content.outside.wait()
-                        self._take(push)
-                        pauses = delays(self._config)
-                raise Disconnected("the node ended the subscription. Nothing was sent. Try again.")
-            except ShoalError as error:
-                if not (is_transient(error) and await paused(pauses, error)):
-                    self.feed.end(error)
-                    raise
-                await self.content.outside.wait()
+        try:
+            async with aclosing(resumed(self._config, self._pushes)) as pushes:
+                async for push in pushes:
+                    await self.content.outside.wait()
+                    self._take(push)
+        except ShoalError as error:
+            self.feed.end(error)
+            raise
+
+    async def _pushes(self, progress: Progress) -> AsyncGenerator[Push, None]:
+        self.feed.served = False
+        await self.content.outside.wait()
+        state, generation = self.content.doc.get_state(), self._generation
+        wanted = Follow(self.space, self.name, state, stale=self._current, generation=generation)
+        async with self._session.subscribe(wanted) as pushes:
+            async for push in pushes:
+                self.feed.served = True
+                progress.served()
+                yield push
+        raise Disconnected("the node ended the subscription. Nothing was sent. Try again.")
 
     def _take(self, push: Push) -> None:
         if not isinstance(push, DocumentState | Edit):

@@ -18,16 +18,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
-from shoal.client.retrying import delays, is_transient, paused
+from shoal.client.resuming import Progress, resumed
+from shoal.client.retrying import is_transient
 from shoal.config import Config
 from shoal.crdt.awareness import GONE
-from shoal.errors import InvalidInput, InvalidValue, ShoalError
+from shoal.errors import Disconnected, InvalidInput, InvalidValue, ShoalError
 from shoal.protocol.requests import Announce, Announced, FollowPresence, Present, ReadPresence
 from shoal.protocol.requests import Presence as PresenceReply
 from shoal.protocol.session import Session
@@ -113,30 +114,29 @@ class Presence:
         assert isinstance(reply, PresenceReply)
         return [self._member(present) for present in reply.entries]
 
-    async def changes(self) -> AsyncGenerator[PresenceChange, None]:
+    async def changes(self, *, timeout: float | None = None) -> AsyncGenerator[PresenceChange, None]:  # noqa: ASYNC109
         """Who is here now, each as one who joined, and from then on what changes.
 
-        Who stops early closes it (`contextlib.aclosing`), which ends its subscription at once.
+        If the node goes away it goes on by itself, with another one if there is one. With a `timeout` it ends once
+        nothing has changed for so many seconds. To stop early, close it (`contextlib.aclosing`), which ends its
+        subscription at once.
 
         Raises:
-            ShoalError: the node could not be followed any more.
+            Disconnected: no node could be reached for `request_timeout_s`.
         """
         known: dict[int, PresentMember] = {}
-        pauses = delays(self._config)
-        while True:
-            try:
-                async with self._session.subscribe(FollowPresence(self._space, self._document)) as pushes:
-                    whole = True
-                    async for push in pushes:
-                        assert isinstance(push, PresenceReply)
-                        for change in self._changed(known, push.entries, whole=whole):
-                            yield change
-                        whole = False
-                        pauses = delays(self._config)
-                return
-            except ShoalError as error:
-                if self._closed or not (is_transient(error) and await paused(pauses, error)):
-                    raise
+
+        async def attempt(progress: Progress) -> AsyncGenerator[PresenceChange, None]:
+            async with aclosing(self._heard()) as heard:
+                async for entries, whole in heard:
+                    for change in self._changed(known, entries, whole=whole):
+                        yield change
+                    progress.served()
+
+        stream = resumed(self._config, attempt, timeout=timeout, closed=lambda: self._closed)
+        async with aclosing(stream) as changes:
+            async for change in changes:
+                yield change
 
     async def close(self) -> None:
         """Be gone, and stop. Closing twice is allowed."""
@@ -166,24 +166,33 @@ class Presence:
 
     async def _watch(self) -> None:
         """Say it again where it is not known: after a fail-over, or if somebody took us for gone."""
-        pauses = delays(self._config)
+
+        async def attempt(_: Progress) -> AsyncGenerator[None, None]:
+            async with aclosing(self._heard()) as heard:
+                async for entries, whole in heard:
+                    mine = [present.state for present in entries if present.client == self._id]
+                    if (mine and mine[-1] == GONE) or (whole and not mine):
+                        await self._announce()
+                    yield
+
         while True:
             try:
-                async with self._session.subscribe(FollowPresence(self._space, self._document)) as pushes:
-                    whole = True
-                    async for push in pushes:
-                        assert isinstance(push, PresenceReply)
-                        mine = [present.state for present in push.entries if present.client == self._id]
-                        if (mine and mine[-1] == GONE) or (whole and not mine):
-                            await self._announce()
-                        whole = False
-                        pauses = delays(self._config)
-                return
+                async with aclosing(resumed(self._config, attempt)) as rounds:
+                    async for _ in rounds:
+                        pass
             except ShoalError as error:
-                if not is_transient(error):
+                if not is_transient(error):  # Else a node may come back at any time.
                     return
-                if not await paused(pauses, error):
-                    pauses = delays(self._config)  # A node may come back at any time.
+
+    async def _heard(self) -> AsyncGenerator[tuple[list[Present], bool], None]:
+        """Who is here, as a node tells it, and whether these are all of them."""
+        whole = True
+        async with self._session.subscribe(FollowPresence(self._space, self._document)) as pushes:
+            async for push in pushes:
+                assert isinstance(push, PresenceReply)
+                yield push.entries, whole
+                whole = False
+        raise Disconnected("the node ended the subscription. Nothing was announced. Try again.")
 
     async def _stop(self) -> None:
         tasks, self._tasks = self._tasks, []

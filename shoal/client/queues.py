@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from shoal import values
 from shoal.client.connection import Connection
 from shoal.client.moments import moment
-from shoal.errors import SlowConsumer
+from shoal.client.resuming import reread
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, QueueEntry
 
@@ -60,25 +59,21 @@ class Queue:
         assert isinstance(found, requests.QueueEntries)
         return found.entries[0] if found.entries else None
 
-    async def follow(self) -> AsyncGenerator[QueueEntry, None]:
+    def follow(self, *, timeout: float | None = None) -> AsyncGenerator[QueueEntry, None]:
         """What is pending, in order, each once; then what comes."""
         given: set[str] = set()
-        while True:
-            # Watch first, then read: what comes between is seen by both, and given once.
-            watch = requests.Watch(self.space, "thread", self.thread)
-            async with self.connection.session.subscribe(watch) as changes:
-                pending: set[str] = set()
-                async for page in self.pages():
-                    pending |= {entry.id for entry in page}
-                    for entry in page:
-                        if entry.id not in given:
-                            given.add(entry.id)
-                            yield entry
-                given &= pending  # What is finished does not come again, and need not be known.
-                with suppress(SlowConsumer):  # Whoever is slow reads again, which is what a change asks for as well.
-                    async for change in changes:
-                        if isinstance(change, requests.Change) and (change.name, change.what) == (self.thread, "enqueue"):
-                            break
+
+        async def rest() -> AsyncGenerator[QueueEntry, None]:
+            pending: set[str] = set()
+            async for page in self.pages():
+                pending |= {entry.id for entry in page}
+                for entry in page:
+                    if entry.id not in given:
+                        given.add(entry.id)
+                        yield entry
+            given.intersection_update(pending)  # What is finished does not come again, and need not be known.
+
+        return reread(self.connection, self.space, self.thread, "enqueue", rest, timeout=timeout)
 
     async def put(self, items: list[requests.QueueItem], *, by: str, durability: Durability | None) -> requests.Enqueued:
         request = requests.Enqueue(self.space, self.thread, self.name, items, by)

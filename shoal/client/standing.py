@@ -7,8 +7,8 @@ who made it and why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
 from datetime import datetime
 from typing import get_args
 
@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from shoal.client.connection import Connection
 from shoal.client.moments import moment
-from shoal.client.retrying import delays, is_transient, paused
-from shoal.errors import InvalidInput, ShoalError, SlowConsumer
+from shoal.client.resuming import reread
+from shoal.errors import InvalidInput
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, ThreadStatus
 
@@ -68,38 +68,45 @@ class ThreadStanding:
         request = requests.MoveThread(self.space, self.name, status, reason, by)
         return standing_of(await self._connection.write(request, key=None, durability=durability))
 
-    async def ready(self) -> None:
-        """Return once the thread is neither paused nor waiting."""
-        await self._until(lambda standing: standing.status not in HELD)
+    async def ready(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Return once the thread is neither paused nor waiting.
 
-    async def wait_for(self, status: ThreadStatus | Iterable[ThreadStatus]) -> Standing:
+        Raises:
+            TimeoutError: it was, for `timeout` seconds.
+        """
+        await self._until(lambda standing: standing.status not in HELD, timeout)
+
+    async def wait_for(
+        self,
+        status: ThreadStatus | Iterable[ThreadStatus],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> Standing:
         """Return once the status is this, or one of these.
 
         Raises:
             InvalidInput: there is no such status.
+            TimeoutError: it was none of them for `timeout` seconds.
         """
         wanted: tuple[str, ...] = (status,) if isinstance(status, str) else tuple(status)
         if not wanted or not set(wanted) <= set(get_args(ThreadStatus)):
             raise InvalidInput(f"a status is one of {', '.join(get_args(ThreadStatus))}; got {', '.join(wanted)!r}.")
-        return await self._until(lambda standing: standing.status in wanted)
+        return await self._until(lambda standing: standing.status in wanted, timeout)
 
-    async def _until(self, holds: Callable[[Standing], bool]) -> Standing:
-        pauses = delays(self._connection.config)
-        while True:
-            try:
-                # Watch first, then read: what comes between is seen by both.
-                async with self._connection.session.subscribe(requests.Watch(self.space, "thread", self.name)) as changes:
-                    if holds(standing := await self.status()):
-                        return standing
-                    pauses = delays(self._connection.config)
-                    with suppress(SlowConsumer):
-                        async for change in changes:
-                            if isinstance(change, requests.Change) and (change.name, change.what) == (self.name, "status"):
-                                break
-            except ShoalError as error:
-                # A human may take days: a node that goes away meanwhile is waited for, within bounds.
-                if not is_transient(error) or not await paused(pauses, error):
-                    raise
+    async def _until(self, holds: Callable[[Standing], bool], timeout: float | None) -> Standing:  # noqa: ASYNC109
+        current = "unknown"
+
+        async def read() -> AsyncGenerator[Standing, None]:
+            nonlocal current
+            standing = await self.status()
+            current = standing.status
+            if holds(standing):
+                yield standing
+
+        async with aclosing(reread(self._connection, self.space, self.name, "status", read, timeout=timeout)) as found:
+            async for standing in found:
+                return standing
+        raise TimeoutError(f"thread {self.name!r} is {current} after {timeout:g} s. Nothing was written. Wait again.")
 
 
 def standing_of(reply: object) -> Standing:

@@ -113,6 +113,7 @@ class Store:
 
     async def close(self) -> None:
         """Finish what is under way, and release everything. Closing twice is allowed."""
+        self._connection.closed.set()
         closing = list(self._connection.closing.values())
         self._connection.closing.clear()
         for close in closing:
@@ -229,20 +230,26 @@ class Space:
         return Reading(self._connection, self.name, stale=stale)
 
     def watch(
-        self, *, kinds: Sequence[ObjectKind] = (), prefix: str = "", after: str | None = None
+        self,
+        *,
+        kinds: Sequence[ObjectKind] = (),
+        prefix: str = "",
+        after: str | None = None,
+        timeout: float | None = None,
     ) -> AsyncGenerator[Change | Reset, None]:
         """Every durable change in this space, from now on or after a change's `bookmark`, once and in causal order.
 
         `kinds`: only objects of these. It goes on by itself when the node goes away, with
-        another one if there is one. Who falls behind too far gets one `Reset` for what is
-        left out. Who stops early closes it (`contextlib.aclosing`), which ends its subscription at once.
+        another one if there is one. A watcher that falls behind too far gets one `Reset` for what is
+        left out. With a `timeout` it ends once nothing has come for so many seconds. To stop early, close it
+        (`contextlib.aclosing`), which ends its subscription at once.
 
         Raises:
             InvalidInput: there is no such kind of object.
             InvalidValue: `after` is no bookmark of a watch.
             Disconnected: no node could be reached for `request_timeout_s`; go on after the last bookmark.
         """
-        return watched(self._connection, self.name, kinds=kinds, prefix=prefix, after=after)
+        return watched(self._connection, self.name, kinds=kinds, prefix=prefix, after=after, timeout=timeout)
 
     def threads(
         self, prefix: str = "", *, status: ThreadStatus | None = None, filter: Mapping[str, Any] | None = None

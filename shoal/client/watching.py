@@ -15,16 +15,18 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from typing import get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from shoal.client.connection import Connection
 from shoal.client.moments import moment
-from shoal.client.retrying import delays, is_transient, paused
-from shoal.errors import InvalidInput, ShoalError
+from shoal.client.resuming import Progress, resumed
+from shoal.errors import Disconnected, InvalidInput
 from shoal.protocol import requests
 from shoal.protocol.position import Position
 from shoal.protocol.requests import ObjectKind
@@ -66,37 +68,58 @@ class Reset(Struct, frozen=True):
 
 
 async def watched(
-    connection: Connection, space: str, *, kinds: Sequence[ObjectKind], prefix: str, after: str | None
+    connection: Connection,
+    space: str,
+    *,
+    kinds: Sequence[ObjectKind],
+    prefix: str,
+    after: str | None,
+    timeout: float | None,  # noqa: ASYNC109
 ) -> AsyncGenerator[Change | Reset, None]:
-    """
-    Raises:
-        InvalidInput: there is no such kind of object.
-        InvalidValue: `after` is no bookmark of a watch.
-        Disconnected: no node could be reached for `request_timeout_s`. Go on later, after the last bookmark.
-    """
+    """See `Space.watch`."""
     check_kinds(kinds)
+    watch = requests.Watch(space, None, prefix, list(kinds))
     position = None if after is None else Position.parse(after)
-    pauses = delays(connection.config)
-    while True:
+    async with aclosing(pushed(connection, watch, position, timeout=timeout)) as pushes:
+        async for push, reached in pushes:
+            yield Reset(push.reason, reached) if isinstance(push, requests.Reset) else _change(push, reached)
+
+
+def pushed(
+    connection: Connection,
+    watch: requests.Watch,
+    position: Position | None = None,
+    *,
+    is_about: Callable[[requests.Change], bool] = lambda _: True,
+    timeout: float | None = None,
+) -> AsyncGenerator[tuple[requests.Change | requests.Reset, Position], None]:
+    """What a watch tells after `position`, or from now on, each with the position after it.
+
+    `is_about`: which changes are given.
+    """
+
+    async def attempt(progress: Progress) -> AsyncGenerator[tuple[requests.Change | requests.Reset, Position], None]:
+        nonlocal position
         packed = b"" if position is None else position.pack()
-        try:
-            async with connection.session.subscribe(requests.Watch(space, None, prefix, list(kinds), packed)) as pushes:
-                async for push in pushes:
-                    pauses = delays(connection.config)
-                    match push:
-                        case requests.Watching():
-                            position = Position.unpack(push.position)
-                        case requests.Reset():
-                            position = Position.unpack(push.position)
-                            yield Reset(push.reason, position.copy())
-                        case requests.Change():
-                            position = Position() if position is None else position
-                            position.note(push)
-                            yield _change(push, position.copy())
-        except ShoalError as error:
-            # A node that goes away is left for another one, which goes on where this one was.
-            if not is_transient(error) or not await paused(pauses, error):
-                raise
+        async with connection.session.subscribe(replace(watch, after=packed)) as pushes:
+            if position is not None:
+                progress.served()
+            async for push in pushes:
+                match push:
+                    case requests.Watching():
+                        position = Position.unpack(push.position)
+                        progress.served()
+                    case requests.Reset():
+                        position = Position.unpack(push.position)
+                        yield push, position.copy()
+                    case requests.Change():
+                        position = Position() if position is None else position
+                        position.note(push)
+                        if is_about(push):
+                            yield push, position.copy()
+        raise Disconnected("the node ended the watch. Nothing was written. Watch again, after the last bookmark.")
+
+    return resumed(connection.config, attempt, timeout=timeout, closed=connection.closed.is_set)
 
 
 def check_kinds(kinds: Sequence[str]) -> None:

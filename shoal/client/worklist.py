@@ -98,13 +98,20 @@ class Worklist:
             added += sum(reply.added)
         return added
 
-    async def pending(self, *, follow: bool = False) -> AsyncGenerator[Item, None]:
+    async def pending(
+        self,
+        *,
+        follow: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> AsyncGenerator[Item, None]:
         """What is to be done, in the order in which it was added; with `follow` what is added later, too.
 
-        What another worker finishes meanwhile is left out, as far as this node knows.
+        What another worker finishes meanwhile is left out, as far as this node knows. If the node goes away it goes on by
+        itself, with another one if there is one. With a `timeout` it follows until nothing has been added for so many
+        seconds.
         """
         if follow:
-            async with aclosing(self._queue.follow()) as entries:
+            async with aclosing(self._queue.follow(timeout=timeout)) as entries:
                 async for entry in entries:
                     yield _item(entry)
             return

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -190,18 +190,21 @@ class ShoalStore(BaseStore):
         _check_writable(namespace)
         return self._bridge.blocking(lambda: self._set(namespace, key, value, expect, ttl))
 
-    async def watch(self, namespace: Namespace = ()) -> AsyncGenerator[ItemChange, None]:
+    async def watch(
+        self,
+        namespace: Namespace = (),
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> AsyncGenerator[ItemChange, None]:
         """Every durable put and delete in a namespace and those below it, from now on. Only on the store's own loop.
 
-        Who stops early closes it (`contextlib.aclosing`), which ends its subscription at once.
+        With a `timeout` it ends once nothing has come for so many seconds. To stop early, close it
+        (`contextlib.aclosing`), which ends its subscription at once. See `Items.watch`.
         """
-        source = self._items.watch(tuple(map(name_of, namespace)))
-        try:
-            async for change in source:
+        async with aclosing(self._items.watch(tuple(map(name_of, namespace)), timeout=timeout)) as changes:
+            async for change in changes:
                 decoded = tuple(map(id_of, change.namespace))
                 yield ItemChange(decoded, id_of(change.key), change.what, change.time)
-        finally:
-            await source.aclose()
 
     # ── on the store's own loop ───────────────────────────────────────────────
 

@@ -1,0 +1,167 @@
+"""How a stream outlives the node that serves it. Each waiting call of the client is made of `resumed`.
+
+An attempt serves the stream from where it is until the node goes away. The next attempt goes on from
+there, with whatever node answers.
+
+Laws:
+- What an attempt gave is not given again, and nothing between two attempts is left out: an attempt
+  begins at a place that moves with each item (a position, a cursor, what was given).
+- If no node serves the stream for `request_timeout_s`, it ends with the last error. While it is served
+  it may stay silent for any time.
+- With a `timeout` the stream ends once nothing has come for so many seconds. Only what a node could
+  have told counts: if no node serves the stream at that time, it ends with the error instead, no earlier
+  than `failover_timeout_s` after the node was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import TypeVar
+
+from shoal.client.connection import Connection
+from shoal.client.retrying import delays, is_transient, paused
+from shoal.config import Config
+from shoal.errors import Disconnected, ShoalError, SlowConsumer
+from shoal.protocol import requests
+
+T = TypeVar("T")
+
+
+class Progress:
+    """Of one stream: whether a node serves it, since when nothing came, and when that has lasted too long."""
+
+    def __init__(self, config: Config, timeout_s: float | None) -> None:
+        self._config = config
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._idle_since = self._lost_at = self._loop.time()
+        self._served = False
+        self._scope: asyncio.Timeout | None = None
+        self._error: ShoalError = Disconnected(
+            "no node answered within the timeout. Nothing was written. Try again, or give it more time."
+        )
+        self.pauses = delays(config)
+
+    def served(self) -> None:
+        """A node serves the stream: it has told all that was there, and tells what comes."""
+        self.pauses = delays(self._config)
+        if not self._served:
+            self._served = True
+            self._reschedule()
+
+    def lost(self, error: ShoalError) -> None:
+        """The node went away."""
+        if self._served:
+            self._lost_at = self._loop.time()
+        self._served, self._error = False, error
+        self._reschedule()
+
+    def taken(self) -> None:
+        """The caller has the last item, and waits for the next."""
+        self._idle_since = self._loop.time()
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncGenerator[asyncio.Timeout, None]:
+        """The scope of a wait for an item, or of a part of it."""
+        async with asyncio.timeout_at(self._ends_at()) as scope:
+            self._scope = scope
+            try:
+                yield scope
+            finally:
+                self._scope = None
+
+    def check_served(self) -> None:
+        """The timeout is over.
+
+        Raises:
+            ShoalError: no node serves the stream, for this reason.
+        """
+        if not self._served:
+            raise self._error
+
+    def _ends_at(self) -> float | None:
+        if self._timeout_s is None:
+            return None
+        ends_at = self._idle_since + self._timeout_s
+        return ends_at if self._served else max(ends_at, self._lost_at + self._config.failover_timeout_s)
+
+    def _reschedule(self) -> None:
+        if self._timeout_s is not None and self._scope is not None:
+            self._scope.reschedule(self._ends_at())
+
+
+Attempt = Callable[[Progress], AsyncGenerator[T, None]]
+"""Serves a stream from where it is, and says so by `served`. If it ends without an error, the next one begins at once."""
+
+
+async def resumed(
+    config: Config,
+    attempt: Attempt[T],
+    *,
+    timeout: float | None = None,  # noqa: ASYNC109
+    closed: Callable[[], bool] = lambda: False,
+) -> AsyncGenerator[T, None]:
+    """What one attempt after the other gives. Once `closed`, a node that goes away is not replaced.
+
+    Raises:
+        Disconnected, Unavailable: no node served it for `config.request_timeout_s`, or when `timeout` was over.
+        ShoalError: an answer that another node would give, too.
+    """
+    progress = Progress(config, timeout)
+    items = attempt(progress)
+    failure: ShoalError | None = None
+    try:
+        while True:
+            try:
+                async with progress.waiting() as scope:
+                    if failure is not None:
+                        if closed() or not is_transient(failure) or not await paused(progress.pauses, failure):
+                            break
+                        failure, items = None, attempt(progress)
+                    item = await anext(items)
+            except StopAsyncIteration:
+                await asyncio.sleep(0)
+                items = attempt(progress)
+            except TimeoutError:
+                if not scope.expired():
+                    raise
+                progress.check_served()
+                return
+            except ShoalError as error:
+                failure = error
+                progress.lost(error)
+            else:
+                progress.served()
+                yield item
+                progress.taken()
+    finally:
+        await items.aclose()
+    raise failure
+
+
+def reread(
+    connection: Connection,
+    space: str,
+    thread: str,
+    what: str,
+    read: Callable[[], AsyncGenerator[T, None]],
+    *,
+    timeout: float | None = None,
+) -> AsyncGenerator[T, None]:
+    """What `read` gives, now and whenever `what` was done to a thread; `read` leaves out what it gave before."""
+
+    async def attempt(progress: Progress) -> AsyncGenerator[T, None]:
+        # Watch first, then read: what comes between is seen by both, and given once.
+        async with connection.session.subscribe(requests.Watch(space, "thread", thread)) as changes:
+            async with aclosing(read()) as items:
+                async for item in items:
+                    yield item
+            progress.served()
+            with suppress(SlowConsumer):  # A reader that is slow reads again, which is what a change asks for as well.
+                async for change in changes:
+                    if isinstance(change, requests.Change) and (change.name, change.what) == (thread, what):
+                        return
+
+    return resumed(connection.config, attempt, timeout=timeout, closed=connection.closed.is_set)

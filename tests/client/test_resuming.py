@@ -1,0 +1,128 @@
+"""The one mechanism by which the client's streams outlive a node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+import shoal.client
+from shoal.client.resuming import Progress, resumed
+from shoal.config import Config
+from shoal.errors import Disconnected, NotFound, Overloaded, ShoalError, ShuttingDown
+
+CONFIG = Config(request_timeout_s=30.0, reconnect_delay_s_max=0.001)
+
+
+class Node:
+    """Serves a stream of numbers, and goes away as it is told: each part is one attempt's numbers, and how it ends."""
+
+    def __init__(self, *parts: tuple[list[int], ShoalError | None]) -> None:
+        self._parts = iter(parts)
+        self.passed_s = 0.0  # While the stream was served and silent.
+        self.attempts = 0
+
+    async def __call__(self, progress: Progress) -> AsyncGenerator[int, None]:
+        self.attempts += 1
+        numbers, error = next(self._parts, ([], None))
+        progress.served()
+        for number in numbers:
+            yield number
+        if error is None:
+            await asyncio.Event().wait()
+        else:
+            pass_time(self.passed_s)
+            raise error
+
+
+def pass_time(seconds: float) -> None:
+    """The running loop's timers are due so much earlier."""
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    loop.time = lambda: now() + seconds  # type: ignore[method-assign]
+
+
+def gone() -> Disconnected:
+    return Disconnected("gone")
+
+
+class _broken:
+    def __aiter__(self) -> _broken:
+        return self
+
+    async def __anext__(self) -> int:
+        raise gone()
+
+
+async def taken(source: AsyncGenerator[int, None], count: int) -> list[int]:
+    found = [await anext(source) for _ in range(count)]
+    await source.aclose()
+    return found
+
+
+async def test_the_next_attempt_begins_where_a_node_went_away() -> None:
+    node = Node(([1, 2], gone()), ([], ShuttingDown("stopping")), ([3], Overloaded("full")), ([4], None))
+    assert await taken(resumed(CONFIG, node), 4) == [1, 2, 3, 4]
+
+
+async def test_patience_is_counted_anew_for_each_node_that_goes_away() -> None:
+    node = Node(*[([], gone())] * 5, ([1], None))
+    node.passed_s = 1000.0
+    assert await taken(resumed(CONFIG, node), 1) == [1]
+
+
+async def test_it_gives_up_when_no_node_serves_it_for_the_time_of_a_request() -> None:
+    async def unserved(_: Progress) -> AsyncGenerator[int, None]:
+        pass_time(10.0)
+        async for number in _broken():
+            yield number
+
+    with pytest.raises(Disconnected, match="gone"):
+        await anext(resumed(CONFIG, unserved))
+
+
+async def test_an_answer_that_another_node_would_give_too_is_raised() -> None:
+    node = Node(([1], NotFound("no such thread")))
+    source = resumed(CONFIG, node)
+    assert await anext(source) == 1
+    with pytest.raises(NotFound):
+        await anext(source)
+    assert node.attempts == 1
+
+
+async def test_once_closed_no_other_node_is_asked() -> None:
+    node = Node(([1], gone()))
+    source = resumed(CONFIG, node, closed=lambda: True)
+    assert await anext(source) == 1
+    with pytest.raises(Disconnected):
+        await anext(source)
+    assert node.attempts == 1
+
+
+async def test_the_time_that_the_caller_takes_is_none_without_items() -> None:
+    node = Node(([1, 2], None))
+    source = resumed(CONFIG, node, timeout=5.0)
+    assert await anext(source) == 1
+    pass_time(1000.0)
+    assert await anext(source) == 2
+    await source.aclose()
+
+
+async def test_attempts_that_bring_nothing_do_not_begin_the_timeout_anew() -> None:
+    async def empty(progress: Progress) -> AsyncGenerator[int, None]:
+        progress.served()
+        pass_time(1.0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for number in range(0):
+            yield number
+
+    assert [number async for number in resumed(CONFIG, empty, timeout=5.0)] == []
+
+
+def test_every_subscription_of_the_client_is_made_by_what_is_resumed() -> None:
+    root = Path(shoal.client.__file__).parent
+    found = {path.stem for path in root.rglob("*.py") if ".subscribe(" in path.read_text()}
+    assert found == {"resuming", "watching", "presence", "mirror"}
