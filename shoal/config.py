@@ -6,6 +6,8 @@ environment, a TOML file) is `shoal.cli.settings`' business.
 
 from __future__ import annotations
 
+import re
+
 from msgspec import Struct
 
 from shoal.errors import InvalidConfig
@@ -14,6 +16,7 @@ KiB = 1024
 MiB = 1024 * KiB
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@,]+")
 
 
 class Config(Struct, frozen=True, kw_only=True):
@@ -23,7 +26,9 @@ class Config(Struct, frozen=True, kw_only=True):
     listen_host: str = "127.0.0.1"
     listen_port: int = 7400
     log_level: str = "info"  # Of what `shoal serve` writes on standard error: one of LOG_LEVELS, and all that is graver.
-    allowed_origins: str = ""  # Pages of other hosts that may ask this node, "https://app.example.com,…"; by itself none may.
+    allowed_origins: str = ""  # Pages of other hosts that may ask this node, "https://a.example.com,…"; "*": all. Empty: none.
+    connections_max: int = 4096  # Accepted, WebSockets among them; past it a new one is answered 429 and closed.
+    idle_s: float = 90.0  # After which an HTTP connection without a whole request is closed; longer than proxies keep theirs.
 
     # The cluster. Every node owns everything.
     cluster: str = "shoal"  # Its name: nodes of another cluster are refused.
@@ -51,6 +56,9 @@ class Config(Struct, frozen=True, kw_only=True):
 
     # Requests.
     request_bytes_max: int = 16 * MiB  # One REST body or session message.
+    bodies_bytes_max: int = 256 * MiB  # Of all bodies of HTTP requests under way; past it: Overloaded.
+    url_bytes_max: int = 8 * KiB  # With the query; past it: 414.
+    header_bytes_max: int = 16 * KiB  # Of one header of an HTTP request, its name included; past it: 431.
     bookmark_header_bytes_max: int = 6 * KiB  # In an HTTP answer; clients and proxies refuse headers of more than about 8 KiB.
     channels_max: int = 4096  # In one checkpoint.
     note_bytes_max: int = 4 * KiB  # What is said beside a write: who, and why.
@@ -174,6 +182,24 @@ def checked(config: Config) -> Config:
         raise InvalidConfig("listen_host must not be empty.", field="listen_host")
     if config.log_level.lower() not in LOG_LEVELS:
         raise InvalidConfig(f"log_level must be one of {', '.join(LOG_LEVELS)}; it is {config.log_level!r}.", field="log_level")
+    origins(config)
     if config.memtable_bytes < MiB:
         raise InvalidConfig(f"memtable_bytes must be at least {MiB}; it is {config.memtable_bytes}.", field="memtable_bytes")
     return config
+
+
+def origins(config: Config) -> frozenset[str]:
+    """The origins that `allowed_origins` names, as browsers write them; "*" is any.
+
+    Raises:
+        InvalidConfig: one of them is no origin.
+    """
+    named = frozenset(part.strip().rstrip("/").lower() for part in config.allowed_origins.split(",") if part.strip())
+    for origin in named:
+        if origin not in ("*", "null") and not _ORIGIN.fullmatch(origin):
+            raise InvalidConfig(
+                f"allowed_origins holds {origin[:80]!r}; an origin is a scheme, a host and perhaps a port, as "
+                "https://app.example.com:8443. `*` allows all.",
+                field="allowed_origins",
+            )
+    return named

@@ -15,7 +15,8 @@ import pycrdt
 import pytest
 
 from shoal import sync
-from shoal.api.server import Listener, create_app
+from shoal.api.listener import Listener
+from shoal.api.server import create_app
 from shoal.config import Config
 from shoal.errors import (
     HeadMoved,

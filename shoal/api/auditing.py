@@ -62,6 +62,8 @@ async def _streamed(exchange: Exchange, records: AsyncGenerator[dict[str, Any], 
         first = await anext(records)  # What is refused is refused before the answer begins.
         response = web.StreamResponse(headers={"Content-Type": NDJSON, **exchange.bookmark_headers()})
         await response.prepare(exchange.request)
+        if exchange.request.method == "HEAD":
+            return response
         try:
             await _write(exchange, response, first)
             async for record in records:

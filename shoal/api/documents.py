@@ -8,8 +8,8 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
-from shoal.api.exchange import JSON, JSON_PATCH, MSGPACK, MSGPACK_TYPES, Exchange, ReadQuery, WriteQuery
-from shoal.errors import InvalidInput, InvalidValue
+from shoal.api.exchange import JSON, JSON_PATCH, MSGPACK, MSGPACK_TYPES, Exchange, ReadQuery, WriteQuery, no_json
+from shoal.errors import InvalidInput
 from shoal.protocol.requests import (
     Compact,
     Compacted,
@@ -79,7 +79,7 @@ async def patch_document(exchange: Exchange) -> web.Response:
     except msgspec.ValidationError:
         raise InvalidInput("a JSON Patch is an array of steps (RFC 6902). Nothing was written.") from None
     except (msgspec.DecodeError, RecursionError) as reason:
-        raise InvalidValue(f"the body is not valid JSON: {reason}. Nothing was written.") from None
+        raise no_json(patch, reason) from None
     author = exchange.query(EditQuery).author
     reply = await exchange.call(Patch(exchange.name("space"), exchange.name("document"), patch, author))
     return _document(exchange, reply)

@@ -26,6 +26,7 @@ from msgspec import Raw, Struct
 
 from shoal import values
 from shoal.api import bookmarks
+from shoal.api.bodies import Receiving
 from shoal.api.problems import UnsupportedMediaType
 from shoal.client.connection import Connection
 from shoal.client.store import Space
@@ -43,6 +44,7 @@ MSGPACK = "application/msgpack"
 MSGPACK_TYPES = frozenset({MSGPACK, "application/x-msgpack", "application/vnd.msgpack"})
 
 _T = TypeVar("_T", bound=Struct)
+_SURROGATE = "a lone surrogate (half of a UTF-16 pair), which UTF-8 cannot hold"
 _UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError, OverflowError)
 
 
@@ -67,12 +69,14 @@ class Exchange:
         *,
         session: Session,
         bookmark: SharedBookmark,
+        body: Receiving,
         config: Config,
         template: str,
         stopping: asyncio.Event,
     ) -> None:
         self.request = request
         self._bookmark = bookmark
+        self._body = body
         self.session = session
         self.config = config
         self.stopping = stopping
@@ -93,15 +97,19 @@ class Exchange:
         """The query string as a `kind`.
 
         Raises:
-            InvalidInput: a parameter is unknown, or not of its type.
+            InvalidInput: a parameter is unknown, given twice, or not of its type.
         """
-        return _converted(dict(self.request.query), kind, what="query")
+        given = self.request.query
+        twice = next((name for name in given if len(given.getall(name)) > 1), None)
+        if twice is not None:
+            raise InvalidInput(f"the query has {twice[:80]!r} more than once. Nothing was written.", field=twice[:80])
+        return _converted(dict(given), kind, what="query")
 
     async def body(self, kind: type[_T], /) -> _T:
         """The body as a `kind`.
 
         Raises:
-            TooLarge: it is over `request_bytes_max`.
+            TooLarge, UnsupportedEncoding, InvalidValue, RequestTimeout, Overloaded: as `shoal.api.bodies`.
             UnsupportedMediaType: it is neither JSON nor msgpack.
             InvalidValue: it is not what its Content-Type says.
             InvalidInput: a field is unknown, missing, or not of its type.
@@ -113,14 +121,14 @@ class Exchange:
         """The body as it is, if its Content-Type is one of these; without one it is taken for the first.
 
         Raises:
-            TooLarge, UnsupportedMediaType: as `body`.
+            UnsupportedMediaType, and what else `body` raises.
         """
         if "Content-Type" in self.request.headers and self.request.content_type not in content_types:
             raise UnsupportedMediaType(
                 f"the body is {self.request.content_type[:80]!r}; this route takes {' or '.join(content_types)}. "
                 "Nothing was written."
             )
-        return await self.request.read()
+        return await self._body.read(self.request)
 
     async def call(self, request: AnyRequest, /, *, stale: bool = False, durability: Durability | None = None) -> AnyReply:
         """Ask the session; a write has the HTTP request's idempotency key and, unless one is given, durability.
@@ -175,7 +183,7 @@ class Exchange:
         try:
             plain = msgspec.json.decode(value)
         except _UNDECODABLE as reason:
-            raise InvalidValue(f"the body holds a value that is not valid JSON: {reason}. Nothing was written.") from None
+            raise no_json(value, reason, what="the body holds a value that is") from None
         return values.encode(values.from_json(plain))
 
     def stored_map(self, fields: dict[str, Raw], /) -> bytes:
@@ -192,7 +200,7 @@ class Exchange:
             plain = msgspec.msgpack.decode(part) if self._packed else msgspec.json.decode(part)
             return json.dumps(plain, sort_keys=True, ensure_ascii=False).encode()
         except (*_UNDECODABLE, TypeError, ValueError) as reason:
-            raise InvalidValue(f"the body holds a part that is not valid JSON: {reason}. Nothing was written.") from None
+            raise no_json(part, reason, what="the body holds a part that is") from None
 
     def of_json(self, text: bytes, /) -> Raw:
         """JSON text, as part of the answer."""
@@ -245,11 +253,36 @@ def name_in(request: web.Request, template: str, part: str) -> str:
         InvalidName: it is not.
     """
     raw = request.rel_url.raw_path.split("/")[template.split("/").index(f"{{{part}}}")]
+    return check_name(part, decoded(raw, f"{part} name"))
+
+
+def decoded(raw: str, what: str) -> str:
+    """Percent-encoded text.
+
+    Raises:
+        InvalidName: it is no UTF-8, and has no other spelling.
+    """
+    octets = unquote_to_bytes(raw)
     try:
-        decoded = unquote_to_bytes(raw).decode()
+        return octets.decode()
     except UnicodeDecodeError:
-        raise InvalidName(f"a {part} name must be UTF-8, percent-encoded. Nothing was written.") from None
-    return check_name(part, decoded)
+        pass
+    try:
+        octets.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        raise InvalidName(f"the {what} must be UTF-8, percent-encoded. Nothing was written.") from None
+    raise InvalidName(f"the {what} holds {_SURROGATE}. Nothing was written.")
+
+
+def no_json(raw: bytes | Raw, reason: Exception, *, what: str = "the body is") -> InvalidValue:
+    """Why `raw` is not JSON that can be kept."""
+    try:
+        json.dumps(json.loads(bytes(raw)), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return InvalidValue(f"{what} JSON that cannot be kept: it holds {_SURROGATE}. Nothing was written.")
+    except (ValueError, RecursionError):
+        pass
+    return InvalidValue(f"{what} not valid JSON: {reason}. Nothing was written.")
 
 
 def _decoded(raw: bytes, kind: type[_T], *, packed: bool) -> _T:
@@ -258,8 +291,9 @@ def _decoded(raw: bytes, kind: type[_T], *, packed: bool) -> _T:
     except msgspec.ValidationError as reason:
         raise _invalid(reason, "body") from None
     except _UNDECODABLE as reason:
-        language = "msgpack" if packed else "JSON"
-        raise InvalidValue(f"the body is not valid {language}: {reason}. Nothing was written.") from None
+        if not packed:
+            raise no_json(raw, reason) from None
+        raise InvalidValue(f"the body is not valid msgpack: {reason}. Nothing was written.") from None
 
 
 def _converted(source: dict[str, str], kind: type[_T], *, what: str) -> _T:

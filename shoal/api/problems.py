@@ -1,7 +1,7 @@
 """Errors as problem documents (RFC 9457).
 
 Law: every answer that is no success is a problem document, also those that the
-HTTP layer makes by itself (no such route, wrong method, body over its bound),
+HTTP layer makes by itself (no such route, wrong method, a malformed request),
 and none shows internals: a bug is logged here, and its text stays in the log.
 
 `type` is "urn:shoal:error:" and the error's code, `code` the same code alone,
@@ -16,6 +16,7 @@ import math
 import msgspec
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, HttpProcessingError, InvalidURLError, LineTooLong
 
 from shoal.errors import InvalidInput, NotFound, ShoalError, ShuttingDown, TooLarge, Unavailable, Unsupported
 
@@ -33,10 +34,24 @@ class MethodNotAllowed(Unsupported):
     status = 405
 
 
+class UnknownMethod(Unsupported):
+    """No route takes this method."""
+
+    code = "unknown-method"
+    status = 501
+
+
 class UnsupportedMediaType(Unsupported):
     """The body is neither JSON nor msgpack."""
 
     code = "unsupported-media-type"
+    status = 415
+
+
+class UnsupportedEncoding(Unsupported):
+    """The body's Content-Encoding is none that is understood."""
+
+    code = "unsupported-encoding"
     status = 415
 
 
@@ -47,7 +62,44 @@ class CrossOrigin(Unsupported):
     status = 403
 
 
-def internal(error: Exception, *, where: str) -> ShoalError:
+class Malformed(InvalidInput):
+    """The request is no HTTP, or its path or query is no text in percent-encoding."""
+
+    code = "malformed-request"
+
+
+class UriTooLong(TooLarge):
+    code = "uri-too-long"
+    status = 414
+
+
+class HeadersTooLarge(TooLarge):
+    code = "headers-too-large"
+    status = 431
+
+
+class RequestTimeout(InvalidInput):
+    """The client stopped sending in the middle of its request."""
+
+    code = "request-timeout"
+    status = 408
+
+
+class ExpectationFailed(Unsupported):
+    """The header Expect asks for something other than 100-continue."""
+
+    code = "expectation-failed"
+    status = 417
+
+
+class UpgradeRequired(Unsupported):
+    """The route is a WebSocket's, and the request does not begin one."""
+
+    code = "upgrade-required"
+    status = 426
+
+
+def internal(error: Exception | None, *, where: str) -> ShoalError:
     """Log a bug, and return what the caller may know of it."""
     _log.error("unexpected error", where=where, exc_info=error)
     failure = ShoalError("the node met an error that it did not expect; a write may or may not be applied. See the node's log.")
@@ -72,10 +124,19 @@ def response(error: ShoalError) -> web.Response:
 
 
 def _headers(error: ShoalError) -> dict[str, str]:
-    if not isinstance(error, Unavailable):
-        return {}
-    after_s = error.detail.get("retry_after_s")
-    return {"Retry-After": str(max(1, math.ceil(after_s if isinstance(after_s, int | float) else RETRY_AFTER_S)))}
+    match error:
+        case Unavailable():
+            after_s = error.detail.get("retry_after_s")
+            return {"Retry-After": str(max(1, math.ceil(after_s if isinstance(after_s, int | float) else RETRY_AFTER_S)))}
+        case MethodNotAllowed():
+            allowed = error.detail["allowed"]
+            return {"Allow": ", ".join(allowed if isinstance(allowed, list) else ())}
+        case UnsupportedEncoding():
+            return {"Accept-Encoding": "gzip, deflate"}
+        case UpgradeRequired():
+            return {"Upgrade": "websocket", "Connection": "upgrade"}
+        case _:
+            return {}
 
 
 def of_http(error: web.HTTPException, *, method: str, path: str) -> ShoalError:
@@ -84,13 +145,38 @@ def of_http(error: web.HTTPException, *, method: str, path: str) -> ShoalError:
         case web.HTTPNotFound():
             return NotFound(f"there is no route {path[:200]!r}. Nothing was written. See /v1/openapi.json.")
         case web.HTTPMethodNotAllowed():
-            allowed = sorted(error.allowed_methods)
+            allowed = sorted({*error.allowed_methods, "OPTIONS"})
             return MethodNotAllowed(
                 f"{method} is not allowed here; allowed: {', '.join(allowed)}. Nothing was written.", allowed=allowed
             )
-        case web.HTTPRequestEntityTooLarge():
-            return TooLarge(f"the body is too large: {error.text}. Nothing was written. Split it, or raise request_bytes_max.")
+        case web.HTTPExpectationFailed():
+            return ExpectationFailed(f"{error.text}. Nothing was written. Leave out the header Expect.")
         case web.HTTPServiceUnavailable():
             return ShuttingDown("the node is stopping. Nothing was written. Try again later, or elsewhere.")
         case _:
             return InvalidInput(f"{error.text or error.reason}. Nothing was written.")
+
+
+def of_parser(error: BaseException | None, *, url_bytes_max: int) -> ShoalError:
+    """What aiohttp's parser refused before there was a request, in Shoal's words.
+
+    The parser's own texts show bytes of the request, and are left out.
+    """
+    match error:
+        case LineTooLong() if error.args[1] == url_bytes_max:
+            return UriTooLong(f"the URL takes more than {url_bytes_max} bytes. Nothing was written.")
+        case LineTooLong():
+            return HeadersTooLarge(f"a header takes more than {error.args[1]} bytes. Nothing was written.")
+        case BadHttpMethod() if "HTTPS" in error.message:
+            return Malformed("this port speaks HTTP, and was sent TLS. Nothing was written. Use http://, or a proxy for TLS.")
+        case BadHttpMethod():
+            return UnknownMethod("no route takes this method. Nothing was written. See /v1/openapi.json.")
+        case BadHttpMessage() if "Too many headers" in error.message:
+            return HeadersTooLarge("the request has too many headers. Nothing was written.")
+        case InvalidURLError():
+            return Malformed("the URL is malformed, or not percent-encoded. Nothing was written.")
+        case HttpProcessingError():
+            first = error.message.partition("\n")[0].strip(": ")
+            return Malformed(f"the request is no valid HTTP: {first[:100]}. Nothing was written.")
+        case _:
+            return Malformed("the request is no valid HTTP. Nothing was written.")

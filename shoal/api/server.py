@@ -1,14 +1,12 @@
-"""The application: routes, errors, sessions; and the listener that serves it.
+"""The application: routes, errors, sessions.
 
 Laws:
 
 - Whatever a handler raises is answered as a problem document; a bug is logged
   and answered with 500, and nobody else notices.
-- A browser may only ask on behalf of a page that this node serves, or whose
-  origin is allowed by name: a request whose Origin is another host is refused, so
-  that no web page can reach a node on the reader's own machine.
-- Stopping: no new connections, then no new requests, then those under way get
-  `stop_timeout_s` to finish, then sockets are closed with 1001.
+- A route that takes GET takes HEAD: the same answer without its body.
+- A page of another origin is refused before anything else (`shoal.api.origins`), then a URL that
+  is malformed: what a handler sees is text.
 """
 
 from __future__ import annotations
@@ -17,16 +15,17 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import WSCloseCode, web
 from aiohttp.typedefs import Middleware
 
 from shoal.api import bookmarks, openapi, problems
-from shoal.api.exchange import JSON, Exchange
+from shoal.api.bodies import Bodies
+from shoal.api.exchange import JSON, Exchange, decoded
 from shoal.api.health import METRICS
 from shoal.api.metrics import Backlog, Metered, Metrics
+from shoal.api.origins import METHODS, Origins
 from shoal.api.route import Route
 from shoal.api.routes import OPENAPI_PATH, ROUTES, SESSION_PATH
 from shoal.api.session import SessionSocket
@@ -38,8 +37,7 @@ from shoal.protocol.frames import PROTOCOL, Welcome
 from shoal.protocol.session import Session
 from shoal.protocol.sharing import SharedBookmark
 
-_LAST_BYTES_S = 1.0
-"""For answers that are made and still leave."""
+_NO_BYTE = re.compile("%(?![0-9A-Fa-f]{2})")
 
 OpenSession = Callable[[Bookmark], Session]
 """A session of its own for each consumer: a WebSocket, or one HTTP request. It keeps the bookmark that it is given."""
@@ -140,33 +138,47 @@ def create_app(
 
     welcome = Welcome(PROTOCOL, version, node, config.request_bytes_max, config.session_requests_max, config.subscriptions_max)
     sessions = Sessions(metered, welcome=welcome, config=config, metrics=metrics)
-    app = web.Application(client_max_size=config.request_bytes_max, middlewares=[_problems(_allowed(config))])
+    origins = Origins(config)
+    app = web.Application(middlewares=[_problems(origins)])
+    app.on_response_prepare.append(origins.tell)
     app[METRICS] = metrics
     app[SESSIONS] = sessions
+    bodies = Bodies(config)
     for route in ROUTES:
-        app.router.add_route(
-            route.method, _pattern(route.path), _handler(route, open_session=metered, config=config, sessions=sessions)
-        )
+        handler = _handler(route, open_session=metered, config=config, sessions=sessions, bodies=bodies)
+        _add(app, route.method, route.path, handler)
     description = msgspec.json.encode(openapi.describe(ROUTES, version=version))
-    app.router.add_route("GET", OPENAPI_PATH, _fixed(description))
-    app.router.add_route("GET", SESSION_PATH, sessions.serve)
+    _add(app, "GET", OPENAPI_PATH, _fixed(description))
     app[YJS] = YjsDoor(metered, config=config, metrics=metrics)
-    app.router.add_route("GET", _pattern(YJS_PATH), app[YJS].serve)
-    for path, door in (doors or {}).items():
-        app.router.add_route("GET", path, door)
+    for path, door in {SESSION_PATH: sessions.serve, YJS_PATH: app[YJS].serve, **(doors or {})}.items():
+        _add(app, "GET", path, _upgrading(door))
     app.cleanup_ctx.append(_watched_loop)
     return app
 
 
-def _handler(route: Route, *, open_session: OpenSession, config: Config, sessions: Sessions) -> _Handler:
+def _add(app: web.Application, method: str, path: str, handler: _Handler) -> None:
+    """Serve a path by a method, and by HEAD if that is GET."""
+    resource = app.router.add_resource(_pattern(path))
+    resource.add_route(method, handler)
+    if method == "GET":
+        resource.add_route("HEAD", handler)
+
+
+def _handler(route: Route, *, open_session: OpenSession, config: Config, sessions: Sessions, bodies: Bodies) -> _Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         bookmark = SharedBookmark(bookmarks.named(request) if route.has_bookmark else None)
         session = open_session(bookmark)
-        exchange = Exchange(
-            request, session=session, bookmark=bookmark, config=config, template=route.path, stopping=sessions.stopping
-        )
         try:
-            with sessions.request_under_way():
+            with sessions.request_under_way(), bodies.under_way() as body:
+                exchange = Exchange(
+                    request,
+                    session=session,
+                    bookmark=bookmark,
+                    body=body,
+                    config=config,
+                    template=route.path,
+                    stopping=sessions.stopping,
+                )
                 response = await _answer(route, exchange)
         finally:
             await session.close()
@@ -199,15 +211,24 @@ def _fixed(body: bytes) -> _Handler:
     return handle
 
 
-def _allowed(config: Config) -> frozenset[str]:
-    return frozenset(origin.strip().rstrip("/").lower() for origin in config.allowed_origins.split(",") if origin.strip())
+def _upgrading(door: Door) -> _Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if request.method != "GET" or request.headers.get("Upgrade", "").strip().lower() != "websocket":
+            raise problems.UpgradeRequired("this route is a WebSocket's. Nothing was written. Begin one, by GET.")
+        return await door(request)
+
+    return handle
 
 
-def _problems(allowed: frozenset[str]) -> Middleware:
+def _problems(origins: Origins) -> Middleware:
     @web.middleware
     async def problems_as_documents(request: web.Request, handler: _Handler) -> web.StreamResponse:
         try:
-            _refuse_other_origins(request, allowed)
+            origins.check(request)
+            preflight = origins.preflight(request)
+            if preflight is not None:
+                return preflight
+            _check_url(request.raw_path)
             return await handler(request)
         except Exception as reason:
             return _problem(request, reason)
@@ -215,22 +236,30 @@ def _problems(allowed: frozenset[str]) -> Middleware:
     return problems_as_documents
 
 
+def _check_url(raw: str) -> None:
+    """
+    Raises:
+        Malformed: it is not text in percent-encoding.
+    """
+    if _NO_BYTE.search(raw):
+        raise problems.Malformed(
+            "a `%` in the URL begins no percent-encoded byte. Nothing was written. Write a percent sign as %25."
+        )
+    decoded(raw, "URL")
+
+
 def _problem(request: web.Request, reason: Exception) -> web.Response:
     match reason:
         case ShoalError():
             return problems.response(reason)
+        case web.HTTPMethodNotAllowed() if request.method == "OPTIONS":
+            return web.Response(status=204, headers={"Allow": ", ".join(sorted({*reason.allowed_methods, "OPTIONS"}))})
+        case web.HTTPNotFound() if (request.method, request.raw_path) == ("OPTIONS", "*"):
+            return web.Response(status=204, headers={"Allow": f"{METHODS}, OPTIONS"})
         case web.HTTPException():
             return problems.response(problems.of_http(reason, method=request.method, path=request.path))
         case _:
             return problems.response(problems.internal(reason, where=f"{request.method} {request.path}"))
-
-
-def _refuse_other_origins(request: web.Request, allowed: frozenset[str]) -> None:
-    origin = request.headers.get("Origin")
-    if origin is None or origin.lower() in allowed:
-        return
-    if urlsplit(origin).netloc.lower() != request.host.lower():
-        raise problems.CrossOrigin("pages of another origin may not ask this node. Nothing was written.")
 
 
 async def _watched_loop(app: web.Application) -> AsyncIterator[None]:
@@ -238,46 +267,3 @@ async def _watched_loop(app: web.Application) -> AsyncIterator[None]:
     yield
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
-
-
-class Listener:
-    """Serves an application on `listen_host` and `listen_port`."""
-
-    def __init__(self, app: web.Application, *, config: Config) -> None:
-        self._sessions, self._yjs = app[SESSIONS], app[YJS]
-        self._config = config
-        # By the time the runner cleans up, requests have had their time.
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_LAST_BYTES_S)
-        self._site: web.TCPSite | None = None
-
-    async def start(self) -> None:
-        """Begin to accept.
-
-        Raises:
-            OSError: the address is taken, or not ours.
-        """
-        await self._runner.setup()
-        self._site = web.TCPSite(self._runner, self._config.listen_host, self._config.listen_port)
-        try:
-            await self._site.start()
-        except OSError:
-            await self._runner.cleanup()
-            raise
-
-    @property
-    def url(self) -> str:
-        """Where it listens: with port 0, the port that the system chose."""
-        host, port = self._runner.addresses[0][:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-    async def stop(self) -> None:
-        """Stop accepting, let what is under way finish within `stop_timeout_s`, close what is left. Twice is allowed."""
-        if self._site is not None:
-            await self._site.stop()
-            self._site = None
-        try:
-            async with asyncio.timeout(self._config.stop_timeout_s):
-                await asyncio.gather(self._sessions.stop(), self._yjs.stop())
-        except TimeoutError:
-            pass  # Cleaning up closes them, finished or not.
-        await self._runner.cleanup()

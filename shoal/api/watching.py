@@ -67,6 +67,8 @@ async def watch(exchange: Exchange) -> web.StreamResponse:
     async with exchange.session.subscribe(request) as changes:
         response = web.StreamResponse(headers={**HEADERS, **exchange.bookmark_headers()})
         await response.prepare(exchange.request)
+        if exchange.request.method == "HEAD":
+            return response
         stream = _Stream(exchange, response, position)
         try:
             await stream.write(b": watching\nretry: %d\n\n" % RETRY_MS)

@@ -19,8 +19,9 @@ import structlog
 import typer
 
 import shoal
+from shoal.api.listener import Listener
 from shoal.api.metrics import Backlog
-from shoal.api.server import Listener, create_app
+from shoal.api.server import create_app
 from shoal.config import Config
 from shoal.errors import InvalidConfig
 from shoal.node.environment import Environment, system_environment

@@ -15,7 +15,8 @@ import pytest
 from yarl import URL
 
 from shoal import values
-from shoal.api.server import Listener, create_app
+from shoal.api.listener import Listener
+from shoal.api.server import create_app
 from shoal.config import Config
 from shoal.crdt.dot import VersionVector
 from shoal.errors import InvalidInput, NotFound, ShoalError

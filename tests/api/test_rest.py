@@ -290,7 +290,11 @@ async def test_an_unknown_route_is_a_problem_too(rest: Rest, path: str) -> None:
 
 async def test_a_wrong_method_says_which_are_allowed(rest: Rest) -> None:
     problem = await rest.problem("DELETE", f"{SPACE}/counters/c")
-    assert (problem["status"], problem["code"], problem["allowed"]) == (405, "method-not-allowed", ["GET", "POST"])
+    assert (problem["status"], problem["code"], problem["allowed"]) == (
+        405,
+        "method-not-allowed",
+        ["GET", "HEAD", "OPTIONS", "POST"],
+    )
 
 
 async def test_a_patch_that_is_no_array_is_refused(rest: Rest) -> None:
@@ -310,7 +314,7 @@ async def test_a_page_of_another_origin_may_not_ask(rest: Rest) -> None:
 
 
 async def test_the_session_route_without_an_upgrade_is_a_problem(rest: Rest) -> None:
-    assert (await rest.problem("GET", "/v1/session"))["status"] == 400
+    assert (await rest.problem("GET", "/v1/session"))["status"] == 426
 
 
 # ── errors of the session ─────────────────────────────────────────────────────

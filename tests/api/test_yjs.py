@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shoal.api.server import Listener, create_app
+from shoal.api.listener import Listener
+from shoal.api.server import create_app
 from shoal.crdt.yjs import parse_state
 from shoal.errors import ReadOnly
 from shoal.protocol import requests, yjs

@@ -13,7 +13,8 @@ import pycrdt
 import pytest
 
 import shoal
-from shoal.api.server import Listener, create_app
+from shoal.api.listener import Listener
+from shoal.api.server import create_app
 from shoal.client.store import Space
 from shoal.config import Config
 from shoal.names import MEMOIZED_MAX

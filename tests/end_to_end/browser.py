@@ -1,0 +1,103 @@
+"""A headless Chromium, driven by a test over its DevTools protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENCE_S = 60
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
+    *("--no-default-browser-check", "--no-proxy-server", "--remote-debugging-port=0"),
+)
+
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: Debian's package `chromium` has it")
+
+
+class Page:
+    """One page, and what it asked for."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._numbers = count(1)
+        self._session: str | None = None
+        self.requested: list[str] = []
+        self.complaints: list[str] = []  # Uncaught errors, and what the browser itself logs as one.
+
+    async def open(self, url: str) -> None:
+        """Show `url`, and wait until it is loaded."""
+        target = await self._call("Target.createTarget", url="about:blank")
+        attached = await self._call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Network", "Runtime", "Log", "Page"):
+            await self._call(f"{domain}.enable")
+        await self._call("Page.navigate", url=url)
+        await self("new Promise(done => document.readyState === 'complete' ? done() : addEventListener('load', () => done()))")
+
+    async def __call__(self, expression: str) -> Any:
+        """The value of JavaScript, once its promise is kept."""
+        answer = await self._call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    async def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        number = next(self._numbers)
+        asked = {"id": number, "method": method, "params": parameters}
+        await self._socket.send_json(asked if self._session is None else {**asked, "sessionId": self._session})
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                told = json.loads(await self._socket.receive_str())
+                if told.get("id") == number:
+                    assert "error" not in told, told
+                    result: dict[str, Any] = told["result"]
+                    return result
+                self._note(told)
+
+    def _note(self, told: dict[str, Any]) -> None:
+        match told.get("method"):
+            case "Network.requestWillBeSent":
+                self.requested.append(told["params"]["request"]["url"])
+            case "Network.webSocketCreated":
+                self.requested.append(told["params"]["url"])
+            case "Runtime.exceptionThrown":
+                self.complaints.append(str(told["params"]["exceptionDetails"]))
+            case "Log.entryAdded" if told["params"]["entry"]["level"] == "error":
+                self.complaints.append(str(told["params"]["entry"]))
+
+
+@asynccontextmanager
+async def browser(directory: Path) -> AsyncIterator[Page]:
+    """A browser with a profile of its own in `directory`, which is empty."""
+    assert CHROMIUM is not None
+    process = await asyncio.create_subprocess_exec(
+        *(CHROMIUM, *FLAGS, f"--user-data-dir={directory}"), stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE
+    )
+    assert process.stderr is not None
+    draining = None
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            told = b""
+            while (found := re.search(rb"DevTools listening on (ws://\S+)", told)) is None:
+                told = await process.stderr.readline()
+                assert told, "the browser ended"
+        draining = asyncio.create_task(process.stderr.read())  # So that it never waits for its reader.
+        async with aiohttp.ClientSession() as http, http.ws_connect(found[1].decode(), max_msg_size=0) as socket:
+            yield Page(socket)
+    finally:
+        process.kill()
+        await process.wait()
+        if draining is not None:
+            await draining
