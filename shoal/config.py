@@ -37,6 +37,10 @@ class Config(Struct, frozen=True, kw_only=True):
     advertise: str = ""  # Where peers reach this node, "host:port"; empty: where it listens.
     quorum_timeout_s: float = 5.0  # For the copies that `quorum` and `all` wait for.
     rights_wait_s: float = 1.0  # For one peer's answer to who asks it for rights to spend, or for what it holds.
+    rights_spread_s: float = 0.5  # Between two looks at how rights to spend are spread over the nodes.
+    rights_spread_max: int = 64  # Budgets in one such look.
+    rights_due_max: int = 65_536  # Budgets that wait for one; of more, those that change next.
+    rights_kept_max: int = 65_536  # Budgets of which a node keeps what was drawn by request.
     session_wait_s: float = 2.0  # For what a client's bookmark names; then SessionBehind.
     tick_s: float = 0.05  # Between two looks at what is due.
     sync_interval_s: float = 0.5  # Between two comparisons with some peer, with jitter.

@@ -334,9 +334,8 @@ class ReadOnly(Unavailable):
 
 
 class RightsElsewhere(Unavailable):
-    """`detail` has `rights` (of the node that was asked), `pool` (what nobody has drawn), `holders` and `retry_after_s`.
-
-    Where owners are away it names them as `unreachable`.
+    """`detail` has `budget`, `amount`, `rights` (of the node that was asked), `pool` (what nobody has drawn), `holders` (the
+    other nodes, as "n2:7400: 20"), `unreachable` (owners) and `retry_after_s`.
     """
 
     code = "rights-elsewhere"

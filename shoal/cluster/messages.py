@@ -139,6 +139,7 @@ class Seek(Struct, array_like=True, frozen=True, tag=12):
     amount: int
     origin: bytes  # To whose account they are to go,
     node: bytes  # and whose that is.
+    spare: bool = False  # Only what the receiver has beyond its share: the sender asks ahead of need.
 
 
 class Given(Struct, array_like=True, frozen=True, tag=13):
@@ -208,7 +209,7 @@ def decode(packed: bytes) -> Message:
         case Lost(_, _, _, _, generation, rows):
             if not 0 <= generation < 1 << 32 or len(rows) > LOST_MAX:
                 raise InvalidValue("a peer asks for what cannot be. Nothing was written.")
-        case Seek(_, _, _, amount, origin, node):
+        case Seek(_, _, _, amount, origin, node, _):
             if not 0 < amount < 1 << 63 or len(origin) != ORIGIN_BYTES or len(node) != ORIGIN_BYTES:
                 raise InvalidValue("a peer asks for rights that cannot be. Nothing was written.")
         case Given(_, amount, origin, sequence):

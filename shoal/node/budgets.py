@@ -10,9 +10,12 @@ Laws:
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
-from shoal.crdt import budget, counter
+from shoal.config import Config
+from shoal.crdt import budget, counter, shares
 from shoal.crdt.dot import ORIGIN_BYTES
 from shoal.crdt.rows import Rows
 from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, RightsElsewhere
@@ -22,6 +25,7 @@ from shoal.node.facet import Checks, Readers, Site, View, Writers
 from shoal.node.implied import implied_key, users_key
 from shoal.node.opening import Opening
 from shoal.node.target import Target
+from shoal.node.transaction import Transaction
 from shoal.protocol import requests
 from shoal.protocol.requests import (
     BudgetState,
@@ -48,8 +52,11 @@ class Drawn(NamedTuple):
 
 
 class Budgets:
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: Opening, config: Config) -> None:
         self._opening = opening
+        self.on_change: Callable[[Target], None] | None = None  # Told of every change that is written here.
+        self._kept: dict[Target, int] = {}  # What was drawn by request; the rights stay here until they are spent or released.
+        self._kept_max = config.rights_kept_max
         self.unsure: defaultdict[Target, list[Drawn]] = defaultdict(list)  # One draw of a budget is under way at a time.
         self.checks: Checks = {
             Grant: self._check_amount,
@@ -103,6 +110,7 @@ class Budgets:
             return Decision(Granted(budget.remaining(site.rows), granted=False))
         change = budget.Grant(request.amount, request.key or implied_key(site.key, site.stamp.nth))
         budget.apply(site.rows, site.stamp, change)
+        self.changes(site.transaction, site.target)
         return Decision(Granted(budget.remaining(site.rows), granted=True), (Made(change),))
 
     def _spend(self, site: Site, request: Spend) -> Decision:
@@ -120,6 +128,7 @@ class Budgets:
             raise _exhausted(request, remaining) if request.amount > remaining else _elsewhere(request, rows, usable)
         change = budget.Spend(request.amount, request.key or implied_key(site.key, site.stamp.nth))
         budget.apply(rows, site.stamp, change)
+        self.changes(site.transaction, target)
         return Decision(Spent(budget.remaining(rows), self._usable(rows, target, own), spent=True), (Made(change),))
 
     def _draw(self, site: Site, request: DrawRights) -> Decision:
@@ -145,6 +154,7 @@ class Budgets:
             back = self.unsure.get(target, [])
             site.transaction.when_written(lambda: self._settle(target))
         else:
+            site.transaction.when_written(lambda: self.keep(target, 0))
             amount = min(request.amount, usable)
             back = [Drawn(budget.THE_POOL, amount)] if amount > 0 else []
         made = self._moved(site, [Drawn(each.source, -each.amount) for each in back])
@@ -152,14 +162,14 @@ class Budgets:
         return Decision(requests.Rights(moved, usable if request.unsure else usable - moved), made)
 
     def _transfer(self, site: Site, request: TransferRights) -> Decision:
-        """What was asked for, or half of what there is if that is more; all, if it is less."""
         rows, own = site.rows, site.stamp.dot.origin
         usable, to = self._usable(rows, site.target, own), _unhexed(request.to)
-        amount = min(usable, max(request.amount, usable // 2))
+        amount = min(usable, request.amount)
         if amount <= 0 or to == own:
             return Decision(requests.Rights(0, usable))
         change = budget.Transfer(to, _unhexed(request.node), amount)
         budget.apply(rows, site.stamp, change)
+        self.changes(site.transaction, site.target)
         return Decision(requests.Rights(amount, usable - amount), (Made(change),))
 
     def _moved(self, site: Site, draws: list[Drawn]) -> tuple[Made, ...]:
@@ -168,14 +178,28 @@ class Budgets:
             change = budget.Draw(each.source, each.amount, self._opening.node)
             budget.apply(site.rows, site.stamp.at(site.stamp.nth + len(made)), change)
             made.append(Made(change))
+        self.changes(site.transaction, site.target)
         return tuple(made)
 
     # ── rights ────────────────────────────────────────────────────────────────
+
+    def changes(self, transaction: Transaction, target: Target) -> None:
+        """A change of a budget is part of this transaction."""
+        if self.on_change is not None:
+            transaction.when_written(partial(self.on_change, target))
 
     def usable(self, rows: Rows, target: Target) -> int:
         """What this opening may spend."""
         own = self._opening.current
         return 0 if own is None else self._usable(rows, target, own)
+
+    def keep(self, target: Target, amount: int) -> None:
+        """Spread no rights from here that leave fewer than `amount`; of the many that are kept the oldest are forgotten."""
+        self._kept.pop(target, None)
+        if amount:
+            self._kept[target] = amount
+        if len(self._kept) > self._kept_max:
+            del self._kept[next(iter(self._kept))]
 
     def over(self, rows: Rows, reclaimed: str = "") -> list[budget.Account]:
         """The accounts of openings that are over, and have rights."""
@@ -185,6 +209,17 @@ class Budgets:
             for account in budget.accounts(rows)
             if account.rights > 0 and account.origin in over and account.origin != self._opening.current
         ]
+
+    def spread(self, rows: Rows, target: Target, linked: frozenset[bytes], *, everyone: bool) -> shares.Spread:
+        """How the rights are spread over this node and those that it is linked to; `everyone`: these are all owners."""
+        held = dict.fromkeys([*sorted(linked), self._opening.node], 0)
+        for account in budget.accounts(rows):
+            if account.node in linked:
+                held[account.node] += max(0, account.rights)
+        held[self._opening.node] = self.usable(rows, target)
+        pool = max(0, budget.pool(rows)) if everyone else 0
+        past = sum(account.rights for account in self.over(rows)) if everyone else 0
+        return shares.Spread(self._opening.node, held, pool, past, target.name.encode(), self._kept.get(target, 0))
 
     def sure(self, rows: Rows, target: Target) -> list[Drawn]:
         """Every owner was heard since the draws: what was drawn counts, but for what others drew as well, which goes back.
@@ -269,14 +304,15 @@ def _exhausted(request: Spend, remaining: int) -> BudgetExhausted:
 
 
 def _elsewhere(request: Spend, rows: Rows, usable: int) -> RightsElsewhere:
-    holders = [f"{holder.node[:8]}: {holder.rights}" for holder in _holders(rows) if holder.rights > 0]
+    """`shoal.node.rights` says who has them, if they cannot be had."""
     return RightsElsewhere(
-        f"this node may spend {usable} of budget {request.budget!r}, and {request.amount} were to be spent; "
-        f"{budget.pool(rows)} are not drawn, and nodes have: {', '.join(holders) or 'nothing'}. Nothing was written. "
-        "Try again later, or at another node.",
+        f"this node may spend {usable} of budget {request.budget!r}, and {request.amount} were to be spent. "
+        "Nothing was written. Try again later, or at another node.",
+        budget=request.budget,
+        amount=request.amount,
         rights=usable,
-        pool=budget.pool(rows),
-        holders=holders,
+        pool=max(0, budget.pool(rows)),
+        holders=[],
         retry_after_s=_RETRY_S,
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from shoal.crdt.rows import successor
 from shoal.node.recent import Recent
 from shoal.node.target import Target
@@ -9,6 +11,8 @@ from shoal.node.transaction import Transaction
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
+
+_PAGE = 256
 
 
 class Catalog:
@@ -60,6 +64,16 @@ class Catalog:
             found.append(keys.split_catalog(row[0])[0])
             start = successor(keys.catalog_of(found[-1]))
         return found
+
+    def all_of(self, kind: Kind) -> Iterator[Target]:
+        """The objects of a kind in all spaces, a page at a time: it may be held on to while others write."""
+        space: str | None = None
+        while spaces := self.spaces(after=space, limit=1):
+            (space,) = spaces
+            name: str | None = None
+            while names := self.names(space, kind, prefix="", after=name, limit=_PAGE):
+                for name in names:
+                    yield Target(kind, space, name)
 
 
 def _entry(target: Target) -> bytes:

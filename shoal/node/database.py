@@ -107,7 +107,7 @@ class Database:
         self.documents = Documents(config, environment, self.catalog, lifetimes)
         self.eraser = Eraser(self.generations, self.garbage, self.catalog, shapes, self.documents)
         rules = Rules(storage, self.catalog, config)
-        self.budgets = Budgets(opening)
+        self.budgets = Budgets(opening, config)
         facets: list[Facet] = [
             Saves(config, shapes, rules),
             checkpoints,
@@ -147,6 +147,7 @@ class Database:
             partitions=self.partitions,
             clock=self._clock,
             opening=opening,
+            budgets=self.budgets,
             documents=self.documents,
             eraser=self.eraser,
             rules=rules,

@@ -24,6 +24,7 @@ from shoal.errors import BadOperation, ShoalError
 from shoal.names import check_key, check_name
 from shoal.node import attached, mutation
 from shoal.node.attached import Attached, is_gone
+from shoal.node.budgets import Budgets
 from shoal.node.changelog import change_of
 from shoal.node.changes.documents import check_compaction, check_update
 from shoal.node.documents import Documents, Place
@@ -78,6 +79,7 @@ class Incoming:
         partitions: Partitions,
         clock: HybridClock,
         opening: Opening,
+        budgets: Budgets,
         documents: Documents,
         eraser: Eraser,
         rules: Rules,
@@ -88,6 +90,7 @@ class Incoming:
         self._partitions = partitions
         self._clock = clock
         self._opening = opening
+        self._budgets = budgets
         self._documents = documents
         self._eraser = eraser
         self._rules = rules
@@ -179,6 +182,8 @@ class Incoming:
             filled = self._receive(place, stamp, change.change, beside)
             if target.kind is Kind.SCHEMA:
                 own.when_written(lambda: self._rules.forget(target.space))
+            elif target.kind is Kind.BUDGET:
+                self._budgets.changes(own, target)
         self._eraser.follow(own, target, stamp, change, beside)
         if self._feed.wanted(target.space):
             began = change.generation + 1 if generation is not None and isinstance(change.change, deletion.Delete) else 0

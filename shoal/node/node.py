@@ -85,6 +85,7 @@ class Node:
         if self.replicator is not None:
             self.replicator.start()
         self._database.garbage.start(owners)
+        self.service.start()
         self._stopped = False
 
     def _durable(self, number: int) -> None:

@@ -82,9 +82,14 @@ class Owners(Protocol):
         """
         ...
 
-    async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /) -> None:
-        """Ask others for rights to spend of a budget, until there are so many more or all were asked; whoever is known
-        to have more of them is asked first.
+    @property
+    def linked(self) -> frozenset[bytes]:
+        """The other owners that can be sent to now, as nodes."""
+        ...
+
+    async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /, *, spare: bool = False) -> None:
+        """Ask others for rights to spend of a budget, until there are so many more or all were asked; those that are
+        known to have more of them are asked first. With `spare` only the known ones are asked, for what they can spare.
         """
         ...
 
@@ -146,7 +151,9 @@ class Alone:
     async def heard(self, partition: int, /) -> None:
         return None
 
-    async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /) -> None:
+    linked: frozenset[bytes] = frozenset()
+
+    async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /, *, spare: bool = False) -> None:
         return None
 
     def holdings(self, partition: int, /) -> dict[str, Holding]:

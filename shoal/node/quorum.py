@@ -152,11 +152,16 @@ class Quorum:
             wanted = wanted.join(self._protocol.known(node).vector(partition))
         return await self._true(self._reaching[partition], lambda: self._database.holds(partition, wanted), timeout_s)
 
-    async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /) -> None:
+    @property
+    def linked(self) -> frozenset[bytes]:
+        return frozenset(self.members.linked_nodes - {self._opening.node})
+
+    async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /, *, spare: bool = False) -> None:
         """See `Owners.seek`."""
         linked = [member.node for member in self.members.all if member.outlet is not None]
-        for node in sorted(linked, key=lambda node: known.get(node, 0), reverse=True):
-            given = await self._seeker.ask(node, target, amount)
+        asked = [node for node in linked if not spare or node in known]
+        for node in sorted(asked, key=lambda node: known.get(node, 0), reverse=True):
+            given = await self._seeker.ask(node, target, amount, spare=spare)
             if given is None or given.amount <= 0:
                 continue
             with suppress(SessionBehind, BookmarkLost):  # The transfer is made, and will come.

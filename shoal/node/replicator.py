@@ -92,7 +92,13 @@ class Replicator:
             send=lambda node, lost: self._send((node,), lost),
             config=config,
         )
-        self._seeker = Seeker(database, opening=opening, send=lambda node, seek: self._send((node,), seek), config=config)
+        self._seeker = Seeker(
+            database,
+            opening=opening,
+            send=lambda node, seek: self._send((node,), seek),
+            linked=lambda: (self.quorum.linked, len(self.quorum.linked) + 1 >= self.quorum.size),
+            config=config,
+        )
         self.quorum = Quorum(
             self._protocol,
             database,

@@ -9,17 +9,21 @@ Laws:
 - That nothing is left is said only once whoever is linked was heard: a grant may have been acknowledged elsewhere.
 - Where owners cannot be reached nothing is drawn, and what was written of it is put back; rights that others
   have can be asked of any of them (`Owners.seek`), for a transfer is its giver's alone.
+- While every owner can be reached, rights are spread ahead of need (`spread`, as `shoal.crdt.shares` says): what a node
+  that dies takes with it is then its share.
 
-Why rights are those of openings, and why every owner is heard: docs/decisions/0024-rights-of-budgets.md.
+Why rights are those of openings, and why every owner is heard: docs/decisions/0024-rights-of-budgets.md. Why they are
+spread: docs/decisions/0033-rights-ahead-of-need.md.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from weakref import WeakValueDictionary
 
-from shoal.crdt import budget
+from shoal.crdt import budget, shares
 from shoal.errors import BudgetExhausted, NoQuorum, RightsElsewhere, ShoalError
 from shoal.node.database import Database
 from shoal.node.owners import Owners
@@ -45,6 +49,36 @@ class Rights:
         for target, amount in wanted.items():
             async with self._lock(target):
                 await self._provide(target, amount)
+            if self._usable(target) < amount and self._can_draw(target) and not self._everyone:
+                # Outside the lock: those who wait for the same owners wait at the same time.
+                with suppress(NoQuorum):
+                    await self._owners.reachable("all")
+                    async with self._lock(target):
+                        await self._provide(target, amount)
+
+    async def spread(self, target: Target) -> bool:
+        """Get this node its share, ahead of need; False if that has to wait until every owner is linked.
+
+        Raises:
+            ShoalError: it cannot be had now; nothing counts of what was written.
+        """
+        async with self._lock(target):
+            amount = shares.to_draw(self._known(target))
+            if amount is not None:
+                await self._draw(target, requests.DrawRights(target.space, target.name, amount))
+            asked, others = shares.to_ask(self._known(target))
+            if asked:
+                await self._commit.covered(self._database.issuer.introduce())
+                await self._owners.seek(target, asked, others, spare=True)
+            return self._everyone or not self._can_draw(target)
+
+    def _known(self, target: Target) -> shares.Spread:
+        rows = self._database.document(target).rows
+        return self._database.budgets.spread(rows, target, self._owners.linked, everyone=self._everyone)
+
+    @property
+    def _everyone(self) -> bool:
+        return len(self._owners.linked) + 1 >= self._owners.size
 
     async def draw(self, request: requests.DrawRights) -> requests.Rights:
         """
@@ -55,26 +89,40 @@ class Rights:
         async with self._lock(target):
             before = self._usable(target)
             await self._draw(target, request)
+            self._database.budgets.keep(target, request.amount)
             return requests.Rights(self._usable(target) - before, self._usable(target))
 
-    def explained(self, error: BudgetExhausted | RightsElsewhere) -> BudgetExhausted | RightsElsewhere:
-        """The refusal of a spend, and who is away if that is why."""
-        away = [member.name for member in self._owners.view().members if member.state == "unreachable"]
-        if not away or isinstance(error, BudgetExhausted):
+    def explained(
+        self, error: BudgetExhausted | RightsElsewhere, targets: Sequence[Target]
+    ) -> BudgetExhausted | RightsElsewhere:
+        """The refusal of a spend of one of these; it names the nodes that have the rights, and those that are away."""
+        if isinstance(error, BudgetExhausted):
             return error
-        who = f"{', '.join(away)} cannot be reached"
-        text = f"{error.message} {who}: what is not drawn needs every owner, and what a node that is away has stays with it."
-        return RightsElsewhere(text, **{**error.detail, "unreachable": away})
+        name, amount, usable = (error.detail[part] for part in ("budget", "amount", "rights"))
+        rows = self._database.document(next(target for target in targets if target.name == name)).rows
+        members, pool = self._owners.view().members, max(0, budget.pool(rows))
+        away = [member.name for member in members if member.state == "unreachable"]
+        names = {member.node: member.name for member in members}
+        held: dict[str, int] = {}
+        for account in budget.accounts(rows):
+            holder = names.get(account.node.hex(), f"node {account.node.hex()[:8]}, which is no member")
+            if account.rights > 0 and holder != members[0].name:
+                held[holder] = held.get(holder, 0) + account.rights
+        text = (
+            f"{members[0].name} may spend {usable} of budget {name!r}, and {amount} were to be spent. "
+            f"{_told(held, pool, away)} Nothing was written. {_advice(away)}"
+        )
+        holders = [f"{name}: {rights}" for name, rights in held.items()]
+        return RightsElsewhere(text, **{**error.detail, "pool": pool, "holders": holders, "unreachable": away})
 
     async def _provide(self, target: Target, amount: int) -> None:
         if self._usable(target) >= amount:
             return  # Whoever waited for the same got enough.
         if budget.remaining(self._database.document(target).rows) < amount:
             await self._owners.heard(target.partition)  # More may have been granted elsewhere.
-        if self._can_draw(target):
-            shares = self._owners.size
+        if self._can_draw(target) and self._everyone:
             with suppress(NoQuorum):
-                await self._draw(target, requests.DrawRights(target.space, target.name, amount, shares))
+                await self._draw(target, requests.DrawRights(target.space, target.name, amount, self._owners.size))
         lacking = amount - self._usable(target)
         if lacking > 0 and self._owners.size > 1:
             await self._commit.covered(self._database.issuer.introduce())
@@ -115,3 +163,23 @@ class Rights:
         if lock is None:
             lock = self._locks[target] = asyncio.Lock()
         return lock
+
+
+def _told(held: dict[str, int], pool: int, away: list[str]) -> str:
+    """Where the rights are."""
+    parts = [f"{name} has rights to {rights}{' and cannot be reached' * (name in away)}" for name, rights in held.items()]
+    if pool:
+        parts.append(f"{pool} are not drawn, for which every owner must be reached")
+    missing = [name for name in away if name not in held]
+    if missing:
+        parts.append(f"{', '.join(missing)} cannot be reached")
+    return "; ".join(parts or ["no other node has rights to it"]) + "."
+
+
+def _advice(away: list[str]) -> str:
+    if not away:
+        return "Try again in a second, or at a node that has enough."
+    return (
+        f"Spend less, or try again once {', '.join(away)} can be reached. If a disk is lost for good, take its rights back: "
+        "budget.draw(amount, reclaim=origin)."
+    )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from shoal.cluster.messages import Given, Seek
 from shoal.config import Config
+from shoal.crdt import shares
 from shoal.errors import ShoalError
 from shoal.names import check_name
 from shoal.node.database import Database
@@ -21,23 +22,32 @@ from shoal.storage.keys import Kind
 
 
 class Seeker:
-    """`send` is told a node and a question."""
+    """`send` is told a node and a question; `linked` says which nodes can be asked, and whether these are all owners."""
 
-    def __init__(self, database: Database, *, opening: Opening, send: Callable[[bytes, Seek], None], config: Config) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        opening: Opening,
+        send: Callable[[bytes, Seek], None],
+        linked: Callable[[], tuple[frozenset[bytes], bool]],
+        config: Config,
+    ) -> None:
         self._database = database
+        self._linked = linked
         self._opening = opening
         self._send = send
         self._config = config
         self._last_id = 0
         self._questions: dict[int, tuple[bytes, asyncio.Future[Given]]] = {}  # Bounded by the requests under way.
 
-    async def ask(self, node: bytes, target: Target, amount: int) -> Given | None:
+    async def ask(self, node: bytes, target: Target, amount: int, *, spare: bool) -> Given | None:
         """What a node answers within `rights_wait_s`. This opening has an origin, which is durable."""
         assert self._opening.current is not None
         self._last_id += 1
         answer: asyncio.Future[Given] = asyncio.get_running_loop().create_future()
         self._questions[self._last_id] = node, answer
-        seek = Seek(self._last_id, target.space, target.name, amount, self._opening.current, self._opening.node)
+        seek = Seek(self._last_id, target.space, target.name, amount, self._opening.current, self._opening.node, spare)
         self._send(node, seek)
         try:
             async with asyncio.timeout(self._config.rights_wait_s):
@@ -61,7 +71,10 @@ class Seeker:
         """
         check_name("space", seek.space)
         target = Target(Kind.BUDGET, seek.space, check_name("budget", seek.budget))
-        request = requests.TransferRights(seek.space, seek.budget, seek.amount, seek.origin.hex(), seek.node.hex())
+        amount = self._amount(seek, target)
+        if not amount:
+            return Given(seek.id, 0, b"", 0)
+        request = requests.TransferRights(seek.space, seek.budget, amount, seek.origin.hex(), seek.node.hex())
         try:
             self._database.issuer.check(request)
             reply = self._database.issue(request, None).reply
@@ -72,3 +85,10 @@ class Seeker:
         if not reply.moved or own is None:
             return Given(seek.id, 0, b"", 0)
         return Given(seek.id, reply.moved, own, self._database.vector(target)[own])
+
+    def _amount(self, seek: Seek, target: Target) -> int:
+        rows = self._database.document(target).rows
+        if not seek.spare:
+            return shares.to_give_in_need(self._database.budgets.usable(rows, target), seek.amount)
+        linked, everyone = self._linked()
+        return shares.to_give(self._database.budgets.spread(rows, target, linked, everyone=everyone), seek.amount)

@@ -43,6 +43,7 @@ from shoal.node.opening import Opening
 from shoal.node.owners import Mending, Owners
 from shoal.node.reads import Reads, in_turns
 from shoal.node.rights import Rights
+from shoal.node.spreading import Spreading
 from shoal.node.target import Target, target_of
 from shoal.node.trail import Trail
 from shoal.protocol import requests
@@ -85,8 +86,13 @@ class Service:
         self._config = config
         self._reads = Reads(database, owners=owners, presences=presences, status=self._status, config=config)
         self._rights = Rights(database, commit, owners=owners)
+        self._spreading = Spreading(database, self._rights, owners=owners, config=config)
         self._started_ms = environment.now_ms()
         self._stopping = False
+
+    def start(self) -> None:
+        """Begin what it does in the background, on the running loop."""
+        self._spreading.start()
 
     def session(self, bookmark: Bookmark | None = None) -> ServiceSession:
         """A session of its own for each consumer."""
@@ -193,7 +199,7 @@ class Service:
                 return self._database.issuer.issue(located, key)
             except (BudgetExhausted, RightsElsewhere) as error:
                 if provided:
-                    raise self._rights.explained(error) from None
+                    raise self._rights.explained(error, located.targets) from None
                 await self._rights.provide(located.request)
                 self._refuse_if_stopping()
                 provided = True
@@ -334,6 +340,7 @@ class Service:
     async def close(self) -> None:
         """Refuse what comes from now on, end the subscriptions, and wait for what is under way to be durable."""
         self._stopping = True
+        await self._spreading.stop()
         self.presences.stop()
         self._feed.close()
         if self._commit.failed is None:

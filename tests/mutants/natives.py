@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.crdt import budget, ormap, orset
+from shoal.crdt import budget, ormap, orset, shares
 from shoal.crdt.budget import Change, Transfer
 from shoal.crdt.rows import Rows, Stamp
 from shoal.node import service
 from shoal.node.budgets import Budgets
+from shoal.node.decision import Decision
+from shoal.node.facet import Site
 from shoal.node.rights import Rights
 from shoal.node.target import Target
 from shoal.protocol import requests
@@ -48,6 +50,18 @@ def an_older_copy_spends_what_it_finds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rights, "_draw", draw)
 
 
+def rights_that_are_not_sure_are_given_away(patch: pytest.MonkeyPatch) -> None:
+    sound = Budgets._transfer
+
+    def transfer(self: Budgets, site: Site, request: requests.TransferRights) -> Decision:
+        with pytest.MonkeyPatch.context() as unsure:
+            unsure.setattr(Budgets, "_unsure", lambda self, target: 0)
+            return sound(self, site, request)
+
+    patch.setattr(Budgets, "_transfer", transfer)
+    patch.setattr(shares, "to_give_in_need", lambda held, asked: asked)
+
+
 def a_spend_is_told_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(service, "_spends", lambda request: False)
 
@@ -57,6 +71,7 @@ MUTANTS = (
     Mutant(a_removed_key_takes_what_is_unseen_with_it, "a removal takes what it has not seen of a key", ("3", "4")),
     Mutant(a_transfer_of_rights_counts_twice, "rights that were given stay with who gave them", ("17",)),
     Mutant(rights_are_spent_that_are_not_sure, "a draw counts before the owners were heard", ("17",)),
+    Mutant(rights_that_are_not_sure_are_given_away, "what is drawn and not sure is given to others", ("17",)),
     Mutant(an_older_copy_spends_what_it_finds, "a directory that was set back spends what was spent since", ("17",)),
     Mutant(a_spend_is_told_before_the_fsync, "a spend is acknowledged before it is durable", ("17",)),
 )

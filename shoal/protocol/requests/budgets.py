@@ -82,7 +82,7 @@ class TransferRights(Write, array_like=True, frozen=True, tag="transfer-rights")
 
     space: str
     budget: str
-    amount: int  # At least so many, if it has them.
+    amount: int  # So many, or all if it has fewer.
     to: str  # An origin,
     node: str  # and whose that is.
 
