@@ -136,6 +136,7 @@ class Config(Struct, frozen=True, kw_only=True):
     yjs_update_bytes_max: int = 4 * MiB  # One message of a client; it is walked byte by byte before anything else happens.
     yjs_updates_max: int = 256  # Of several clients, in one operation.
     yjs_pending_bytes_max: int = 8 * MiB  # Received for one document and not yet durable; past it its clients are not read.
+    yjs_early_bytes_max: int = 16 * MiB  # Held for one document until what they build on arrives, with 256 for each update.
     yjs_send_bytes_max: int = 4 * MiB  # Waiting for one client; past it it is resynchronised, once all of it has left.
     yjs_stalled_s: float = 10.0  # A client that takes nothing of what waits for so long is cut off.
 

@@ -11,20 +11,23 @@ Laws:
 - Who is present is no update: it is relayed as it comes, and left out where there is
   no room; what this connection announced is gone with it.
 - A refused update closes the connection with the reason, for the client's copy
-  has it and ours never will; but one that builds on what this node lacks is
-  asked for again, with all that it builds on.
+  has it and ours never will; but where one depends on what this node lacks, the
+  client is asked for that, and the update waits in the room.
+- An acknowledgement counts updates in the order in which they were sent: all of
+  so many are durable, and it stops before the first that is not.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from contextlib import suppress
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from shoal.api.yjs_room import Room, close_code, message_frame
 from shoal.config import Config
-from shoal.errors import InvalidValue, NotReady, Overloaded, ShoalError, TooLarge
+from shoal.errors import InvalidValue, Overloaded, ShoalError, TooLarge
 from shoal.protocol import yjs
 from shoal.protocol.requests import Announce, Announced, DocumentState, ReadDocument
 from shoal.protocol.session import Session
@@ -53,7 +56,10 @@ class YjsConnection:
         self._held: list[bytes] | None = None  # What is relayed while an answer is made.
         self._held_bytes = 0
         self._work: asyncio.Task[None] | None = None
-        self._acknowledged: int | None = None  # Updates that are durable; None: the client does not want to know.
+        self._taken = 0  # Updates that it sent.
+        self._asked_at: int | None = None  # How many it had sent when it asked for acknowledgements; None: it did not.
+        self._acknowledged = 0  # How many of those after that are durable, as it was told.
+        self._undurable: OrderedDict[int, None] = OrderedDict()  # Numbers of those that are not; the first one is the least.
         self._ending: asyncio.Task[None] | None = None
 
     async def serve(self, request: web.Request) -> None:
@@ -102,33 +108,42 @@ class YjsConnection:
     def _take(self, said: yjs.Message) -> None:
         match said:
             case yjs.Update():
+                self._taken += 1
+                if self._asked_at is not None:
+                    self._undurable[self._taken] = None
                 if said.update == _EMPTY:
-                    self.written(said)
+                    self.written(self._taken, said)
                 else:
-                    self._room.take(self, said)
+                    self._room.take(self, self._taken, said)
             case yjs.Step1(state):
                 self._asked, self._wants = state, True
                 self._hold()
                 self._start_work()
             case yjs.AskDurable():
-                self._acknowledged = 0
+                self._asked_at, self._acknowledged = self._taken, 0
+                self._undurable.clear()
             case yjs.QueryAwareness():
                 self._tell_present()
 
-    def written(self, update: yjs.Update, /) -> None:
+    def written(self, number: int, update: yjs.Update, /) -> None:
         if update.answers:
             self._awaits = False
-        if self._acknowledged is not None:
-            self._acknowledged += 1
-            self._send(message_frame(yjs.encode_durable(self._acknowledged)))
+        if self._asked_at is None:
+            return
+        self._undurable.pop(number, None)
+        durable = next(iter(self._undurable), self._taken + 1) - 1 - self._asked_at
+        if durable > self._acknowledged:
+            self._acknowledged = durable
+            self._send(message_frame(yjs.encode_durable(durable)))
 
-    def refused(self, update: yjs.Update, error: ShoalError, /) -> None:
-        if not isinstance(error, NotReady):
-            self.end(close_code(error), error.message)
-        elif not self._awaits:
+    def early(self) -> None:
+        if not self._awaits:
             # Once, until it has answered: a client that lacks something itself cannot give more.
             self._wants = self._awaits = True
             self._start_work()
+
+    def refused(self, error: ShoalError, /) -> None:
+        self.end(close_code(error), error.message)
 
     async def _announce(self, said: yjs.Awareness) -> None:
         request = Announce(self._room.space, self._room.document, said.entries)

@@ -8,7 +8,10 @@ Laws:
   message and one encoding per commit, whatever its number.
 - An update that is refused takes none with it: the others of its operation are
   written without it, and its connection hears why.
-- Bounded: past `yjs_pending_bytes_max` unwritten bytes nobody here is read.
+- An update that depends on what this node lacks is held, and written as soon as
+  that is there, whoever brought it: the node follows the document for this, too.
+- Bounded: past `yjs_pending_bytes_max` unwritten bytes nobody here is read, and past
+  `yjs_early_bytes_max` held ones a connection that sends another is closed.
 """
 
 from __future__ import annotations
@@ -20,10 +23,21 @@ from typing import NamedTuple, Protocol
 from aiohttp import WSCloseCode
 
 from shoal.api.problems import internal
+from shoal.api.yjs_early import EarlyUpdates
 from shoal.config import Config
 from shoal.errors import InvalidValue, Overloaded, ShoalError, SlowConsumer, StorageError, TooLarge, Unavailable
 from shoal.protocol import yjs
-from shoal.protocol.requests import DocumentState, Edit, Follow, FollowPresence, Presence, Present, Updates
+from shoal.protocol.requests import (
+    DocumentState,
+    Early,
+    Edit,
+    Follow,
+    FollowPresence,
+    Presence,
+    Present,
+    Updates,
+    UpdatesTaken,
+)
 from shoal.protocol.session import Session
 from shoal.protocol.yjs import GONE
 
@@ -39,13 +53,19 @@ class Guest(Protocol):
     def resync(self) -> None:
         """What it was sent is not all there is."""
 
-    def written(self, update: yjs.Update, /) -> None: ...
-    def refused(self, update: yjs.Update, error: ShoalError, /) -> None: ...
+    def written(self, number: int, update: yjs.Update, /) -> None:
+        """It is durable."""
+
+    def early(self) -> None:
+        """An update of this guest depends on what the node lacks; it is held."""
+
+    def refused(self, error: ShoalError, /) -> None: ...
     def end(self, code: int, reason: str, /) -> None: ...
 
 
 class _Received(NamedTuple):
     guest: Guest
+    number: int  # Which of the guest's updates it is.
     update: yjs.Update
 
 
@@ -58,6 +78,8 @@ class Room:
         self._guests: dict[Guest, None] = {}
         self._received: list[_Received] = []
         self._received_bytes = 0
+        self._early: EarlyUpdates[_Received] = EarlyUpdates(bytes_max=config.yjs_early_bytes_max)
+        self._lately: list[DocumentState | Edit] = []  # Pushed since the write under way began.
         self._room = asyncio.Event()  # Something was written.
         self._writing: asyncio.Task[None] | None = None
         self._present: dict[int, Present] = {}
@@ -75,9 +97,10 @@ class Room:
 
     def leave(self, guest: Guest) -> None:
         self._guests.pop(guest, None)
+        self._early.drop(lambda received: received.guest is guest)
 
     async def written(self) -> None:
-        """Return once all that was received is written or refused."""
+        """Return once all that was received is written, held or refused."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
 
@@ -94,11 +117,14 @@ class Room:
 
     # ── what they send ────────────────────────────────────────────────────────
 
-    def take(self, guest: Guest, update: yjs.Update) -> None:
+    def take(self, guest: Guest, number: int, update: yjs.Update) -> None:
         """To be written; `guest` hears what came of it."""
-        self._received.append(_Received(guest, update))
-        self._received_bytes += len(update.update)
-        if self._writing is None:
+        self._take([_Received(guest, number, update)])
+
+    def _take(self, some: Sequence[_Received]) -> None:
+        self._received += some
+        self._received_bytes += sum(len(received.update.update) for received in some)
+        if some and self._writing is None:
             # It begins at the loop's next turn, so that what arrives in one is one operation.
             self._writing = asyncio.get_running_loop().create_task(self._write())
 
@@ -128,8 +154,9 @@ class Room:
         request = Updates(self.space, self.document, [received.update.update for received in some])
         try:
             while True:
+                self._lately.clear()
                 try:
-                    await self._session.call(request, stale=True)
+                    reply = await self._session.call(request, stale=True)
                     break
                 except Overloaded as error:
                     # Many writers wait for the disk: so do ours, who are not read meanwhile.
@@ -137,13 +164,37 @@ class Room:
                     await asyncio.sleep(float(wait_s) if isinstance(wait_s, int | float) else _RETRY_S)
         except ShoalError as error:
             if len(some) == 1:
-                some[0].guest.refused(some[0].update, error)
+                some[0].guest.refused(error)
                 return
             for received in some:
                 await self._write_some([received])
             return
-        for guest, update in some:
-            guest.written(update)
+        assert isinstance(reply, UpdatesTaken)
+        early = {each.index: each for each in reply.early}
+        for index, received in enumerate(some):
+            if index in early:
+                self._hold(received, early[index])
+            else:
+                received.guest.written(received.number, received.update)
+        # What they wait for may have come while the reply was on its way.
+        for push in self._lately:
+            self._try_again(push)
+
+    def _hold(self, received: _Received, early: Early) -> None:
+        guest = received.guest
+        if guest not in self._guests:
+            return  # It is not acknowledged, and comes again with the next connection.
+        if self._early.hold(received, len(received.update.update), client=early.client, clock=early.clock):
+            guest.early()
+        else:
+            guest.end(
+                WSCloseCode.TRY_AGAIN_LATER, "too many updates depend on ones that are not here yet (yjs_early_bytes_max)"
+            )
+
+    def _try_again(self, push: DocumentState | Edit) -> None:
+        """Write what waited for what this push brought."""
+        if self._early:
+            self._take(self._early.take(yjs.reached(push.update) if isinstance(push, Edit) else yjs.clocks(push.state)))
 
     # ── what they are sent ────────────────────────────────────────────────────
 
@@ -152,11 +203,15 @@ class Room:
             try:
                 async with self._session.subscribe(Follow(self.space, self.document, stale=True)) as pushes:
                     async for push in pushes:
-                        match push:
-                            case DocumentState():
-                                self._begin()
-                            case Edit(update):
-                                self._relay(update)
+                        if not isinstance(push, DocumentState | Edit):
+                            continue
+                        if isinstance(push, Edit):
+                            self._relay(push.update)
+                        else:
+                            self._begin()
+                        if self._writing is not None:
+                            self._lately.append(push)
+                        self._try_again(push)
             except SlowConsumer:
                 for guest in list(self._guests):
                     guest.resync()

@@ -25,6 +25,7 @@ from shoal import values
 from shoal.crdt import readiness, yjs
 from shoal.crdt.content import check_kind, open_root, to_py
 from shoal.crdt.inference import infer
+from shoal.crdt.readiness import Early, Lacking
 from shoal.crdt.yjs import RootKind
 from shoal.errors import InvalidValue, RootConflict, ShoalError, StoreCorrupt, TooLarge
 from shoal.names import check_name
@@ -47,6 +48,13 @@ class Together(NamedTuple):
 
     update: bytes
     inferred: dict[str, RootKind]  # What the roots that nobody had declared were taken for.
+
+
+class Integrated(NamedTuple):
+    """What came of several updates."""
+
+    together: Together | None  # None: those that were ready bring nothing new.
+    early: list[Early]  # Those that were not ready, and were left out.
 
 
 class LiveDocument:
@@ -86,15 +94,24 @@ class LiveDocument:
         """
         self._apply(update, roots, self._checked(update, roots))
 
-    def integrate_all(self, updates: Sequence[bytes]) -> Together | None:
-        """Apply updates of clients that declare no roots, all of them or none; None if they bring nothing new.
+    def integrate_all(self, updates: Sequence[bytes]) -> Integrated:
+        """Apply updates of clients that declare no roots: all that are ready.
 
         Raises:
-            NotReady, InvalidValue, InvalidName, RootConflict, TooLarge: as `check` says; one of them is to blame.
+            InvalidValue, InvalidName, RootConflict, TooLarge: as `check` says; one of them is to blame, and none was applied.
         """
         for update in updates:
             self._check_update_size(len(update))
-        parsed = yjs.joined([yjs.parse(update) for update in updates])
+        parts = [yjs.parse(update) for update in updates]
+        early: list[Early] = []
+        if isinstance(readiness.attempt(yjs.joined(parts), self._state), Lacking):
+            early = readiness.early(parts, self._state)
+            left_out = {each.which for each in early}
+            updates = [update for index, update in enumerate(updates) if index not in left_out]
+            parts = [part for index, part in enumerate(parts) if index not in left_out]
+        return Integrated(self._integrate_ready(updates, yjs.joined(parts)) if parts else None, early)
+
+    def _integrate_ready(self, updates: Sequence[bytes], parsed: yjs.Parsed) -> Together | None:
         inferred = infer(parsed, self.roots)
         self._check_roots(inferred)
         self._check_use(parsed, {**self.roots, **inferred})

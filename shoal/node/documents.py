@@ -157,16 +157,17 @@ class Documents:
         """
         Raises:
             GenerationEnded: a client edited a document that was deleted.
-            NotReady, InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.integrate_all`. Nothing was written.
+            InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.integrate_all`. Nothing was written.
         """
         self._lifetimes.check(site.transaction, site.target, requests.ANY, request.updates)
         place = place_of(site)
         opened = self._opened(place)
-        together = opened.live.integrate_all(request.updates)
+        together, early = opened.live.integrate_all(request.updates)
+        reply = requests.UpdatesTaken([requests.Early(*each) for each in early])
         if together is None:
-            return Decision(requests.Updated(), ())
+            return Decision(reply, ())
         change = document.Update(sha256(together.update).digest(), inferred=together.inferred)
-        return self._put(opened, place, site.stamp, change, together.update)
+        return Decision(reply, self._put(opened, place, site.stamp, change, together.update).made)
 
     def _patch(self, site: Site, request: requests.Patch) -> Decision:
         """

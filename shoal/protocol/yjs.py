@@ -5,7 +5,8 @@
       1 awareness   update: count, then for each entry client, clock, JSON of its state ("null": it is gone)
       2 auth        ignored here
       3 query awareness
-      100 durable   from a client, alone: tell me; to it: how many of its updates are durable, in order
+      100 durable   from a client, alone: tell me; to it: this number of the updates that it sent since, counted
+                    from the first, is durable
 
 Numbers are lib0's: 7 bits to a byte, the lowest first. Byte strings and strings
 are preceded by their length. One WebSocket message may hold several messages.
@@ -21,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, NoReturn
 
+from shoal.crdt import yjs
 from shoal.crdt.awareness import GONE as GONE
 from shoal.errors import InvalidValue
 from shoal.protocol.requests import Present
@@ -104,6 +106,25 @@ def _entries(reader: _Reader) -> list[Present]:
     if reader.left:
         _refuse("bytes follow its awareness entries")
     return entries
+
+
+def reached(update: bytes) -> dict[int, int]:
+    """The clock that each client has reached where this update was applied.
+
+    Raises:
+        InvalidValue: it is no Yjs update.
+    """
+    structs = yjs.parse(update).structs
+    return {client: found[-1].clock + found[-1].length for client, found in structs.items() if found}
+
+
+def clocks(state: bytes) -> dict[int, int]:
+    """The clock that each client has reached, of a state vector.
+
+    Raises:
+        InvalidValue: it is none.
+    """
+    return yjs.parse_state(state)
 
 
 def encode_step_1(state: bytes) -> bytes:

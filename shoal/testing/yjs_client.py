@@ -26,6 +26,7 @@ class YjsClient:
         self.heard: list[yjs.Message] = []  # Everything but updates.
         self.acknowledged = 0
         self.updates = 0  # Messages that brought any.
+        self.answers = 0  # How often it was asked for what the node lacks; each answer is an update that it sent.
         self.close_code: int | None = None
         self.close_reason = ""
         self.reading = asyncio.Event()  # Cleared: it takes nothing from the socket.
@@ -106,6 +107,7 @@ class YjsClient:
         match said:
             case yjs.Step1(state):
                 await self.send(yjs.encode_step_2(self.doc.get_update(state)))
+                self.answers += 1
             case yjs.Update(update, answers):
                 self._arriving = True
                 self.doc.apply_update(update)

@@ -526,7 +526,7 @@ def test_updates_together_come_to_what_each_alone_does(steps: list[Step], rng: A
     kinds: dict[str, RootKind] = {}
     for start in range(0, len(order), many):
         group = [issued[index].update for index in order[start : start + many]]
-        made = together.integrate_all(group + group[:1])
+        made = together.integrate_all(group + group[:1]).together
         assert made is not None
         stored.append(made.update)
         kinds.update(made.inferred)
@@ -541,10 +541,10 @@ def test_what_brings_nothing_new_is_none() -> None:
     before = doc.get_update()
     del entries["a"]
     replica = live()
-    assert replica.integrate_all([before]) is not None
-    assert replica.integrate_all([before, EMPTY]) is None
-    assert replica.integrate_all([doc.get_update()]) is not None, "a deletion is new, though no clock moves"
-    assert replica.integrate_all([doc.get_update()]) is None
+    assert replica.integrate_all([before]).together is not None
+    assert replica.integrate_all([before, EMPTY]).together is None
+    assert replica.integrate_all([doc.get_update()]).together is not None, "a deletion is new, though no clock moves"
+    assert replica.integrate_all([doc.get_update()]).together is None
     assert replica.to_py() == {"m": {"b": 2}}
 
 
@@ -556,20 +556,47 @@ def test_of_updates_together_all_are_applied_or_none(bad: bytes) -> None:
     with pytest.raises(ShoalError):
         replica.integrate_all([text_update("x", 2), bad])
     assert replica.canonical() == before
-    assert replica.integrate_all([text_update("x", 2)]) is not None
+    assert replica.integrate_all([text_update("x", 2)]).together is not None
 
 
-def test_updates_together_may_build_on_each_other_and_not_on_what_is_missing() -> None:
+def test_updates_together_may_build_on_each_other_and_one_that_builds_on_what_is_missing_is_left_out() -> None:
     doc, root = edited("t", pycrdt.Text)
     root.insert(0, "a")
     first, state = doc.get_update(), doc.get_state()
     root.insert(1, "b")
     second = doc.get_update(state)
-    with pytest.raises(NotReady):
-        live().integrate_all([second])
     replica = live()
-    replica.integrate_all([second, first])
+    made = replica.integrate_all([second, text_update("other", 7)])
+    assert made.early == [(0, doc.client_id, 1)]
+    assert made.together is not None
+    assert replica.to_py() == {"t": "other"}
+    replica = live()
+    assert replica.integrate_all([second, first]).early == []
     assert replica.to_py() == {"t": "ab"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.randoms(use_true_random=False), st.integers(1, 7), st.booleans())
+def test_updates_in_any_order_come_to_the_same_if_each_early_one_is_tried_once_its_clock_is_reached(
+    steps: list[Step], rng: Any, many: int, merge: bool
+) -> None:
+    updates = [each.update for each in play(steps)]
+    expected = live()
+    expected.integrate_all(updates)
+    rng.shuffle(updates)
+    if merge and len(updates) > 2:
+        updates = [pycrdt.merge_updates(*updates[: len(updates) // 2]), *updates[len(updates) // 2 :]]
+    replica = live()
+    waiting: list[tuple[int, int, bytes]] = []
+    for start in range(0, len(updates), many):
+        group = updates[start : start + many]
+        while group:
+            waiting += [(client, clock, group[which]) for which, client, clock in replica.integrate_all(group).early]
+            reached = yjs.parse_state(replica.state())
+            group = [update for client, clock, update in waiting if clock <= reached.get(client, 0)]
+            waiting = [each for each in waiting if each[1] > reached.get(each[0], 0)]
+    assert waiting == []
+    assert replica.canonical() == expected.canonical()
 
 
 def test_too_many_inferred_roots_are_refused() -> None:

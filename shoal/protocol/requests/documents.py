@@ -18,6 +18,7 @@ __all__ = [
     "DeleteDocument",
     "DocumentJson",
     "DocumentState",
+    "Early",
     "Moment",
     "Overwritten",
     "Patch",
@@ -31,6 +32,7 @@ __all__ = [
     "Update",
     "Updated",
     "Updates",
+    "UpdatesTaken",
 ]
 
 RootKind = Literal["map", "array", "text", "xml"]
@@ -54,14 +56,27 @@ class Updated(Reply, array_like=True, frozen=True, tag="updated"):
 
 
 class Updates(Write, array_like=True, frozen=True, tag="updates"):
-    """Apply Yjs v1 updates of clients that declare no roots, in this order, as one operation: all or none.
+    """Apply Yjs v1 updates of clients that declare no roots, as one operation; answered by `UpdatesTaken`.
 
-    What a root is that nobody declared is inferred from its use. Answered by `Updated`.
+    Those that depend on what the node lacks are left out, and the reply names them. Any other error refuses all of
+    them. What a root is that nobody declared is inferred from its use.
     """
 
     space: str
     document: str
     updates: list[bytes]
+
+
+class Early(Struct, array_like=True, frozen=True):
+    """An update that was left out. It cannot be ready before the Yjs client `client` has reached `clock`."""
+
+    index: int  # Among the updates of the request.
+    client: int
+    clock: int
+
+
+class UpdatesTaken(Reply, array_like=True, frozen=True, tag="updates-taken"):
+    early: list[Early] = field(default_factory=list)  # None of the others is missing from the document.
 
 
 class Begin(Write, array_like=True, frozen=True, tag="begin"):
@@ -199,6 +214,6 @@ class DocumentJson(Reply, array_like=True, frozen=True, tag="document-json"):
 
 
 SingleWrite = Patch | Begin | Compact | DeleteDocument | Replace | Updates
-WriteReply = DocumentJson | Begun | Compacted
+WriteReply = DocumentJson | Begun | Compacted | UpdatesTaken
 ObjectRead = ReadDocument | ReadDocumentJson | ReadConflicts | ReadMoment | ReadDocumentAt
 ReadReply = DocumentState | Conflicts | Moment

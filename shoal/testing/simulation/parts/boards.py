@@ -22,9 +22,9 @@ import pycrdt
 
 from shoal.config import Config
 from shoal.crdt.awareness import GONE
-from shoal.errors import NotFound, NotReady, ShoalError
+from shoal.errors import NotFound, ShoalError
 from shoal.protocol import requests
-from shoal.protocol.requests import Announce, Present, ReadPresence, Updates
+from shoal.protocol.requests import Announce, Present, ReadPresence, Updates, UpdatesTaken
 from shoal.protocol.session import Session
 from shoal.testing.agents import SPACE
 from shoal.testing.simulation.owed import Losses
@@ -99,10 +99,10 @@ class _Agent:
 
         async def send() -> None:
             nonlocal told
-            try:
-                await self._send([doc.get_update(sent) for doc, sent in zip(self._docs, self._sent, strict=True)], act)
-            except NotReady:  # As a client that is asked for what the node lacks.
-                await self._send([doc.get_update() for doc in self._docs], act)
+            taken = await self._send([doc.get_update(sent) for doc, sent in zip(self._docs, self._sent, strict=True)], act)
+            if taken.early:  # As a client that is asked for what the node lacks.
+                taken = await self._send([doc.get_update() for doc in self._docs], act)
+                assert not taken.early
             told = self._bench.told(act.durability)
 
         try:
@@ -137,10 +137,11 @@ class _Agent:
         self._boards.left.add(client)
         self._bench.did(f"show up as {client}, and leave,")
 
-    async def _send(self, updates: list[bytes], act: Act) -> None:
-        await self._bench.space._connection.write(
-            Updates(SPACE, self._bench.name, updates), key=None, durability=act.durability
-        )
+    async def _send(self, updates: list[bytes], act: Act) -> UpdatesTaken:
+        request = Updates(SPACE, self._bench.name, updates)
+        taken = await self._bench.space._connection.write(request, key=None, durability=act.durability)
+        assert isinstance(taken, UpdatesTaken)
+        return taken
 
 
 def _edit(doc: pycrdt.Doc[Any], number: int, how: int) -> None:
