@@ -25,6 +25,7 @@ raised; `status` is its HTTP status.
     │   ├── MergeConflict       heads changed one channel in ways that do not fit together
     │   ├── ItemChanged         `expect` is not the version of the item
     │   ├── RegisterChanged     `expect` is not the version of the register
+    │   ├── DocumentChanged     `expect` is not the version of the document
     │   ├── KeyReused           an idempotency key came again with another payload
     │   ├── KeyExpired          a key is older than the window in which keys are remembered
     │   ├── TooManySiblings     a register would hold more concurrent values than allowed
@@ -186,6 +187,13 @@ class RegisterChanged(Conflict):
     """`detail["version"]` is the register's version on the replica that was asked; "" if it has no value."""
 
     code = "register-changed"
+    status = 412
+
+
+class DocumentChanged(Conflict):
+    """`detail["version"]` is the document's version on the replica that was asked; "" if it is not there."""
+
+    code = "document-changed"
     status = 412
 
 

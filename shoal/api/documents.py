@@ -21,6 +21,7 @@ from shoal.protocol.requests import (
     ReadConflicts,
     ReadDocumentJson,
     Replace,
+    document_version,
 )
 
 
@@ -81,14 +82,16 @@ async def patch_document(exchange: Exchange) -> web.Response:
     except (msgspec.DecodeError, RecursionError) as reason:
         raise no_json(patch, reason) from None
     author = exchange.query(EditQuery).author
-    reply = await exchange.call(Patch(exchange.name("space"), exchange.name("document"), patch, author))
+    expect = exchange.expected(None)
+    reply = await exchange.call(Patch(exchange.name("space"), exchange.name("document"), patch, author, expect))
     return _document(exchange, reply)
 
 
 async def put_document(exchange: Exchange) -> web.Response:
     content = exchange.as_json(Raw(await exchange.raw_body(JSON, *MSGPACK_TYPES)))
     author = exchange.query(EditQuery).author
-    reply = await exchange.call(Replace(exchange.name("space"), exchange.name("document"), content, author))
+    expect = exchange.expected(None)
+    reply = await exchange.call(Replace(exchange.name("space"), exchange.name("document"), content, author, expect))
     return _document(exchange, reply)
 
 
@@ -113,13 +116,14 @@ async def compact(exchange: Exchange) -> web.Response:
 
 
 async def delete_document(exchange: Exchange) -> web.Response:
-    reply = await exchange.call(DeleteDocument(exchange.name("space"), exchange.name("document")))
+    reply = await exchange.call(DeleteDocument(exchange.name("space"), exchange.name("document"), exchange.expected(None)))
     assert isinstance(reply, Deleted)
     return exchange.answer(GoneView(reply.existed))
 
 
 def _document(exchange: Exchange, reply: object) -> web.Response:
     assert isinstance(reply, DocumentJson)
+    exchange.version = document_version(reply.json)
     if exchange.answers_packed:
         return web.Response(body=msgspec.msgpack.encode(msgspec.json.decode(reply.json)), content_type=MSGPACK)
     return web.Response(body=reply.json, content_type=JSON)

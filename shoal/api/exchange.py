@@ -25,7 +25,7 @@ from aiohttp import web
 from msgspec import Raw, Struct
 
 from shoal import values
-from shoal.api import bookmarks
+from shoal.api import bookmarks, conditions
 from shoal.api.bodies import Receiving
 from shoal.api.problems import UnsupportedMediaType
 from shoal.client.connection import Connection
@@ -80,6 +80,7 @@ class Exchange:
         self.session = session
         self.config = config
         self.stopping = stopping
+        self.version: str | None = None  # Of what the answer shows or wrote; a part of its ETag.
         self._template = template
         self._packed = request.content_type in MSGPACK_TYPES
 
@@ -152,6 +153,14 @@ class Exchange:
         if key is not None:
             check_key("idempotency", key)
         return key
+
+    def expected(self, given: str | None, /, field: str = "expect") -> str | None:
+        """The version that a write expects: by `If-Match`, or as the body or query has `given` it.
+
+        Raises:
+            InvalidInput, Unsupported: the condition cannot be compared.
+        """
+        return conditions.expected(self.request, given, field=field)
 
     @property
     def durability(self) -> Durability:

@@ -119,18 +119,21 @@ async def get(exchange: Exchange) -> web.Response:
     assert isinstance(reply, ItemsFound)
     if reply.items[0] is None:
         raise NotFound(f"there is no item {key!r} in {'.'.join([first, *rest])!r}, or it has expired.")
+    exchange.version = reply.items[0].version
     return exchange.answer(view(exchange, reply.items[0]))
 
 
 async def put(exchange: Exchange) -> web.Response:
     body = await exchange.body(PutBody)
+    body.expect = exchange.expected(body.expect)
     reply = await exchange.call(put_request(exchange, exchange.name("space"), _namespace(exchange), exchange.name("key"), body))
     assert isinstance(reply, ItemPut)
+    exchange.version = reply.version
     return exchange.answer(PutView(reply.version))
 
 
 async def delete(exchange: Exchange) -> web.Response:
-    expect = exchange.query(DeleteQuery).expect
+    expect = exchange.expected(exchange.query(DeleteQuery).expect)
     reply = await exchange.call(delete_request(exchange.name("space"), _namespace(exchange), exchange.name("key"), expect))
     assert isinstance(reply, ItemDeleted)
     return exchange.answer(DeletedView(reply.deleted))

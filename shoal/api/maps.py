@@ -85,13 +85,15 @@ async def read_entry(exchange: Exchange) -> web.Response:
     assert isinstance(reply, MapEntries)
     if not reply.entries:
         raise NotFound(f"there is no key {key!r} in map {exchange.name('map')!r}.")
+    exchange.version = reply.entries[0].version
     return exchange.answer(_view(exchange, reply.entries[0]))
 
 
 async def put_entry(exchange: Exchange) -> web.Response:
     body = await exchange.body(PutEntryBody)
-    reply = await exchange.call(PutEntry(*_place(exchange), exchange.stored(body.value), body.expect))
+    reply = await exchange.call(PutEntry(*_place(exchange), exchange.stored(body.value), exchange.expected(body.expect)))
     assert isinstance(reply, EntryPut)
+    exchange.version = reply.version
     return exchange.answer(EntryPutView(reply.version))
 
 

@@ -77,6 +77,7 @@ async def read_register(exchange: Exchange) -> web.Response:
         ReadRegister(exchange.name("space"), exchange.name("register")), stale=exchange.query(ReadQuery).stale
     )
     assert isinstance(reply, Siblings)
+    exchange.version = reply.version
     return exchange.answer(register_view(exchange, reply))
 
 
@@ -89,7 +90,9 @@ def register_view(exchange: Exchange, reply: Siblings) -> RegisterView:
 async def assign(exchange: Exchange) -> web.Response:
     body = await exchange.body(AssignBody)
     context = None if body.context is None else opaque(body.context, "context")
-    request = Assign(exchange.name("space"), exchange.name("register"), exchange.stored(body.value), context, body.expect)
+    expect = exchange.expected(body.expect)
+    request = Assign(exchange.name("space"), exchange.name("register"), exchange.stored(body.value), context, expect)
     reply = await exchange.call(request)
     assert isinstance(reply, Assigned)
+    exchange.version = reply.version
     return exchange.answer(AssignedView(reply.siblings, shown_opaque(reply.context), reply.version))

@@ -31,6 +31,7 @@ class Route(NamedTuple):
     content_type: str = "application/json"  # Of the answer.
     body_type: str = "application/json"
     reads: bool = False  # Though its method is POST.
+    compares: bool = False  # It takes the version that is expected, as `If-Match`.
 
     @property
     def writes(self) -> bool:

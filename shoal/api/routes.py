@@ -135,6 +135,7 @@ ROUTES: tuple[Route, ...] = (
         body=list[documents.PatchStep],
         query=documents.EditQuery,
         body_type="application/json-patch+json",
+        compares=True,
     ),
     Route(
         "PUT",
@@ -144,6 +145,7 @@ ROUTES: tuple[Route, ...] = (
         Any,
         body=dict[str, Any],
         query=documents.EditQuery,
+        compares=True,
     ),
     Route(
         "DELETE",
@@ -152,6 +154,7 @@ ROUTES: tuple[Route, ...] = (
         "Delete a document everywhere (also if there is none)",
         documents.GoneView,
         query=WriteQuery,
+        compares=True,
     ),
     Route(
         "POST",
@@ -198,6 +201,7 @@ ROUTES: tuple[Route, ...] = (
         objects.AssignedView,
         body=objects.AssignBody,
         query=WriteQuery,
+        compares=True,
     ),
     Route("GET", f"{SPACE}/sets/{{set}}", sets.read, "A page of a set's members", sets.MembersView, query=sets.MembersQuery),
     Route(
@@ -246,6 +250,7 @@ ROUTES: tuple[Route, ...] = (
         maps.EntryPutView,
         body=maps.PutEntryBody,
         query=WriteQuery,
+        compares=True,
     ),
     Route(
         "POST",
@@ -258,8 +263,8 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("DELETE", ENTRY, maps.remove_entry, "Remove a key of a map", maps.EntryRemovedView, query=WriteQuery),
     Route("GET", ITEM, items.get, "An item; its namespace is its labels, joined by periods", items.ItemView, query=ReadQuery),
-    Route("PUT", ITEM, items.put, "Put an item", items.PutView, body=items.PutBody, query=WriteQuery),
-    Route("DELETE", ITEM, items.delete, "Delete an item", items.DeletedView, query=items.DeleteQuery),
+    Route("PUT", ITEM, items.put, "Put an item", items.PutView, body=items.PutBody, query=WriteQuery, compares=True),
+    Route("DELETE", ITEM, items.delete, "Delete an item", items.DeletedView, query=items.DeleteQuery, compares=True),
     Route(
         "POST",
         f"{SPACE}/items:search",

@@ -20,7 +20,7 @@ import msgspec
 from aiohttp import WSCloseCode, web
 from aiohttp.typedefs import Middleware
 
-from shoal.api import bookmarks, openapi, problems
+from shoal.api import bookmarks, conditions, openapi, problems
 from shoal.api.bodies import Bodies
 from shoal.api.exchange import JSON, Exchange, decoded
 from shoal.api.health import METRICS
@@ -183,6 +183,7 @@ def _handler(route: Route, *, open_session: OpenSession, config: Config, session
         finally:
             await session.close()
         if route.has_bookmark and not response.prepared:
+            response = conditions.tagged(request, response, exchange.version)
             response.headers.update(exchange.bookmark_headers())
         return response
 
@@ -194,6 +195,8 @@ async def _answer(route: Route, exchange: Exchange) -> web.StreamResponse:
         if route.writes and exchange.stopping.is_set():
             raise ShuttingDown("the node is stopping. Nothing was written. Send it again, here later or elsewhere.")
         exchange.query(route.query)
+        if route.writes and not route.compares:
+            conditions.check_none(exchange.request)
         return await route.handler(exchange)
     except Exception as reason:
         return _problem(exchange.request, reason)

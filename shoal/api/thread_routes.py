@@ -76,6 +76,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         201,
         threads.SaveBody,
         WriteQuery,
+        compares=True,
     ),
     Route(
         "GET",

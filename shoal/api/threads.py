@@ -142,8 +142,10 @@ class MovedView(Struct):
 
 async def save(exchange: Exchange) -> web.Response:
     body = await exchange.body(SaveBody)
+    body.expect_head = exchange.expected(body.expect_head, "expect_head")
     reply = await exchange.call(save_request(exchange, exchange.name("space"), exchange.name("thread"), body))
     assert isinstance(reply, Saved)
+    exchange.version = reply.id
     return exchange.answer(SavedView.of(reply), status=201)
 
 
@@ -204,6 +206,7 @@ async def load(exchange: Exchange) -> web.Response:
         stale=query.stale,
     )
     assert isinstance(reply, Checkpoint)
+    exchange.version = reply.id
     return exchange.answer(checkpoint_view(exchange, reply, state=True))
 
 

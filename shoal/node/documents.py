@@ -23,7 +23,7 @@ from shoal.crdt.editing import Edited, Editor
 from shoal.crdt.live import EMPTY, LiveDocument, merged
 from shoal.crdt.rows import POSITION_BYTES, Stamp
 from shoal.crdt.yjs import CLIENT_MAX
-from shoal.errors import InvalidInput, NotFound, ShoalError, TooLarge
+from shoal.errors import DocumentChanged, InvalidInput, NotFound, ShoalError, TooLarge
 from shoal.names import check_name, check_names
 from shoal.node.attached import Attached
 from shoal.node.catalog import Catalog
@@ -136,8 +136,13 @@ class Documents:
     def _check_delete(self, request: requests.DeleteDocument) -> None:
         check_name("document", request.document)
 
-    def _delete(self, site: Site, _request: requests.DeleteDocument) -> Decision:
-        """What is not there needs no deletion: that it is gone is what was asked for."""
+    def _delete(self, site: Site, request: requests.DeleteDocument) -> Decision:
+        """What is not there needs no deletion: that it is gone is what was asked for.
+
+        Raises:
+            DocumentChanged: `expect` is not its version here.
+        """
+        self._check_expected(site, request)
         if not self._catalog.lists(site.transaction, site.target):
             return Decision(requests.Deleted(existed=False))
         change = self._lifetimes.ending(site.transaction, site.target, self._opened(place_of(site)).live.clients)
@@ -174,14 +179,18 @@ class Documents:
         Raises:
             InvalidValue: this is no JSON Patch, or an operation in it cannot be applied. Nothing was written.
             Conflict: a `test` in it failed. Nothing was written.
+            DocumentChanged: `expect` is not its version here.
         """
+        self._check_expected(site, request)
         return self._edited(site, request.author, lambda live, client: patch.patch(live, request.patch, client_id=client))
 
     def _replace(self, site: Site, request: requests.Replace) -> Decision:
         """
         Raises:
             InvalidValue, InvalidName, RootConflict, TooLarge: as `Editor.replace`. Nothing was written.
+            DocumentChanged: `expect` is not its version here.
         """
+        self._check_expected(site, request)
         content = editing.read_content(request.content)
         if not self._catalog.lists(site.transaction, site.target):
             decision = self._begun(site, content, request.author)
@@ -191,6 +200,20 @@ class Documents:
             return editing.on_copy(live, lambda doc: Editor().replace(doc, live.roots, content), client_id=client_id)
 
         return self._edited(site, request.author, edit)
+
+    def _check_expected(self, site: Site, request: requests.Patch | requests.Replace | requests.DeleteDocument) -> None:
+        if request.expect is None:
+            return
+        version = ""
+        if self._catalog.lists(site.transaction, site.target):
+            version = requests.document_version(_json(self._opened(place_of(site)).live).json)
+        if version != request.expect:
+            raise DocumentChanged(
+                f"document {request.document!r} {f'has version {version}' if version else 'is not there'}, and "
+                f"{f'version {request.expect}' if request.expect else 'none'} was expected. Nothing was written. "
+                "Read it again.",
+                version=version,
+            )
 
     def _begin(self, site: Site, request: requests.Begin) -> Decision:
         """

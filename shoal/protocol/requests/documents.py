@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Literal
 
+import msgspec
 from msgspec import Struct, field
 
 from shoal.protocol.requests.base import Read, Reply, Write
@@ -33,9 +35,11 @@ __all__ = [
     "Updated",
     "Updates",
     "UpdatesTaken",
+    "document_version",
 ]
 
 RootKind = Literal["map", "array", "text", "xml"]
+_VERSION_BYTES = 16
 ANY = -1
 """A generation: whichever is the current one."""
 
@@ -101,6 +105,7 @@ class DeleteDocument(Write, array_like=True, frozen=True, tag="delete-document")
 
     space: str
     document: str
+    expect: str | None = None  # The version that it must have (`document_version`); "": it must not be there.
 
 
 class Compact(Write, array_like=True, frozen=True, tag="compact"):
@@ -128,6 +133,7 @@ class Patch(Write, array_like=True, frozen=True, tag="patch"):
     document: str
     patch: bytes
     author: str = ""
+    expect: str | None = None  # As of `DeleteDocument`.
 
 
 class Replace(Write, array_like=True, frozen=True, tag="replace"):
@@ -137,6 +143,7 @@ class Replace(Write, array_like=True, frozen=True, tag="replace"):
     document: str
     content: bytes
     author: str = ""
+    expect: str | None = None  # As of `DeleteDocument`.
 
 
 class ReadDocument(Read, array_like=True, frozen=True, tag="read-document"):
@@ -217,3 +224,9 @@ SingleWrite = Patch | Begin | Compact | DeleteDocument | Replace | Updates
 WriteReply = DocumentJson | Begun | Compacted | UpdatesTaken
 ObjectRead = ReadDocument | ReadDocumentJson | ReadConflicts | ReadMoment | ReadDocumentAt
 ReadReply = DocumentState | Conflicts | Moment
+
+
+def document_version(json: bytes) -> str:
+    """A document's version: a digest of its content as JSON, whatever the order of keys. Equal content has equal versions."""
+    content = msgspec.json.encode(msgspec.json.decode(json), order="sorted")
+    return blake2b(content, digest_size=_VERSION_BYTES).hexdigest()
