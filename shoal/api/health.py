@@ -69,6 +69,7 @@ class ClusterDocument(Struct):
     early: int
     quarantined: list[str]
     clock_ahead_ms: int
+    disagreements: list[str]  # Nodes that have other members, or the address of another node; and what to do.
     members: list[MemberView]  # The node that answers first.
     node: NodeView  # More of that one.
 
@@ -107,6 +108,7 @@ async def cluster(exchange: Exchange) -> web.Response:
         early=view.early,
         quarantined=view.quarantined,
         clock_ahead_ms=view.clock_ahead_ms,
+        disagreements=view.disagreements,
         members=[MemberView(**structs.asdict(member)) for member in view.members],
         node=NodeView(**structs.asdict(status)),
     )

@@ -84,6 +84,9 @@ class Metrics:
         }
         self._early = Gauge("shoal_early_operations", "Operations that wait for those they depend on", registry=registry)
         self._quarantined = Gauge("shoal_quarantined_operations", "Operations that were refused", registry=registry)
+        self._disagreements = Gauge(
+            "shoal_member_disagreements", "Nodes that have other members, or the address of another node", registry=registry
+        )
         self._ahead = Gauge("shoal_clock_ahead_seconds", "How far operations' times are ahead of the clock", registry=registry)
         self._garbage = Gauge(
             "shoal_garbage_entries", "Erasures whose rows are not gone yet (1,000 at most)", registry=registry
@@ -156,6 +159,7 @@ class Metrics:
                 self._members[name].labels(member.name).set(value)
         self._early.set(cluster.early)
         self._quarantined.set(len(cluster.quarantined))
+        self._disagreements.set(len(cluster.disagreements))
         self._ahead.set(cluster.clock_ahead_ms / 1000)
 
     async def watch_loop(self) -> None:

@@ -83,6 +83,8 @@ def _show_cluster(cluster: ClusterView) -> None:
     for member in cluster.members:
         if member.reason:
             line(f"{member.name}: {member.reason}")
+    for disagreement in cluster.disagreements:
+        line(f"members differ: {disagreement}")
     for refused in cluster.quarantined:
         line(f"quarantined: {refused}")
 

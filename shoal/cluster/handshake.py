@@ -30,10 +30,12 @@ from shoal.errors import InvalidValue, PeerRefused, ShoalError, from_wire
 PEER_PROTOCOL = 3
 """The version spoken here. A node that speaks another is refused."""
 
-HANDSHAKE_BYTES_MAX = 4096
+HANDSHAKE_BYTES_MAX = 16 * 1024
 NONCE_BYTES = 32
+NAME_CHARS_MAX = 100  # Of a peer's name, in what is told to people.
 OPENING_BYTES = 16
 
+_HELLO_BYTES_MAX = HANDSHAKE_BYTES_MAX - 256  # A welcome has a proof beside it.
 _REASON_CHARS_MAX = 500
 _Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 _Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -61,10 +63,11 @@ class PeerHello(Struct, array_like=True, frozen=True, tag="peer-hello"):
     software: str
     engine: str
     nonce: _Nonce
+    members: tuple[str, ...] = ()
 
     @property
     def identity(self) -> Identity:
-        return Identity(self.node, self.name, self.software)
+        return Identity(self.node, self.name, self.software, self.members)
 
 
 class PeerWelcome(Struct, array_like=True, frozen=True, tag="peer-welcome"):
@@ -167,7 +170,7 @@ class _Meeting:
         self._refuse("clone", "one's data directory is a copy of the other's; give each node its own")
 
     def _refuse(self, reason: str, why: str) -> NoReturn:
-        ours, theirs = self._side.identity.name, "" if self.peer is None else self.peer.name
+        ours, theirs = self._side.identity.name, "" if self.peer is None else self.peer.name[:NAME_CHARS_MAX]
         raise PeerRefused(f"{ours} and {theirs} cannot be peers: {why}. Nothing was written.", reason=reason)
 
 
@@ -256,8 +259,11 @@ def _prove(key: bytes, *, role: bytes, dialler: bytes, acceptor: bytes) -> bytes
 
 
 def _packed(side: Side, *, nonce: bytes) -> bytes:
-    node, name, software = side.identity
-    return _encoder.encode(PeerHello(PEER_PROTOCOL, side.cluster, node, side.opening, name, software, side.engine, nonce))
+    """A hello. A list of members that is too long for it is left out: then it is not compared."""
+    node, name, software, members = side.identity
+    hello = PeerHello(PEER_PROTOCOL, side.cluster, node, side.opening, name, software, side.engine, nonce, members)
+    packed = _encoder.encode(hello)
+    return packed if len(packed) <= _HELLO_BYTES_MAX else _encoder.encode(msgspec.structs.replace(hello, members=()))
 
 
 def _decode_hello(packed: bytes) -> PeerHello:

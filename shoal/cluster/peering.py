@@ -19,6 +19,7 @@ class Identity(NamedTuple):
     node: bytes  # 16 bytes: the data directory.
     name: str  # "host:port", where peers reach it.
     software: str
+    members: tuple[str, ...] = ()  # The addresses of all members as this node has them, itself included; empty: not told.
 
 
 class Outlet(Protocol):

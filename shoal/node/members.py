@@ -12,16 +12,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from shoal.cluster import membership
 from shoal.cluster.messages import Trouble
 from shoal.cluster.peering import Identity, Outlet
 from shoal.config import Config
 from shoal.errors import InvalidConfig, PeerRefused
+
+_DISAGREEMENTS_MAX = 64
 
 
 @dataclass(slots=True)
 class MemberState:
     address: str
     node: bytes = b""
+    identity: Identity | None = None  # As it was when it was linked last.
     outlet: Outlet | None = None
     linked_ms: int = 0
     dropped: int = 0
@@ -53,6 +57,7 @@ class Members:
     def __init__(self, addresses: list[str]) -> None:
         self.reasons: Mapping[str, str] = {}  # Why an address is not linked, as whoever dials it says.
         self._members = {address: MemberState(address) for address in addresses}
+        self._disagreements: dict[bytes, str] = {}  # By node; those that met this one last.
 
     @property
     def all(self) -> list[MemberState]:
@@ -90,6 +95,22 @@ class Members:
                         reason="clone",
                     )
 
+    @property
+    def disagreements(self) -> list[str]:
+        """How nodes that met this one disagree with it about the members."""
+        return list(dict.fromkeys(self._disagreements.values()))
+
+    def compare(self, peer: Identity, *, own: Identity) -> str | None:
+        """Compare what a peer says of the members; returns what has changed since: a disagreement, or "" if it is settled."""
+        others = [member.identity for member in self._members.values() if member.outlet is not None and member.identity]
+        found = membership.disagreement(own, peer, others)
+        before = self._disagreements.pop(peer.node, "")
+        if found:
+            self._disagreements[peer.node] = found
+        if len(self._disagreements) > _DISAGREEMENTS_MAX:
+            del self._disagreements[next(iter(self._disagreements))]
+        return found if found != before else None
+
     def linked(self, peer: Identity, outlet: Outlet, *, now_ms: int) -> bytes:
         """Returns the node that was at this address before, and is at none any more; else no bytes."""
         member = self._members.get(outlet.address)
@@ -97,6 +118,7 @@ class Members:
             return b""
         before = member.node
         member.node, member.outlet, member.linked_ms = peer.node, outlet, now_ms
+        member.identity = peer
         return b"" if before in self.nodes else before
 
     def unlinked(self, outlet: Outlet) -> None:

@@ -284,6 +284,7 @@ class Quorum:
             early=self._protocol.early,
             quarantined=self._protocol.quarantined(),
             clock_ahead_ms=self._database.clock_ahead_ms(),
+            disagreements=self.members.disagreements,
         )
 
     def _itself(self) -> Member:

@@ -12,6 +12,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -38,6 +39,8 @@ from shoal.node.partitions import Partition
 from shoal.node.quorum import Quorum
 from shoal.node.seeking import Seeker
 from shoal.storage.commit import GroupCommit
+
+_log = logging.getLogger("shoal.node")
 
 SLICE = 24  # Operations that are applied before others get a turn.
 _BUSY_MS = 100
@@ -137,7 +140,9 @@ class Replicator:
     # ── links ─────────────────────────────────────────────────────────────────
 
     def identity(self) -> Identity:
-        return Identity(self._opening.node, self._config.advertise, self._software)
+        advertise = self._config.advertise
+        members = {advertise, *(member.address for member in self.quorum.members.all)}
+        return Identity(self._opening.node, advertise, self._software, tuple(sorted(members)))
 
     def admit(self, peer: Identity, /) -> None:
         """See `Peer.admit`.
@@ -151,6 +156,7 @@ class Replicator:
         self.quorum.members.check_clone(peer)
         if self._commit.failed is not None:
             raise ReadOnly(f"the node cannot store what peers send: {self._commit.failed}. Nothing was written.")
+        self._compare(peer)
         self._protocol.admitted(peer.node)
         self._mender.admitted(peer.node)
         self._carry_out()
@@ -158,6 +164,7 @@ class Replicator:
     def linked(self, peer: Identity, outlet: Outlet, /) -> None:
         self._outlets[peer.node] = outlet
         replaced = self.quorum.members.linked(peer, outlet, now_ms=self._environment.now_ms())
+        self._compare(peer)
         if replaced:
             self._protocol.forget(replaced)
         self._protocol.linked(peer.node)
@@ -165,6 +172,14 @@ class Replicator:
         for message in self._presences.own():
             self._hint((peer.node,), message)
         self.quorum.stir()
+
+    def _compare(self, peer: Identity) -> None:
+        """Tell people once if a peer has other members; `GET /v1/cluster` shows it as long as it is so."""
+        found = self.quorum.members.compare(peer, own=self.identity())
+        if found:
+            _log.warning("members differ: %s", found)
+        elif found is not None:
+            _log.info("members agree again with those of %s", peer.name)
 
     def unlinked(self, peer: Identity, outlet: Outlet, /) -> None:
         if self._outlets.get(peer.node) is not outlet:

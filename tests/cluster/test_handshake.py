@@ -44,6 +44,23 @@ def test_two_nodes_of_one_cluster_learn_who_the_other_is(key: bytes) -> None:
     assert meet(NEAR._replace(key=key), FAR._replace(key=key)) == (FAR.identity, NEAR.identity)
 
 
+def test_a_node_tells_its_members_unless_they_do_not_fit() -> None:
+    members = ("n1:7400", "n2:7400")
+    near = NEAR._replace(identity=NEAR.identity._replace(members=members))
+    assert meet(near, FAR)[1].members == members
+    many = tuple(f"{number}.{'x' * 200}:7400" for number in range(200))
+    near, far = (side._replace(identity=side.identity._replace(members=many)) for side in (NEAR, FAR))
+    assert [met.members for met in meet(near, far)] == [(), ()]
+
+
+def test_a_node_of_an_earlier_version_which_tells_no_members_is_met() -> None:
+    *hello, members = unpack(dialling().hello)
+    assert members == []
+    acceptor = accepting()
+    acceptor.greeted(pack(hello))
+    assert acceptor.peer == NEAR.identity
+
+
 def test_a_refusal_reaches_the_other_side_with_its_class_text_and_reason() -> None:
     dialler, acceptor = dialling(), accepting(FAR._replace(cluster="other"))
     with pytest.raises(PeerRefused) as here:

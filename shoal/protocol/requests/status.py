@@ -64,6 +64,7 @@ class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):
     early: int  # Operations that wait for others.
     quarantined: list[str]  # What was refused and why, the newest last.
     clock_ahead_ms: int  # How far operations' times are ahead of this node's clock.
+    disagreements: list[str] = field(default_factory=list)  # Other lists of members, and addresses that two nodes advertise.
 
 
 ReadReply = NodeStatus | ClusterView

@@ -1,0 +1,44 @@
+"""Whether nodes that meet agree on who the members are. It is told to people; nothing is refused for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shoal.cluster.peering import Identity
+
+_LISTED_MAX = 10
+_NAME_CHARS_MAX = 100
+
+
+def disagreement(own: Identity, peer: Identity, others: Iterable[Identity]) -> str:
+    """How a peer's place or list of members does not fit this node's, and what to do; empty if all fits.
+
+    `others` are further nodes that this one is linked to. A peer that does not tell its members is not compared.
+    """
+    found: list[str] = []
+    for other in (own, *others):
+        if other.name == peer.name and other.node != peer.node:
+            found.append(
+                f"two nodes advertise {_short(peer.name)}: {peer.node.hex()[:8]} and {other.node.hex()[:8]}"
+                f"{' (this one)' if other is own else ''}. Give each its own SHOAL_ADVERTISE, and restart it."
+            )
+            break
+    here, there = set(own.members), set(peer.members)
+    if here and there and here != there:
+        sides = ((own.name, here - there), (peer.name, there - here))
+        only = "; ".join(f"only {_short(name)} has {_listed(rest)}" for name, rest in sides if rest)
+        found.append(
+            f"{_short(own.name)} (this node) and {_short(peer.name)} have different members: {only}. Nodes that have different "
+            "members count different majorities. Give all nodes the same SHOAL_JOIN, and each the SHOAL_ADVERTISE under which "
+            "the list has it, and restart them."
+        )
+    return " ".join(found)
+
+
+def _listed(names: set[str]) -> str:
+    shown = [_short(name) for name in sorted(names)[:_LISTED_MAX]]
+    return ", ".join(shown) + f" and {len(names) - _LISTED_MAX} more" * (len(names) > _LISTED_MAX)
+
+
+def _short(name: str) -> str:
+    return name[:_NAME_CHARS_MAX] or "a node without an address"

@@ -1,0 +1,45 @@
+"""What nodes that meet tell people of their members."""
+
+from __future__ import annotations
+
+from shoal.cluster.membership import disagreement
+from shoal.cluster.peering import Identity
+
+ALL = ("n1:7400", "n2:7400", "n3:7400")
+
+
+def node(number: int, *, name: str = "", members: tuple[str, ...] = ALL) -> Identity:
+    return Identity(bytes([number]) * 16, name or f"n{number}:7400", "shoal", members)
+
+
+def test_nodes_with_the_same_members_agree() -> None:
+    assert disagreement(node(1), node(2), [node(2), node(3)]) == ""
+
+
+def test_what_only_one_of_two_lists_has_is_named_on_both_sides() -> None:
+    near, far = node(1), node(2, members=("n1:7400", "n2:7400", "n4:7400"))
+    for own, peer in ((near, far), (far, near)):
+        told = disagreement(own, peer, [])
+        assert f"{own.name} (this node) and {peer.name} have different members" in told
+        assert "only n1:7400 has n3:7400" in told
+        assert "only n2:7400 has n4:7400" in told
+        assert "SHOAL_JOIN" in told
+
+
+def test_an_address_that_two_nodes_advertise_is_told_by_both_and_by_those_who_meet_them() -> None:
+    first, second = node(1), node(2, name="n1:7400")
+    for own, peer in ((first, second), (second, first)):
+        assert "two nodes advertise n1:7400" in (told := disagreement(own, peer, []))
+        assert "(this one)" in told
+    told = disagreement(node(3), second, [first])
+    assert f"{second.node.hex()[:8]} and {first.node.hex()[:8]}. " in told
+
+
+def test_a_peer_that_does_not_tell_its_members_is_not_compared() -> None:
+    assert disagreement(node(1), node(2, members=()), []) == ""
+
+
+def test_long_names_and_lists_are_cut() -> None:
+    many = tuple(f"{'x' * 200}{number}:1" for number in range(50))
+    assert len(disagreement(node(1), node(2, members=many), [])) < 2500
+    assert "and 40 more" in disagreement(node(1), node(2, members=many), [])
