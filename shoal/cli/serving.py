@@ -82,6 +82,7 @@ def _peers(replicator: Replicator | None, config: Config, environment: Environme
         config=config,
         entropy=environment.entropy,
         report=log.info,
+        warn=log.warning,
         on_self=is_itself,
     )
     members.reasons = peers.reasons

@@ -11,6 +11,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,6 +31,8 @@ from shoal.protocol.requests import ClusterView, Member
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.rocks import RocksStorage
 from shoal.version import __version__
+
+_log = logging.getLogger("shoal.node")
 
 
 class Node:
@@ -52,6 +55,7 @@ class Node:
             on_durable=self._durable,
             now=environment.monotonic,
             witness_interval_s=config.witness_interval_s,
+            on_failed=self._failed,
         )
         self._database = Database(
             storage, self._commit, opening=self._opening, environment=environment, config=config, feed=feed
@@ -92,6 +96,13 @@ class Node:
         if self.replicator is not None:
             self.replicator.durable(number)
         self._feed.publish(number)
+
+    def _failed(self, reason: str) -> None:
+        _log.error(
+            "this node is read-only from now on, for storage failed: %s Writes are refused, reads go on. See to the disk, then "
+            "restart the node.",
+            reason if reason.endswith(".") else f"{reason}.",
+        )
 
     def session(self, bookmark: Bookmark | None = None) -> ServiceSession:
         """A session of its own for each consumer of this node."""

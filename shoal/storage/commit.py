@@ -70,7 +70,8 @@ class GroupCommit:
     """Owns when to sync. Everything but what `run_blocking` runs is called on one event loop.
 
     `written` and `durable` are the numbers of the last write made and of the last one known durable; `failed` says why
-    writes are refused, or is None; `cycles` counts the syncs that succeeded. `on_durable` must not raise.
+    writes are refused, or is None; `cycles` counts the syncs that succeeded. `on_durable` must not raise;
+    nor must `on_failed`, which is told once, at once, why writes are refused from then on.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class GroupCommit:
         on_durable: Callable[[int], None] | None,
         now: Callable[[], float],
         witness_interval_s: float = 0.25,
+        on_failed: Callable[[str], None] | None = None,
     ) -> None:
         self.written = 0
         self.durable = 0
@@ -91,6 +93,7 @@ class GroupCommit:
         self._run_blocking = run_blocking
         self._writes_pending_max = writes_pending_max
         self._on_durable = on_durable
+        self._on_failed = on_failed
         self._now = now
         self._waiting: list[tuple[int, Waiter]] = []
         self._pending_since = 0.0  # No pending write is older.
@@ -209,6 +212,8 @@ class GroupCommit:
     def _fail(self, error: BaseException) -> None:
         if self.failed is None:
             self.failed, self._error = str(error) or type(error).__name__, error
+            if self._on_failed is not None and isinstance(error, Exception):  # A node that is cancelled is about to end.
+                self._on_failed(self.failed)
         waiting, self._waiting = self._waiting, []
         for _, waiter in waiting:
             waiter(self._outcome_unknown())

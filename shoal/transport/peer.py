@@ -6,6 +6,7 @@ dialler is one binary message; the acceptor sends nothing but signs of life.
 
 from __future__ import annotations
 
+import asyncio
 from importlib.metadata import version
 from typing import Protocol
 
@@ -33,6 +34,36 @@ class Report(Protocol):
     """Tells people what happened, as structlog does: an event, and what belongs to it."""
 
     def __call__(self, event: str, /, **detail: object) -> None: ...
+
+
+class Warnings:
+    """Warnings about peers, one per peer and reason within `peer_warning_interval_s`, and at most `peer_warnings_max` of them.
+
+    A stranger chooses its own name, and must not be able to fill a log.
+    """
+
+    def __init__(self, warn: Report, *, config: Config) -> None:
+        self._warn = warn
+        self._interval_s = config.peer_warning_interval_s
+        self._most = config.peer_warnings_max
+        self._told: dict[tuple[str, str], float] = {}  # Peer and reason → when; the oldest first.
+        self._left_out = 0
+
+    def __call__(self, event: str, about: str, error: Exception, /, **detail: object) -> None:
+        now = asyncio.get_running_loop().time()
+        while self._told and (first := next(iter(self._told.items())))[1] <= now - self._interval_s:
+            del self._told[first[0]]
+        kind = error.code if isinstance(error, ShoalError) else type(error).__name__
+        if isinstance(error, ShoalError):
+            kind += f"/{error.detail.get('reason')}"
+        if (about, kind) in self._told or len(self._told) >= self._most:
+            self._left_out += 1
+            return
+        self._told[about, kind] = now
+        if self._left_out:
+            detail["left_out"], self._left_out = self._left_out, 0
+        reason = error.message if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
+        self._warn(event, reason=reason, **detail)
 
 
 def side_of(peer: Peer, *, opening: bytes, config: Config) -> Side:

@@ -22,7 +22,7 @@ from shoal.cluster.handshake import NONCE_BYTES
 from shoal.cluster.peering import Identity, Peer
 from shoal.config import Config
 from shoal.errors import Disconnected, PeerRefused, ShoalError, Unavailable
-from shoal.transport.peer import Report, side_of
+from shoal.transport.peer import Report, Warnings, side_of
 from shoal.transport.peer_dial import dial
 from shoal.transport.peer_link import PeerLink
 
@@ -43,6 +43,7 @@ class PeerDialler:
         config: Config,
         entropy: Callable[[int], bytes],
         report: Report,
+        warn: Warnings,
         on_self: Callable[[str], None],
     ) -> None:
         self._peer = peer
@@ -51,6 +52,7 @@ class PeerDialler:
         self._config = config
         self._entropy = entropy
         self._report = report
+        self._warn = warn
         self._on_self = on_self
         self._reasons = dict.fromkeys(addresses, "not dialled yet")
         self._linked: dict[bytes, tuple[str, bytes]] = {}  # Node → by which address, and its opening.
@@ -90,9 +92,11 @@ class PeerDialler:
             self._fail(address, failure.message)
             return failures + 1
         except ShoalError as refusal:
-            self._fail(address, refusal.message)
+            self._reasons[address] = refusal.message
+            self._warn("peer not linked", address, refusal, address=address, code=refusal.code)
         except Exception as bug:
-            self._fail(address, f"{type(bug).__name__}: {bug}", exc_info=bug)
+            self._reasons[address] = f"{type(bug).__name__}: {bug}"
+            self._warn("peer not linked", address, bug, address=address, exc_info=bug)
         return _SLOWEST
 
     async def _dial(self, address: str) -> PeerLink | None:
@@ -141,11 +145,11 @@ class PeerDialler:
         self._report("peer is this node itself", address=address)
         self._on_self(address)
 
-    def _fail(self, address: str, reason: str, **detail: object) -> None:
+    def _fail(self, address: str, reason: str) -> None:
         """A reason is told once, however often it comes again."""
         if self._reasons.get(address) != reason:
             self._reasons[address] = reason
-            self._report("peer not linked", address=address, reason=reason, **detail)
+            self._report("peer not linked", address=address, reason=reason)
 
     def _delay_s(self, failures: int) -> float:
         bound_s = min(self._config.reconnect_delay_s_max, DELAY_S_FIRST * (1 << min(failures - 1, _SLOWEST)))

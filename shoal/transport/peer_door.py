@@ -20,11 +20,11 @@ from contextlib import asynccontextmanager, suppress
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from shoal.cluster.handshake import ACCEPTED, NONCE_BYTES, Accepting, refusal
+from shoal.cluster.handshake import ACCEPTED, NAME_CHARS_MAX, NONCE_BYTES, Accepting, refusal
 from shoal.cluster.peering import Identity, Peer
 from shoal.config import Config
 from shoal.errors import Disconnected, InvalidValue, Overloaded, ShoalError, ShuttingDown
-from shoal.transport.peer import BROKEN, CLOSE_S, Report, close_code, reason_of, side_of, why_closed
+from shoal.transport.peer import BROKEN, CLOSE_S, Report, Warnings, close_code, reason_of, side_of, why_closed
 from shoal.transport.peer_link import STALLED_BEATS
 
 _BEATS = 4  # Signs of life in the time after which the other end asks for one.
@@ -71,12 +71,22 @@ class _Accepted:
 class PeerDoor:
     """`serve` is the handler of `PEER_PATH`."""
 
-    def __init__(self, peer: Peer, *, opening: bytes, config: Config, entropy: Callable[[int], bytes], report: Report) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        *,
+        opening: bytes,
+        config: Config,
+        entropy: Callable[[int], bytes],
+        report: Report,
+        warn: Warnings,
+    ) -> None:
         self._peer = peer
         self._opening = opening
         self._config = config
         self._entropy = entropy
         self._report = report
+        self._warn = warn
         self._links: set[_Accepted] = set()
         self._newest: dict[bytes, _Accepted] = {}  # By node.
         self._stopping = False
@@ -142,10 +152,10 @@ class PeerDoor:
         except Disconnected as end:
             self._report("peer left", peer=link.name, reason=end.message)
         except ShoalError as error:
-            self._report("peer cut off", peer=link.name, reason=error.message, code=error.code)
+            self._warn("peer cut off", link.name, error, peer=link.name, code=error.code)
             await link.close(close_code(error), reason=error.message)
         except Exception as bug:
-            self._report("peer cut off", peer=link.name, reason=f"{type(bug).__name__}: {bug}", exc_info=bug)
+            self._warn("peer cut off", link.name, bug, peer=link.name, exc_info=bug)
             await link.close(WSCloseCode.INTERNAL_ERROR, reason="unexpected error")
         finally:
             if self._newest.get(identity.node) is link:
@@ -173,11 +183,12 @@ class PeerDoor:
 
     async def _turn_away(self, link: _Accepted, meeting: Accepting, error: ShoalError) -> None:
         """Both sides know the reason: it is reported here, and sent there."""
-        if error.detail.get("reason") != "self":  # What a node hears of itself, it was told on the side that dialled.
-            name = link.name if meeting.peer is None else meeting.peer.name
-            self._report("peer refused", peer=name, remote=link.name, reason=error.message, code=error.code)
+        name = link.name if meeting.peer is None else meeting.peer.name[:NAME_CHARS_MAX]
         if isinstance(error, Disconnected):
+            self._report("peer left", peer=name, remote=link.name, reason=error.message)
             return
+        if error.detail.get("reason") != "self":  # What a node hears of itself, it was told on the side that dialled.
+            self._warn("peer refused", name, error, peer=name, remote=link.name, code=error.code)
         if not meeting.told:
             with suppress(*BROKEN):
                 await link.socket.send_bytes(refusal(error))

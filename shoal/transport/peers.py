@@ -9,7 +9,7 @@ from aiohttp import web
 from shoal.cluster.handshake import OPENING_BYTES
 from shoal.cluster.peering import Peer
 from shoal.config import Config
-from shoal.transport.peer import Report
+from shoal.transport.peer import Report, Warnings
 from shoal.transport.peer_dialler import PeerDialler
 from shoal.transport.peer_door import PeerDoor
 
@@ -18,6 +18,7 @@ class Peers:
     """`serve` is the handler of `PEER_PATH`; `start` once the listener listens, `stop` before it stops.
 
     `addresses` ("host:port") are dialled; one that is this node itself is told to `on_self` and left alone.
+    What happens to links is told to `report`; peers that are refused, or refuse this node, to `warn`.
     """
 
     def __init__(
@@ -28,10 +29,12 @@ class Peers:
         config: Config,
         entropy: Callable[[int], bytes],
         report: Report,
+        warn: Report,
         on_self: Callable[[str], None],
     ) -> None:
         opening = entropy(OPENING_BYTES)
-        self._door = PeerDoor(peer, opening=opening, config=config, entropy=entropy, report=report)
+        warnings = Warnings(warn, config=config)
+        self._door = PeerDoor(peer, opening=opening, config=config, entropy=entropy, report=report, warn=warnings)
         self._dialler = PeerDialler(
             peer,
             addresses=addresses,
@@ -39,6 +42,7 @@ class Peers:
             config=config,
             entropy=entropy,
             report=report,
+            warn=warnings,
             on_self=on_self,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -162,6 +163,24 @@ async def test_after_a_storage_failure_the_node_reads_and_refuses_writes(bench: 
     status = await bench.store.status()
     assert status.state == "read-only"
     assert status.reason
+
+
+@pytest.mark.parametrize("operation", ["sync", "write"])
+async def test_a_node_that_turns_read_only_logs_it_at_once_and_once(
+    operation: str, bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.space.counter("n").add(1)
+    bench.storage.fail_next(operation)
+    with pytest.raises(StorageFull):
+        await bench.space.counter("n").add(1)
+    told = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(told) == 1
+    status = await bench.store.status()
+    assert f"this node is read-only from now on, for storage failed: {status.reason}" in told[0].getMessage()
+    for _ in range(3):
+        with pytest.raises(ReadOnly):
+            await bench.space.counter("n").add(1)
+    assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
 
 
 async def test_a_write_that_storage_refused_leaves_no_trace_in_memory(bench: Bench) -> None:

@@ -61,6 +61,7 @@ class DummyNode:
         self.open.set()
         self.taking = 0
         self.events: list[tuple[str, dict[str, object]]] = []
+        self.warned: list[str] = []  # Of these events those that were warnings.
         self.on_report: Callable[[], None] = lambda: None
         self.itself: list[str] = []
         self.answer: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None  # In the place of its door's.
@@ -106,7 +107,13 @@ class DummyNode:
 
     def start(self, *addresses: str) -> None:
         self.peers = Peers(
-            self, addresses=addresses, config=self.config, entropy=os.urandom, report=self._note, on_self=self.itself.append
+            self,
+            addresses=addresses,
+            config=self.config,
+            entropy=os.urandom,
+            report=self._note,
+            warn=self._warned,
+            on_self=self.itself.append,
         )
         self.peers.start()
 
@@ -116,6 +123,10 @@ class DummyNode:
     def _note(self, event: str, /, **detail: object) -> None:
         self.on_report()
         self.events.append((event, detail))
+
+    def _warned(self, event: str, /, **detail: object) -> None:
+        self._note(event, **detail)
+        self.warned.append(event)
 
     def reported(self, event: str) -> list[str]:
         return [str(detail.get("reason")) for name, detail in self.events if name == event]

@@ -63,10 +63,28 @@ async def test_a_peer_that_is_not_there_yet_is_dialled_until_it_is(make: Make) -
 
 
 async def test_the_same_reason_is_reported_once(make: Make) -> None:
+    hellos = 0
+
+    async def counted(request: web.Request) -> web.StreamResponse:
+        nonlocal hellos
+        hellos += 1
+        return await b.peers.serve(request)
+
     a, b = await make(b"a", start=False), await make(b"b", cluster="other")
+    b.answer = counted
     a.start(b.address)
-    await until(lambda: len(b.reported("peer refused")) > 3)
-    assert len(a.reported("peer not linked")) == 1
+    await until(lambda: hellos > 4)
+    assert len(a.reported("peer not linked")) == len(b.reported("peer refused")) == 1
+    assert (a.warned, b.warned) == (["peer not linked"], ["peer refused"])
+
+
+async def test_a_peer_that_is_not_there_is_no_warning(make: Make) -> None:
+    a, b = await make(b"a", start=False), await make(b"b")
+    await b.stop()
+    a.start(b.address)
+    await until(lambda: a.reported("peer not linked"))
+    await b.listen()
+    assert a.warned == []
 
 
 async def test_an_address_that_is_the_node_itself_is_told_and_left_alone(make: Make) -> None:
@@ -153,7 +171,7 @@ async def test_a_refusal_that_claims_to_be_the_node_itself_is_not_believed(make:
     [
         (b"\xc1 no msgpack", "hello"),
         (msgspec.msgpack.encode(("peer-hello", 9)), "version"),
-        (b"x" * 5000, "5000 bytes"),
+        (b"x" * 17_000, "17000 bytes"),
         (b"", "hello"),
         ("text", "text"),
     ],

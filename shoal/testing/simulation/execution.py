@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import time
 import traceback
 from collections import Counter
@@ -67,6 +68,7 @@ def execute(plan: Plan, *, patches: Sequence[Patch] = ()) -> Outcome:
         for patch in patches:
             stack.enter_context(patch())
         logged = stack.enter_context(capture_logs())
+        stack.enter_context(_quiet())
         stack.enter_context(_collecting_only_afterwards())
         done.to_its_end()
     done.judge_logs(logged)
@@ -162,6 +164,18 @@ class _Run:
 
 def _told(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)).rstrip()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What nodes tell people of the misfortunes that they meet is no news here: the plan has them."""
+    log = logging.getLogger("shoal.node")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 @contextmanager
