@@ -2,8 +2,11 @@
 
 Each error says three things: what happened (its text), whether anything was
 written (`written`), and what the caller can do (the text's last sentence).
-`code` names the class on the wire, so that a client raises what the node
-raised; `status` is its HTTP status.
+`retryable` is true for `Retryable` and the classes below it, and false for all
+others: the same call, unchanged, may succeed later or on another node. The
+client's own retries follow it. `code` names the class on the wire, so that a
+client raises what the node raised; `status` is its HTTP status.
+docs/ERRORS.md is made from this module.
 
     ShoalError
     ├── InvalidInput            the request itself is wrong; sending it again cannot help
@@ -13,7 +16,7 @@ raised; `status` is its HTTP status.
     │   ├── TooLarge            a body, frame or value is over its bound
     │   ├── SpansPartitions     a batch names objects of more than one partition
     │   ├── InvalidSchema       a schema is none, is over its bounds, or its migrations leave a gap
-    │   ├── SchemaViolation     a state breaks a schema or an invariant; `detail["path"]` is the field
+    │   ├── SchemaViolation     a state breaks a schema or an invariant
     │   └── Unsupported         unknown request type, or a feature of a newer version
     ├── NotFound                no such thread, checkpoint, branch, document, …
     │   ├── Pruned              the checkpoint was given up, and its history ends there
@@ -47,25 +50,26 @@ raised; `status` is its HTTP status.
     │   ├── MigrationFailed     no migration leads up from a checkpoint's version, or one failed
     │   ├── DriftRefused        an agent's configuration is not that of the checkpoint
     │   └── BookmarkLost        no node holds what the client has seen
-    ├── NotReady                an update depends on one that this replica lacks
-    ├── Unavailable             try again later, or elsewhere
-    │   ├── Overloaded          a bound was reached; `retry_after_s` says when to try again
-    │   ├── ShuttingDown        the node is stopping
-    │   ├── ReadOnly            storage failed; the node reads, and refuses writes
-    │   ├── RightsElsewhere     other nodes have the rights to what is left of a budget
-    │   ├── SlowConsumer        a watcher fell behind its byte budget and was cut off
-    │   ├── SessionBehind       the node has not caught up with what the client has seen
-    │   ├── CatchingUp          a part of a document is still on its way to the node
-    │   └── NoQuorum            too few owners can be reached for the durability that was asked
-    ├── Disconnected            no node could be reached; nothing was sent
-    ├── OutcomeUnknown          no answer came, or too few copies were made in time
+    ├── Retryable               the same call may succeed later, or on another node
+    │   ├── NotReady            an update depends on one that this replica lacks
+    │   ├── Unavailable         try again later, or elsewhere
+    │   │   ├── Overloaded      a bound was reached; `retry_after_s` says when to try again
+    │   │   ├── ShuttingDown    the node is stopping
+    │   │   ├── ReadOnly        storage failed; the node reads, and refuses writes
+    │   │   ├── RightsElsewhere other nodes have the rights to what is left of a budget
+    │   │   ├── SlowConsumer    a watcher fell behind its byte budget and was cut off
+    │   │   ├── SessionBehind   the node has not caught up with what the client has seen
+    │   │   ├── CatchingUp      a part of a document is still on its way to the node
+    │   │   └── NoQuorum        too few owners can be reached for the durability that was asked
+    │   ├── Disconnected        no node could be reached; nothing was sent
+    │   └── OutcomeUnknown      no answer came, or too few copies were made in time
     ├── PeerRefused             two nodes cannot work together
     ├── BadOperation            a peer sent an operation that cannot be applied; it is quarantined
     └── StorageError            the data directory
         ├── StoreLocked         another process has it open
         ├── StoreCorrupt        a checksum, a witness or the log does not hold
         ├── StoreTooNew         it was written by a newer version
-        └── StorageFull         the disk is full, or writing failed
+        └── StorageFull         the disk is full, or a write or its fsync failed
 """
 
 from __future__ import annotations
@@ -76,10 +80,11 @@ Written = Literal["no", "yes", "unknown"]
 
 
 class ShoalError(Exception):
-    """The root: catch it to catch everything that Shoal raises on purpose."""
+    """The root: catch it to catch everything that Shoal raises on purpose. Itself it means a bug in a node; see its log."""
 
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
     written: Written = "no"
 
     def __init__(self, message: str, /, **detail: str | int | float | list[str] | None) -> None:
@@ -316,12 +321,23 @@ class BookmarkLost(Conflict):
     code = "bookmark-lost"
 
 
-class NotReady(ShoalError):
+class Retryable(ShoalError):
+    """The same call may succeed later, or on another node. Nothing is wrong with it.
+
+    Where `written` is "unknown", send it with the same idempotency key, so that it is applied once.
+    """
+
+    code = "retryable"
+    status = 503
+    retryable = True
+
+
+class NotReady(Retryable):
     code = "not-ready"
     status = 409
 
 
-class Unavailable(ShoalError):
+class Unavailable(Retryable):
     code = "unavailable"
     status = 503
 
@@ -369,12 +385,12 @@ class NoQuorum(Unavailable):
     code = "no-quorum"
 
 
-class Disconnected(ShoalError):
+class Disconnected(Retryable):
     code = "disconnected"
     status = 503
 
 
-class OutcomeUnknown(ShoalError):
+class OutcomeUnknown(Retryable):
     """Send the same request with the same idempotency key again: it is applied once."""
 
     code = "outcome-unknown"
@@ -421,7 +437,7 @@ class StoreTooNew(StorageError):
 
 
 class StorageFull(StorageError):
-    """A write or its fsync failed. What was waiting for that fsync may or may not be on disk."""
+    """What was waiting for that fsync may or may not be on disk."""
 
     code = "storage-full"
     status = 507
@@ -438,9 +454,16 @@ def _tree(root: type[ShoalError]) -> dict[str, type[ShoalError]]:
 BY_CODE: dict[str, type[ShoalError]] = _tree(ShoalError)
 
 
-def from_wire(code: str, message: str, detail: dict[str, str | int | float | list[str] | None], written: str) -> ShoalError:
-    """Rebuild the error that a node sent; a code of a newer version becomes a ShoalError."""
-    error = BY_CODE.get(code, ShoalError)(message, **detail)
+def from_wire(
+    code: str,
+    message: str,
+    detail: dict[str, str | int | float | list[str] | None],
+    written: str,
+    *,
+    retryable: bool = False,
+) -> ShoalError:
+    """Rebuild the error that a node sent; a code of a newer version becomes a ShoalError, or a Retryable if it says so."""
+    error = BY_CODE.get(code, Retryable if retryable else ShoalError)(message, **detail)
     if written in ("no", "yes", "unknown"):
         error.written = written  # type: ignore[assignment]
     return error

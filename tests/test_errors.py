@@ -44,6 +44,22 @@ def test_a_code_of_a_newer_version_becomes_the_root() -> None:
     assert (type(got), got.message, got.detail, got.written) == (ShoalError, "m", {"why": "x"}, "yes")
 
 
+def test_a_code_of_a_newer_version_that_says_so_can_be_retried() -> None:
+    got = from_wire("from-the-future", "m", {}, "no", retryable=True)
+    assert (type(got), got.retryable) == (errors.Retryable, True)
+
+
+@pytest.mark.parametrize("error", CLASSES, ids=ids)
+def test_an_error_is_retryable_if_and_only_if_it_is_caught_as_such(error: type[ShoalError]) -> None:
+    assert error.retryable is issubclass(error, errors.Retryable)
+    assert error is errors.Retryable or "retryable" not in vars(error) or error is ShoalError
+
+
+def test_what_the_caller_has_to_change_first_is_not_retryable() -> None:
+    for base in (errors.InvalidInput, errors.NotFound, errors.Conflict, errors.StorageError):
+        assert not any(error.retryable for error in CLASSES if issubclass(error, base))
+
+
 def test_an_unknown_word_for_written_leaves_the_default_of_the_class() -> None:
     assert from_wire("outcome-unknown", "m", {}, "perhaps").written == "unknown"
 

@@ -29,6 +29,7 @@ class Problem(Struct):
     detail: str
     code: str
     written: str  # "no", "yes" or "unknown".
+    retryable: bool  # Whether the same request may succeed later, or at another node.
 
 
 def describe(routes: Sequence[Route], *, version: str) -> dict[str, Any]:

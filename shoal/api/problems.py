@@ -5,8 +5,9 @@ HTTP layer makes by itself (no such route, wrong method, a malformed request),
 and none shows internals: a bug is logged here, and its text stays in the log.
 
 `type` is "urn:shoal:error:" and the error's code, `code` the same code alone,
-`written` says whether anything was written ("no", "yes", "unknown"), and the
-error's detail fields stand beside them.
+`written` says whether anything was written ("no", "yes", "unknown"), `retryable`
+whether the same request may succeed later or elsewhere, and the error's detail
+fields stand beside them.
 """
 
 from __future__ import annotations
@@ -69,11 +70,15 @@ class Malformed(InvalidInput):
 
 
 class UriTooLong(TooLarge):
+    """The URL is longer than `url_bytes_max`."""
+
     code = "uri-too-long"
     status = 414
 
 
 class HeadersTooLarge(TooLarge):
+    """The headers have more than `header_bytes_max` bytes."""
+
     code = "headers-too-large"
     status = 431
 
@@ -117,6 +122,7 @@ def response(error: ShoalError) -> web.Response:
         "detail": error.message,
         "code": error.code,
         "written": error.written,
+        "retryable": error.retryable,
     }
     return web.Response(
         body=msgspec.json.encode(document), status=error.status, content_type=CONTENT_TYPE, headers=_headers(error)

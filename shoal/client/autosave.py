@@ -26,8 +26,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from shoal import values
-from shoal.client.retrying import is_transient
-from shoal.errors import InvalidInput, ShoalError
+from shoal.errors import InvalidInput, Retryable
 
 if TYPE_CHECKING:
     from shoal.client.checkpoint import Checkpoint
@@ -156,4 +155,4 @@ class Autosave:
 
 
 def _passes(error: Exception) -> bool:
-    return isinstance(error, ShoalError) and is_transient(error)
+    return isinstance(error, Retryable)

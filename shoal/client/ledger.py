@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 from shoal import values
 from shoal.client.attempts import StepRecord, record_of, refusal
 from shoal.client.connection import Connection
-from shoal.client.retrying import delays, is_transient, paused
+from shoal.client.retrying import delays, paused
 from shoal.errors import InvalidInput, OutcomeUnknown, ShoalError, ThreadHeld
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, EndStep
@@ -222,5 +222,5 @@ class Ledger:
             try:
                 return await self.write(request)
             except ShoalError as error:
-                if not is_transient(error) or not await paused(pauses, error):
+                if not error.retryable or not await paused(pauses, error):
                     raise

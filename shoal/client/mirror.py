@@ -21,7 +21,7 @@ import pycrdt
 from shoal.client.changes import DocumentChange, Feed
 from shoal.client.content import Content, Transacted, closed
 from shoal.client.resuming import Progress, resumed
-from shoal.client.retrying import delays, is_transient, paused
+from shoal.client.retrying import delays, paused
 from shoal.client.undoing import Undo
 from shoal.client.unsent import Unsent
 from shoal.config import Config
@@ -153,7 +153,7 @@ class Mirror:
             except ShoalError as error:
                 self._unsent.fall_behind()
                 tried, lacking = lacking, _is_lacking(error)
-                again = (lacking or is_transient(error)) and not isinstance(error, ReadOnly)
+                again = (lacking or error.retryable) and not isinstance(error, ReadOnly)
                 if not (lacking and not tried) and not (again and await paused(pauses, error)):
                     raise
             await self.content.outside.wait()
@@ -255,7 +255,7 @@ class Mirror:
         try:
             await work()
         except ShoalError as error:
-            self._fail(error, final=not is_transient(error))
+            self._fail(error, final=not error.retryable)
         except Exception as error:
             self._fail(ShoalError(f"a document's mirror stopped ({error!r}). Edits since are not written."), final=True)
             raise

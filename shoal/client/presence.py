@@ -25,7 +25,6 @@ from typing import Any, Literal
 import msgspec
 
 from shoal.client.resuming import Progress, resumed
-from shoal.client.retrying import is_transient
 from shoal.config import Config
 from shoal.crdt.awareness import GONE
 from shoal.errors import Disconnected, InvalidInput, InvalidValue, ShoalError
@@ -181,7 +180,7 @@ class Presence:
                     async for _ in rounds:
                         pass
             except ShoalError as error:
-                if not is_transient(error):  # Else a node may come back at any time.
+                if not error.retryable:  # Else a node may come back at any time.
                     return
 
     async def _heard(self) -> AsyncGenerator[tuple[list[Present], bool], None]:

@@ -21,7 +21,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TypeVar
 
 from shoal.client.connection import Connection
-from shoal.client.retrying import delays, is_transient, paused
+from shoal.client.retrying import delays, paused
 from shoal.config import Config
 from shoal.errors import Disconnected, ShoalError, SlowConsumer
 from shoal.protocol import requests
@@ -117,7 +117,7 @@ async def resumed(
             try:
                 async with progress.waiting() as scope:
                     if failure is not None:
-                        if closed() or not is_transient(failure) or not await paused(progress.pauses, failure):
+                        if closed() or not failure.retryable or not await paused(progress.pauses, failure):
                             break
                         failure, items = None, attempt(progress)
                     item = await anext(items)

@@ -1,4 +1,4 @@
-"""When a mirror tries again, and for how long.
+"""When the client tries a call again, and for how long: after an error that is `retryable`.
 
 Law: attempts are bounded by `request_timeout_s` on the event loop's clock, and
 the pauses between them grow up to `reconnect_delay_s_max`.
@@ -10,13 +10,9 @@ import asyncio
 from collections.abc import Iterator
 
 from shoal.config import Config
-from shoal.errors import Disconnected, OutcomeUnknown, ShoalError, Unavailable
+from shoal.errors import ShoalError
 
 _FIRST_DELAY_S = 0.05
-
-
-def is_transient(error: ShoalError) -> bool:
-    return isinstance(error, Disconnected | OutcomeUnknown | Unavailable)
 
 
 def delays(config: Config) -> Iterator[float]:

@@ -28,10 +28,8 @@ from shoal.client.store import Store
 from shoal.demo.agent import DOCUMENT, OPERATIONS_PER_MODULE, SPACE, Agent, Rewound
 from shoal.demo.messages import CrewPlan, Failed, Finished, Message, Ready, Resumed, Saved, Writing, read_order, to_line
 from shoal.demo.survey import Figures, figures_of, share
-from shoal.errors import Disconnected, OutcomeUnknown, ShoalError, Unavailable
+from shoal.errors import Retryable, ShoalError
 
-# What another attempt can cure: NoQuorum and SessionBehind are Unavailable, too.
-PASSING = (Disconnected, OutcomeUnknown, Unavailable)
 ATTEMPTS_MAX = 20
 ATTEMPT_DELAY_S = 0.25
 
@@ -158,10 +156,10 @@ class Member:
                     await self.agent.record(module, figures)
                 await self._close(module)
                 return
-            except PASSING as error:
+            except Retryable as error:
                 failure = error
             await asyncio.sleep(ATTEMPT_DELAY_S)
-            with suppress(*PASSING):
+            with suppress(Retryable):
                 await self._resume(reason=type(failure).__name__)
         raise failure
 

@@ -35,19 +35,20 @@ Detail = dict[str, str | int | float | list[str] | None]
 
 
 class Fault(Struct, array_like=True, frozen=True):
-    """A ShoalError on the wire; `written` is "no", "yes" or "unknown"."""
+    """A ShoalError on the wire; `written` is "no", "yes" or "unknown", `retryable` says which class a newer code is like."""
 
     code: str
     message: str
     detail: Detail = field(default_factory=dict)
     written: str = "no"
+    retryable: bool = False
 
     @classmethod
     def of(cls, error: ShoalError) -> Fault:
-        return cls(error.code, error.message, error.detail, error.written)
+        return cls(error.code, error.message, error.detail, error.written, error.retryable)
 
     def error(self) -> ShoalError:
-        return from_wire(self.code, self.message, self.detail, self.written)
+        return from_wire(self.code, self.message, self.detail, self.written, retryable=self.retryable)
 
 
 # ── hellos ────────────────────────────────────────────────────────────────────

@@ -113,7 +113,7 @@ def test_subscriptions_pushes_and_ends_come_back_as_they_were_sent() -> None:
     assert frames.decode_push(push.push) == change
     assert push.seen == [Sight(7, b"v")]
     assert end == EndFrame(1, None)
-    assert failed == EndFrame(2, Fault("slow-consumer", "slow", {}, "no"))
+    assert failed == EndFrame(2, Fault("slow-consumer", "slow", {}, "no", retryable=True))
 
 
 def test_the_bytes_are_those_of_the_documentation() -> None:
@@ -129,7 +129,7 @@ def test_the_bytes_are_those_of_the_documentation() -> None:
     assert one(seen) == bytes.fromhex("91 94 03 05 92 ad636f756e7465722d76616c7565 03 91 93 07 c40176 c2")
     assert one(frames.encode_observe(b"b")) == bytes.fromhex("91 92 07 c40162")
     error = frames.encode_error(5, errors.NotFound("m"))
-    assert one(error) == bytes.fromhex("91 93 04 05 94 a96e6f742d666f756e64 a16d 80 a26e6f")
+    assert one(error) == bytes.fromhex("91 93 04 05 95 a96e6f742d666f756e64 a16d 80 a26e6f c2")
     assert one(frames.encode_cancel(5)) == bytes.fromhex("91 92 02 05")
     assert one(frames.encode_end(5)) == bytes.fromhex("91 93 06 05 c0")
 

@@ -45,14 +45,12 @@ from shoal.client.items import Items
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import (
-    Disconnected,
     InvalidInput,
     InvalidValue,
-    OutcomeUnknown,
+    Retryable,
     ShoalError,
     StorageError,
     TooLarge,
-    Unavailable,
 )
 from shoal.integrations.langgraph.bridge import Bridge
 from shoal.integrations.langgraph.embedding import Embedding, Vectors
@@ -275,7 +273,7 @@ class ShoalStore(BaseStore):
                 for item in read if isinstance(read, list) else () if read is None else (read,):
                     if item.expires is not None:
                         due.setdefault(item.namespace, set()).add(item.key)
-        with suppress(Unavailable, Disconnected, OutcomeUnknown, StorageError):
+        with suppress(Retryable, StorageError):
             for namespace, keys in due.items():
                 # Should a crash undo it, the item expires when it would have before.
                 await self._items.refresh(namespace, sorted(keys), durability="memory")

@@ -19,7 +19,6 @@ from random import Random
 
 from shoal.client.connection import Connection
 from shoal.client.document import Document
-from shoal.client.retrying import is_transient
 from shoal.client.store import Space
 from shoal.client.thread import OnConflict
 from shoal.cluster.partition import partition_of
@@ -242,7 +241,7 @@ class Desk:
         try:
             await self._writer.write(act, random, [write], edit, of=requests.Update)
         except ShoalError as error:
-            if not is_transient(error) and self._mirror is not None:
+            if not error.retryable and self._mirror is not None:
                 mirror, self._mirror = self._mirror, None
                 with suppress(ShoalError):
                     await mirror.close()
