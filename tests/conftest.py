@@ -1,0 +1,14 @@
+"""What every test relies on, however the suite was started."""
+
+from __future__ import annotations
+
+import signal
+
+
+def pytest_configure() -> None:
+    """Let SIGINT interrupt, also in the processes that tests start.
+
+    A shell without job control starts `make test &` with SIGINT ignored, and Python leaves it so.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
