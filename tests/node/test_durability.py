@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
 import pytest
 
@@ -167,7 +168,7 @@ async def test_after_a_storage_failure_the_node_reads_and_refuses_writes(bench: 
 
 @pytest.mark.parametrize("operation", ["sync", "write"])
 async def test_a_node_that_turns_read_only_logs_it_at_once_and_once(
-    operation: str, bench: Bench, caplog: pytest.LogCaptureFixture
+    operation: Literal["sync", "write"], bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     await bench.space.counter("n").add(1)
     bench.storage.fail_next(operation)
