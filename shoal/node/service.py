@@ -3,8 +3,8 @@
 Laws:
 - A write builds on at least what its session's bookmark names, or gets a typed error; the
   bookmark takes in what an answer shows before the answer is given.
-- Names, keys and packed values are checked here, at the edge, before anything
-  else; what is behind may rely on them. Only the channels of a save are checked where
+- The types of a request's fields, its names, keys and packed values are checked here, at the edge,
+  before anything else; what is behind may rely on them. Only the channels of a save are checked where
   they are compared with what they go on from, so that what is known is not looked at again.
 - A write is answered once it is as durable as was asked, and what is refused once all that
   the refusal shows is durable.
@@ -48,6 +48,7 @@ from shoal.node.target import Target, target_of
 from shoal.node.trail import Trail
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.conformance import check_manner, conforming
 from shoal.protocol.requests import AnyReply, AnyRequest, AnyWrite, Durability, Push, Subscription
 from shoal.protocol.session import Told
 from shoal.storage.commit import GroupCommit
@@ -378,6 +379,8 @@ class ServiceSession:
     async def call(
         self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> AnyReply:
+        check_manner(key, durability, stale)
+        request = conforming(request)
         if isinstance(request, requests.Announce):
             return self._service.presences.announce(self, request)
         return await self._service.call(request, self.bookmark, key=key, durability=durability, stale=stale)
@@ -394,10 +397,11 @@ class ServiceSession:
     ) -> bool:
         if durability != "local" or type(request) not in _PROMPT:
             return False
-        return self._service.begin(request, self.bookmark, told, key=key, stale=stale)  # type: ignore[arg-type]
+        check_manner(key, durability, stale)
+        return self._service.begin(conforming(request), self.bookmark, told, key=key, stale=stale)  # type: ignore[arg-type]
 
     def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
-        return self._service.subscribe(subscription, self.bookmark)
+        return self._service.subscribe(conforming(subscription), self.bookmark)
 
     async def close(self) -> None:
         self._service.presences.leave(self)

@@ -33,6 +33,7 @@ from typing import Protocol, TypeVar
 from shoal.config import Config
 from shoal.errors import Disconnected, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, Unavailable
 from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.conformance import check_manner, conforming
 from shoal.protocol.keys import RANDOM_BYTES, make_key
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription, Write
 from shoal.transport.dialling import shuffled, split_urls
@@ -103,8 +104,11 @@ class RemoteSession:
         Raises:
             OutcomeUnknown: a write left and was not answered in time; `detail["key"]` is the key to send it again with.
             Disconnected, Unavailable: no node answered in time; nothing was written.
+            InvalidInput: a field of the request has another type than its annotation; nothing was sent.
             ShoalError: the node's own answer.
         """
+        check_manner(key, durability, stale)
+        request = conforming(request)
         if key is None and isinstance(request, Write):
             key = make_key(self._now_ms(), self._entropy(RANDOM_BYTES))
 
@@ -121,10 +125,11 @@ class RemoteSession:
             Disconnected: no node could be reached; or, from the iterator, the connection broke. Subscribe again.
             SlowConsumer: from the iterator, once `subscription_bytes_max` overflowed.
         """
+        wanted = conforming(subscription)
         async with AsyncExitStack() as stack:
 
             async def ask(link: Link, timeout_s: float) -> AsyncIterator[Push]:
-                return await stack.enter_async_context(link.subscribe(subscription, timeout_s=timeout_s))
+                return await stack.enter_async_context(link.subscribe(wanted, timeout_s=timeout_s))
 
             yield await self._tried(ask, key=None)
 

@@ -1,0 +1,345 @@
+"""A request holds what its annotations say: the one check of the arguments' types, for every way to a node.
+
+Laws:
+- Every `Session` begins with it: the node's own, and the one that sends requests to a node. So an
+  embedded store and a served one refuse the same arguments, with the same error, before anything
+  is written or sent.
+- What passes can be encoded, and what is decoded again is equal to it.
+- A subclass of `str`, `int`, `bytes`, `list` or `dict` is taken as what it holds: `Colour.RED` of a
+  `StrEnum` is its text, a NumPy integer its number, a tuple a list. A `bool` is no integer, and an integer no `bool`.
+- Of each kind of request one expression is made from its annotations, and compiled (`_Kind.test`): it is
+  evaluated for every request, and takes about a microsecond. What is wrong is searched only where it is false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from operator import index
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Struct
+
+from shoal.errors import InvalidInput
+from shoal.protocol.requests.base import Durability
+
+INT_MIN, INT_MAX = -(2**63), 2**64 - 1
+"""The integers that msgpack holds."""
+_SHOWN_CHARACTERS_MAX = 60
+
+_Request = TypeVar("_Request", bound=Struct)
+
+
+def conforming(request: _Request) -> _Request:
+    """`request` if its fields have their types, else an equal one whose fields have.
+
+    Raises:
+        InvalidInput: a field has another type, or holds text or a number that cannot be sent; the message names it.
+    """
+    return request if _holds(type(request))(request) else _made(request, "")
+
+
+def check_manner(key: str | None, durability: Durability | None, stale: bool) -> None:
+    """The same for what goes with a request.
+
+    Raises:
+        InvalidInput: one has another type. Whether a key is legal, and a durability is one, is told later.
+    """
+    if key is not None:
+        _TEXT.made(key, "key")
+    if durability is not None:
+        _TEXT.made(durability, "durability")
+    if stale is not True and stale is not False:
+        _FLAG.made(stale, "stale")
+
+
+class _Kind:
+    """What a field holds."""
+
+    words: str
+
+    def test(self, value: str) -> str:
+        """Source of the expression that is true if `value`, an expression too, has this kind."""
+        raise NotImplementedError
+
+    def made(self, value: Any, where: str) -> Any:
+        """`value` in the class that is annotated.
+
+        Raises:
+            InvalidInput: it is of another kind; `where` is its name.
+        """
+        raise NotImplementedError
+
+
+class _Text(_Kind):
+    words = "text"
+
+    def test(self, value: str) -> str:
+        return f"type({value}) is str and ({value}.isascii() or surrogate({value}) is None)"
+
+    def made(self, value: Any, where: str) -> str:
+        if not isinstance(value, str):
+            raise _mismatch(where, self.words, value)
+        at = surrogate(value)
+        if at is not None:
+            raise InvalidInput(
+                f"{where} holds a lone surrogate (at {at}), which is no Unicode text. Nothing was written. "
+                'Replace it: text.encode("utf-8", "replace").decode().',
+                field=where,
+            )
+        return str.__str__(value)
+
+
+class _Integer(_Kind):
+    words = "an integer"
+
+    def test(self, value: str) -> str:
+        return f"type({value}) is int and {INT_MIN} <= {value} <= {INT_MAX}"
+
+    def made(self, value: Any, where: str) -> int:
+        try:
+            number = index(value)
+        except Exception:  # `__index__` may raise anything.
+            number = None
+        if number is None or isinstance(value, bool):
+            raise _mismatch(where, self.words, value)
+        if not INT_MIN <= number <= INT_MAX:
+            raise InvalidInput(f"{where} must be an integer of 64 bits; this one is larger. Nothing was written.", field=where)
+        return int(number)
+
+
+class _Bytes(_Kind):
+    words = "bytes"
+
+    def test(self, value: str) -> str:
+        return f"type({value}) is bytes"
+
+    def made(self, value: Any, where: str) -> bytes:
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise _mismatch(where, self.words, value)
+        return bytes(value)
+
+
+class _Flag(_Kind):
+    words = "True or False"
+
+    def test(self, value: str) -> str:
+        return f"type({value}) is bool"
+
+    def made(self, value: Any, where: str) -> bool:
+        if type(value) is not bool:
+            raise _mismatch(where, self.words, value)
+        return value
+
+
+class _OneOf(_Kind):
+    """One of some texts."""
+
+    def __init__(self, allowed: tuple[str, ...]) -> None:
+        self._allowed = allowed
+        self.words = f"one of {', '.join(map(repr, allowed))}"
+
+    def test(self, value: str) -> str:
+        return f"type({value}) is str and {value} in {self._allowed!r}"
+
+    def made(self, value: Any, where: str) -> str:
+        if not isinstance(value, str) or value not in self._allowed:
+            raise _mismatch(where, self.words, value)
+        return str.__str__(value)
+
+
+class _Either(_Kind):
+    def __init__(self, kinds: tuple[_Kind, ...]) -> None:
+        self._kinds = kinds
+        self.words = " or ".join(kind.words for kind in kinds)
+
+    def test(self, value: str) -> str:
+        return "(" + " or ".join(kind.test(value) for kind in self._kinds) + ")"
+
+    def made(self, value: Any, where: str) -> Any:
+        refused: InvalidInput | None = None
+        for kind in self._kinds:
+            try:
+                return kind.made(value, where)
+            except InvalidInput as refusal:
+                # The one that looked inside says more than that it is none of them.
+                if not isinstance(refusal, _Mismatch) or refusal.where != where:
+                    refused = refusal
+        raise refused or _mismatch(where, self.words, value)
+
+
+class _Optional(_Kind):
+    """None, or one of a kind."""
+
+    def __init__(self, kind: _Kind) -> None:
+        self._kind = kind
+        self.words = f"{kind.words} or None"
+
+    def test(self, value: str) -> str:
+        return f"({value} is None or {self._kind.test(value)})"
+
+    def made(self, value: Any, where: str) -> Any:
+        try:
+            return None if value is None else self._kind.made(value, where)
+        except _Mismatch as refusal:
+            raise (_mismatch(where, self.words, value) if refusal.where == where else refusal) from None
+
+
+class _ListOf(_Kind):
+    def __init__(self, item: _Kind) -> None:
+        self._item = item
+        self.words = f"a list of {item.words}"
+
+    def test(self, value: str) -> str:
+        item = f"item{value.count('item')}"
+        return f"type({value}) is list and not ({value} and [0 for {item} in {value} if not ({self._item.test(item)})])"
+
+    def made(self, value: Any, where: str) -> list[Any]:
+        if not isinstance(value, list | tuple):
+            raise _mismatch(where, self.words, value)
+        return [self._item.made(item, f"{where}[{place}]") for place, item in enumerate(value)]
+
+
+class _TupleOf(_Kind):
+    def __init__(self, items: tuple[_Kind, ...]) -> None:
+        self._items = items
+        self.words = f"a pair of {' and '.join(item.words for item in items)}"
+
+    def test(self, value: str) -> str:
+        parts = " and ".join(item.test(f"{value}[{place}]") for place, item in enumerate(self._items))
+        return f"type({value}) is tuple and len({value}) == {len(self._items)} and {parts}"
+
+    def made(self, value: Any, where: str) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple) or len(value) != len(self._items):
+            raise _mismatch(where, self.words, value)
+        parts = zip(self._items, value, strict=True)
+        return tuple(item.made(part, f"{where}[{place}]") for place, (item, part) in enumerate(parts))
+
+
+class _DictOf(_Kind):
+    def __init__(self, key: _Kind, item: _Kind) -> None:
+        self._key, self._item = key, item
+        self.words = f"a dict of {key.words} to {item.words}"
+
+    def test(self, value: str) -> str:
+        wrong = f"not ({self._key.test('key')} and {self._item.test('item')})"
+        return f"type({value}) is dict and not ({value} and [0 for key, item in {value}.items() if {wrong}])"
+
+    def made(self, value: Any, where: str) -> dict[Any, Any]:
+        if not isinstance(value, Mapping):
+            raise _mismatch(where, self.words, value)
+        return {
+            self._key.made(key, f"a key of {where}"): self._item.made(item, f"{where}[{key!r:.{_SHOWN_CHARACTERS_MAX}}]")
+            for key, item in value.items()
+        }
+
+
+_STRUCTS: dict[str, type[Struct]] = {}
+"""By name: what requests are made of."""
+
+
+class _StructOf(_Kind):
+    """One of some Structs, whose fields have their types too."""
+
+    def __init__(self, classes: tuple[type[Struct], ...]) -> None:
+        self._classes = {cls.__name__: cls for cls in classes}
+        _STRUCTS.update(self._classes)
+        self.words = " or ".join(sorted(self._classes))
+
+    def test(self, value: str) -> str:
+        cls = f"type({value})"
+        known = f"{cls}.__name__ in {tuple(self._classes)!r} and structs[{cls}.__name__] is {cls}"
+        return f"{known} and holds({cls})({value})"
+
+    def made(self, value: Any, where: str) -> Any:
+        if self._classes.get(type(value).__name__) is not type(value):
+            raise _mismatch(where, self.words, value)
+        return _made(value, f"{where}.")
+
+
+_TEXT, _FLAG = _Text(), _Flag()
+_PLAIN: dict[Any, _Kind] = {str: _TEXT, int: _Integer(), bytes: _Bytes(), bool: _FLAG}
+
+
+@cache  # As many as there are requests.
+def _kinds(cls: type[Struct]) -> dict[str, _Kind]:
+    """Of the fields, by name."""
+    return {field.name: _kind(field.type) for field in msgspec.structs.fields(cls)}
+
+
+def _kind(annotation: Any) -> _Kind:
+    if annotation in _PLAIN:
+        return _PLAIN[annotation]
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return _OneOf(arguments)
+    if origin in (Union, UnionType):
+        return _union(arguments)
+    if isinstance(annotation, type) and issubclass(annotation, Struct):
+        return _StructOf((annotation,))
+    kinds = tuple(_kind(argument) for argument in arguments)
+    if origin is tuple:
+        return _TupleOf(kinds)
+    containers: dict[Any, Callable[..., _Kind]] = {list: _ListOf, dict: _DictOf}
+    return containers[origin](*kinds)
+
+
+def _union(members: tuple[Any, ...]) -> _Kind:
+    present = tuple(member for member in members if member is not NoneType)
+    kind: _Kind
+    if all(isinstance(member, type) and issubclass(member, Struct) for member in present):
+        kind = _StructOf(present)
+    else:
+        kind = _kind(present[0]) if len(present) == 1 else _Either(tuple(_kind(member) for member in present))
+    return kind if len(present) == len(members) else _Optional(kind)
+
+
+@cache
+def _holds(cls: type[Struct]) -> Callable[[Any], bool]:
+    """What tells whether all fields of such a request have just the types that are annotated."""
+    tests = [kind.test(f"request.{name}") for name, kind in _kinds(cls).items()]
+    source = f"lambda request: {' and '.join(tests) or 'True'}"
+    made: Callable[[Any], bool] = eval(source, {"surrogate": surrogate, "holds": _holds, "structs": _STRUCTS})
+    return made
+
+
+def _made(request: _Request, within: str) -> _Request:
+    fields = {name: kind.made(getattr(request, name), within + name) for name, kind in _kinds(type(request)).items()}
+    return type(request)(**fields)
+
+
+# ── telling ───────────────────────────────────────────────────────────────────
+
+
+class _Mismatch(InvalidInput):
+    """Another type altogether, at `where`."""
+
+    code = InvalidInput.code
+    where = ""
+
+
+def _mismatch(where: str, words: str, value: object) -> _Mismatch:
+    error = _Mismatch(f"{where} must be {words}; got {shown(value)}. Nothing was written.", field=where)
+    error.where = where
+    return error
+
+
+def shown(value: object) -> str:
+    """The value, where it is short and plain, and its class."""
+    cls = type(value)
+    if value is None:
+        return "None"
+    if cls not in (bool, int, float, str, bytes) or (cls is int and not INT_MIN <= value <= INT_MAX):  # type: ignore[operator]
+        return f"{'an' if cls.__name__[:1] in 'aeiouAEIOU' else 'a'} {cls.__name__}"
+    return f"{value!a:.{_SHOWN_CHARACTERS_MAX}} ({cls.__name__})"
+
+
+def surrogate(text: str) -> int | None:
+    """Where the first lone surrogate is."""
+    try:
+        str.encode(text)
+    except UnicodeEncodeError as error:
+        return error.start
+    return None
