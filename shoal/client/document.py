@@ -38,6 +38,7 @@ from typing import Any, Self
 import pycrdt
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.client.changes import Conflict, DocumentChange, shown_conflict
 from shoal.client.compacting import Compaction, compact
 from shoal.client.mirror import Mirror
@@ -66,6 +67,7 @@ from shoal.protocol.requests import (
 from shoal.protocol.session import Session
 
 
+@named
 class Document:
     """Use `Document.open`, or a space's `document`."""
 
@@ -203,7 +205,7 @@ class Document:
         editor.check_content(self._mirror.content.doc, self._mirror.content.roots, content)
         with self.transaction():
             for name, value in content.items():
-                self._mirror.root(name, kind_of(value, self.roots.get(name)))
+                self._mirror.root(name, kind_of(name, value, self.roots.get(name)))
             editor.replace(self._mirror.content.doc, self._mirror.content.roots, content)
 
     def undo(self) -> bool:

@@ -124,7 +124,7 @@ class Editor:
             fail("a document is an object of roots")
         declared: dict[str, RootKind] = {}
         for name, content in wanted.items():
-            kind = kind_of(content, kinds.get(name))
+            kind = kind_of(name, content, kinds.get(name))
             if name not in kinds:
                 declared[check_name("document root", name)] = kind
             check_kind(name, kind, kinds.get(name, kind))
@@ -281,8 +281,8 @@ def _places(text: pycrdt.Text) -> list[int]:
     return places
 
 
-def kind_of(value: Any, known: RootKind | None = None) -> RootKind:
-    """What a root is to be that holds `value`, and is of a kind if it is there.
+def kind_of(name: Any, value: Any, known: RootKind | None = None) -> RootKind:
+    """What a root is to be that holds `value`, and is of a kind if it is there. `name` is for the message.
 
     Raises:
         InvalidValue: it can be no root.
@@ -290,7 +290,10 @@ def kind_of(value: Any, known: RootKind | None = None) -> RootKind:
     if known == "xml" and isinstance(value, list):
         return known
     kinds: dict[type[Any], RootKind] = {dict: "map", list: "array", str: "text"}
-    return kinds.get(type(value)) or fail("a root is an object, an array or a string")
+    return kinds.get(type(value)) or fail(
+        f"the root {str(name)[:80]!a} is {value!a:.40}; a root is an object (a map), an array or a string (a text). "
+        'Put a single value into one, as in {"settings": {"flag": True}}'
+    )
 
 
 def check_text(text: str) -> str:

@@ -155,7 +155,7 @@ class _Patching:
     def _add_root(self, path: list[str], value: Any) -> None:
         if not path:
             fail("the whole document cannot be written, only its roots")
-        name, kind = path[0], kind_of(value, self._kinds.get(path[0]))
+        name, kind = path[0], kind_of(path[0], value, self._kinds.get(path[0]))
         if name not in self._kinds:
             check_name("document root", name)
             self.declared[name] = self._kinds[name] = kind

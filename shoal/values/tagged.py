@@ -69,8 +69,10 @@ def _to_json(value: Any, depth: int) -> Any:
     if depth == 0:
         raise InvalidValue(f"the value nests more than {JSON_DEPTH_MAX} deep, too deep for JSON. Read it as msgpack instead.")
     cls = type(value)
-    if value is None or cls is bool or cls is str:
+    if value is None or cls is bool:
         return value
+    if cls is str:
+        return _text(value)
     if cls is int:
         return value if abs(value) <= _SAFE_INT_MAX else {"$type": "int", "value": _int_text(value)}
     if cls is float:
@@ -82,13 +84,25 @@ def _to_json(value: Any, depth: int) -> Any:
     return _extension_to_json(value, depth)
 
 
+def _text(value: str) -> str:
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidValue(
+                f"a text holds a lone surrogate (at {error.start}), which is no Unicode text. Nothing was written. "
+                'Replace it: text.encode("utf-8", "replace").decode().'
+            ) from None
+    return value
+
+
 def _int_text(value: int) -> str:
     return str(value) if value.bit_length() <= _DECIMAL_BITS_MAX else hex(value)
 
 
 def _dict_to_json(value: dict[Any, Any], depth: int) -> Any:
     if "$type" not in value and all(type(key) is str for key in value):
-        return {key: _to_json(item, depth - 1) for key, item in value.items()}
+        return {_text(key): _to_json(item, depth - 1) for key, item in value.items()}
     pairs = [[_to_json(key, depth - 1), _to_json(item, depth - 1)] for key, item in value.items()]
     return {"$type": "dict", "value": pairs}
 
