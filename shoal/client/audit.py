@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from shoal.client.arguments import named
 from shoal.client.attempts import StepRecord
 from shoal.client.checkpoint import Checkpoint, is_id, shown_checkpoint
 from shoal.client.events import Event
@@ -37,6 +38,7 @@ class AuditEntry(Struct, frozen=True):
     data: Any  # A checkpoint's metadata, the event, or a step's result or error.
 
 
+@named
 class ThreadAudit(ThreadSteps):
     """What a `Thread` offers to who wants to know how it came about."""
 

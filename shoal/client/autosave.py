@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.errors import InvalidInput, Retryable
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ State = Mapping[str, Any]
 Save = Callable[[State], Awaitable["Checkpoint"]]
 
 
+@named
 class Autosave:
     """Made by `Thread.autosave`."""
 
@@ -45,6 +47,8 @@ class Autosave:
     ) -> None:
         if every is not None and every <= 0:
             raise InvalidInput(f"the state is saved every so many seconds, more than 0; got {every}. Nothing was written.")
+        if not callable(state):
+            raise InvalidInput(f"state is a function that returns the state; got {state!r:.100}. Nothing was written.")
         self._save = save
         self._state = state
         self._every = every
@@ -76,6 +80,10 @@ class Autosave:
     async def _save_once(self) -> Checkpoint | None:
         async with self._turn:
             state = self._state()
+            if not isinstance(state, Mapping):
+                raise InvalidInput(
+                    f"state returns a mapping of channel names to values; got {type(state).__name__}. Nothing was written."
+                )
             packed = values.encode(dict(state), where="state")
             if self._on_change and packed == self._saved:
                 self._error = None

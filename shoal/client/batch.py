@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Generic, Never, TypeVar
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.client.checkpoint import encode_appended, encode_channels, encode_metadata
 from shoal.client.connection import Connection
 from shoal.client.consumers import Consumer
@@ -51,6 +52,7 @@ class Pending(Generic[R]):
             self._settled(reply)
 
 
+@named
 class Batch:
     """`async with space.batch() as b:` commits at the end, and nothing if the block raises."""
 
@@ -112,6 +114,7 @@ class Batch:
             waiting.settle(answer)
 
 
+@named
 class BatchThread:
     def __init__(self, batch: Batch, space: str, name: str) -> None:
         self._batch, self._space, self._name = batch, space, name
@@ -200,6 +203,7 @@ class BatchThread:
         return self._batch.add(done_request(self._space, self._name, worklist, item, result=result, by=by))
 
 
+@named
 class BatchJournal:
     def __init__(self, batch: Batch, space: str, name: str) -> None:
         self._batch, self._space, self._name = batch, space, name
@@ -208,6 +212,7 @@ class BatchJournal:
         return self._batch.add(requests.Append(self._space, self._name, values.encode(event, where="event"), key))
 
 
+@named
 class BatchCounter:
     def __init__(self, batch: Batch, space: str, name: str) -> None:
         self._batch, self._space, self._name = batch, space, name
@@ -216,6 +221,7 @@ class BatchCounter:
         return self._batch.add(requests.Add(self._space, self._name, amount, key))
 
 
+@named
 class BatchRegister:
     def __init__(self, batch: Batch, space: str, name: str) -> None:
         self._batch, self._space, self._name = batch, space, name
@@ -227,6 +233,7 @@ class BatchRegister:
         return self._batch.add(requests.Assign(self._space, self._name, packed, None, expected))
 
 
+@named
 class BatchSet:
     def __init__(self, batch: Batch, space: str, name: str) -> None:
         self._batch, self._space, self._name = batch, space, name
@@ -238,6 +245,7 @@ class BatchSet:
         return self._batch.add(alter_request(self._space, self._name, remove=elements))
 
 
+@named
 class BatchMap:
     def __init__(self, batch: Batch, space: str, name: str) -> None:
         self._batch, self._space, self._name = batch, space, name
@@ -258,6 +266,7 @@ class BatchMap:
         return self._batch.add(requests.RemoveEntry(self._space, self._name, key))
 
 
+@named
 class BatchBudget:
     def __init__(self, batch: Batch, space: str, name: str) -> None:
         self._batch, self._space, self._name = batch, space, name
@@ -270,6 +279,7 @@ class BatchBudget:
         return self._batch.add(requests.Spend(self._space, self._name, amount, key))
 
 
+@named
 class BatchItems:
     """The first label of a namespace holds the batch's tag: `("{crew-7}", "notes")`."""
 

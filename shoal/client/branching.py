@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.client.authoring import Author
 from shoal.client.checkpoint import Checkpoint, encode_channels, encode_metadata, is_id
 from shoal.client.connection import Connection
@@ -62,6 +63,7 @@ class Sides(NamedTuple):
     secret: list[str]
 
 
+@named
 class ThreadBranches:
     """What a `Thread` offers of its branches."""
 

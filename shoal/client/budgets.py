@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shoal.client.arguments import named
 from shoal.client.connection import Connection
 from shoal.names import check_name
 from shoal.protocol import requests
@@ -23,6 +24,7 @@ class Rights:
     conflicts: tuple[BudgetConflict, ...]  # What does not count, for another amount has its key.
 
 
+@named
 class Budget:
     """An amount that is never overspent, though a spend asks nobody: each node spends what it has the rights to.
 

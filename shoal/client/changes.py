@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from shoal import values
-from shoal.client.moments import moment
+from shoal.client.moments import as_timeout_s, moment
 from shoal.errors import Disconnected, ShoalError, SlowConsumer
 from shoal.protocol.requests import Overwritten
 
@@ -135,7 +135,7 @@ class Changes(AsyncIterator[DocumentChange]):
     def __init__(self, feed: Feed, bytes_max: int, timeout_s: float | None) -> None:
         self._feed = feed
         self._bytes_max = bytes_max
-        self._timeout_s = timeout_s
+        self._timeout_s = as_timeout_s(timeout_s)
         self._waiting: deque[tuple[DocumentChange, int]] = deque()
         self._bytes = 0
         self._ended = False

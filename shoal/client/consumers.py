@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from shoal.client.arguments import named
 from shoal.client.connection import Connection
 from shoal.client.events import Event
 from shoal.client.moments import moment
@@ -48,6 +49,7 @@ class ConsumerInfo:
     cursor: bytes
 
 
+@named
 class Consumer:
     def __init__(self, connection: Connection, journal: Source, name: str) -> None:
         self._connection = connection

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.client.connection import Connection
 from shoal.errors import InvalidInput, NotFound, SchemaMismatch, SchemaTooNew
 from shoal.protocol import requests
@@ -153,6 +154,7 @@ class Declared:
         return None if flaw is None else Violation(found.id, branch, self.schema.name, self.schema.version, flaw.path, flaw.why)
 
 
+@named
 class ThreadSchema:
     """What a `Thread` offers of schemas."""
 

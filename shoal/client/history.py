@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.client.checkpoint import Checkpoint, shown_checkpoint
 from shoal.client.connection import Connection
 from shoal.client.declared import Declared
@@ -19,6 +20,7 @@ from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 
 
+@named
 class ThreadHistory:
     """What a `Thread` offers of its past."""
 

@@ -24,6 +24,7 @@ from datetime import datetime
 from typing import Any
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.client.connection import Connection
 from shoal.client.moments import moment
 from shoal.client.queues import Finish, Queue, finishes
@@ -60,6 +61,7 @@ class Sent:
     sent: bool  # False if the key was there already: `id` is then the first message's.
 
 
+@named
 class Inbox:
     def __init__(self, connection: Connection, space: str, thread: str) -> None:
         self._queue = Queue(connection, space, thread, INBOX)

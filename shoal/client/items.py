@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from shoal.client.arguments import named
 from shoal.client.connection import Connection
 from shoal.client.embedding import Embed, Embedding
 from shoal.client.item import (
@@ -34,6 +35,7 @@ from shoal.protocol.requests import Durability
 from shoal.values.vectors import pack
 
 
+@named
 class Items:
     """All items of a space. Those whose namespaces begin with the same label are one object, in one partition."""
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.client.connection import Connection
 from shoal.client.consumers import Consumer, ConsumerInfo, described
 from shoal.client.events import Event
@@ -36,6 +37,7 @@ class Retention:
     trimmed: datetime | None  # When the last event that was trimmed was ordered; None: none was.
 
 
+@named
 class Journal:
     def __init__(self, connection: Connection, space: str, thread: str) -> None:
         self._connection = connection

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.client.attempts import StepRecord, record_of, refusal
 from shoal.client.connection import Connection
 from shoal.client.retrying import delays, paused
@@ -30,6 +31,7 @@ running: ContextVar[tuple[tuple[str, str, str], ...]] = ContextVar("shoal_steps"
 """The steps that this code runs in, the innermost last: space, thread, key."""
 
 
+@named
 class Step:
     """A step that is being carried out, as its call sees it."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.client.connection import Connection
 from shoal.client.sets import packed_elements
 from shoal.names import check_name
@@ -39,6 +40,7 @@ class Entry:
         return cls(entry.key, siblings, entry.version, entry.count, tuple(map(values.decode, entry.members)))
 
 
+@named
 class SharedMap:
     """Registers, counters and sets by key. Changes of different keys never meet; of a removal and an update that
     did not know of each other the update wins.

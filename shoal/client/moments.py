@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from math import floor, isfinite
+from math import floor, isfinite, isnan
 
 from shoal.errors import InvalidInput
 
@@ -30,6 +30,18 @@ def as_wall_ms(time: datetime | float | None) -> int | None:
         raise InvalidInput("a time needs a time zone: datetime(…, tzinfo=UTC), or datetime.now(UTC).")
     # Not by floats: they would lose the last millisecond.
     return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+def as_timeout_s(timeout: float | None) -> float | None:
+    """
+    Raises:
+        InvalidInput: it is no number of seconds.
+    """
+    if timeout is None or (isinstance(timeout, int | float) and not isinstance(timeout, bool) and not isnan(timeout)):
+        return timeout
+    raise InvalidInput(
+        f"timeout must be a number of seconds, or None; got {timeout!r:.80}. Nothing was written.", field="timeout"
+    )
 
 
 def as_duration_ms(duration: timedelta | float | None, *, what: str) -> int | None:

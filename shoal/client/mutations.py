@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from msgspec import Struct
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.client.checkpoint import Checkpoint, encode_channels, encode_metadata, shown_checkpoint
 from shoal.client.connection import Connection
 from shoal.client.moments import moment
@@ -294,6 +295,7 @@ def _is_in_list(channel: Any, path: str) -> bool:
     return isinstance(within, (list, tuple)) and steps[-1].isdecimal() and int(steps[-1]) <= len(within)
 
 
+@named
 class ThreadMutations:
     """What a `Thread` offers of its mutations."""
 

@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from shoal.client.arguments import named
 from shoal.client.resuming import Progress, resumed
 from shoal.config import Config
 from shoal.crdt.awareness import GONE
@@ -52,6 +53,7 @@ class PresenceChange:
     member: PresentMember
 
 
+@named
 class Presence:
     """Of one space, or of one document."""
 

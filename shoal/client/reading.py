@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.client.attempts import StepRecord, record_of
 from shoal.client.checkpoint import Checkpoint, shown_checkpoint
 from shoal.client.connection import Connection
@@ -61,6 +62,7 @@ class Found(Generic[R]):
         self._reply = from_wire(reply.code, reply.message, reply.detail, "no") if refused else reply  # type: ignore[attr-defined]
 
 
+@named
 class Reading:
     """Collects reads, and asks for all of them at the end of its block."""
 
@@ -129,6 +131,7 @@ class Reading:
             each.settle(answer)
 
 
+@named
 class ThreadReading:
     def __init__(self, reading: Reading, space: str, name: str) -> None:
         self._reading, self._space, self._name = reading, space, name
@@ -165,6 +168,7 @@ class ThreadReading:
         return self._reading.add(requests.ReadStanding(self._space, self._name), standing_of)
 
 
+@named
 class CounterReading:
     def __init__(self, reading: Reading, space: str, name: str) -> None:
         self._reading, self._space, self._name = reading, space, name
@@ -173,6 +177,7 @@ class CounterReading:
         return self._reading.add(requests.ReadCounter(self._space, self._name), lambda reply: int(reply.value))
 
 
+@named
 class RegisterReading:
     def __init__(self, reading: Reading, space: str, name: str) -> None:
         self._reading, self._space, self._name = reading, space, name
@@ -192,6 +197,7 @@ class RegisterReading:
         )
 
 
+@named
 class SetReading:
     def __init__(self, reading: Reading, space: str, name: str) -> None:
         self._reading, self._space, self._name = reading, space, name
@@ -205,6 +211,7 @@ class SetReading:
         return self._reading.add(requests.ReadSet(self._space, self._name, limit=1), lambda reply: int(reply.size))
 
 
+@named
 class MapReading:
     def __init__(self, reading: Reading, space: str, name: str) -> None:
         self._reading, self._space, self._name = reading, space, name
@@ -220,6 +227,7 @@ class MapReading:
         return self._reading.add(request, lambda reply: [Entry.of(entry) for entry in reply.entries])
 
 
+@named
 class ItemsReading:
     def __init__(self, reading: Reading, space: str) -> None:
         self._reading, self._space = reading, space

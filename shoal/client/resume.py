@@ -19,6 +19,7 @@ import jsonpatch
 import jsonpointer
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.client.attempts import StepRecord, record_of
 from shoal.client.authoring import SAID_AGAIN_EVERY, Author
 from shoal.client.checkpoint import Checkpoint, encode_metadata
@@ -94,6 +95,7 @@ class Resumption:
 Hook = Callable[[Resumption], Awaitable[None]]
 
 
+@named
 class ThreadResume:
     """What a `Thread` offers to who goes on with it."""
 

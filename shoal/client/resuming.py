@@ -21,6 +21,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TypeVar
 
 from shoal.client.connection import Connection
+from shoal.client.moments import as_timeout_s
 from shoal.client.retrying import delays, paused
 from shoal.config import Config
 from shoal.errors import Disconnected, ShoalError, SlowConsumer
@@ -34,7 +35,7 @@ class Progress:
 
     def __init__(self, config: Config, timeout_s: float | None) -> None:
         self._config = config
-        self._timeout_s = timeout_s
+        self._timeout_s = as_timeout_s(timeout_s)
         self._loop = asyncio.get_running_loop()
         self._idle_since = self._lost_at = self._loop.time()
         self._served = False

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.client.connection import Connection
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 
 
+@named
 class Counter:
     def __init__(self, connection: Connection, space: str, name: str) -> None:
         self._connection = connection
@@ -51,6 +53,7 @@ class RegisterState:
         return self.siblings[0] if self.siblings else None
 
 
+@named
 class Register:
     """One value, replaced as a whole. Concurrent values are kept, as siblings, until a write that has seen them.
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from shoal.client.arguments import named
 from shoal.client.connection import Connection
 from shoal.client.moments import moment
 from shoal.errors import InvalidSchema
@@ -33,6 +34,7 @@ class SchemaVersion(Struct, frozen=True):
         return moment(self.wall_ms)
 
 
+@named
 class Schemas:
     """JSON Schemas that every node enforces at each save, for every client.
 

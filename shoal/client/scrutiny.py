@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.client.checkpoint import Checkpoint, shown_checkpoint
 from shoal.client.connection import Connection
 from shoal.client.events import Event
@@ -42,6 +43,7 @@ class Why(Struct, frozen=True):
         return {number: sum(vector.values()) for number, vector in Bookmark.parse(self.seen)}
 
 
+@named
 class ThreadScrutiny:
     """What a `Thread` offers of it."""
 

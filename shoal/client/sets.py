@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator, Generator, Iterable
 from typing import Any
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.client.connection import Connection
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 
 
+@named
 class SharedSet:
     """Members, each once. Of an add and a removal that did not know of each other the add wins.
 

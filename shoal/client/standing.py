@@ -14,6 +14,7 @@ from typing import get_args
 
 from msgspec import Struct
 
+from shoal.client.arguments import named
 from shoal.client.connection import Connection
 from shoal.client.moments import moment
 from shoal.client.resuming import reread
@@ -33,6 +34,7 @@ class Standing(Struct, frozen=True):
     time: datetime | None  # None: it was never set, and the thread is running.
 
 
+@named
 class ThreadStanding:
     """What a `Thread` offers of its status."""
 

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Literal
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.client.attempts import StepRecord, record_of, refusal
 from shoal.client.connection import Connection
 from shoal.client.ledger import Beginning, Ledger, Step, running
@@ -29,6 +30,7 @@ COMPENSATED = "/compensation"
 """After the key of a step, the key of the step that undoes it."""
 
 
+@named
 class ThreadSteps:
     """What a `Thread` offers of its ledger."""
 

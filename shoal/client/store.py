@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import Any, get_args
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.client.batch import Batch
 from shoal.client.budgets import Budget
 from shoal.client.connection import Connection
@@ -31,6 +32,7 @@ from shoal.schemas import Schema
 CLIENT_ID_BITS = 53
 
 
+@named
 class Store:
     """Made by `shoal.open` or `shoal.connect`; `async with` closes it.
 
@@ -121,6 +123,7 @@ class Store:
         await self._close()
 
 
+@named
 class Space:
     """An isolated namespace: threads, documents, counters, registers, sets, maps and budgets by name, and items."""
 

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args
 
 from msgspec.structs import replace
 
+from shoal.client.arguments import named
 from shoal.client.audit import ThreadAudit
 from shoal.client.authoring import Author
 from shoal.client.autosave import Autosave
@@ -75,6 +76,7 @@ class SaveOptions(TypedDict, total=False):
     durability: Durability | None
 
 
+@named
 class Thread(
     ThreadHistory,
     ThreadBranches,

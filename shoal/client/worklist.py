@@ -20,6 +20,7 @@ from datetime import datetime
 from typing import Any
 
 from shoal import values
+from shoal.client.arguments import named
 from shoal.client.connection import Connection
 from shoal.client.moments import moment
 from shoal.client.queues import Finish, Queue, finishes
@@ -70,6 +71,7 @@ class Progress:
         return not self.pending
 
 
+@named
 class Worklist:
     def __init__(self, connection: Connection, space: str, thread: str, name: str) -> None:
         self._queue = Queue(connection, space, thread, check_name("worklist", name))

@@ -1,0 +1,168 @@
+"""An argument of the wrong type is told by its name, wherever in a handle it came to light.
+
+Laws:
+- It costs nothing: arguments are looked at only once a call has failed, and not with an error of Shoal's.
+- An error stays as it is where all arguments are as annotated: the fault is not the caller's. So does
+  that of a call that does not fit the signature.
+- What a request carries is checked by `protocol.conformance`, before anything is written. Here is
+  told what a handle could not even make a request of.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from itertools import islice
+from math import isfinite
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from shoal.errors import InvalidInput
+from shoal.protocol.conformance import INT_MAX, INT_MIN, shown, surrogate
+
+_TOLD = (TypeError, AttributeError, ValueError, LookupError, OverflowError, RecursionError)
+_ELEMENTS_MAX = 1000  # That are looked at.
+
+_Class = TypeVar("_Class", bound=type[Any])
+
+
+def named(cls: _Class) -> _Class:
+    """A class decorator for handles: of a public method that fails for an argument's type, the error names the argument.
+
+    It then raises InvalidInput.
+    """
+    for name, method in list(vars(cls).items()):
+        if inspect.isfunction(method) and not name.startswith("_"):
+            setattr(cls, name, _told(method))
+    return cls
+
+
+def _told(method: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(method):
+
+        @functools.wraps(method)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return await method(*args, **kwargs)
+            except _TOLD as error:
+                _explain(method, args, kwargs, error)
+                raise
+
+        return awaited
+
+    @functools.wraps(method)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            outcome = method(*args, **kwargs)
+        except _TOLD as error:
+            _explain(method, args, kwargs, error)
+            raise
+        return _items(outcome, method, args, kwargs) if inspect.isasyncgen(outcome) else outcome
+
+    return called
+
+
+async def _items(
+    source: AsyncGenerator[Any, Any], method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> AsyncGenerator[Any, None]:
+    async with aclosing(source):
+        while True:
+            try:
+                item = await anext(source)
+            except StopAsyncIteration:
+                return
+            except _TOLD as error:
+                _explain(method, args, kwargs, error)
+                raise
+            yield item
+
+
+def _explain(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+    """
+    Raises:
+        InvalidInput: an argument is not as annotated. It is what `error` came of.
+    """
+    try:
+        bound = inspect.signature(method).bind(*args, **kwargs).arguments
+        hints = get_type_hints(method)
+    except (TypeError, NameError):
+        return  # The call does not fit the signature; or an annotation means something to type checkers alone.
+    given = list(bound.items())[1:]
+    if given and inspect.signature(method).parameters[given[-1][0]].kind is inspect.Parameter.VAR_KEYWORD:
+        options = given.pop()
+        given += options[1].items()
+        hints |= get_type_hints(*get_args(hints[options[0]])) if get_args(hints[options[0]]) else {}
+    for name, value in given:
+        problem = _problem(value, hints.get(name, Any))
+        if problem is not None:
+            raise InvalidInput(f"{name} {problem}. Nothing was written.", field=name) from error
+
+
+def _problem(value: Any, annotation: Any) -> str | None:
+    """What is wrong with an argument; None: nothing that could be told from its annotation."""
+    if isinstance(value, str) and (at := surrogate(value)) is not None:
+        return f"holds a lone surrogate (at {at}), which is no Unicode text"
+    if _fits(value, annotation):
+        return None
+    return f"must be {_words(annotation)}; got {shown(value)}"
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    """Whether it is as annotated, as far as that can be seen without using it up."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, UnionType):
+        return any(_fits(value, member) for member in arguments)
+    if origin is Literal:
+        return type(value) is str and value in arguments
+    if annotation in (int, float):
+        kinds = int if annotation is int else int | float
+        return isinstance(value, kinds) and not isinstance(value, bool) and isfinite(value) and INT_MIN <= value <= INT_MAX
+    if annotation in (None, NoneType):
+        return value is None
+    cls = origin or annotation
+    if cls is Any or not isinstance(cls, type) or is_typeddict(cls) or getattr(cls, "_is_protocol", False):
+        return True
+    if not isinstance(value, cls) or (isinstance(value, str | bytes) and cls is not type(value) and cls is not object):
+        return False
+    return not arguments or _elements_fit(value, cls, arguments)
+
+
+def _elements_fit(value: Any, cls: type, arguments: tuple[Any, ...]) -> bool:
+    if isinstance(value, collections.abc.Mapping):
+        pairs = islice(value.items(), _ELEMENTS_MAX)
+        return all(_fits(key, arguments[0]) and _fits(item, arguments[-1]) for key, item in pairs)
+    if isinstance(value, tuple) and cls is tuple:
+        return Ellipsis in arguments or (len(value) == len(arguments) and all(map(_fits, value, arguments)))
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(_fits(item, arguments[0]) for item in islice(value, _ELEMENTS_MAX))
+    return True
+
+
+_WORDS: dict[Any, str] = {
+    str: "text",
+    int: "an integer",
+    float: "a number",
+    bool: "True or False",
+    bytes: "bytes",
+    None: "None",
+    NoneType: "None",
+    collections.abc.Callable: "a function",
+    collections.abc.Mapping: "a mapping",
+    collections.abc.Sequence: "a list",
+    collections.abc.Iterable: "an iterable",
+}
+
+
+def _words(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, UnionType):
+        return " or ".join(map(_words, arguments))
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, arguments))}"
+    cls = origin or annotation
+    words = _WORDS.get(cls) or (f"a {cls.__name__}" if isinstance(cls, type) else str(cls))
+    inner = [argument for argument in arguments if argument is not Any and not isinstance(argument, TypeVar | list)]
+    return f"{words} of {' and '.join(map(_words, inner))}" if inner and cls is not collections.abc.Callable else words
