@@ -103,7 +103,7 @@ async def _kill_servers(directory: Path, rounds: int, random: Random) -> Tally:
 
     def connect(url: str) -> RemoteSession:
         config = Config(reconnect_delay_s_max=0.1)
-        return RemoteSession(url, config=config, now_ms=environment.now_ms, entropy=environment.entropy)
+        return RemoteSession(url, config=config, now_ms=environment.now_ms, entropy=environment.entropy, wait_s=30.0)
 
     try:
         return await kill_servers(directory, rounds=rounds, random=random, connect=connect)

@@ -88,7 +88,9 @@ class Agent:
         """Act every `interval_s`, until `stop`; what is late is not made up for."""
         bookmark = ""
         while not self._stopping:
-            async with shoal.connect(self._cluster.urls(self._number), durability=self._durability, in_order=True) as store:
+            async with shoal.connect(
+                self._cluster.urls(self._number), durability=self._durability, in_order=True, wait=30
+            ) as store:
                 if bookmark:
                     store.observe(bookmark)
                 self._take(store)

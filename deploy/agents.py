@@ -105,7 +105,7 @@ class Survey:
 
     async def _read(self, url: str) -> Found:
         # One address only: this node is to answer, and no other.
-        async with shoal.connect(url) as store:
+        async with shoal.connect(url, wait=30) as store:
             return await read_back(store, agents=AGENTS)
 
     def _say(self, line: str) -> None:

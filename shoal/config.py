@@ -150,6 +150,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     # Client.
     connect_timeout_s: float = 10.0
+    reach_timeout_s: float = 1.8  # To reach any node for the first time, unless `wait` gives it longer; then Unreachable.
     failover_timeout_s: float = 2.0  # With several addresses: to connect to one, and for a silent one to answer a ping.
     request_timeout_s: float = 30.0
     reconnect_delay_s_max: float = 2.0

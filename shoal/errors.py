@@ -63,6 +63,7 @@ docs/ERRORS.md is made from this module.
     │   │   └── NoQuorum        too few owners can be reached for the durability that was asked
     │   ├── Disconnected        no node could be reached; nothing was sent
     │   └── OutcomeUnknown      no answer came, or too few copies were made in time
+    ├── Unreachable             none of the client's addresses has led to a node yet; nothing was sent
     ├── PeerRefused             two nodes cannot work together
     ├── BadOperation            a peer sent an operation that cannot be applied; it is quarantined
     └── StorageError            the data directory
@@ -396,6 +397,13 @@ class OutcomeUnknown(Retryable):
     code = "outcome-unknown"
     status = 504
     written: Written = "unknown"
+
+
+class Unreachable(ShoalError):
+    """The message says why, for each address. `connect(…, wait=30)` waits for a node that is about to come."""
+
+    code = "unreachable"
+    status = 503
 
 
 class PeerRefused(ShoalError):

@@ -5,8 +5,9 @@ Nothing is opened before `async with` enters it. Who forgets that is told how to
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -80,35 +81,59 @@ async def _open(directory: str | os.PathLike[str], config: Config | None, durabi
 
 
 def connect(
-    urls: str,
+    urls: str | Sequence[str],
     *,
     token: str | None = None,
     config: Config | None = None,
     durability: Durability = "local",
     in_order: bool = False,
+    wait: float = 0.0,
 ) -> AbstractAsyncContextManager[Store]:
-    """Connect to a node ("http://n1:7400"), or to any one of several, separated by commas.
+    """Connect to a node ("http://n1:7400"), or to any one of several: a list, or a text that separates them by commas.
 
-    Connections are made, and made again, when they are needed. Each client draws its own order of the addresses and keeps
-    it, so that clients spread over the nodes. With `in_order` it prefers them as they are given, such as the nearest first.
+    Connections are made, and made again, when they are needed: the first with the first request. If no address leads to
+    a node then, that request says why within 2 s (`Unreachable`). `wait` gives nodes that are about to come so many
+    seconds for that first time. Later a node that goes away is waited for, or replaced by another, within `request_timeout_s`.
+
+    Each client draws its own order of the addresses and keeps it, so that clients spread over the nodes. With `in_order`
+    it prefers them as they are given, such as the nearest first. `token` is for a later version: nodes check none yet.
 
     Raises:
-        InvalidConfig: a URL, a setting or `durability` is not legal.
+        InvalidConfig: a URL, a setting, `durability` or `wait` is not legal, or a token is given.
     """
-    return Opening(_connect(urls, token, config, durability, in_order=in_order), "connect")
+    return Opening(_connect(urls, token, config, durability, in_order=in_order, wait_s=wait), "connect")
 
 
 @asynccontextmanager
 async def _connect(
-    urls: str, token: str | None, config: Config | None, durability: Durability, *, in_order: bool
+    urls: str | Sequence[str],
+    token: str | None,
+    config: Config | None,
+    durability: Durability,
+    *,
+    in_order: bool,
+    wait_s: float,
 ) -> AsyncIterator[Store]:
     # Here, because it takes a third of the import's time, and an embedded store never needs it.
     from shoal.transport.session import RemoteSession
 
     settings = _settings(config, durability)
+    if token is not None:
+        raise InvalidConfig(
+            "this version of Shoal checks no tokens: whoever reaches a node's port may read and write. Nothing was sent. "
+            "Leave token out, and keep the ports on a network of their own.",
+            field="token",
+        )
+    if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s < math.inf:
+        raise InvalidConfig(f"wait must be a number of seconds, at least 0; got {wait_s!r}. Nothing was sent.", field="wait")
     environment = system_environment()
     session = RemoteSession(
-        urls, token=token, config=settings, now_ms=environment.now_ms, entropy=environment.entropy, in_order=in_order
+        urls,
+        config=settings,
+        now_ms=environment.now_ms,
+        entropy=environment.entropy,
+        in_order=in_order,
+        wait_s=wait_s,
     )
 
     async def close() -> None:

@@ -16,7 +16,7 @@ import asyncio
 import inspect
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from functools import partial
@@ -215,15 +215,16 @@ def open(directory: str | os.PathLike[str], *, config: Config | None = None, dur
 
 
 def connect(
-    urls: str,
+    urls: str | Sequence[str],
     *,
     token: str | None = None,
     config: Config | None = None,
     durability: Durability = "local",
     in_order: bool = False,
+    wait: float = 0.0,
 ) -> Any:
     """`shoal.connect`, blocking. It raises the same."""
-    connecting = partial(opening.connect, token=token, config=config, durability=durability, in_order=in_order)
+    connecting = partial(opening.connect, token=token, config=config, durability=durability, in_order=in_order, wait=wait)
     return _Opening(_opened(lambda: connecting(urls)), "connect")
 
 

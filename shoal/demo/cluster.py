@@ -134,7 +134,7 @@ class _Run:
         found = {}
         for node, progress in zip(self._nodes, self._course.nodes, strict=True):
             # One address only: this node is to answer, and no other.
-            async with shoal.connect(node.url) as store:
+            async with shoal.connect(node.url, wait=30) as store:
                 found[node_name(node.number)] = await read_back(store, agents=self._options.agents)
                 progress.bytes_on_disk = (await store.status()).bytes_on_disk
         return found

@@ -103,7 +103,9 @@ class Crew:
         _say(Finished())
 
     async def _arrive(self, number: int, open_stores: AsyncExitStack) -> Member:
-        store = await open_stores.enter_async_context(shoal.connect(self._plan.urls, durability="quorum", in_order=True))
+        store = await open_stores.enter_async_context(
+            shoal.connect(self._plan.urls, durability="quorum", in_order=True, wait=30)
+        )
         space = store.space(SPACE)
         document = await open_stores.enter_async_context(await space.document(DOCUMENT))
         modules = share(self._plan.modules, number, agents=self._plan.agents)

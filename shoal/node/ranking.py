@@ -297,5 +297,6 @@ def _numeric() -> ModuleType:
         return importlib.import_module("shoal.node.matrix")
     except ImportError:
         raise Unsupported(
-            "this node cannot compare vectors: NumPy is not installed there. Install shoal[vectors] on the node."
+            "this node cannot compare vectors: NumPy is not installed there. Nothing was written. "
+            "Install it on the node, in a clone of Shoal: pip install '.[vectors]'"
         ) from None

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import aiohttp
 from yarl import URL
 
 from shoal.config import Config
-from shoal.errors import Disconnected, InvalidConfig, Overloaded, Unavailable, Unsupported
+from shoal.errors import Disconnected, InvalidConfig, Overloaded, ShoalError, Unavailable, Unreachable, Unsupported
 
 SESSION_PATH = "/v1/session"
 
+_EXAMPLE = "http://n1:7400,http://n2:7400"
 _SHUFFLE_BYTES = 16  # So many that no two addresses draw the same.
 
 
@@ -25,27 +26,39 @@ class Connect(Protocol):
     ) -> tuple[aiohttp.ClientSession, aiohttp.ClientWebSocketResponse]: ...
 
 
-def split_urls(urls: str) -> list[str]:
-    """The base URLs in "http://n1:7400,http://n2:7400".
+def split_urls(urls: str | Sequence[str]) -> list[str]:
+    """The base URLs in "http://n1:7400,http://n2:7400", or in a sequence of such, each once.
 
     Raises:
-        InvalidConfig: there is none, or one is no http(s) URL of a host.
+        InvalidConfig: there is none, or one is no http(s) URL of a host and a port.
     """
-    found = [url.strip().rstrip("/") for url in urls.split(",") if url.strip()]
+    if not isinstance(urls, str) and not (isinstance(urls, Sequence) and all(isinstance(url, str) for url in urls)):
+        raise InvalidConfig(
+            f"the URLs of nodes must be text or a list of texts, as in {_EXAMPLE!r}; got {type(urls).__name__}. "
+            "Nothing was sent."
+        )
+    parts = urls.split(",") if isinstance(urls, str) else [part for url in urls for part in url.split(",")]
+    found = [_checked(part.strip()) for part in parts if part.strip()]
     if not found:
-        raise InvalidConfig("no URL of a node was given. Give one or more, as in http://n1:7400,http://n2:7400.")
-    return [_checked(url) for url in found]
+        raise InvalidConfig(f"no URL of a node was given. Nothing was sent. Give one or more, as in {_EXAMPLE}.")
+    return list(dict.fromkeys(found))
 
 
 def _checked(url: str) -> str:
     try:
         parsed = URL(url)
-        sound = parsed.scheme in ("http", "https") and parsed.host and not parsed.query_string and not parsed.fragment
+        known = parsed.scheme in ("http", "https") and bool(parsed.host) and not any(letter.isspace() for letter in url)
     except ValueError:
-        sound = False
-    if not sound:
-        raise InvalidConfig(f"{url[:200]!r} is no URL of a node. It must look like http://host:7400.")
-    return url
+        known = False
+    if not known:
+        bare = "://" not in url and " " not in url and url.strip("/")
+        hint = f"Write http://{url.rstrip('/')[:200]}." if bare else "It must look like http://host:7400."
+        raise InvalidConfig(f"{url[:200]!r} is no URL of a node. Nothing was sent. {hint}")
+    if parsed.path not in ("", "/") or parsed.query_string or parsed.fragment or parsed.user is not None:
+        raise InvalidConfig(
+            f"{str(parsed.with_user(None))[:200]!r} has more than a host and a port. Nothing was sent. Write {parsed.origin()}."
+        )
+    return url.rstrip("/")
 
 
 def shuffled(urls: Sequence[str], entropy: Callable[[int], bytes]) -> list[str]:
@@ -86,11 +99,58 @@ async def open_socket(
 
 def why(reason: Exception) -> str:
     """Why a node cannot be reached, as an operator would say it."""
-    if isinstance(reason, aiohttp.ClientConnectorError):
-        # The event loop's own text repeats the address; the system's says what happened. A failed look-up of a name is below 0.
-        number = reason.os_error.errno or 0
-        return (os.strerror(number) if number > 0 else reason.os_error.strerror or str(reason.os_error)).lower()
+    match reason:
+        case aiohttp.ClientConnectorCertificateError():
+            told = getattr(reason.certificate_error, "verify_message", "") or "unknown issuer"
+            return f"its certificate is not trusted ({told})"
+        case aiohttp.ClientSSLError():
+            return "it does not speak TLS there; if it is a plain port, write http://"
+        case aiohttp.ClientConnectorError():
+            # The event loop's own text repeats the address; the system's says what happened. For a name that is
+            # not found the number is below 0.
+            number = reason.os_error.errno or 0
+            return (os.strerror(number) if number > 0 else reason.os_error.strerror or str(reason.os_error)).lower()
+        case aiohttp.ServerDisconnectedError():
+            return "it closed the connection without an answer, as a port does that wants TLS (https://)"
+        case aiohttp.WSMessageTypeError():
+            return "what answers there is no Shoal node"
+        case aiohttp.ClientResponseError():
+            return "what answers there does not speak HTTP; if the port wants TLS, write https://"
+        case TimeoutError():
+            return "it did not answer in time"
+        case OSError() if reason.errno:
+            return os.strerror(reason.errno).lower()
     return str(reason) or "it did not answer"
+
+
+def unreached(url: str, reason: str) -> Disconnected:
+    return Disconnected(
+        f"the node at {url} cannot be reached: {reason}. Nothing was sent. "
+        "Check the address, and that a node serves there (`shoal serve`).",
+        reason=reason,
+    )
+
+
+def summed_up(refusals: Mapping[str, ShoalError], *, first: bool) -> ShoalError:
+    """One error for what the addresses answered in a round. `first`: none of them has ever led to a node."""
+    hint = "Check the addresses, and that nodes serve there (`shoal serve`)."
+    wait = " `wait=30` waits so many seconds for a node that is about to come."
+    if len(refusals) == 1:
+        (one,) = refusals.values()
+        return Unreachable(one.message + wait, **one.detail) if first and type(one) is Disconnected else one
+    told = "; ".join(f"{url}: {_reason(url, refusal)}" for url, refusal in refusals.items())
+    busy = [refusal for refusal in refusals.values() if isinstance(refusal, Unavailable)]
+    if busy:
+        kind = type(busy[0]) if len({type(refusal) for refusal in busy}) == 1 else Unavailable
+        return kind(f"no node takes this session ({told}). Nothing was sent. Try again later.", **busy[0].detail)
+    if first:
+        return Unreachable(f"none of the {len(refusals)} nodes can be reached ({told}). Nothing was sent. {hint}{wait}")
+    return Disconnected(f"none of the {len(refusals)} nodes can be reached ({told}). Nothing was sent. {hint}")
+
+
+def _reason(url: str, refusal: ShoalError) -> str:
+    reason = refusal.detail.get("reason")
+    return reason if isinstance(reason, str) else refusal.message.partition(". ")[0].removeprefix(f"the node at {url} ")
 
 
 def _refusal(url: str, refusal: aiohttp.WSServerHandshakeError) -> Disconnected | Unavailable | Unsupported:
@@ -102,9 +162,16 @@ def _refusal(url: str, refusal: aiohttp.WSServerHandshakeError) -> Disconnected 
         )
     if refusal.status == Unavailable.status:
         return Unavailable(f"the node at {url} does not take sessions now. Nothing was sent. Try again later, or elsewhere.")
-    if refusal.status == 404:
-        return Unsupported(f"there is no Shoal node at {url}. Nothing was sent. Check the address.")
-    return Disconnected(f"the node at {url} refused the session with status {refusal.status}. Nothing was sent.")
+    if refusal.status < 500:
+        return Unsupported(
+            f"there is no Shoal node at {url}: what answers there is another server (status {refusal.status}). "
+            "Nothing was sent. Check the address.",
+            reason=f"another server answers there (status {refusal.status})",
+        )
+    return Disconnected(
+        f"the node at {url} refused the session with status {refusal.status}. Nothing was sent. Try again later.",
+        reason=f"it refused the session with status {refusal.status}",
+    )
 
 
 def _retry_after_s(refusal: aiohttp.WSServerHandshakeError) -> float:

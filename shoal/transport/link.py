@@ -25,7 +25,7 @@ import aiohttp
 from msgspec import Raw
 
 from shoal.config import Config
-from shoal.errors import Disconnected, OutcomeUnknown, ShoalError, TooLarge, Unavailable
+from shoal.errors import Disconnected, InvalidValue, OutcomeUnknown, ShoalError, TooLarge, Unavailable, Unsupported
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.frames import (
     COALESCED_BYTES_MAX,
@@ -50,7 +50,7 @@ from shoal.protocol.frames import (
 )
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Read, Subscription
 from shoal.protocol.sharing import Sight, take_news
-from shoal.transport.dialling import Connect, open_socket, why
+from shoal.transport.dialling import Connect, open_socket, unreached, why
 from shoal.transport.inbox import Inbox
 
 
@@ -126,15 +126,14 @@ class Link:
                 http, socket = await connect(url, config=config, token=token, heartbeat_s=heartbeat_s)
                 try:
                     await socket.send_bytes(encode_hello(Hello(PROTOCOL, software)))
-                    welcome = decode_welcome(await socket.receive_bytes())
+                    welcome = _welcomed(url, await socket.receive_bytes())
                 except BaseException:
                     await http.close()
+                    with suppress(aiohttp.ClientError, OSError):
+                        await socket.close()  # Its transport is closed: this waits for nobody.
                     raise
         except (aiohttp.ClientError, aiohttp.WSMessageTypeError, OSError, TimeoutError) as reason:
-            raise Disconnected(
-                f"the node at {url} cannot be reached: {why(reason)}. Nothing was sent. "
-                "Check the address, and that a node serves there (`shoal serve`)."
-            ) from reason
+            raise unreached(url, why(reason)) from reason
         return cls(http, socket, welcome=welcome, config=config, bookmark=Bookmark() if bookmark is None else bookmark)
 
     @property
@@ -348,6 +347,16 @@ class Link:
         with suppress(aiohttp.ClientError, OSError):
             await self._socket.close()
         await self._http.close()
+
+
+def _welcomed(url: str, answer: bytes) -> Welcome:
+    try:
+        return decode_welcome(answer)
+    except InvalidValue as error:
+        raise Unsupported(
+            f"there is no Shoal node at {url}: {error.message}. Nothing was sent. Check the address.",
+            reason="what answers there is no Shoal node",
+        ) from None
 
 
 def _why_closed(socket: aiohttp.ClientWebSocketResponse, message: aiohttp.WSMessage) -> str:

@@ -5,11 +5,15 @@ Laws:
 - Every write has an idempotency key, made here if the caller gave none, before
   its first attempt. So a write may be sent again after a broken connection, to
   any node, and is applied once.
+- Until a node has answered once, an address may be wrong. If a round over all of them
+  finds no node, the caller is told why at once, within `reach_timeout_s`, or once
+  `wait_s` is over. From then on a node that is gone may come back.
 - A request is tried until it is answered or `request_timeout_s` is over. Then a
   write of which any attempt may have left ends with OutcomeUnknown.
-- Only what a broken or stopping node causes is tried again. An answer is an
-  answer: it is raised, whatever it says; but a refusal says nothing of what
-  another node did with an attempt that left before.
+- Only what a broken or stopping node causes is tried again, and each other node
+  is asked once when one does not hold what the bookmark names. Another answer is
+  raised, whatever it says; but a refusal says nothing of what another node did
+  with an attempt that left before.
 - Each session has its own order of the addresses, drawn once, so that clients
   spread over the nodes; with `in_order` it is the order in which they are given.
 - A node that breaks off or stops is left for the next one at once, each once.
@@ -25,18 +29,27 @@ Time, randomness and sleep are arguments; deadlines are the event loop's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Protocol, TypeVar
 
 from shoal.config import Config
-from shoal.errors import Disconnected, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, Unavailable
+from shoal.errors import (
+    Disconnected,
+    OutcomeUnknown,
+    Overloaded,
+    SessionBehind,
+    ShoalError,
+    ShuttingDown,
+    Unavailable,
+    Unsupported,
+)
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.conformance import check_manner, conforming
 from shoal.protocol.keys import RANDOM_BYTES, make_key
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription, Write
-from shoal.transport.dialling import shuffled, split_urls
+from shoal.transport.dialling import shuffled, split_urls, summed_up, unreached
 from shoal.transport.link import Link
 
 _Answer = TypeVar("_Answer")
@@ -50,6 +63,7 @@ class Dial(Protocol):
     ) -> Link: ...
 
 
+_SHARE_S_MIN = 0.05  # To reach one address.
 DELAY_S_FIRST = 0.05  # Before the second attempt, at most; it doubles from there.
 
 
@@ -62,7 +76,7 @@ class RemoteSession:
 
     def __init__(
         self,
-        urls: str,
+        urls: str | Sequence[str],
         *,
         config: Config,
         now_ms: Callable[[], int],
@@ -72,6 +86,7 @@ class RemoteSession:
         software: str = "shoal",
         bookmark: Bookmark | None = None,
         in_order: bool = False,
+        wait_s: float = 0.0,
         dial: Dial = Link.dial,
     ) -> None:
         self.bookmark = Bookmark() if bookmark is None else bookmark
@@ -85,7 +100,10 @@ class RemoteSession:
         self._dial_link = dial
         self._link: Link | None = None
         self._dialling = asyncio.Lock()
-        self._refusal: ShoalError | None = None  # Why the last attempt to connect failed.
+        self._wait_s = wait_s  # For a first node.
+        self._reached = False  # Whether any node has answered.
+        self._missed: tuple[float, ShoalError] | None = None  # When a first contact failed, and why.
+        self._refusals: dict[str, ShoalError] = {}  # Why the last attempts to connect failed, by URL.
         self._closed = False
 
     async def __aenter__(self) -> RemoteSession:
@@ -103,7 +121,9 @@ class RemoteSession:
 
         Raises:
             OutcomeUnknown: a write left and was not answered in time; `detail["key"]` is the key to send it again with.
+            Unreachable: no address leads to a node, and none did before; nothing was written.
             Disconnected, Unavailable: no node answered in time; nothing was written.
+            SessionBehind: no node that can be reached holds what the bookmark names.
             InvalidInput: a field of the request has another type than its annotation; nothing was sent.
             ShoalError: the node's own answer.
         """
@@ -144,9 +164,12 @@ class RemoteSession:
 
     async def _tried(self, ask: Callable[[Link, float], Awaitable[_Answer]], *, key: str | None) -> _Answer:
         """The answer of a node that was asked, within `request_timeout_s`."""
-        ends_at = asyncio.get_running_loop().time() + self._config.request_timeout_s
+        loop = asyncio.get_running_loop()
+        if not self._reached:
+            await self._connect(loop.time() + max(self._config.request_timeout_s, self._wait_s))
+        ends_at = loop.time() + self._config.request_timeout_s
         left = False
-        attempt = 0
+        attempt = behind = 0
         while True:
             link: Link | None = None
             try:
@@ -162,9 +185,14 @@ class RemoteSession:
                     raise _final(failure, key=key, left=left) from None
                 if isinstance(failure, ShuttingDown):
                     await self._leave(link)
+                attempt += 1
+            except SessionBehind as failure:
+                behind += 1
+                if behind >= len(self._urls) or self._closed or loop.time() >= ends_at:
+                    raise _final(failure, key=key, left=left) from None
+                await self._leave(link)
             except ShoalError as failure:
                 raise _final(failure, key=key, left=left) from None
-            attempt += 1
 
     async def _pause(self, attempt: int, ends_at: float) -> bool:
         """Wait before the next attempt, unless an address is still to be tried; False if there is no time for one."""
@@ -188,52 +216,87 @@ class RemoteSession:
 
     async def _connect(self, ends_at: float) -> Link:
         """The open link, or a new one; many callers share one attempt."""
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
         try:
             async with asyncio.timeout_at(ends_at), self._dialling:
+                if self._missed is not None and self._missed[0] > asked_at:
+                    raise self._missed[1]
                 if self._link is None or not self._link.open:
-                    self._link = await self._dial_any()
+                    reach_at = None if self._reached else asked_at + max(self._wait_s, self._config.reach_timeout_s)
+                    self._link = await self._dial_any(reach_at)
                 return self._link
         except TimeoutError:
-            raise self._refusal or Disconnected("no node could be reached in time. Nothing was sent. Try again.") from None
+            if self._refusals:
+                raise summed_up(self._refusals, first=not self._reached) from None
+            raise Disconnected("no node could be reached in time. Nothing was sent. Try again.") from None
 
-    async def _dial_any(self) -> Link:
-        """Dial each node in turn, until one answers; with none, wait and begin again.
+    async def _dial_any(self, reach_at: float | None) -> Link:
+        """Dial each node in turn, until one answers; with none, wait and begin again. `reach_at`: of a first contact, its end.
 
         Raises:
-            ShoalError: a node refuses for a reason that waiting does not cure.
+            ShoalError: waiting does not cure it.
         """
+        loop = asyncio.get_running_loop()
         if self._link is not None:
             await self._link.close()
             self._next_first()  # It was the first that broke off.
         attempt = 0
         while True:
-            for url in list(self._urls):
-                link = await self._dial(url)
+            urls = list(self._urls)
+            for place, url in enumerate(urls):
+                # A first contact has a share of its time for each address: one that says nothing leaves some to the others.
+                share_s = None if reach_at is None else max(_SHARE_S_MIN, (reach_at - loop.time()) / (len(urls) - place))
+                link = await self._dial(url, share_s)
                 if link is not None:
+                    self._reached = True
+                    self._refusals.clear()
                     return link
-            after_s = self._refusal.detail.get("retry_after_s") if isinstance(self._refusal, Overloaded) else None
-            await self._sleep(max(self._delay_s(attempt), after_s if isinstance(after_s, float) else 0.0))
+            self._check_curable(reach_at)
+            refused = [error for error in self._refusals.values() if isinstance(error, Overloaded)]
+            after_s = max((float(error.detail.get("retry_after_s") or 0.0) for error in refused), default=0.0)  # type: ignore[arg-type]
+            await self._sleep(max(self._delay_s(attempt), after_s))
             attempt += 1
 
-    async def _dial(self, url: str) -> Link | None:
+    def _check_curable(self, reach_at: float | None) -> None:
+        """
+        Raises:
+            ShoalError: what the addresses answered in this round, if another round will not change it.
+        """
+        loop = asyncio.get_running_loop()
+        refusals = self._refusals.values()
+        if any(isinstance(refusal, Unavailable) for refusal in refusals):
+            return  # There is a node, and it will take sessions again.
+        if reach_at is None:
+            over = all(isinstance(refusal, Unsupported) for refusal in refusals)
+        else:
+            over = not self._wait_s or loop.time() >= reach_at
+        if over:
+            error = summed_up(self._refusals, first=reach_at is not None)
+            if reach_at is not None:
+                self._missed = loop.time(), error
+            raise error
+
+    async def _dial(self, url: str, share_s: float | None) -> Link | None:
         self._refuse_if_closed()
         try:
-            link = await self._dial_link(
-                url,
-                config=self._config,
-                software=self._software,
-                token=self._token,
-                bookmark=self.bookmark,
-                others=len(self._urls) > 1,
-            )
-        except (Disconnected, Unavailable) as refusal:
-            self._refusal = refusal
+            async with asyncio.timeout(share_s):
+                link = await self._dial_link(
+                    url,
+                    config=self._config,
+                    software=self._software,
+                    token=self._token,
+                    bookmark=self.bookmark,
+                    others=len(self._urls) > 1,
+                )
+        except (Disconnected, Unavailable, Unsupported, TimeoutError) as error:
+            refusal = unreached(url, "it did not answer in time") if isinstance(error, TimeoutError) else error
+            self._refusals[url] = refusal
             self._next_first()
             return None
         if self._closed:
             await link.close()
         self._refuse_if_closed()
-        self._refusal = None
         return link
 
     def _next_first(self) -> None:

@@ -58,7 +58,9 @@ def _read(text: Any, shape: tuple[int, ...], data: Any) -> Any:
     try:
         import numpy
     except ImportError:
-        raise ValueError("the value holds a NumPy array, and NumPy is not installed; install shoal[numpy]") from None
+        raise ValueError(
+            "the value holds a NumPy array, and NumPy is not installed; install it in a clone of Shoal: pip install '.[numpy]'"
+        ) from None
     array = numpy.ndarray(shape, numpy.dtype(_checked_dtype(text)), buffer=data)
     if array.nbytes != len(data):
         raise ValueError(f"an array of {array.nbytes} bytes came with {len(data)}")

@@ -30,17 +30,18 @@ class Peer:
         self.headers: list[str | None] = []
         self.refuse: web.Response | None = None  # Instead of the upgrade.
         self.welcome = Welcome(PROTOCOL, "0.1.0", "ab12", 1 << 20, 100, 10)
+        self.greeting: bytes | None = None  # In the place of the welcome.
         self.answer: Callable[[CallFrame], bytes] | None = None  # For every call, at once.
         self.paused = False  # Pings are not answered, nor anything else.
         self._runner: web.AppRunner | None = None
         self.url = ""
 
-    async def start(self) -> None:
+    async def start(self, port: int = 0) -> None:
         app = web.Application()
         app.router.add_get("/v1/session", self._serve)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        await web.TCPSite(self._runner, "127.0.0.1", port).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
@@ -55,7 +56,7 @@ class Peer:
         socket = web.WebSocketResponse(compress=False, autoping=not self.paused)
         await socket.prepare(request)
         await socket.receive_bytes()
-        await socket.send_bytes(encode_hello(self.welcome))
+        await socket.send_bytes(self.greeting or encode_hello(self.welcome))
         assert request.transport is not None
         self.transports.append(request.transport)
         self.connections.append(socket)

@@ -161,6 +161,7 @@ async def test_each_client_has_its_own_order_of_the_addresses_so_that_they_sprea
             now_ms=lambda: 0,
             entropy=Random(seed).randbytes,
             sleep=pause,
+            wait_s=1000.0,
             dial=unreachable,
         )
         with pytest.raises(Unavailable):

@@ -9,6 +9,15 @@ async with shoal.open("./state") as opened:
     graph = builder.compile(checkpointer=ShoalSaver(opened), store=ShoalStore(opened))
 """
 
+try:
+    import langgraph.checkpoint.base as _  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        f"shoal.integrations.langgraph needs the package langgraph-checkpoint, and {missing.name!r} is not installed. "
+        "Install it in a clone of Shoal: pip install '.[langgraph]'",
+        name=missing.name,
+    ) from None
+
 from shoal.integrations.langgraph.saver import ShoalSaver
 from shoal.integrations.langgraph.store import ShoalStore
 

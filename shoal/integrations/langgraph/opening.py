@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
 from types import TracebackType
 from typing import Generic, TypeVar
 
 from shoal.client.store import Store
+from shoal.errors import InvalidInput
 from shoal.sync import Portal
 
 T = TypeVar("T")
+
+
+def checked_store(store: object, kind: str) -> Store:
+    """`store`, if `kind` can be made on it.
+
+    Raises:
+        InvalidInput: it is no store that is open on a loop; the message shows what to write.
+    """
+    if isinstance(store, Store):
+        return store
+    way, argument = "open", '"./state"'
+    if isinstance(store, str | os.PathLike):
+        way = "connect" if str(store).startswith(("http://", "https://")) else "open"
+        argument = f'"{os.fspath(store)}"'
+    raise InvalidInput(
+        f"{kind} stands on an open store, as `async with shoal.open(…) as store:` gives it, not on {type(store).__name__}. "
+        f"Nothing was written. Write `with {kind}.{way}({argument}) as made:`, or `async with`; both open the store themselves."
+    )
 
 
 class Opening(Generic[T]):

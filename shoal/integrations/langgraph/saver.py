@@ -32,7 +32,7 @@ from shoal.integrations.langgraph import upkeep
 from shoal.integrations.langgraph.bridge import Bridge
 from shoal.integrations.langgraph.checkpoints import Checkpoints
 from shoal.integrations.langgraph.naming import name_of
-from shoal.integrations.langgraph.opening import Opening
+from shoal.integrations.langgraph.opening import Opening, checked_store
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
@@ -48,9 +48,13 @@ class ShoalSaver(BaseCheckpointSaver[str]):
     """
 
     def __init__(self, store: Store, *, space: str = "langgraph", serde: SerializerProtocol | None = None) -> None:
-        """On a store that is open on the running loop, and that the caller closes."""
+        """On a store that is open on the running loop, and that the caller closes.
+
+        Raises:
+            InvalidInput: `store` is no open store, but a path, say: that is for `ShoalSaver.open`.
+        """
         super().__init__(serde=serde)
-        self._checkpoints = Checkpoints(store.connection, check_name("space", space))
+        self._checkpoints = Checkpoints(checked_store(store, "ShoalSaver").connection, check_name("space", space))
         self._bridge = Bridge()
         self._owned: tuple[str, str] | None = None  # A thread, and the owner that this saver writes it as.
 
@@ -73,17 +77,18 @@ class ShoalSaver(BaseCheckpointSaver[str]):
     @classmethod
     def connect(
         cls,
-        urls: str,
+        urls: str | Sequence[str],
         *,
         token: str | None = None,
         space: str = "langgraph",
         serde: SerializerProtocol | None = None,
         config: Config | None = None,
         durability: Durability = "local",
+        wait: float = 0.0,
     ) -> Opening[ShoalSaver]:
         """A saver on a node, or on any of several: `async with` or `with`. See `shoal.connect`."""
         return Opening(
-            lambda: opening.connect(urls, token=token, config=config, durability=durability),
+            lambda: opening.connect(urls, token=token, config=config, durability=durability, wait=wait),
             lambda store: cls(store, space=space, serde=serde),
         )
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -55,7 +55,7 @@ from shoal.errors import (
 from shoal.integrations.langgraph.bridge import Bridge
 from shoal.integrations.langgraph.embedding import Embedding, Vectors
 from shoal.integrations.langgraph.naming import id_of, name_of
-from shoal.integrations.langgraph.opening import Opening
+from shoal.integrations.langgraph.opening import Opening, checked_store
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM, Durability
@@ -102,8 +102,10 @@ class ShoalStore(BaseStore):
         """On a store that is open on the running loop, and that the caller closes.
 
         Raises:
-            InvalidInput: the `index` names no dimensions or no embedding.
+            InvalidInput: `store` is no open store, but a path, say: that is for `ShoalStore.open`; or the `index` names no
+                dimensions or no embedding.
         """
+        checked_store(store, "ShoalStore")
         self._embedding = None if index is None else Embedding(index)
         self.ttl_config = ttl
         self._store = store
@@ -134,7 +136,7 @@ class ShoalStore(BaseStore):
     @classmethod
     def connect(
         cls,
-        urls: str,
+        urls: str | Sequence[str],
         *,
         token: str | None = None,
         space: str = "langgraph",
@@ -142,10 +144,11 @@ class ShoalStore(BaseStore):
         ttl: TTLConfig | None = None,
         config: Config | None = None,
         durability: Durability = "local",
+        wait: float = 0.0,
     ) -> Opening[ShoalStore]:
         """On a node, or on any of several: `async with` or `with`. See `shoal.connect`."""
         return Opening(
-            lambda: opening.connect(urls, token=token, config=config, durability=durability),
+            lambda: opening.connect(urls, token=token, config=config, durability=durability, wait=wait),
             lambda store: cls(store, space=space, index=index, ttl=ttl),
         )
 

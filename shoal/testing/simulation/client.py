@@ -40,6 +40,7 @@ class Client:
             dial=self._dial,
             bookmark=bookmark,
             in_order=True,
+            wait_s=self.config.request_timeout_s,  # A fault may come before the first request.
         )
 
     def another(self, name: str) -> Client:
