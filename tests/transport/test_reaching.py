@@ -14,7 +14,6 @@ from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import (
     CatchingUp,
-    Disconnected,
     InvalidConfig,
     Overloaded,
     SessionBehind,
