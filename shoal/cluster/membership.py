@@ -15,24 +15,22 @@ def disagreement(own: Identity, peer: Identity, others: Iterable[Identity]) -> s
 
     `others` are further nodes that this one is linked to. A peer that does not tell its members is not compared.
     """
-    found: list[str] = []
     for other in (own, *others):
-        if other.name == peer.name and other.node != peer.node:
-            found.append(
+        if other.name == peer.name and other.node != peer.node:  # Then the lists need not be compared: their names mislead.
+            return (
                 f"two nodes advertise {_short(peer.name)}: {peer.node.hex()[:8]} and {other.node.hex()[:8]}"
                 f"{' (this one)' if other is own else ''}. Give each its own SHOAL_ADVERTISE, and restart it."
             )
-            break
     here, there = set(own.members), set(peer.members)
-    if here and there and here != there:
-        sides = ((own.name, here - there), (peer.name, there - here))
-        only = "; ".join(f"only {_short(name)} has {_listed(rest)}" for name, rest in sides if rest)
-        found.append(
-            f"{_short(own.name)} (this node) and {_short(peer.name)} have different members: {only}. Nodes that have different "
-            "members count different majorities. Give all nodes the same SHOAL_JOIN, and each the SHOAL_ADVERTISE under which "
-            "the list has it, and restart them."
-        )
-    return " ".join(found)
+    if not here or not there or here == there:
+        return ""
+    sides = ((own.name, here - there), (peer.name, there - here))
+    only = "; ".join(f"only {_short(name)} has {_listed(rest)}" for name, rest in sides if rest)
+    return (
+        f"{_short(own.name)} (this node) and {_short(peer.name)} have different members: {only}. Nodes that have different "
+        "members count different majorities. Give all nodes the same SHOAL_JOIN, and each the SHOAL_ADVERTISE under which "
+        "the list has it, and restart them."
+    )
 
 
 def _listed(names: set[str]) -> str:

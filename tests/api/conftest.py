@@ -141,7 +141,7 @@ class FakeSession:
             case requests.Cluster():
                 member = requests.Member("n1:7400", self.status.node, "self", 3, 0, 0, 0, 0, 0, 0, "", {"aa": 3})
                 other = requests.Member("n2:7400", "cd34", "linked", 1, 2, 0, 500, 7, 1, 9, "", {"aa": 1})
-                return requests.ClusterView("shoal", 2, 2, [member, other], "d1", 4, ["x"], 1500)
+                return requests.ClusterView("shoal", 2, 2, [member, other], "d1", 4, ["x"], 1500, ["n2:7400 has other members"])
             case _:
                 raise InvalidInput(f"the fake does not answer {request}.")
 

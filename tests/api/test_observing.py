@@ -58,6 +58,7 @@ async def test_the_cluster_is_described_with_its_members(http: aiohttp.ClientSes
     assert status == 200
     node = cluster["node"]
     assert (node["node"], node["state"], node["bytes_on_disk"]) == ("ab12", "ready", 2)
+    assert cluster["disagreements"] == ["n2:7400 has other members"]
     assert (cluster["digest"], cluster["members"][0]["name"], cluster["members"][0]["vector"]) == ("d1", "n1:7400", {"aa": 3})
 
 
@@ -79,6 +80,7 @@ async def test_peers_are_measured(http: aiohttp.ClientSession, served: Served) -
     assert sample(text, "shoal_peer_lag_seconds", peer="n2:7400") == 0.5
     assert sample(text, "shoal_early_operations") == 4
     assert sample(text, "shoal_clock_ahead_seconds") == 1.5
+    assert sample(text, "shoal_member_disagreements") == 1
 
 
 async def test_requests_are_counted_by_kind_and_outcome_at_every_door(http: aiohttp.ClientSession, served: Served) -> None:

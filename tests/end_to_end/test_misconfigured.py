@@ -1,0 +1,79 @@
+"""Nodes that were set up wrongly say so: in the log of each, in the status, and to Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import aiohttp
+
+import shoal
+from tests.cli.conftest import PATIENCE_S, clean_environment, served
+from tests.end_to_end.test_watch import free_ports
+
+
+async def disagreements(url: str, count: int) -> list[str]:
+    async with shoal.connect(url) as store, asyncio.timeout(PATIENCE_S):
+        while len(found := (await store.cluster()).disagreements) < count:
+            await asyncio.sleep(0.05)
+    return found
+
+
+async def refused(url: str) -> None:
+    """Wait until no member takes the node at `url`, for it has another key."""
+    async with shoal.connect(url) as store, asyncio.timeout(PATIENCE_S):
+        while not all("cluster_key" in member.reason for member in (await store.cluster()).members[1:]):
+            await asyncio.sleep(0.05)
+
+
+def ended(process: subprocess.Popen[str]) -> list[dict[str, str]]:
+    """The warnings of a node that is stopped now."""
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    events = [json.loads(line) for line in errors.splitlines()]
+    return [event for event in events if event["level"] == "warning"]
+
+
+async def test_other_lists_doubled_addresses_and_wrong_keys_are_told_by_every_node(tmp_path: Path) -> None:
+    ports = free_ports(4)
+    n1, n2, n3, stranger = (f"127.0.0.1:{port}" for port in ports)
+    join = ",".join((n1, n2, n3))
+
+    def node(name: str, address: str, more: str = "", **settings: str) -> tuple[subprocess.Popen[str], str]:
+        environment = {f"SHOAL_{setting}": value for setting, value in settings.items()}
+        started = served(tmp_path / name, "--listen", address, "--join", join + more, config=environment)
+        return stack.enter_context(started)
+
+    with ExitStack() as stack:
+        first, url1 = node("n1", n1)
+        second, url2 = node("n2", n2, f",{stranger}")
+        third, url3 = node("n3", n3, ADVERTISE=n1)
+        fourth, url4 = node("n4", stranger, CLUSTER_KEY="wrong")
+        for url in (url1, url2, url3):
+            told = " ".join(await disagreements(url, 2))
+            assert f"two nodes advertise {n1}" in told
+            assert f"has {stranger}" in told or f", {stranger}" in told
+            async with aiohttp.ClientSession() as http, http.get(f"{url}/metrics") as response:
+                assert "shoal_member_disagreements 2.0" in await response.text()
+        shown = subprocess.run(
+            [sys.executable, "-m", "shoal.cli", "status", "--url", url2],
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=True,
+        ).stdout
+        assert f"two nodes advertise {n1}" in shown
+        await refused(url4)
+        turned_away = [event for event in ended(fourth) if event["event"] == "peer not linked"]
+        assert {event["address"] for event in turned_away} == {n1, n2, n3}
+        assert all("cluster_key" in event["reason"] for event in turned_away)
+        for process in (first, second, third):
+            warnings = ended(process)
+            assert any("members differ" in event["event"] for event in warnings)
+            assert len([event for event in warnings if event["event"] == "peer refused"]) == 1
