@@ -20,7 +20,12 @@ async def print_names(names: AsyncIterator[str], store: Store, space: str, *, wh
         emit(name) if json else line(name)
         empty = False
     if empty and not json:
-        note(f"no {what} in space {space!r}.{await other_spaces(store, space)}")
+        await note_absence(store, space, what=what)
+
+
+async def note_absence(store: Store, space: str, *, what: str) -> None:
+    """Say that there are none, and where there may be some."""
+    note(f"no {what} in space {space!r}.{await other_spaces(store, space)}")
 
 
 async def check_thread(store: Store, space: str, thread: str) -> None:

@@ -9,9 +9,13 @@ import typer
 
 from shoal.cli.absence import check_thread
 from shoal.cli.execution import execute
-from shoal.cli.output import emit, line, pairs, to_text
+from shoal.cli.ids import SHORT, checkpoint_id, checkpoint_or_branch
+from shoal.cli.options import Branch as BranchName
+from shoal.cli.options import By, Limit, Reason, Reveal, ThreadName
+from shoal.cli.output import emit, line, note, pairs, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
-from shoal.cli.threads import Reveal, ThreadName, described
+from shoal.cli.terminal import Listing
+from shoal.cli.threads import described
 from shoal.client.branching import Branch, Difference
 from shoal.client.events import Event
 from shoal.client.scrutiny import Why
@@ -30,7 +34,9 @@ def register(app: typer.Typer) -> None:
 
 def diff(
     thread: ThreadName,
-    before: Annotated[str, typer.Argument(metavar="A", help="A checkpoint's id, or a branch.", show_default=False)],
+    before: Annotated[
+        str, typer.Argument(metavar="A", help="A branch, or a checkpoint's id or its beginning.", show_default=False)
+    ],
     after: Annotated[str, typer.Argument(metavar="[B]", help="Another; without it, the head of main.")] = "main",
     reveal: Reveal = False,
     data: Data = None,
@@ -47,7 +53,9 @@ def diff(
 
 async def _diff(target: Target, space: str, name: str, before: str, after: str, *, reveal: bool, json: bool) -> None:
     async with opened(target) as store:
-        found = await store.space(space).thread(name).diff(before, after, reveal=reveal)
+        thread = store.space(space).thread(name)
+        sides = [await checkpoint_or_branch(thread, side) for side in (before, after)]
+        found = await thread.diff(*sides, reveal=reveal)
     if json:
         emit({"before": found.before, "after": found.after, "channels": _described(found)})
         return
@@ -57,6 +65,8 @@ async def _diff(target: Target, space: str, name: str, before: str, after: str, 
         line(to_text(channel)[1:-1])
         for change in changes:
             _print(change)
+    if not found.channels:
+        note("nothing differs.")
 
 
 def _described(found: Difference) -> dict[str, list[dict[str, Any]]]:
@@ -103,16 +113,27 @@ async def _branch(target: Target, space: str, thread: str, name: str | None, at:
         if name is None:
             await check_thread(store, space, thread)
         handle = store.space(space).thread(thread)
-        for found in [await handle.branch(name, at=at)] if name is not None else await handle.branches():
-            _show(found, json=json)
+        if name is not None:
+            start = None if at is None else await checkpoint_id(handle, at)
+            _show(await handle.branch(name, at=start), json=json)
+            return
+        with Listing("branch", "head", "others", json=json, none=f"thread {thread!r} has no branches.") as rows:
+            for found in await handle.branches():
+                heads = [head[:SHORT] for head in found.heads]
+                rows.add(_fields_of(found), _line(found), found.name, heads[0], "  ".join(heads[1:]))
 
 
 def rollback(
     thread: ThreadName,
-    to: Annotated[str, typer.Argument(metavar="ID", help="The checkpoint to put the branch on.", show_default=False)],
-    branch: Annotated[str, typer.Option("--branch", metavar="NAME", help="The branch to move.")] = "main",
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; the journal keeps it.")] = "",
-    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who; the journal keeps it.")] = "",
+    to: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="The checkpoint to put the branch on, or the beginning of its id.", show_default=False
+        ),
+    ],
+    branch: BranchName = "main",
+    reason: Reason = "",
+    by: By = "",
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -127,20 +148,29 @@ def rollback(
 
 async def _rollback(target: Target, space: str, thread: str, to: str, branch: str, reason: str, by: str, *, json: bool) -> None:
     async with opened(target) as store:
-        _show(await store.space(space).thread(thread).rollback(to, branch=branch, reason=reason, by=by), json=json)
+        handle = store.space(space).thread(thread)
+        to = await checkpoint_id(handle, to)
+        _show(await handle.rollback(to, branch=branch, reason=reason, by=by), json=json)
 
 
 def _show(found: Branch, *, json: bool) -> None:
-    if json:
-        emit({"branch": found.name, "heads": list(found.heads)})
-    else:
-        line(f"{to_text(found.name)[1:-1]}  {'  '.join(found.heads)}")
+    emit(_fields_of(found)) if json else line(_line(found))
+
+
+def _fields_of(found: Branch) -> dict[str, Any]:
+    return {"branch": found.name, "heads": list(found.heads)}
+
+
+def _line(found: Branch) -> str:
+    return f"{to_text(found.name)[1:-1]}  {'  '.join(found.heads)}"
 
 
 def why(
     thread: ThreadName,
-    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Its id.", show_default=False)],
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most so many of each.")] = 20,
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="ID", help="The checkpoint, or the beginning of its id.", show_default=False)
+    ],
+    limit: Limit = 20,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -155,7 +185,8 @@ def why(
 
 async def _why(target: Target, space: str, thread: str, checkpoint: str, limit: int, *, json: bool) -> None:
     async with opened(target) as store:
-        found = await store.space(space).thread(thread).why(checkpoint, limit=limit)
+        handle = store.space(space).thread(thread)
+        found = await handle.why(await checkpoint_id(handle, checkpoint), limit=limit)
     (_emit_why if json else _print_why)(found)
 
 

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import json as json_text
 import os
-import sys
 from dataclasses import asdict
 from datetime import timedelta
+from json import loads
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from shoal import values
-from shoal.cli.erasing import given_age
+from shoal.cli.arguments import age_of, file_text, json_of_file
 from shoal.cli.execution import execute
+from shoal.cli.options import By, LimitOrAll, OlderThan, Yes
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.cli.terminal import Listing, ago, show_value, shown_bytes
 from shoal.client import compacting
 from shoal.client.changes import DocumentChange
-from shoal.errors import InvalidValue
 from shoal.protocol import requests
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
-Author = Annotated[str, typer.Option("--author", envvar="SHOAL_AUTHOR", metavar="NAME", help="Who edits; others see it.")]
 
 
 def extend(group: typer.Typer) -> None:
@@ -36,7 +35,7 @@ def edit(
     name: Name,
     source: Annotated[Path, typer.Argument(metavar="FILE", help="JSON; - is standard input.", show_default=False)],
     patch: Annotated[bool, typer.Option("--patch", help="FILE is a JSON Patch (RFC 6902).")] = False,
-    author: Author = "",
+    by: By = "",
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -46,41 +45,28 @@ def edit(
 
     Example: shoal doc edit plan plan.json --url http://127.0.0.1:7400
     """
-    execute(_edit(chosen(data, url, environment=os.environ), space, name, source, author, patch=patch, json=json))
+    execute(_edit(chosen(data, url, environment=os.environ), space, name, source, by, patch=patch, json=json))
 
 
 async def _edit(target: Target, space: str, name: str, source: Path, author: str, *, patch: bool, json: bool) -> None:
+    given: Any = file_text(source) if patch else json_of_file(source)
     async with opened(target) as store:
         if patch:
-            request = requests.Patch(space, name, _read(source).encode(), author)
+            request = requests.Patch(space, name, given.encode(), author)
             reply = await store.connection.write(request, key=None, durability=None)
             assert isinstance(reply, requests.DocumentJson)
-            content = values.from_json(json_text.loads(reply.json))
+            content = values.from_json(loads(reply.json))
         else:
             async with await store.space(space).document(name, author=author) as document:
-                document.replace(_parsed(_read(source)))
+                document.replace(given)
                 await document.flush()
                 content = document.to_py()
-        emit(content) if json else line(to_text(content, indent=2))
-
-
-def _read(source: Path) -> str:
-    try:
-        return sys.stdin.read() if str(source) == "-" else source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidValue(f"{source} cannot be read ({error}). Nothing was written.") from None
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return values.from_json(json_text.loads(text))
-    except ValueError as error:
-        raise InvalidValue(f"it is not JSON ({error}). Nothing was written.") from None
+        emit(content) if json else show_value(content)
 
 
 def watch(
     name: Name,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="End after so many changes.")] = None,
+    limit: LimitOrAll = None,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -112,7 +98,7 @@ def _told(change: DocumentChange) -> str:
 
 def delete(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -137,9 +123,7 @@ async def _delete(target: Target, space: str, name: str, *, json: bool) -> None:
 
 def compact(
     name: Name,
-    older_than: Annotated[
-        str | None, typer.Option("--older-than", metavar="AGE", help="Spare what is younger: 30d, 12h, 90m.")
-    ] = None,
+    older_than: OlderThan = None,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -149,7 +133,7 @@ def compact(
 
     Example: shoal doc compact plan --older-than 1d --url http://127.0.0.1:7400
     """
-    age = None if older_than is None else given_age(older_than)
+    age = None if older_than is None else age_of(older_than)
     execute(_compact(chosen(data, url, environment=os.environ), space, name, age, json=json))
 
 
@@ -158,7 +142,7 @@ async def _compact(target: Target, space: str, name: str, age: timedelta | None,
         done = await compacting.compact(
             lambda request: store.connection.write(request, key=None, durability=None), space, name, age
         )
-        emit(asdict(done)) if json else line(f"{done.updates} updates are one of {done.bytes} bytes")
+        emit(asdict(done)) if json else line(f"{done.updates} updates are one of {shown_bytes(done.bytes)}")
 
 
 def conflicts(name: Name, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
@@ -171,10 +155,14 @@ def conflicts(name: Name, data: Data = None, url: Url = None, space: SpaceName =
 
 async def _conflicts(target: Target, space: str, name: str, *, json: bool) -> None:
     async with opened(target) as store, await store.space(space).document(name) as document:
-        for lost in await document.conflicts():
-            if json:
-                emit({**asdict(lost), "path": list(lost.path), "time": lost.time.isoformat()})
-                continue
-            was, now = to_text(lost.lost), to_text(lost.stands)
-            when, by, over = f"{lost.time:%Y-%m-%d %H:%M:%S}Z", lost.lost_by or "?", lost.stands_by or "?"
-            line(f"{when}  /{'/'.join(lost.path)}  {was} of {by}, now {now} of {over}")
+        headings = ("age", "place", "lost", "of", "stands", "by")
+        with Listing(*headings, json=json, none=f"no conflicts in document {name!r}.") as rows:
+            for lost in await document.conflicts():
+                was, now = to_text(lost.lost), to_text(lost.stands)
+                when, by, over = f"{lost.time:%Y-%m-%d %H:%M:%S}Z", lost.lost_by or "?", lost.stands_by or "?"
+                place = f"/{'/'.join(lost.path)}"
+                rows.add(
+                    {**asdict(lost), "path": list(lost.path), "time": lost.time.isoformat()},
+                    f"{when}  {place}  {was} of {by}, now {now} of {over}",
+                    *(ago(lost.time), place, was, lost.lost_by, now, lost.stands_by),
+                )

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 from datetime import timedelta
 from typing import Annotated, NamedTuple
 
 import msgspec
 import typer
 
+from shoal.cli.arguments import age_of
 from shoal.cli.execution import execute
+from shoal.cli.options import DryRun, KeepLast, OlderThan, ThreadName, Yes
 from shoal.cli.output import emit, line
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
-from shoal.cli.threads import PANEL, ThreadName
-
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+from shoal.cli.terminal import shown_bytes
+from shoal.cli.threads import PANEL
 
 
 class _Wanted(NamedTuple):
@@ -30,37 +30,30 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(delete)
 
 
-def given_age(text: str) -> timedelta:
-    """
-    Raises:
-        typer.BadParameter: it is no number with one of the units s, m, h and d.
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if found is None:
-        raise typer.BadParameter(f"{text!r} is no age. Give a number and a unit, as in 30d, 12h, 90m or 3600s.")
-    return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
-
-
 def prune(
     thread: ThreadName,
-    keep_last: Annotated[int, typer.Option("--keep-last", min=1, metavar="N", help="Of each branch the last N stay.")] = 10,
-    older_than: Annotated[
-        str | None, typer.Option("--older-than", metavar="AGE", help="Only what is older goes: 30d, 12h, 90m.")
+    keep_last: KeepLast = 10,
+    older_than: OlderThan = None,
+    branch: Annotated[
+        str | None, typer.Option("--branch", metavar="NAME", help="The thread's branch. \\[default: all]")
     ] = None,
-    branch: Annotated[str | None, typer.Option("--branch", metavar="NAME", help="Only what was saved on this one.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")] = False,
+    dry_run: DryRun = False,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Give up a thread's old checkpoints. Heads stay, and what has a label, and where lines part.
+    """Give up a thread's old checkpoints. Of each branch the last stay; so do heads, what has a label, and where lines part.
 
     Example: shoal prune researcher-1 --keep-last 20 --older-than 30d --dry-run --data ./state --space crew
     """
-    age = None if older_than is None else given_age(older_than)
+    age = None if older_than is None else age_of(older_than)
     target = chosen(data, url, environment=os.environ)
-    execute(_prune(target, (space, thread), _Wanted(keep_last, age, branch), dry_run=dry_run, json=json))
+    execute(
+        _prune(
+            target, (space, thread), _Wanted(10 if keep_last is None else keep_last, age, branch), dry_run=dry_run, json=json
+        )
+    )
 
 
 async def _prune(target: Target, place: tuple[str, str], wanted: _Wanted, *, dry_run: bool, json: bool) -> None:
@@ -74,12 +67,14 @@ async def _prune(target: Target, place: tuple[str, str], wanted: _Wanted, *, dry
         emit(msgspec.structs.asdict(report))
         return
     stays = ", ".join(f"{count:,} {reason}" for reason, count in report.stays.items())
-    line(f"{report.count:,} checkpoints {'would go' if dry_run else 'went'}, {report.bytes:,} bytes; {stays or 'none'} stay")
+    line(
+        f"{report.count:,} checkpoints {'would go' if dry_run else 'went'}, {shown_bytes(report.bytes)}; {stays or 'none'} stay"
+    )
 
 
 def delete(
     thread: ThreadName,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+    yes: Yes = False,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -91,7 +86,7 @@ def delete(
     """
     target = chosen(data, url, environment=os.environ)
     if not yes:
-        typer.confirm(f"Delete thread {thread} of space {space} on every node, for good?", abort=True)
+        typer.confirm(f"Delete thread {thread} of space {space} on every node, for good?", abort=True, err=True)
     execute(_delete(target, space, thread, json=json))
 
 

@@ -17,14 +17,26 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import typer
 import uvloop
+from typer.core import TyperGroup
 
 from shoal.errors import ShoalError
 
 T = TypeVar("T")
+
+
+class Commands(TyperGroup):
+    """The root of all commands. What one of them refuses before its work begins ends as its work would."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ShoalError as error:
+            raise failure(error.message) from None
+
 
 FAILED = 1
 _BROKEN_PIPE = 128 + signal.SIGPIPE

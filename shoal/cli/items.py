@@ -6,18 +6,19 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from json import JSONDecodeError, loads
 from typing import Annotated, Any
 
 import typer
 
-from shoal import values
+from shoal.cli.arguments import age_of, fields_of, json_of
 from shoal.cli.execution import execute
+from shoal.cli.options import Expect, Limit
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.cli.terminal import Listing, ago, show_value
 from shoal.cli.threads import PANEL
 from shoal.client.item import Item
-from shoal.errors import InvalidValue, NotFound
+from shoal.errors import NotFound
 
 Namespace = Annotated[
     str, typer.Argument(metavar="NAMESPACE", help="Its labels, joined by periods: memory.user-1", show_default=False)
@@ -25,10 +26,6 @@ Namespace = Annotated[
 Label = Annotated[str, typer.Argument(metavar="LABEL", help="The first label of their namespaces.", show_default=False)]
 Fields = Annotated[list[str], typer.Argument(metavar="FIELD...", help="As in a filter: kind, user.age", show_default=False)]
 Key = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most so many.")]
-Expect = Annotated[
-    str | None, typer.Option("--expect", metavar="VERSION", help="Only if this is its version; '' if it must not be there.")
-]
 
 group = typer.Typer(no_args_is_help=True, help="Read and write memory items: values under namespaces and keys.")
 
@@ -54,15 +51,15 @@ async def _get(target: Target, space: str, namespace: str, key: str, *, json: bo
         item = await store.space(space).items.get(_labels(namespace), key)
         if item is None:
             raise NotFound(f"there is no item {key!r} in {namespace!r} of space {space!r}, or it has expired.")
-        emit(_described(item)) if json else line(to_text(item.value, indent=2))
+        emit(_described(item)) if json else show_value(item.value)
 
 
 @group.command()
 def put(
     namespace: Namespace,
     key: Key,
-    value: Annotated[str, typer.Argument(metavar="JSON", help="The value, as JSON.", show_default=False)],
-    ttl: Annotated[float | None, typer.Option("--ttl", min=0.001, metavar="SECONDS", help="How long it is shown.")] = None,
+    value: Annotated[str, typer.Argument(metavar="JSON", help="The value, as JSON. - is standard input.", show_default=False)],
+    ttl: Annotated[str | None, typer.Option("--ttl", metavar="AGE", help="How long it is shown: 30d, 12h, 90m or 45s.")] = None,
     expect: Expect = None,
     vector: Annotated[
         str | None, typer.Option("--vector", metavar="JSON", help="A list of numbers, by which a search can find it.")
@@ -77,8 +74,9 @@ def put(
     Example: shoal items put memory.user-1 likes '{"colour": "blue"}' --url http://127.0.0.1:7400
     """
     target = chosen(data, url, environment=os.environ)
-    vectors = [] if vector is None else [parsed(vector)]
-    execute(_put(target, space, namespace, key, parsed(value), ttl, expect, vectors, json=json))
+    vectors = [] if vector is None else [json_of(vector, "--vector")]
+    lives = None if ttl is None else age_of(ttl)
+    execute(_put(target, space, namespace, key, json_of(value, "the value"), lives, expect, vectors, json=json))
 
 
 async def _put(
@@ -87,16 +85,15 @@ async def _put(
     namespace: str,
     key: str,
     value: Any,
-    ttl: float | None,
+    ttl: timedelta | None,
     expect: str | None,
     vectors: list[Any],
     *,
     json: bool,
 ) -> None:
     async with opened(target) as store:
-        lives = None if ttl is None else timedelta(seconds=ttl)
         items = store.space(space).items
-        version = await items.put(_labels(namespace), key, value, ttl=lives, expect=expect, vectors=vectors)
+        version = await items.put(_labels(namespace), key, value, ttl=ttl, expect=expect, vectors=vectors)
         emit({"version": version}) if json else line(version)
 
 
@@ -129,7 +126,8 @@ def search(
         str, typer.Argument(metavar="[NAMESPACE]", help="Its labels, joined by periods; without it, all.", show_default=False)
     ] = "",
     filter: Annotated[
-        str | None, typer.Option("--filter", metavar="JSON", help='As in {"age": {"$gte": 18}}: fields of the value.')
+        list[str] | None,
+        typer.Option("--filter", metavar="KEY=VALUE|JSON", help="Only those with these fields; may be repeated."),
     ] = None,
     limit: Limit = 100,
     vector: Annotated[
@@ -147,14 +145,14 @@ def search(
 ) -> None:
     """List items of a namespace and those below it.
 
-    Example: shoal items search memory --filter '{"colour": "blue"}' --data ./state
+    Example: shoal items search memory --filter colour=blue --filter '{"age": {"$gte": 18}}' --data ./state
     """
-    wanted = None if filter is None else parsed(filter)
+    wanted = fields_of(filter) if filter else None
     target = chosen(data, url, environment=os.environ)
     if explain:
         execute(_explain(target, space, namespace, wanted, limit, json=json))
     else:
-        nearest = None if vector is None else parsed(vector)
+        nearest = None if vector is None else json_of(vector, "--vector")
         execute(_search(target, space, namespace, wanted, nearest, suffix, limit, json=json))
 
 
@@ -171,8 +169,11 @@ async def _search(
     async with opened(target) as store:
         items = store.space(space).items
         ending = _labels(suffix)
-        for item in await items.search(_labels(namespace), filter=filter, vector=vector, suffix=ending, limit=limit):
-            emit(_described(item)) if json else line(f"{'.'.join(item.namespace)}  {item.key}  {to_text(item.value)}")
+        found = await items.search(_labels(namespace), filter=filter, vector=vector, suffix=ending, limit=limit)
+    with Listing("namespace", "key", "value", "updated", json=json, none=f"no such items in space {space!r}.") as rows:
+        for item in found:
+            place, value = ".".join(item.namespace), to_text(item.value)
+            rows.add(_described(item), f"{place}  {item.key}  {value}", place, item.key, value, ago(item.updated))
 
 
 @group.command()
@@ -230,8 +231,11 @@ def indexes(label: Label, data: Data = None, url: Url = None, space: SpaceName =
 
 async def _indexes(target: Target, space: str, label: str, *, json: bool) -> None:
     async with opened(target) as store:
-        for field, built in (await store.space(space).items.indexes((label,))).items():
-            emit({"field": field, "built": built}) if json else line(f"{field}  {'built' if built else 'being built'}")
+        found = await store.space(space).items.indexes((label,))
+    with Listing("field", "state", json=json, none=f"no fields below {label!r} are indexed in space {space!r}.") as rows:
+        for field, built in found.items():
+            state = "built" if built else "being built"
+            rows.add({"field": field, "built": built}, f"{field}  {state}", field, state)
 
 
 @group.command()
@@ -256,21 +260,13 @@ def namespaces(
 async def _namespaces(target: Target, space: str, prefix: str, depth: int | None, limit: int, *, json: bool) -> None:
     async with opened(target) as store:
         found = await store.space(space).items.namespaces(prefix=_labels(prefix), max_depth=depth, limit=limit)
+    with Listing("namespace", json=json, none=f"no such namespaces in space {space!r}.") as rows:
         for labels in found:
-            emit(list(labels)) if json else line(".".join(labels))
+            rows.add(list(labels), ".".join(labels), ".".join(labels))
 
 
 def _labels(namespace: str) -> Sequence[str]:
     return tuple(namespace.split(".")) if namespace else ()
-
-
-def parsed(text: str) -> Any:
-    try:
-        return values.from_json(loads(text))
-    except (JSONDecodeError, RecursionError) as error:
-        raise typer.BadParameter(f"{text[:80]!r} is not JSON: {error}.") from None
-    except InvalidValue as error:
-        raise typer.BadParameter(error.message) from None
 
 
 def _described(item: Item) -> dict[str, Any]:

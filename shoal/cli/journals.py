@@ -10,11 +10,13 @@ import typer
 
 from shoal.api.opaque import opaque, shown_opaque
 from shoal.cli.absence import check_thread
+from shoal.cli.arguments import json_of
 from shoal.cli.execution import execute
-from shoal.cli.mutations import parsed
+from shoal.cli.options import By, Follow, Key, LimitOrAll, ThreadName
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
-from shoal.cli.threads import PANEL, ThreadName
+from shoal.cli.terminal import Listing, ago
+from shoal.cli.threads import PANEL, event_cells, event_line
 from shoal.client.export import event_record
 from shoal.client.inbox import Message
 
@@ -34,8 +36,8 @@ def events(
     after: Annotated[
         str, typer.Option("--after", metavar="CURSOR", help="Only what came after this; --json shows cursors.")
     ] = "",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most so many.")] = None,
+    follow: Follow = False,
+    limit: LimitOrAll = None,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -54,21 +56,21 @@ async def _events(target: Target, space: str, name: str, after: str, follow: boo
         if not follow:  # Who follows may well wait for the first one.
             await check_thread(store, space, name)
         journal = store.space(space).thread(name).journal
+        none = (
+            "" if follow else f"the journal of {name!r} has no such events." if after else f"the journal of {name!r} is empty."
+        )
         async with aclosing(journal.read(after=cursor, limit=limit, follow=follow)) as found:
-            async for event in found:
-                if json:
-                    emit(event_record(event) | {"cursor": shown_opaque(event.cursor)})
-                else:
-                    key = "" if event.key is None else f"  [{event.key}]"
-                    line(f"{event.time:%Y-%m-%d %H:%M:%S}Z{key}  {to_text(event.event)}")
+            # What is awaited is shown line by line: a table would wait for its end.
+            with Listing("age", "key", "event", json=json, none=none, streams=follow) as rows:
+                async for event in found:
+                    fields = event_record(event) | {"cursor": shown_opaque(event.cursor)}
+                    rows.add(fields, event_line(event), *event_cells(event))
 
 
 def append(
     thread: ThreadName,
-    event: Annotated[str, typer.Argument(metavar="JSON", help="The event, as JSON.", show_default=False)],
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="KEY", help="Appended twice under one key it is one event.")
-    ] = None,
+    event: Annotated[str, typer.Argument(metavar="JSON", help="The event, as JSON. - is standard input.", show_default=False)],
+    key: Key = None,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -82,7 +84,7 @@ def append(
 
 
 async def _append(target: Target, space: str, name: str, text: str, key: str | None, *, json: bool) -> None:
-    event = parsed(text, "the event")
+    event = json_of(text, "the event")
     async with opened(target) as store:
         appended = await store.space(space).thread(name).journal.append(event, key=key)
     if json:
@@ -102,19 +104,22 @@ def consumers(thread: ThreadName, data: Data = None, url: Url = None, space: Spa
 async def _consumers(target: Target, space: str, name: str, *, json: bool) -> None:
     async with opened(target) as store:
         await check_thread(store, space, name)
-        async for found in store.space(space).thread(name).journal.consumers():
-            if json:
+        with Listing("name", "behind", "acknowledged", json=json, none=f"the journal of {name!r} has no consumers.") as rows:
+            async for found in store.space(space).thread(name).journal.consumers():
                 acked = None if found.acked is None else found.acked.isoformat()
-                cursor = shown_opaque(found.cursor)
-                emit({"name": found.name, "behind": found.behind, "counted": found.counted, "acked": acked, "cursor": cursor})
-            else:
-                line(f"{to_text(found.name)[1:-1]}  {'' if found.counted else 'at least '}{found.behind} behind")
+                fields = {"name": found.name, "behind": found.behind, "counted": found.counted, "acked": acked}
+                behind = f"{'' if found.counted else 'at least '}{found.behind}"
+                rows.add(
+                    fields | {"cursor": shown_opaque(found.cursor)},
+                    f"{to_text(found.name)[1:-1]}  {behind} behind",
+                    *(found.name, behind, "" if found.acked is None else ago(found.acked)),
+                )
 
 
 @inbox.command(name="list")
 def list_messages(
     thread: ThreadName,
-    taken: Annotated[bool, typer.Option("--taken", help="Those that were taken, rather than those that wait.")] = False,
+    taken: Annotated[bool, typer.Option("--taken", help="List those that were taken, rather than those that wait.")] = False,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -131,14 +136,18 @@ async def _list(target: Target, space: str, name: str, *, taken: bool, json: boo
     async with opened(target) as store:
         await check_thread(store, space, name)
         box = store.space(space).thread(name).inbox
-        async for message in box.taken() if taken else box.pending():
-            if json:
-                emit(_described(message))
-                continue
-            key = "" if message.key is None else f"  [{message.key}]"
-            by = f"  from {to_text(message.by)}" if message.by else ""
-            takers = "".join(f"  taken by {to_text(finish.by)}" for finish in message.taken)
-            line(f"{message.time:%Y-%m-%d %H:%M:%S}Z{key}{by}{takers}  {to_text(message.value)}")
+        none = f"no message to {name!r} {'was taken' if taken else 'waits'}."
+        with Listing("age", "key", "from", "taken by", "message", json=json, none=none) as rows:
+            async for message in box.taken() if taken else box.pending():
+                key = "" if message.key is None else f"  [{message.key}]"
+                by = f"  from {to_text(message.by)}" if message.by else ""
+                takers = "".join(f"  taken by {to_text(finish.by)}" for finish in message.taken)
+                value, names = to_text(message.value), ", ".join(finish.by for finish in message.taken)
+                rows.add(
+                    _described(message),
+                    f"{message.time:%Y-%m-%d %H:%M:%S}Z{key}{by}{takers}  {value}",
+                    *(ago(message.time), message.key or "", message.by, names, value),
+                )
 
 
 def _described(message: Message) -> dict[str, Any]:
@@ -156,9 +165,11 @@ def _described(message: Message) -> dict[str, Any]:
 @inbox.command(name="send")
 def send(
     thread: ThreadName,
-    message: Annotated[str, typer.Argument(metavar="JSON", help="The message, as JSON.", show_default=False)],
-    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Sent twice under one key it is one message.")] = None,
-    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who sends it.")] = "",
+    message: Annotated[
+        str, typer.Argument(metavar="JSON", help="The message, as JSON. - is standard input.", show_default=False)
+    ],
+    key: Key = None,
+    by: By = "",
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -172,7 +183,7 @@ def send(
 
 
 async def _send(target: Target, space: str, name: str, text: str, key: str | None, by: str, *, json: bool) -> None:
-    value = parsed(text, "the message")
+    value = json_of(text, "the message")
     async with opened(target) as store:
         sent = await store.space(space).thread(name).inbox.send(value, key=key, by=by)
         if json:

@@ -12,9 +12,11 @@ import typer
 import shoal
 from shoal.cli import (
     branches,
+    completion,
     demo,
     erasing,
     export,
+    graph,
     items,
     journals,
     mutations,
@@ -28,13 +30,16 @@ from shoal.cli import (
     verify,
     worklists,
 )
+from shoal.cli.execution import Commands
 
 app = typer.Typer(
     name="shoal",
+    cls=Commands,
     no_args_is_help=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
+    add_completion=False,
     epilog="[bold]First steps[/]:  shoal demo  ·  shoal serve --data ./state  ·  shoal threads --url http://127.0.0.1:7400",
 )
 
@@ -58,12 +63,14 @@ def root(
 
 
 for commands in (
-    *(serve, demo, verify),
-    *(threads, mutations, branches, journals, worklists, retention, erasing, objects, presence, items, steps, schemas, export),
+    *(serve, demo, verify, completion),
+    *(threads, graph, mutations, branches, journals, worklists, retention, erasing),
+    *(objects, presence, items, steps, schemas, export),
 ):
     commands.register(app)
 
 
 def main() -> None:
     """The console script's entry."""
+    completion.answer_shell()
     app()

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import typer
 
-from shoal import values
 from shoal.cli.absence import check_thread
+from shoal.cli.arguments import json_of
 from shoal.cli.execution import execute
+from shoal.cli.ids import checkpoint_id, mutation_id
+from shoal.cli.options import Branch, By, Key, Label, LimitOrAll, Reveal, ThreadName
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
-from shoal.cli.threads import PANEL, Branch, Reveal, ThreadName, described
+from shoal.cli.terminal import Listing, ago
+from shoal.cli.threads import PANEL, described
 from shoal.client.checkpoint import Checkpoint
 from shoal.client.merging import UNRESOLVED
 from shoal.client.thread import Thread
-from shoal.errors import InvalidInput, InvalidValue
+from shoal.errors import InvalidInput
 
-By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who does it: the checkpoint's author.")]
-Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Done twice under one key it is done once.")]
-Count = Annotated[int, typer.Option("--count", "-n", min=1, metavar="N", help="So many.")]
+Count = Annotated[int, typer.Option("--count", min=1, metavar="N", help="How many of them.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -31,22 +31,14 @@ def register(app: typer.Typer) -> None:
         app.command(rich_help_panel=PANEL)(command)
 
 
-def parsed(text: str, what: str) -> Any:
-    """
-    Raises:
-        InvalidValue: it is no JSON.
-    """
-    try:
-        return values.from_json(jsonlib.loads(text))
-    except ValueError as error:
-        raise InvalidValue(f"{what} is not valid JSON ({error}). Nothing was written.") from None
-
-
 def save(
     thread: ThreadName,
-    state: Annotated[str, typer.Argument(metavar="JSON", help="The state: channels and their values.", show_default=False)],
+    state: Annotated[
+        str,
+        typer.Argument(metavar="JSON", help="The state: channels and their values. - is standard input.", show_default=False),
+    ],
     branch: Branch = "main",
-    label: Annotated[str, typer.Option("--label", metavar="NAME", help="A name to find the checkpoint by.")] = "",
+    label: Label = None,
     by: By = "",
     key: Key = None,
     data: Data = None,
@@ -60,10 +52,10 @@ def save(
     """
 
     async def saved(handle: Thread) -> Checkpoint:
-        found = parsed(state, "the state")
+        found = json_of(state, "the state")
         if not isinstance(found, dict):
             raise InvalidInput("a state is a JSON object: channels and their values. Nothing was written.")
-        return await handle.save(found, branch=branch, label=label, key=key)
+        return await handle.save(found, branch=branch, label=label or "", key=key)
 
     execute(_made(chosen(data, url, environment=os.environ), space, thread, by, saved, json=json))
 
@@ -71,7 +63,10 @@ def save(
 def edit(
     thread: ThreadName,
     patch: Annotated[
-        str, typer.Argument(metavar="JSON", help="New values of channels, or a JSON Patch of the state.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="JSON", help="New values of channels, or a JSON Patch. - is standard input.", show_default=False
+        ),
     ],
     branch: Branch = "main",
     by: By = "",
@@ -87,7 +82,7 @@ def edit(
     """
 
     async def edited(handle: Thread) -> Checkpoint:
-        return await handle.edit(parsed(patch, "the patch"), by=by, branch=branch, key=key)
+        return await handle.edit(json_of(patch, "the patch"), by=by, branch=branch, key=key)
 
     execute(_made(chosen(data, url, environment=os.environ), space, thread, by, edited, json=json, exists=True))
 
@@ -95,12 +90,13 @@ def edit(
 def merge(
     thread: ThreadName,
     heads: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]…", help="What to join with the branch; without it, all its heads.")
+        list[str] | None,
+        typer.Argument(metavar="[ID]…", help="Checkpoints to join with the branch; without them, all its heads."),
     ] = None,
     resolve: Annotated[
         list[str] | None,
         typer.Option(
-            "--resolve", metavar="CHANNEL=JSON", help="What a channel shall be that does not fit together; repeatable."
+            "--resolve", metavar="CHANNEL=JSON", help="The value of a channel whose sides do not fit together; may be repeated."
         ),
     ] = None,
     branch: Branch = "main",
@@ -122,9 +118,10 @@ def merge(
             name, found, text = field.partition("=")
             if not found or not name:
                 raise InvalidInput(f"--resolve is CHANNEL=JSON; got {field!r}. Nothing was written.")
-            resolved[name] = parsed(text, f"what {name!r} shall be")
+            resolved[name] = json_of(text, f"the value of {name!r}")
+        ids = [await checkpoint_id(handle, head) for head in heads or []]
         return await handle.merge(
-            heads or None, lambda channel, _base, _sides: resolved.get(channel, UNRESOLVED), branch=branch, key=key
+            ids or None, lambda channel, _base, _sides: resolved.get(channel, UNRESOLVED), branch=branch, key=key
         )
 
     execute(_made(chosen(data, url, environment=os.environ), space, thread, by, joined, json=json, exists=True))
@@ -134,7 +131,8 @@ def undo(
     thread: ThreadName,
     count: Count = 1,
     checkpoint: Annotated[
-        str | None, typer.Option("--checkpoint", metavar="ID", help="What this one changed, rather than the last.")
+        str | None,
+        typer.Option("--checkpoint", metavar="ID", help="Take back what this checkpoint changed, rather than the last."),
     ] = None,
     branch: Branch = "main",
     by: By = "",
@@ -146,11 +144,12 @@ def undo(
 ) -> None:
     """Take back what the last checkpoints of a branch changed, as a new checkpoint.
 
-    Example: shoal undo researcher-1 -n 2 --by me --data ./state --space crew
+    Example: shoal undo researcher-1 --count 2 --by me --data ./state --space crew
     """
 
     async def undone(handle: Thread) -> Checkpoint:
-        return await handle.undo(count, branch=branch, checkpoint=checkpoint, key=key)
+        id = None if checkpoint is None else await checkpoint_id(handle, checkpoint)
+        return await handle.undo(count, branch=branch, checkpoint=id, key=key)
 
     execute(_made(chosen(data, url, environment=os.environ), space, thread, by, undone, json=json, exists=True))
 
@@ -201,9 +200,9 @@ def mutations(
     thread: ThreadName,
     branch: Branch = "main",
     after: Annotated[
-        str | None, typer.Option("--after", metavar="ID", help="A mutation or a checkpoint: leave out all up to it.")
+        str | None, typer.Option("--after", metavar="ID", help="Only what came after this mutation or checkpoint.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most so many.")] = None,
+    limit: LimitOrAll = None,
     reveal: Reveal = False,
     data: Data = None,
     url: Url = None,
@@ -225,12 +224,16 @@ async def _mutations(
     async with opened(target) as store:
         await check_thread(store, space, name)
         thread = store.space(space).thread(name)
-        async for found in thread.mutations(branch=branch, after=after, limit=limit, reveal=reveal):
-            if json:
+        since = None if after is None else await mutation_id(thread, after)
+        headings = ("age", "change", "place", "by", "value")
+        with Listing(*headings, json=json, none=f"nothing changed in thread {name!r}.") as rows:
+            async for found in thread.mutations(branch=branch, after=since, limit=limit, reveal=reveal):
                 fields = {field: getattr(found, field) for field in found.__struct_fields__}
-                emit({**fields, "time": found.time.isoformat()})
-                continue
-            place = to_text(found.channel + found.path)[1:-1]
-            by = f"  by {found.author}" if found.author else ""
-            shown = "" if found.op == "remove" else f"  {to_text(found.after)}"
-            line(f"{found.time:%Y-%m-%d %H:%M:%S}Z  {found.op:<7}  {place}{by}{shown}")
+                place = to_text(found.channel + found.path)[1:-1]
+                by = f"  by {found.author}" if found.author else ""
+                value = "" if found.op == "remove" else to_text(found.after)
+                rows.add(
+                    {**fields, "time": found.time.isoformat()},
+                    f"{found.time:%Y-%m-%d %H:%M:%S}Z  {found.op:<7}  {place}{by}{f'  {value}' if value else ''}",
+                    *(ago(found.time), found.op, place, found.author, value),
+                )

@@ -8,17 +8,22 @@ from typing import Annotated, Any
 
 import typer
 
+from shoal.cli.arguments import json_of
 from shoal.cli.execution import execute
-from shoal.cli.items import Expect, Key, parsed
+from shoal.cli.ids import holder_origin
+from shoal.cli.items import Key
+from shoal.cli.options import Expect
+from shoal.cli.options import Key as RequestKey
 from shoal.cli.output import emit, line
 from shoal.cli.target import Data, Json, SpaceName, Url, chosen, opened
 from shoal.client.store import Space
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
-Value = Annotated[str, typer.Argument(metavar="JSON", help="The value, as JSON.", show_default=False)]
-Elements = Annotated[list[str], typer.Argument(metavar="JSON…", help="The elements, each as JSON.", show_default=False)]
+Value = Annotated[str, typer.Argument(metavar="JSON", help="The value, as JSON. - is standard input.", show_default=False)]
+Elements = Annotated[
+    list[str], typer.Argument(metavar="JSON…", help="The elements, each as JSON. - is standard input.", show_default=False)
+]
 Amount = Annotated[int, typer.Argument(metavar="AMOUNT", min=1, show_default=False)]
-RequestKey = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Of all that have one key, one counts.")]
 
 
 def counter_writes(group: typer.Typer) -> None:
@@ -59,7 +64,7 @@ def register_writes(group: typer.Typer) -> None:
 
         Example: shoal register set goal '{"reach": "Mars"}' --data ./state
         """
-        wanted = parsed(value)
+        wanted = json_of(value, "the value")
 
         async def assigned(space: Space) -> Any:
             return {"version": await space.register(name).set(wanted, expect=expect)}
@@ -81,7 +86,7 @@ def set_writes(group: typer.Typer) -> None:
 
         Example: shoal set add urls '"https://example.org"' --data ./state
         """
-        wanted = [parsed(element) for element in elements]
+        wanted = [json_of(element, "an element") for element in elements]
 
         async def added(space: Space) -> Any:
             return {"added": await space.set(name).add(*wanted)}
@@ -101,7 +106,7 @@ def set_writes(group: typer.Typer) -> None:
 
         Example: shoal set remove urls '"https://example.org"' --data ./state
         """
-        wanted = [parsed(element) for element in elements]
+        wanted = [json_of(element, "an element") for element in elements]
 
         async def removed(space: Space) -> Any:
             return {"removed": await space.set(name).remove(*wanted)}
@@ -125,7 +130,7 @@ def map_writes(group: typer.Typer) -> None:
 
         Example: shoal map set plan goal '{"reach": "Mars"}' --data ./state
         """
-        wanted = parsed(value)
+        wanted = json_of(value, "the value")
 
         async def assigned(space: Space) -> Any:
             return {"version": await space.map(name).set(key, wanted, expect=expect)}
@@ -193,7 +198,8 @@ def budget_writes(group: typer.Typer) -> None:
         name: Name,
         amount: Amount,
         reclaim: Annotated[
-            str, typer.Option("--reclaim", metavar="ORIGIN", help="A holder that is gone for good: its rights come here.")
+            str,
+            typer.Option("--reclaim", metavar="ORIGIN", help="A holder that is gone for good: its rights come here."),
         ] = "",
         data: Data = None,
         url: Url = None,
@@ -206,7 +212,8 @@ def budget_writes(group: typer.Typer) -> None:
         """
 
         async def drawn(space: Space) -> Any:
-            return {"rights": await space.budget(name).draw(amount, reclaim=reclaim)}
+            origin = await holder_origin(space, name, reclaim) if reclaim else ""
+            return {"rights": await space.budget(name).draw(amount, reclaim=origin)}
 
         _run(drawn, data, url, space, json=json)
 

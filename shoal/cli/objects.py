@@ -15,8 +15,10 @@ import typer
 from shoal.cli import documents, natives
 from shoal.cli.absence import other_spaces, print_names
 from shoal.cli.execution import execute
-from shoal.cli.output import emit, line, pairs, table, to_text
+from shoal.cli.options import LimitOrAll, Prefix
+from shoal.cli.output import emit, line, pairs, table
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.cli.terminal import Listing, ago, is_terminal, show_value, size
 from shoal.cli.threads import PANEL
 from shoal.client.store import Space
 from shoal.client.watching import Change, Reset
@@ -66,7 +68,11 @@ async def _status(target: Target, *, json: bool) -> None:
         members = [msgspec.structs.asdict(member) for member in cluster.members]
         emit({**found, "cluster": {**msgspec.structs.asdict(cluster), "members": members}})
         return
-    found["started"] = _time(found.pop("started_ms"))
+    started_ms = found.pop("started_ms")
+    found["started"] = _time(started_ms)
+    if is_terminal():
+        found["started"] = ago(datetime.fromtimestamp(started_ms / 1000, UTC))
+        found["bytes_on_disk"] = size(found["bytes_on_disk"])
     pairs({_LABELS.get(name, name.replace("_", " ")): value for name, value in found.items() if value not in ("", [])})
     if cluster.size > 1:
         _show_cluster(cluster)
@@ -76,10 +82,18 @@ def _show_cluster(cluster: ClusterView) -> None:
     line()
     line(f"cluster {cluster.cluster}: {cluster.size} owners, {cluster.quorum} are a quorum; digest {cluster.digest[:16]}")
     rows = [("member", "state", "operations", "lacks", "by", "waiting")]
+    bytes_of = size if is_terminal() else lambda count: f"{count} B"
     for member in cluster.members:
         behind = f"{member.lag_ms / 1000:.1f} s" if member.lacks else "-"
-        rows.append((member.name, member.state, str(member.operations), str(member.lacks), behind, f"{member.waiting_bytes} B"))
-    table(rows)
+        rows.append(
+            (member.name, member.state, str(member.operations), str(member.lacks), behind, bytes_of(member.waiting_bytes))
+        )
+    if is_terminal():
+        with Listing(*rows[0], json=False) as members:
+            for row in rows[1:]:
+                members.add(None, "", *row)
+    else:
+        table(rows)
     for member in cluster.members:
         if member.reason:
             line(f"{member.name}: {member.reason}")
@@ -99,19 +113,20 @@ def spaces(data: Data = None, url: Url = None, json: Json = False) -> None:
 
 async def _spaces(target: Target, *, json: bool) -> None:
     async with opened(target) as store:
-        async for name in store.spaces():
-            emit(name) if json else line(name)
+        with Listing("space", json=json, none="nothing was written to this store yet.") as rows:
+            async for name in store.spaces():
+                rows.add(name, name, name)
 
 
 def watch(
-    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only objects whose names begin so.")] = "",
+    prefix: Prefix = "",
     kind: Annotated[
-        list[str] | None, typer.Option("--kind", metavar="KIND", help="Only objects of this kind; repeatable.")
+        list[str] | None, typer.Option("--kind", metavar="KIND", help="Only objects of this kind; may be repeated.")
     ] = None,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="BOOKMARK", help="Go on after this; --json shows bookmarks.")
+        str | None, typer.Option("--after", metavar="BOOKMARK", help="Only what came after this; --json shows bookmarks.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="End after so many changes.")] = None,
+    limit: LimitOrAll = None,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -182,7 +197,7 @@ async def _get(target: Target, space_name: str, name: str, kind: _Kind, *, json:
                 + await other_spaces(store, space_name)
             )
         value = await kind.read(space, name)
-        emit(value) if json else line(to_text(value, indent=2))
+        emit(value) if json else show_value(value)
 
 
 async def _list(target: Target, space: str, kind: _Kind, *, json: bool) -> None:

@@ -19,6 +19,7 @@ from shoal import values
 
 # JSON escapes the control characters below a space by itself, but not these.
 _CONTROL = re.compile("[\x7f-\x9f]")
+_EVERY_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 def to_text(value: Any, *, indent: int | None = None) -> str:
@@ -29,6 +30,11 @@ def to_text(value: Any, *, indent: int | None = None) -> str:
     """
     text = json.dumps(values.to_json(value), ensure_ascii=False, indent=indent)
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def plain(text: str) -> str:
+    """Text without its control characters: they are escaped as JSON does, and nothing else is."""
+    return _EVERY_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def emit(value: Any) -> None:

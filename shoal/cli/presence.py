@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from shoal.cli.execution import execute
+from shoal.cli.options import Follow, LimitOrAll
 from shoal.cli.output import emit, line, note, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.threads import PANEL
@@ -32,27 +33,27 @@ def presence(
     document: Annotated[
         str | None, typer.Option("--document", metavar="NAME", help="With this document, rather than in the space itself.")
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on telling who joins, changes and leaves, until Ctrl-C.")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="End after so many.")] = None,
+    follow: Follow = False,
+    limit: LimitOrAll = None,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Say who is here: in a space, or with a document, where editors count too.
+    """Say who is here: in a space, or with a document, where editors count too; --follow tells who joins and leaves.
 
     Example: shoal presence --url http://127.0.0.1:7400 --space crew --document plan
     """
     target = chosen(data, url, environment=os.environ)
-    execute(_presence(target, space, document, watch=watch, limit=limit, json=json))
+    execute(_presence(target, space, document, follow=follow, limit=limit, json=json))
 
 
-async def _presence(target: Target, space: str, document: str | None, *, watch: bool, limit: int | None, json: bool) -> None:
+async def _presence(target: Target, space: str, document: str | None, *, follow: bool, limit: int | None, json: bool) -> None:
     if target.url is None:
         raise InvalidInput("who is here is known to a running node, not to a directory. Nothing was read. Give --url URL.")
     async with opened(target) as store:
         looking = _looking(store, space, document)
-        if watch:
+        if follow:
             await _watch(looking, limit, json=json)
             return
         members = (await looking.members())[:limit]

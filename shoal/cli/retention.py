@@ -8,13 +8,14 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from shoal.cli.erasing import given_age
+from shoal.cli.arguments import age_of, bytes_of
 from shoal.cli.execution import execute
+from shoal.cli.ids import event_id
+from shoal.cli.options import DryRun, KeepBytes, KeepLast, OlderThan, ThreadName
 from shoal.cli.output import emit, line
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
-from shoal.cli.threads import PANEL, ThreadName
-
-Age = Annotated[str | None, typer.Option("--older-than", metavar="AGE", help="What is older goes: 30d, 12h, 90m.")]
+from shoal.cli.terminal import shown_bytes
+from shoal.cli.threads import PANEL
 
 
 class _Wanted(NamedTuple):
@@ -38,13 +39,11 @@ def register(app: typer.Typer) -> None:
 
 def trim(
     thread: ThreadName,
-    before: Annotated[str | None, typer.Option("--before", metavar="EVENT", help="Only what comes before this one.")] = None,
-    older_than: Age = None,
-    keep: Annotated[int | None, typer.Option("--keep", min=0, metavar="N", help="The last N events stay.")] = None,
-    keep_bytes: Annotated[
-        int | None, typer.Option("--keep-bytes", min=0, metavar="N", help="The last events of N bytes together stay.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how much would go, and change nothing.")] = False,
+    before: Annotated[str | None, typer.Option("--before", metavar="EVENT", help="Only what came before this event.")] = None,
+    older_than: OlderThan = None,
+    keep_last: KeepLast = None,
+    keep_bytes: KeepBytes = None,
+    dry_run: DryRun = False,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -52,37 +51,32 @@ def trim(
 ) -> None:
     """Give up the old events of a thread's journal, on every node. What goes is what all the options let go.
 
-    Example: shoal trim researcher-1 --older-than 30d --keep 1000 --dry-run --data ./state --space crew
+    Example: shoal trim researcher-1 --older-than 30d --keep-last 1000 --dry-run --data ./state --space crew
     """
-    wanted = _Wanted(before, None if older_than is None else given_age(older_than), keep, keep_bytes)
+    size = None if keep_bytes is None else bytes_of(keep_bytes)
+    wanted = _Wanted(before, None if older_than is None else age_of(older_than), keep_last, size)
     execute(_trim(chosen(data, url, environment=os.environ), (space, thread), wanted, dry_run=dry_run, json=json))
 
 
 async def _trim(target: Target, place: tuple[str, str], wanted: _Wanted, *, dry_run: bool, json: bool) -> None:
     space, name = place
     async with opened(target) as store:
-        report = await (
-            store.space(space)
-            .thread(name)
-            .journal.trim(
-                wanted.before,
-                older_than=wanted.older_than,
-                keep=wanted.keep,
-                keep_bytes=wanted.keep_bytes,
-                dry_run=dry_run,
-            )
+        thread = store.space(space).thread(name)
+        before = None if wanted.before is None else await event_id(thread, wanted.before)
+        report = await thread.journal.trim(
+            before, older_than=wanted.older_than, keep=wanted.keep, keep_bytes=wanted.keep_bytes, dry_run=dry_run
         )
     if json:
         emit({"events": report.events, "bytes": report.bytes, "dry_run": report.dry_run})
     else:
-        line(f"{report.events:,} events {'would go' if dry_run else 'went'}, {report.bytes:,} bytes")
+        line(f"{report.events:,} events {'would go' if dry_run else 'went'}, {shown_bytes(report.bytes)}")
 
 
 def retain(
     thread: ThreadName,
-    older_than: Age = None,
-    size: Annotated[int | None, typer.Option("--bytes", min=1, metavar="N", help="The last events of N bytes stay.")] = None,
-    events: Annotated[int | None, typer.Option("--events", min=1, metavar="N", help="The last N events stay.")] = None,
+    older_than: OlderThan = None,
+    keep_last: KeepLast = None,
+    keep_bytes: KeepBytes = None,
     forever: Annotated[bool, typer.Option("--forever", help="Nothing goes by itself any more.")] = False,
     data: Data = None,
     url: Url = None,
@@ -91,13 +85,14 @@ def retain(
 ) -> None:
     """Show what a thread's journal keeps, or set it: what is beyond any of these bounds goes as the thread appends.
 
-    Example: shoal retain researcher-1 --older-than 30d --events 100000 --data ./state --space crew
+    Example: shoal retain researcher-1 --older-than 30d --keep-last 100000 --data ./state --space crew
     """
-    bounds = _Bounds(None if older_than is None else given_age(older_than), size, events)
+    size = None if keep_bytes is None else bytes_of(keep_bytes)
+    bounds = _Bounds(None if older_than is None else age_of(older_than), size, keep_last)
     if forever and any(bound is not None for bound in bounds):
         raise typer.BadParameter("--forever takes no bounds beside it.")
     target = chosen(data, url, environment=os.environ)
-    execute(_retain(target, (space, thread), bounds, setting=forever or any(bounds), json=json))
+    execute(_retain(target, (space, thread), bounds, setting=forever or any(bound is not None for bound in bounds), json=json))
 
 
 async def _retain(target: Target, place: tuple[str, str], bounds: _Bounds, *, setting: bool, json: bool) -> None:
@@ -115,7 +110,7 @@ async def _retain(target: Target, place: tuple[str, str], bounds: _Bounds, *, se
         return
     bounded = [
         f"events of the last {kept.older_than}" if kept.older_than is not None else "",
-        f"the last {kept.bytes:,} bytes" if kept.bytes is not None else "",
+        f"the last {shown_bytes(kept.bytes)}" if kept.bytes is not None else "",
         f"the last {kept.events:,} events" if kept.events is not None else "",
     ]
     since = "" if kept.trimmed is None else f"; trimmed up to {kept.trimmed:%Y-%m-%d %H:%M:%S}Z"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from shoal.cli.absence import print_names
-from shoal.cli.execution import execute, failure
-from shoal.cli.output import emit, line, to_text
+from shoal.cli.absence import check_thread, print_names
+from shoal.cli.arguments import json_of_file
+from shoal.cli.execution import execute
+from shoal.cli.ids import SHORT
+from shoal.cli.options import ThreadName
+from shoal.cli.output import emit, line
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
-from shoal.cli.threads import PANEL, ThreadName
+from shoal.cli.terminal import Listing, show_value
+from shoal.cli.threads import PANEL
 from shoal.client.schemas import SchemaVersion
 
 SchemaName = Annotated[str, typer.Argument(metavar="NAME", help="The schema's name.", show_default=False)]
@@ -31,11 +34,10 @@ def register(app: typer.Typer) -> None:
 
 def put(
     name: SchemaName,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A JSON Schema.", show_default=False, exists=True, dir_okay=False)
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A JSON Schema. - is standard input.", show_default=False)],
     version: Annotated[
-        int, typer.Option("--version", metavar="N", help="What a version says never changes.", show_default=False)
+        int,
+        typer.Option("--version", metavar="N", help="Its number; the schema of a version never changes.", show_default=False),
     ],
     threads: Annotated[
         str, typer.Option("--threads", metavar="NAME|PREFIX*", help="Threads that must keep it, whatever they are saved under.")
@@ -49,11 +51,8 @@ def put(
 
     Example: shoal schema put plan plan.json --version 1 --threads 'planner-*' --url http://n1:7400 --space crew
     """
-    try:
-        schema = jsonlib.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise failure(f"{file} is no JSON: {error}. Nothing was written.") from None
-    execute(_put(chosen(data, url, environment=os.environ), space, name, schema, version, threads, json=json))
+    target = chosen(data, url, environment=os.environ)
+    execute(_put(target, space, name, json_of_file(file, tagged=False), version, threads, json=json))
 
 
 async def _put(target: Target, space: str, name: str, schema: Any, version: int, threads: str, *, json: bool) -> None:
@@ -77,7 +76,7 @@ async def _show(target: Target, space: str, name: str, *, json: bool) -> None:
                 emit(_described(found))
             else:
                 _print(found)
-                line(to_text(found.json, indent=2))
+                show_value(found.json)
 
 
 def list_(data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
@@ -104,14 +103,15 @@ def check(thread: ThreadName, data: Data = None, url: Url = None, space: SpaceNa
 
 async def _check(target: Target, space: str, name: str, *, json: bool) -> int:
     async with opened(target) as store:
-        thread = store.space(space).thread(name)
-        found = await thread.violations()
-    for broken in found:
-        place = f"{broken.branch} {broken.checkpoint}"
-        if json:
-            emit({field: getattr(broken, field) for field in broken.__struct_fields__})
-        else:
-            line(f"{place}  {broken.schema} version {broken.version}  {broken.path or '/'}: {broken.why}")
+        await check_thread(store, space, name)
+        found = await store.space(space).thread(name).violations()
+    headings = ("branch", "checkpoint", "schema", "path", "why")
+    with Listing(*headings, json=json, none=f"the heads of thread {name!r} break no schema.") as rows:
+        for broken in found:
+            fields = {field: getattr(broken, field) for field in broken.__struct_fields__}
+            schema, path = f"{broken.schema} version {broken.version}", broken.path or "/"
+            text = f"{broken.branch} {broken.checkpoint}  {schema}  {path}: {broken.why}"
+            rows.add(fields, text, broken.branch, broken.checkpoint[:SHORT], schema, path, broken.why)
     return len(found)
 
 

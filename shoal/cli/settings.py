@@ -125,10 +125,16 @@ def _parsed(given: Given) -> object:
 
 
 def _size(given: Given) -> int:
-    match = _SIZE.fullmatch(str(given.value).strip().replace("_", ""))
-    if match is None:
+    size = size_of(str(given.value))
+    if size is None:
         raise _wrong(given)
-    return int(match[1]) * _UNITS[match[2] or ""]
+    return size
+
+
+def size_of(text: str) -> int | None:
+    """Bytes, of a whole number or of one with a unit such as "64MiB"; None if it is neither."""
+    match = _SIZE.fullmatch(text.strip().replace("_", ""))
+    return None if match is None else int(match[1]) * _UNITS[match[2] or ""]
 
 
 def _number(given: Given, kind: type) -> int | float:

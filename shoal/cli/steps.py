@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 from typing import Annotated, Any, cast
 
 import typer
 from msgspec import structs
 
-from shoal import values
 from shoal.cli.absence import check_thread
+from shoal.cli.arguments import json_of
 from shoal.cli.execution import execute
+from shoal.cli.ids import SHORT
+from shoal.cli.options import Branch, By, Reason, Result, ThreadName
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
-from shoal.cli.threads import PANEL, Branch, ThreadName
+from shoal.cli.terminal import Listing, ago, show_value
+from shoal.cli.threads import PANEL
 from shoal.client.attempts import StepRecord
 from shoal.client.export import step_record
 from shoal.client.standing import Standing
 from shoal.client.thread import Thread
 
-By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who says so; it is kept in the journal.")]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the journal.")]
 _HOW = ("result", "retry", "abandon")
 
 
@@ -40,7 +40,7 @@ def steps(
         typer.Argument(metavar="THREAD | resolve THREAD KEY result|retry|abandon", show_default=False),
     ],
     open_: Annotated[bool, typer.Option("--open", help="Only those of which nobody knows how they ended.")] = False,
-    value: Annotated[str, typer.Option("--value", metavar="JSON", help="For `resolve … result`: the result.")] = "null",
+    result: Result = "null",
     by: By = "",
     reason: Reason = "",
     data: Data = None,
@@ -50,30 +50,28 @@ def steps(
 ) -> None:
     """List a thread's steps in their order; or settle one that is open: `steps resolve THREAD KEY retry`.
 
-    Example: shoal steps resolve support-1 call-42 result --value '{"paid": true}' --by ana --url http://n1:7400
+    Example: shoal steps resolve support-1 call-42 result --result '{"paid": true}' --by ana --url http://n1:7400
     """
     target = chosen(data, url, environment=os.environ)
     match words:
         case [thread]:
             execute(_steps(target, space, thread, only_open=open_, json=json))
         case ["resolve", thread, key, how] if how in _HOW:
-            execute(_resolve(target, space, thread, [key, how], value=_parsed(value), by=by, reason=reason, json=json))
+            execute(
+                _resolve(target, space, thread, [key, how], value=json_of(result, "--result"), by=by, reason=reason, json=json)
+            )
         case _:
             raise typer.BadParameter("give THREAD, or: resolve THREAD KEY result|retry|abandon")
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return values.from_json(jsonlib.loads(text))
-    except ValueError as error:
-        raise typer.BadParameter(f"--value is no JSON: {error}") from None
 
 
 async def _steps(target: Target, space: str, name: str, *, only_open: bool, json: bool) -> None:
     async with opened(target) as store:
         await check_thread(store, space, name)
-        async for record in store.space(space).thread(name).steps(open=only_open):
-            _print(record, json=json)
+        none = f"thread {name!r} has no {'open ' if only_open else ''}steps."
+        with Listing("begun", "state", "name", "key", "notes", json=json, none=none) as rows:
+            async for record in store.space(space).thread(name).steps(open=only_open):
+                cells = (ago(record.begun), record.state, record.name, record.key, "  ".join(_notes(record)))
+                rows.add(step_record(record), _line(record), *cells)
 
 
 async def _resolve(
@@ -86,9 +84,10 @@ async def _resolve(
 
 
 def _print(record: StepRecord, *, json: bool) -> None:
-    if json:
-        emit(step_record(record))
-        return
+    emit(step_record(record)) if json else line(_line(record))
+
+
+def _notes(record: StepRecord) -> list[str]:
     notes = [f"{len(record.attempts)} attempts"] if len(record.attempts) > 1 else []
     if record.state == "open":
         notes.append(f"held by {record.holder or 'somebody'} since {record.since:%Y-%m-%d %H:%M:%S}Z")
@@ -96,7 +95,12 @@ def _print(record: StepRecord, *, json: bool) -> None:
         notes.append(to_text(dict(record.error)))
     if record.state == "done":
         notes.append(to_text(record.result))
-    line(f"{record.begun:%Y-%m-%d %H:%M:%S}Z  {record.state:<9}  {record.name}  [{record.key}]  {'  '.join(notes)}".rstrip())
+    return notes
+
+
+def _line(record: StepRecord) -> str:
+    notes = "  ".join(_notes(record))
+    return f"{record.begun:%Y-%m-%d %H:%M:%S}Z  {record.state:<9}  {record.name}  [{record.key}]  {notes}".rstrip()
 
 
 def pause(
@@ -171,7 +175,7 @@ async def _resume(target: Target, space: str, name: str, branch: str, *, json: b
         line(found.reason.text)
         for record in found.open:
             _print(record, json=False)
-        line(to_text(shown, indent=2))
+        show_value(shown)
         return
     emit(
         {
@@ -210,12 +214,17 @@ def audit(
 async def _audit(target: Target, space: str, name: str, *, json: bool) -> None:
     async with opened(target) as store:
         await check_thread(store, space, name)
-        for entry in await store.space(space).thread(name).audit():
-            if json:
-                emit({**structs.asdict(entry), "time": entry.time.isoformat()})
-                continue
-            by = f"  by {entry.by}" if entry.by else ""
-            known = f"  knowing {entry.known[:12]}" if entry.known else ""
-            shown = entry.id if entry.kind == "checkpoint" else f"[{entry.id}]" if entry.kind == "step" else ""
-            data = f"  {to_text(entry.data)}" if entry.data or entry.kind != "checkpoint" else ""
-            line(f"{entry.time:%Y-%m-%d %H:%M:%S}Z  {entry.text} {shown}{by}{known}{data}".rstrip())
+        headings = ("age", "what", "by", "knowing", "data")
+        with Listing(*headings, json=json, none=f"nothing happened to thread {name!r}.") as rows:
+            for entry in await store.space(space).thread(name).audit():
+                by = f"  by {entry.by}" if entry.by else ""
+                known = f"  knowing {entry.known[:SHORT]}" if entry.known else ""
+                shown = entry.id if entry.kind == "checkpoint" else f"[{entry.id}]" if entry.kind == "step" else ""
+                data = f"{to_text(entry.data)}" if entry.data or entry.kind != "checkpoint" else ""
+                told = f"{entry.text} {shown}{by}{known}{f'  {data}' if data else ''}"
+                what = f"{entry.text} {shown[:SHORT] if entry.kind == 'checkpoint' else shown}"
+                rows.add(
+                    {**structs.asdict(entry), "time": entry.time.isoformat()},
+                    f"{entry.time:%Y-%m-%d %H:%M:%S}Z  {told}".rstrip(),
+                    *(ago(entry.time), what, entry.by, entry.known[:SHORT] if entry.known else "", data),
+                )

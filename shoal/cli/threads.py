@@ -1,34 +1,36 @@
-"""`shoal threads`, `shoal log`, `shoal show`: agents' lines of work."""
+"""`shoal threads`, `shoal log`, `shoal show`, `shoal labels`: agents' lines of work."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
-from json import loads
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import typer
 
-from shoal import values
-from shoal.cli.absence import check_thread, other_spaces, print_names
+from shoal.cli.absence import check_thread, note_absence, other_spaces, print_names
+from shoal.cli.arguments import fields_of, moment_of
 from shoal.cli.execution import execute
-from shoal.cli.output import emit, line, to_text
+from shoal.cli.ids import SHORT, checkpoint_id
+from shoal.cli.options import Branch, Label, Limit, LimitOrAll, Prefix, Reveal, ThreadName
+from shoal.cli.output import emit, line, plain, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.cli.terminal import Listing, ago, is_terminal, show_value
 from shoal.client.checkpoint import Checkpoint
-from shoal.client.store import Store
+from shoal.client.events import Event
+from shoal.client.standing import Standing
+from shoal.client.store import Space, Store
 from shoal.client.thread import Thread
-from shoal.errors import InvalidInput, NotFound
+from shoal.errors import NotFound
 from shoal.values.foreign import LANGGRAPH
 
 PANEL = "Look into a store"
 
 # What LangGraph alone needs of a checkpoint: its own bytes.
 _OTHERS_FIELD = (LANGGRAPH, "langgraph")
-
-ThreadName = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's name.", show_default=False)]
-Reveal = Annotated[bool, typer.Option("--reveal", help="Show secret fields too.")]
-Branch = Annotated[str, typer.Option("--branch", metavar="NAME", help="The branch to follow.")]
+_ASKED_AT_ONCE = 32  # Threads of which a long list is read at a time.
 
 
 def register(app: typer.Typer) -> None:
@@ -40,36 +42,140 @@ def register(app: typer.Typer) -> None:
 
 
 def threads(
-    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only names that begin so.")] = "",
+    prefix: Prefix = "",
     status: Annotated[
         str | None,
         typer.Option("--status", metavar="STATUS", help="Only: running, paused, waiting, done or failed."),
     ] = None,
+    long: Annotated[
+        bool, typer.Option("--long", "-l", help="Status, head, age and what is asked of people, in a pipe and with --json too.")
+    ] = False,
+    limit: LimitOrAll = None,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """List a space's threads, one name a line.
+    """List a space's threads: with status, head and what is asked of people on a terminal, one name a line in a pipe.
 
     Example: shoal threads --data ./state --space crew --prefix researcher-
     """
-    execute(_threads(chosen(data, url, environment=os.environ), space, prefix, status, json=json))
+    detailed = long or (is_terminal() and not json)
+    wanted = _Wanted(prefix, status, limit)
+    execute(_threads(chosen(data, url, environment=os.environ), space, wanted, detailed=detailed, json=json))
 
 
-async def _threads(target: Target, space: str, prefix: str, status: str | None, *, json: bool) -> None:
+class _Wanted(NamedTuple):
+    prefix: str
+    status: str | None
+    limit: int | None
+
+
+async def _threads(target: Target, space: str, wanted: _Wanted, *, detailed: bool, json: bool) -> None:
     async with opened(target) as store:
-        names = store.space(space).threads(prefix, status=cast("Any", status))
-        await print_names(names, store, space, what="such threads" if prefix or status else "threads", json=json)
+        names = _first(store.space(space).threads(wanted.prefix, status=cast("Any", wanted.status)), wanted.limit)
+        what = "such threads" if wanted.prefix or wanted.status else "threads"
+        if not detailed:
+            await print_names(names, store, space, what=what, json=json)
+            return
+        with Listing("thread", "status", "head", "saved", "asks", json=json) as rows:
+            async for thread in _looked_at(store.space(space), names):
+                rows.add(thread.document, thread.text, *thread.cells)
+        if rows.is_empty and not json:
+            await note_absence(store, space, what=what)
+
+
+async def _first(names: AsyncIterator[str], limit: int | None) -> AsyncIterator[str]:
+    shown = 0
+    async for name in names:
+        yield name
+        shown += 1
+        if shown == limit:
+            return
+
+
+class _Looked(NamedTuple):
+    """A thread, its status and the head of its main branch."""
+
+    name: str
+    standing: Standing
+    head: Checkpoint | None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        head = self.head
+        return {
+            "thread": self.name,
+            "status": self.standing.status,
+            "reason": self.standing.reason,
+            "by": self.standing.by,
+            "head": None if head is None else head.id,
+            "heads": [] if head is None else list(head.heads),
+            "saved": None if head is None else head.time.isoformat(),
+        }
+
+    @property
+    def text(self) -> str:
+        head = self.head
+        saved = "-  -" if head is None else f"{head.id}  {head.time:%Y-%m-%d %H:%M:%S}Z"
+        return f"{plain(self.name)}  {self.standing.status}  {saved}  {plain(self.asks)}".rstrip()
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        head = self.head
+        if head is None:
+            return (self.name, self.standing.status, "", "", self.asks)
+        forked = f" +{len(head.heads) - 1}" if head.forked else ""
+        return (self.name, self.standing.status, head.id[:SHORT] + forked, ago(head.time), self.asks)
+
+    @property
+    def asks(self) -> str:
+        """What holds the thread, and who asked for it; of one that failed, why."""
+        standing = self.standing
+        by = f"by {standing.by}" if standing.by else ""
+        match standing.status:
+            case "waiting":
+                return " ".join(filter(None, ["approval:", standing.reason or "(not said)", by and f"(asked {by})"]))
+            case "paused":
+                return " ".join(filter(None, ["pause:", standing.reason or "(not said)", by and f"({by})"]))
+            case "failed":
+                return standing.reason
+            case _:
+                return ""
+
+
+async def _looked_at(space: Space, names: AsyncIterator[str]) -> AsyncIterator[_Looked]:
+    page: list[str] = []
+    async for name in names:
+        page.append(name)
+        if len(page) == _ASKED_AT_ONCE:
+            for looked in await asyncio.gather(*(_look(space, each) for each in page)):
+                yield looked
+            page.clear()
+    for looked in await asyncio.gather(*(_look(space, each) for each in page)):
+        yield looked
+
+
+async def _look(space: Space, name: str) -> _Looked:
+    thread = space.thread(name)
+    standing, head = await asyncio.gather(thread.status(), _head(thread))
+    return _Looked(name, standing, head)
+
+
+async def _head(thread: Thread) -> Checkpoint | None:
+    try:
+        return await thread.load(channels=[])
+    except NotFound:
+        return None
 
 
 def log(
     thread: ThreadName,
     branch: Branch = "main",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most so many.")] = 20,
+    limit: Limit = 20,
     filter: Annotated[
         list[str] | None,
-        typer.Option("--filter", metavar="KEY=VALUE", help="Only those with this metadata; repeatable."),
+        typer.Option("--filter", metavar="KEY=VALUE|JSON", help="Only those with these fields; may be repeated."),
     ] = None,
     author: Annotated[str | None, typer.Option("--author", metavar="NAME", help="Only theirs.")] = None,
     journal: Annotated[bool, typer.Option("--journal", help="Show the journal's events, oldest first, instead.")] = False,
@@ -86,24 +192,7 @@ def log(
     if journal:
         execute(_journal(target, space, thread, limit, json=json))
     else:
-        execute(_log(target, space, thread, branch, limit, _wanted(filter or []), author, json=json))
-
-
-def _wanted(fields: list[str]) -> dict[str, Any]:
-    """
-    Raises:
-        InvalidInput: a field has no name.
-    """
-    wanted = {}
-    for field in fields:
-        name, found, text = field.partition("=")
-        if not found or not name:
-            raise InvalidInput(f"--filter is KEY=VALUE; got {field!r}.")
-        try:
-            wanted[name] = values.from_json(loads(text))
-        except ValueError:
-            wanted[name] = text
-    return wanted
+        execute(_log(target, space, thread, branch, limit, fields_of(filter or []), author, json=json))
 
 
 async def _log(
@@ -116,9 +205,11 @@ async def _log(
             raise await _no_branch(store, space, name, branch, heads)
         if not json:
             _print_heads(heads)
-        async for checkpoint in thread.history(branch=branch, limit=limit, filter=wanted, author=author):
-            marks = [head for head, ids in heads.items() if checkpoint.id in ids]
-            emit(described(checkpoint) | {"head_of": marks}) if json else _print_checkpoint(checkpoint, marks)
+        headings = ("", "checkpoint", "saved", "of", "by", "metadata")
+        with Listing(*headings, json=json, none="no checkpoint has these fields and this author.") as rows:
+            async for checkpoint in thread.history(branch=branch, limit=limit, filter=wanted, author=author):
+                marks = [head for head, ids in heads.items() if checkpoint.id in ids]
+                rows.add(described(checkpoint) | {"head_of": marks}, _line(checkpoint, marks), *_cells(checkpoint, marks))
 
 
 async def _no_branch(store: Store, space: str, name: str, branch: str, heads: Mapping[str, Sequence[str]]) -> NotFound:
@@ -135,17 +226,34 @@ def _print_heads(heads: Mapping[str, Sequence[str]]) -> None:
         if len(ids) > 1:
             line(f"branch {branch} is forked, it has {len(ids)} heads:")
             for head in ids:
-                line(f"    {head}")
+                line(f"    {head[:SHORT] if is_terminal() else head}")
 
 
-def _print_checkpoint(checkpoint: Checkpoint, marks: Sequence[str]) -> None:
+def _line(checkpoint: Checkpoint, marks: Sequence[str]) -> str:
     sign = "*" if marks else " "
+    metadata = shown_metadata(checkpoint)
+    notes = [_of(checkpoint, marks), to_text(metadata) if metadata else ""]
+    return f"{sign} {checkpoint.id}  {checkpoint.time:%Y-%m-%d %H:%M:%S}Z  {'  '.join(filter(None, notes))}".rstrip()
+
+
+def _cells(checkpoint: Checkpoint, marks: Sequence[str]) -> tuple[str, ...]:
+    sign = "*" if marks else ""
+    metadata = shown_metadata(checkpoint)
+    told = (_of(checkpoint, marks), checkpoint.author, to_text(metadata) if metadata else "")
+    return (sign, checkpoint.id[:SHORT], ago(checkpoint.time), *told)
+
+
+def _of(checkpoint: Checkpoint, marks: Sequence[str]) -> str:
+    """What it is the head of, how many it joins, and its label."""
     notes = [f"head of {', '.join(marks)}"] if marks else []
     notes += [f"joins {len(checkpoint.parents)}"] if len(checkpoint.parents) > 1 else []
     notes += [f"label {checkpoint.label}"] if checkpoint.label else []
-    metadata = {name: value for name, value in checkpoint.metadata.items() if (checkpoint.schema, name) != _OTHERS_FIELD}
-    notes += [to_text(metadata)] if metadata else []
-    line(f"{sign} {checkpoint.id}  {checkpoint.time:%Y-%m-%d %H:%M:%S}Z  {'  '.join(notes)}".rstrip())
+    return "  ".join(notes)
+
+
+def shown_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Its metadata, for people."""
+    return {name: value for name, value in checkpoint.metadata.items() if (checkpoint.schema, name) != _OTHERS_FIELD}
 
 
 def described(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -166,21 +274,29 @@ def described(checkpoint: Checkpoint) -> dict[str, Any]:
 async def _journal(target: Target, space: str, name: str, limit: int, *, json: bool) -> None:
     async with opened(target) as store:
         await check_thread(store, space, name)
-        async for event in store.space(space).thread(name).journal.read(limit=limit):
-            if json:
-                emit(
-                    {"id": event.id, "key": event.key, "time": event.time.isoformat(), "late": event.late, "event": event.event}
-                )
-            else:
-                key = "" if event.key is None else f"  [{event.key}]"
-                line(f"{event.time:%Y-%m-%d %H:%M:%S}Z{key}  {to_text(event.event)}")
+        with Listing("age", "key", "event", json=json, none=f"the journal of {name!r} is empty.") as rows:
+            async for event in store.space(space).thread(name).journal.read(limit=limit):
+                fields = {"id": event.id, "key": event.key, "time": event.time.isoformat(), "late": event.late}
+                rows.add(fields | {"event": event.event}, event_line(event), *event_cells(event))
+
+
+def event_line(event: Event) -> str:
+    """For a pipe."""
+    key = "" if event.key is None else f"  [{event.key}]"
+    return f"{event.time:%Y-%m-%d %H:%M:%S}Z{key}  {to_text(event.event)}"
+
+
+def event_cells(event: Event) -> tuple[str, str, str]:
+    """Age, key and event, for a terminal."""
+    return (ago(event.time), event.key or "", to_text(event.event))
 
 
 def labels(
     thread: ThreadName,
-    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only labels that begin so.")] = "",
+    prefix: Prefix = "",
     remove: Annotated[
-        list[str] | None, typer.Option("--remove", metavar="LABEL", help="Take this label from its checkpoint; repeatable.")
+        list[str] | None,
+        typer.Option("--remove", metavar="LABEL", help="Take this label from its checkpoint; may be repeated."),
     ] = None,
     data: Data = None,
     url: Url = None,
@@ -202,20 +318,22 @@ async def _labels(target: Target, space: str, name: str, prefix: str, remove: li
             removed = await thread.unlabel(*remove)
             emit({"removed": removed}) if json else line(f"{removed} removed")
             return
-        async for label, id in thread.labels(prefix):
-            emit({"label": label, "checkpoint": id}) if json else line(f"{id}  {to_text(label)[1:-1]}")
+        with Listing("label", "checkpoint", json=json, none=f"thread {name!r} has no such labels.") as rows:
+            async for label, id in thread.labels(prefix):
+                rows.add({"label": label, "checkpoint": id}, f"{id}  {to_text(label)[1:-1]}", label, id[:SHORT])
 
 
 def show(
     thread: ThreadName,
     checkpoint: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="A checkpoint; without it, the branch's head.")
+        str | None,
+        typer.Argument(metavar="[ID]", help="A checkpoint, or the beginning of its id; without it, the branch's head."),
     ] = None,
     branch: Branch = "main",
     as_of: Annotated[
         str | None, typer.Option("--as-of", metavar="TIME", help="Where the branch was at a time: ISO 8601, with its zone.")
     ] = None,
-    label: Annotated[str | None, typer.Option("--label", metavar="NAME", help="The checkpoint that has this label.")] = None,
+    label: Label = None,
     reveal: Reveal = False,
     data: Data = None,
     url: Url = None,
@@ -227,18 +345,19 @@ def show(
     Example: shoal show researcher-1 --data ./state --space crew
     """
     target = chosen(data, url, environment=os.environ)
-    execute(_show(target, space, thread, checkpoint, branch, _moment(as_of), label, reveal=reveal, json=json))
-
-
-def _moment(text: str | None) -> datetime | None:
-    """
-    Raises:
-        InvalidInput: it is no time.
-    """
-    try:
-        return None if text is None else datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidInput(f"--as-of is a time as in 2026-01-01T12:00:00+00:00; got {text!r}.") from None
+    execute(
+        _show(
+            target,
+            space,
+            thread,
+            checkpoint,
+            branch,
+            None if as_of is None else moment_of(as_of, "--as-of"),
+            label,
+            reveal=reveal,
+            json=json,
+        )
+    )
 
 
 async def _show(
@@ -255,6 +374,7 @@ async def _show(
 ) -> None:
     async with opened(target) as store:
         thread: Thread = store.space(space).thread(name)
-        found = await thread.load(checkpoint, branch=branch, as_of=as_of, label=label)
+        id = None if checkpoint is None else await checkpoint_id(thread, checkpoint)
+        found = await thread.load(id, branch=branch, as_of=as_of, label=label)
         state = found.state if reveal else found.redacted
-        emit(described(found) | {"state": state}) if json else line(to_text(state, indent=2))
+        emit(described(found) | {"state": state}) if json else show_value(state)

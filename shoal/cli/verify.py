@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from shoal.cli.execution import FAILED, failure
 from shoal.cli.output import emit, line
-from shoal.cli.target import Json
+from shoal.cli.target import Data, Json
 from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.node.findings import Report
@@ -29,7 +30,10 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The store's directory; nobody may have it open.")],
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="The store's directory, as --data; nobody may have it open.")
+    ] = None,
+    data: Data = None,
     json: Json = False,
 ) -> None:
     """Check every row of a store: logs, hash chains, checkpoints, chunks and documents.
@@ -38,6 +42,7 @@ def verify(
 
     Example: shoal verify ./state
     """
+    directory = _named(directory, data)
     try:
         if not holds_store(directory):
             raise failure(f"there is no store in {directory}. Nothing was written. Name the directory that --data named.")
@@ -47,6 +52,19 @@ def verify(
     emit(asdict(report) | {"sound": report.sound}) if json else _print(report)
     if not report.sound:
         raise typer.Exit(FAILED)
+
+
+def _named(directory: Path | None, data: Path | None) -> Path:
+    """
+    Raises:
+        typer.BadParameter: it is not named, or twice.
+    """
+    given = [path for path in (directory, data) if path is not None]
+    if not given and os.environ.get("SHOAL_DATA"):
+        given = [Path(os.environ["SHOAL_DATA"])]
+    if len(given) != 1:
+        raise typer.BadParameter("name the store's directory, once: shoal verify DIR, or --data DIR (or set SHOAL_DATA).")
+    return given[0]
 
 
 def _checked(directory: Path) -> Report:

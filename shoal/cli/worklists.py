@@ -9,11 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from shoal.cli.absence import check_thread
+from shoal.cli.arguments import json_of
 from shoal.cli.execution import execute
-from shoal.cli.mutations import By, parsed
+from shoal.cli.options import By, Result, ThreadName
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
-from shoal.cli.threads import PANEL, ThreadName
+from shoal.cli.terminal import Listing, ago
+from shoal.cli.threads import PANEL
 from shoal.client.worklist import Item
 
 worklist = typer.Typer(no_args_is_help=True, help="A thread's worklists: list items, add some, say that one is done.")
@@ -30,7 +32,7 @@ def register(app: typer.Typer) -> None:
 def list_items(
     thread: ThreadName,
     name: Name,
-    done: Annotated[bool, typer.Option("--done", help="What is done, rather than what is to be.")] = False,
+    done: Annotated[bool, typer.Option("--done", help="List what is done, rather than what is to be.")] = False,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -48,13 +50,17 @@ async def _list(target: Target, space: str, thread: str, name: str, *, done: boo
         await check_thread(store, space, thread)
         work = store.space(space).thread(thread).worklist(name)
         found: AsyncIterator[Item] = work.finished() if done else work.pending()
-        async for item in found:
-            if json:
-                emit(_described(item))
-                continue
-            value = "" if item.value is None else f"  {to_text(item.value)}"
-            results = "".join(f"  done by {to_text(end.by)}: {to_text(end.result)}" for end in item.done)
-            line(f"{item.time:%Y-%m-%d %H:%M:%S}Z  [{to_text(item.key)[1:-1]}]{value}{results}")
+        none = f"nothing {'was done' if done else 'is to be done'} in worklist {name!r} of thread {thread!r}."
+        with Listing("age", "key", "value", "done by", "result", json=json, none=none) as rows:
+            async for item in found:
+                value = "" if item.value is None else to_text(item.value)
+                results = "".join(f"  done by {to_text(end.by)}: {to_text(end.result)}" for end in item.done)
+                rows.add(
+                    _described(item),
+                    f"{item.time:%Y-%m-%d %H:%M:%S}Z  [{to_text(item.key)[1:-1]}]{value and f'  {value}'}{results}",
+                    *(ago(item.time), item.key, value),
+                    *(", ".join(end.by for end in item.done), ", ".join(to_text(end.result) for end in item.done)),
+                )
 
 
 def _described(item: Item) -> dict[str, Any]:
@@ -95,7 +101,7 @@ def done(
     thread: ThreadName,
     name: Name,
     key: Annotated[str, typer.Argument(metavar="KEY", show_default=False)],
-    result: Annotated[str, typer.Option("--result", metavar="JSON", help="What came of it.")] = "null",
+    result: Result = "null",
     by: By = "",
     data: Data = None,
     url: Url = None,
@@ -110,7 +116,7 @@ def done(
 
 
 async def _done(target: Target, space: str, thread: str, name: str, key: str, result: str, by: str, *, json: bool) -> None:
-    value = parsed(result, "--result")
+    value = json_of(result, "--result")
     async with opened(target) as store:
         found = await store.space(space).thread(thread).worklist(name).done(key, result=value, by=by)
     if json:

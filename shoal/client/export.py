@@ -16,7 +16,7 @@ from shoal.client.checkpoint import Checkpoint
 from shoal.client.events import Event
 from shoal.client.store import Space
 from shoal.client.thread import Thread
-from shoal.errors import NotFound
+from shoal.errors import NotFound, Pruned
 from shoal.version import __version__
 
 FORMAT = 1
@@ -58,11 +58,9 @@ async def _records(thread: Thread) -> AsyncIterator[dict[str, Any]]:
     branches = await thread.heads()
     for name, heads in branches.items():
         yield {"type": "branch", "thread": thread.name, "name": name, "heads": heads}
-    starts = [head for heads in branches.values() for head in heads]
     async for label, id in thread.labels():
         yield {"type": "label", "thread": thread.name, "label": label, "checkpoint": id}
-        starts.append(id)
-    async for checkpoint in _checkpoints(thread, starts):
+    async for checkpoint in checkpoints(thread, states=True):
         yield _checkpoint_record(thread.name, checkpoint)
     async for event in thread.journal.read():
         yield {"type": "event", "thread": thread.name, **event_record(event)}
@@ -70,18 +68,26 @@ async def _records(thread: Thread) -> AsyncIterator[dict[str, Any]]:
         yield {"type": "step", "thread": thread.name, **step_record(step)}
 
 
-async def _checkpoints(thread: Thread, starts: list[str]) -> AsyncIterator[Checkpoint]:
-    """Those that lead to these, each once; a child before its parents, where they are on one line."""
+async def checkpoints(thread: Thread, *, states: bool = False, limit: int | None = None) -> AsyncIterator[Checkpoint]:
+    """All that lead to a thread's heads and labels, each once; a child before its parents, where they are on one line.
+
+    With `limit` not more than the newest so many of each line.
+    """
+    starts = [head for heads in (await thread.heads()).values() for head in heads]
+    starts += [id async for _, id in thread.labels()]
     seen: set[str] = set()
     while starts:
         start = starts.pop()
         if start in seen:
             continue
-        found = await thread.load(start)
+        try:
+            found = await thread.load(start, channels=None if states else [])
+        except Pruned:
+            continue
         seen.add(start)
         starts.extend(found.parents[1:])
         yield found
-        async for older in thread.history(before=start, states=True):
+        async for older in thread.history(before=start, states=states, limit=None if limit is None else limit - 1):
             if older.id in seen:
                 break
             seen.add(older.id)

@@ -151,7 +151,7 @@ def test_a_node_that_is_not_there_is_exit_code_1() -> None:
 def test_steps_that_make_no_sense_are_not_understood(target: list[str]) -> None:
     assert shoal("steps", "resolve", "plain", *target, *CREW).exit_code == 2
     assert shoal("steps", "resolve", "plain", "k", "perhaps", *target, *CREW).exit_code == 2
-    assert shoal("steps", "resolve", "plain", "k", "result", "--value", "{", *target, *CREW).exit_code == 2
+    assert shoal("steps", "resolve", "plain", "k", "result", "--result", "{", *target, *CREW).exit_code == 1
 
 
 def test_a_thread_is_paused_for_people_to_read(target: list[str]) -> None:

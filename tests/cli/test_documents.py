@@ -34,7 +34,7 @@ def test_a_document_is_edited_until_it_is_what_a_file_says(target: list[str], tm
 def test_a_patch_changes_what_it_names(target: list[str], tmp_path: Path) -> None:
     documents("doc", "edit", "p", file(tmp_path, {"m": {"a": 1}}), *target, *MINE)
     patch = file(tmp_path, [{"op": "add", "path": "/m/b", "value": 2}])
-    assert documents("doc", "edit", "p", patch, "--patch", "--author", "ada", *target, *MINE) == [{"m": {"a": 1, "b": 2}}]
+    assert documents("doc", "edit", "p", patch, "--patch", "--by", "ada", *target, *MINE) == [{"m": {"a": 1, "b": 2}}]
     failing = file(tmp_path, [{"op": "test", "path": "/m/b", "value": 3}])
     assert shoal("doc", "edit", "p", failing, "--patch", *target, *MINE).exit_code == 1
 

@@ -55,10 +55,10 @@ def test_deleting_what_is_not_there_says_so(target: list[str]) -> None:
     ("arguments", "code", "said"),
     [
         (["get", "memory", "absent"], 1, "there is no item 'absent' in 'memory' of space 'items'"),
-        (["put", "memory", "k", "{"], 2, "is not JSON"),
+        (["put", "memory", "k", "{"], 1, "is not valid JSON"),
         (["put", "memory", "k", "1", "--expect", "0" * 32], 1, "is not there"),
         (["search", "memory", "--filter", '{"a": {"$in": 1}}'], 1, "'$in' is no operator of a filter"),
-        (["search", "memory", "--filter", "[1]"], 1, "a filter is a map"),
+        (["search", "memory", "--filter", "[1]"], 1, "--filter is KEY=VALUE, or a JSON object"),
         (["put", "memory..x", "k", "1"], 1, "must not be empty"),
     ],
 )

@@ -77,4 +77,4 @@ def test_a_budget_is_granted_and_spent(data: Path) -> None:
 @pytest.mark.parametrize("arguments", [["set", "add", "s", "{"], ["register", "set", "r", "nope"]])
 def test_what_is_no_json_is_refused(data: Path, arguments: list[str]) -> None:
     result = CliRunner().invoke(app, [*arguments, "--data", str(data)])
-    assert (result.exit_code, "is not JSON" in result.stderr) == (2, True)
+    assert (result.exit_code, "is not valid JSON" in result.stderr, result.stderr.count("\n")) == (1, True, 1)

@@ -1,0 +1,45 @@
+"""`shoal completion`: the script that makes a shell complete Shoal's commands and options."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Literal
+
+import typer
+from typer.completion import completion_init, get_completion_script
+
+from shoal.cli.output import line, note
+from shoal.cli.terminal import is_terminal
+
+PANEL = "Run"
+_VARIABLE = "_SHOAL_COMPLETE"  # By which the script asks `shoal` what may come next.
+_INSTALLED = {
+    "bash": "mkdir -p ~/.local/share/bash-completion/completions && "
+    "shoal completion bash > ~/.local/share/bash-completion/completions/shoal",
+    "zsh": "mkdir -p ~/.zfunc && shoal completion zsh > ~/.zfunc/_shoal   # with this in ~/.zshrc: "
+    "fpath+=~/.zfunc; autoload -Uz compinit; compinit",
+    "fish": "mkdir -p ~/.config/fish/completions && shoal completion fish > ~/.config/fish/completions/shoal.fish",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command(rich_help_panel=PANEL)(completion)
+
+
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="bash|zsh|fish", show_default=False)],
+) -> None:
+    """Print the script by which a shell completes commands and options; on a terminal also how to install it.
+
+    Example: shoal completion bash > ~/.local/share/bash-completion/completions/shoal
+    """
+    line(get_completion_script(prog_name="shoal", complete_var=_VARIABLE, shell=shell))
+    if is_terminal():
+        note(f"to install it: {_INSTALLED[shell]}")
+
+
+def answer_shell() -> None:
+    """Make ready to tell a shell what may come next, if it is one that runs us."""
+    if _VARIABLE in os.environ:
+        completion_init()

@@ -1,0 +1,116 @@
+"""Ids on the command line may be shortened, to any beginning that only one of them has.
+
+Laws:
+- A whole id is taken as it is: nothing is looked up, and the command says itself if it is not there.
+- One that is ambiguous or unknown is refused before anything is written, with ids that there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from shoal.client.checkpoint import is_id
+from shoal.errors import InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from shoal.client.store import Space
+    from shoal.client.thread import Thread
+
+SHORT = 12  # Characters of an id that are shown where people read.
+_SHOWN_MAX = 5
+
+
+async def checkpoint_id(thread: Thread, given: str) -> str:
+    """The id of the thread's only checkpoint whose id begins so.
+
+    Raises:
+        InvalidInput: several do.
+        NotFound: none does.
+    """
+    return given if is_id(given) else await _only(given, _checkpoints(thread), f"checkpoint of thread {thread.name!r}")
+
+
+async def checkpoint_or_branch(thread: Thread, given: str) -> str:
+    """A branch's name as it is, else the id of a checkpoint.
+
+    Raises:
+        InvalidInput, NotFound: as `checkpoint_id`.
+    """
+    if is_id(given) or given in (heads := await thread.heads()):
+        return given
+    try:
+        return await checkpoint_id(thread, given)
+    except NotFound as missing:
+        raise NotFound(f"{missing.message} Nor is it a branch: it has {', '.join(heads) or 'none'}.") from None
+
+
+async def mutation_id(thread: Thread, given: str) -> str:
+    """A checkpoint's id, with the number after the "/" that makes it a mutation's, if there is one.
+
+    Raises:
+        InvalidInput, NotFound: as `checkpoint_id`.
+    """
+    checkpoint, slash, number = given.partition("/")
+    return await checkpoint_id(thread, checkpoint) + slash + number
+
+
+async def event_id(thread: Thread, given: str) -> str:
+    """The id of the only event in the thread's journal whose id begins so.
+
+    Raises:
+        InvalidInput, NotFound: as `checkpoint_id`.
+    """
+    events = (event.id async for event in thread.journal.read())
+    return await _only(given, events, f"event of thread {thread.name!r}")
+
+
+async def holder_origin(space: Space, budget: str, given: str) -> str:
+    """The origin of the budget's only holder that begins so.
+
+    Raises:
+        InvalidInput, NotFound: as `checkpoint_id`.
+    """
+
+    async def origins() -> AsyncIterator[str]:
+        for holder in (await space.budget(budget).rights()).holders:
+            yield holder.origin
+
+    return await _only(given, origins(), f"holder of budget {budget!r}")
+
+
+async def _checkpoints(thread: Thread) -> AsyncIterator[str]:
+    from shoal.client.export import checkpoints
+
+    async for checkpoint in checkpoints(thread):
+        yield checkpoint.id
+
+
+async def _only(given: str, ids: AsyncIterator[str], what: str) -> str:
+    found: list[str] = []
+    others: list[str] = []
+    async for id in ids:
+        if id == given:
+            return id
+        if given and id.startswith(given):
+            found.append(id)
+        elif len(others) < _SHOWN_MAX:
+            others.append(id)
+        if len(found) > _SHOWN_MAX:
+            break
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InvalidInput(
+            f"more than one {what} begins with {given!r}: {_shown(found)}. Nothing was written. Give more of it."
+        )
+    there = f"There are {_shown(others)}." if others else "There are none."
+    raise NotFound(f"no {what} begins with {given!r}. Nothing was written. {there}")
+
+
+def _shown(ids: list[str]) -> str:
+    """As many characters as it takes to tell them apart."""
+    length = SHORT
+    while len({id[:length] for id in ids}) < len(ids):
+        length += 1
+    return ", ".join(id[:length] for id in ids[:_SHOWN_MAX]) + (", …" if len(ids) >= _SHOWN_MAX else "")

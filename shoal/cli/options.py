@@ -1,0 +1,40 @@
+"""The options and arguments that more than one command takes: one name, one spelling and one help for one idea.
+
+`tests/cli/test_options.py` holds every command to it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most so many.")]
+LimitOrAll = Annotated[
+    int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most so many. \\[default: all]")
+]
+Prefix = Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only names that begin so.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")]
+
+ThreadName = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's name.", show_default=False)]
+Branch = Annotated[str, typer.Option("--branch", metavar="NAME", help="The thread's branch.")]
+Label = Annotated[str | None, typer.Option("--label", metavar="NAME", help="The name of a checkpoint within its thread.")]
+Reveal = Annotated[bool, typer.Option("--reveal", help="Show secret fields too.")]
+
+By = Annotated[
+    str, typer.Option("--by", envvar="SHOAL_AUTHOR", metavar="NAME", help="Who does it; it is kept with the change.")
+]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; the journal keeps it.")]
+Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Done twice under one key it is done once.")]
+Expect = Annotated[
+    str | None, typer.Option("--expect", metavar="VERSION", help="Only if this is its version; '' if it must not be there.")
+]
+Result = Annotated[str, typer.Option("--result", metavar="JSON", help="What came of it. - is standard input.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+OlderThan = Annotated[str | None, typer.Option("--older-than", metavar="AGE", help="Only what is older: 30d, 12h, 90m or 45s.")]
+KeepLast = Annotated[int | None, typer.Option("--keep-last", min=0, metavar="N", help="The last N stay.")]
+KeepBytes = Annotated[
+    str | None, typer.Option("--keep-bytes", metavar="SIZE", help="The last stay that are together so large: 4096, 64MiB.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")]

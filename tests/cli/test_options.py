@@ -1,0 +1,104 @@
+"""One name, one spelling and one help for one idea, in every command."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from typer.main import get_command
+
+from shoal.cli.main import app
+
+
+class Option(NamedTuple):
+    command: str
+    names: tuple[str, ...]
+    metavar: str
+    help: str
+    variable: str | None
+
+
+def options(command: Any = None, path: str = "shoal") -> Iterator[Option]:
+    command = command or get_command(app)
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from options(inner, f"{path} {name}")
+    for found in command.params:
+        if found.param_type_name == "option" and not hasattr(command, "commands"):
+            help = re.sub(r"\s*\\\[.*", "", found.help or "")
+            yield Option(path, tuple(found.opts), found.metavar or "", help, found.envvar)
+
+
+ALL = list(options())
+
+# The same name for another thing, and why that is not confusing.
+_OTHERS = {
+    "--data": {"shoal serve", "shoal demo"},  # A directory that is made there, and need not hold a store.
+    "--limit": {"shoal demo"},  # Of modules.
+    "--json": {"shoal export"},  # Which has no other output.
+    "--after": {"shoal events", "shoal mutations"},  # Each place has its own kind of position.
+    "--vector": {"shoal items search"},  # What is searched for, rather than what is put.
+}
+
+# Names that were in use for an idea that has another name here: a new command must not bring them back.
+_OTHER_NAMES = {
+    "--author": "--by",
+    "--keep": "--keep-last",
+    "--bytes": "--keep-bytes",
+    "--events": "--keep-last",
+    "--watch": "--follow",
+    "--value": "--result",
+    "--max": "--limit",
+    "--directory": "--data",
+    "--dir": "--data",
+    "--host": "--url",
+    "--force": "--yes",
+    "--thread": "an argument",
+    "--output": "--json",
+}
+_ALLOWED = {
+    ("shoal log", "--author"),  # Whose checkpoints are shown, and not who asks.
+    ("shoal demo", "--keep"),  # The nodes, once it is over.
+}
+
+
+def by_name() -> dict[str, list[Option]]:
+    found: dict[str, list[Option]] = defaultdict(list)
+    for option in ALL:
+        for name in option.names:
+            found[name].append(option)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(by_name()))
+def test_a_name_means_the_same_in_every_command(name: str) -> None:
+    same = [option for option in by_name()[name] if option.command not in _OTHERS.get(name, ())]
+    assert len({option._replace(command="") for option in same}) <= 1, same
+
+
+def test_no_idea_has_a_second_name() -> None:
+    second = {(option.command, name) for option in ALL for name in option.names if name in _OTHER_NAMES}
+    assert second == _ALLOWED
+
+
+def test_a_help_stands_for_one_name() -> None:
+    names: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for option in ALL:
+        names[option.help].add(option.names)
+    assert {help: found for help, found in names.items() if len(found) > 1} == {}
+
+
+@pytest.mark.parametrize("option", ALL, ids=lambda option: f"{option.command} {option.names[0]}")
+def test_an_option_is_spelt_as_all_are_and_explained(option: Option) -> None:
+    assert re.fullmatch(r"--[a-z]+(-[a-z]+)*", option.names[0])
+    assert option.help.endswith((".", "c", "m", "s")), option.help
+    assert not option.help.startswith(("Who ", "What ")) or option.names[0] in ("--by", "--result"), option.help
+
+
+def test_every_command_that_changes_a_thread_as_somebody_takes_by() -> None:
+    taking = {option.command for option in ALL if "--by" in option.names}
+    assert {"shoal save", "shoal edit", "shoal merge", "shoal undo", "shoal redo", "shoal rollback"} <= taking
+    assert {"shoal pause", "shoal approve", "shoal steps", "shoal inbox send", "shoal doc edit"} <= taking
+    assert {option.variable for option in ALL if "--by" in option.names} == {"SHOAL_AUTHOR"}
