@@ -6,7 +6,8 @@ import os
 from typing import Annotated, Literal
 
 import typer
-from typer.completion import completion_init, get_completion_script
+from typer._completion_classes import completion_init
+from typer._completion_shared import get_completion_script
 
 from shoal.cli.output import line, note
 from shoal.cli.terminal import is_terminal

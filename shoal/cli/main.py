@@ -73,4 +73,4 @@ for commands in (
 def main() -> None:
     """The console script's entry."""
     completion.answer_shell()
-    app()
+    app(prog_name="shoal")

@@ -25,7 +25,9 @@ def graphs(draw: st.DrawFn) -> Graph:
 
 
 def rows_of(graph: Graph, signs: Signs = BOXES) -> Rows:
-    return list(drawn(newest_first(graph, lambda node: -node), graph, signs))
+    order: list[int] = newest_first(graph, lambda node: -node)
+    rows = drawn(order, graph, signs)
+    return [(row, node) for row, node in rows]
 
 
 def read_back(rows: Rows) -> dict[int, set[int]]:
