@@ -7,16 +7,20 @@ Laws:
 - Counting happens in one place: `Metered` wraps the session, and every door of
   the API goes through it.
 - Nothing global: each node has its own registry.
+- Names follow Prometheus's conventions: counters end in `_total`, units are seconds and bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import platform
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 
 from shoal.errors import ShoalError
 from shoal.protocol.bookmark import Bookmark
@@ -47,56 +51,29 @@ class Backlog(NamedTuple):
 
 
 class Metrics:
-    """One node's. `backlog` is asked at each scrape."""
+    """One node's. `backlog` is asked at each scrape; `version` is Shoal's."""
 
-    def __init__(self, backlog: Callable[[], Backlog] | None = None) -> None:
+    def __init__(self, backlog: Callable[[], Backlog] | None = None, *, version: str = "") -> None:
         self.registry = registry = CollectorRegistry()
         self._backlog = backlog
-        self._requests = Counter("shoal_requests", "Requests, by kind and outcome", ["kind", "outcome"], registry=registry)
+        self._requests = Counter(
+            "shoal_requests_total", "Requests, by kind and outcome", ["kind", "outcome"], registry=registry
+        )
         self._seconds = Histogram(
             "shoal_request_seconds", "Time to answer, by kind", ["kind"], registry=registry, buckets=_SECONDS
         )
-        self._by_space = Counter("shoal_space_requests", "Requests answered, by space", ["space"], registry=registry)
+        self._by_space = Counter("shoal_space_requests_total", "Requests answered, by space", ["space"], registry=registry)
         self.sessions = Gauge("shoal_sessions", "Open session sockets", registry=registry)
         self.yjs_connections = Gauge("shoal_yjs_connections", "Open connections of Yjs clients", registry=registry)
         self.subscriptions = Gauge("shoal_subscriptions", "Subscriptions under way", registry=registry)
-        self.received_bytes = Counter("shoal_received_bytes", "Bytes of session messages received", registry=registry)
-        self.sent_bytes = Counter("shoal_sent_bytes", "Bytes of session messages sent", registry=registry)
+        self.received_bytes = Counter("shoal_received_bytes_total", "Bytes of session messages received", registry=registry)
+        self.sent_bytes = Counter("shoal_sent_bytes_total", "Bytes of session messages sent", registry=registry)
         self.lateness = Histogram(
             "shoal_loop_lateness_seconds", "How late the event loop ran a timer", registry=registry, buckets=_SECONDS
         )
-        self._commits = Gauge("shoal_group_commits", "Group commits in this opening", registry=registry)
-        self._operations = Gauge("shoal_operations", "Operations issued in this opening", registry=registry)
-        self._storage = Gauge("shoal_storage_bytes", "Bytes on disk", registry=registry)
-        self._pending = Gauge("shoal_writes_pending", "Writes that are not yet durable", registry=registry)
-        self._lag = Gauge("shoal_durable_lag_seconds", "How long the oldest of them has waited", registry=registry)
-        self._ready = Gauge("shoal_ready", "1 if the node takes reads and writes", registry=registry)
-        self._members = {
-            name: Gauge(f"shoal_peer_{name}", text, ["peer"], registry=registry)
-            for name, text in (
-                ("linked", "1 if the peer can be sent to"),
-                ("lacks_operations", "Operations that are durable here and that it is not known to hold"),
-                ("lag_seconds", "How old the oldest of them is"),
-                ("ahead_operations", "Operations that it holds and this node does not"),
-                ("waiting_bytes", "Bytes that wait to be sent to it"),
-                ("dropped_messages", "Messages that did not fit, and were left to sync"),
-            )
-        }
-        self._early = Gauge("shoal_early_operations", "Operations that wait for those they depend on", registry=registry)
-        self._quarantined = Gauge("shoal_quarantined_operations", "Operations that were refused", registry=registry)
-        self._disagreements = Gauge(
-            "shoal_member_disagreements", "Nodes that have other members, or the address of another node", registry=registry
-        )
-        self._ahead = Gauge("shoal_clock_ahead_seconds", "How far operations' times are ahead of the clock", registry=registry)
-        self._garbage = Gauge(
-            "shoal_garbage_entries", "Erasures whose rows are not gone yet (1,000 at most)", registry=registry
-        )
-        self._garbage_waits = Gauge("shoal_garbage_waits_for_owners", "Owners that these wait for", registry=registry)
-        self._died = Gauge("shoal_died_changes", "Changes that came after their object was deleted", registry=registry)
-        self._repaired = Gauge("shoal_repaired_rows", "Damaged rows that were fetched again from a peer", registry=registry)
-        self._repairs_failed = Gauge(
-            "shoal_failed_repairs", "Requests that met damage which no peer could mend", registry=registry
-        )
+        build = Gauge("shoal_build_info", "1; the labels say what runs", ["version", "python"], registry=registry)
+        build.labels(version, platform.python_version()).set(1)
+        ProcessCollector(registry=registry)
         self._kinds: dict[type[AnyRequest], tuple[Counter, Histogram]] = {}
         self._spaces: dict[str, Counter] = {}
 
@@ -131,36 +108,8 @@ class Metrics:
 
     def scrape(self, status: NodeStatus, cluster: ClusterView) -> bytes:
         """The text that Prometheus reads."""
-        self._set_members(cluster)
         backlog = self._backlog() if self._backlog is not None else Backlog()
-        self._commits.set(status.commits)
-        self._garbage.set(status.garbage)
-        self._garbage_waits.set(len(status.garbage_waits_for))
-        self._died.set(status.died)
-        self._repaired.set(status.repaired)
-        self._repairs_failed.set(status.repairs_failed)
-        self._operations.set(status.operations)
-        self._storage.set(status.bytes_on_disk)
-        self._ready.set(status.state == "ready")
-        self._pending.set(backlog.writes_pending)
-        self._lag.set(backlog.durable_lag_s)
-        return generate_latest(self.registry)
-
-    def _set_members(self, cluster: ClusterView) -> None:
-        for member in cluster.members[1:]:
-            for name, value in (
-                ("linked", member.state == "linked"),
-                ("lacks_operations", member.lacks),
-                ("lag_seconds", member.lag_ms / 1000),
-                ("ahead_operations", member.ahead),
-                ("waiting_bytes", member.waiting_bytes),
-                ("dropped_messages", member.dropped),
-            ):
-                self._members[name].labels(member.name).set(value)
-        self._early.set(cluster.early)
-        self._quarantined.set(len(cluster.quarantined))
-        self._disagreements.set(len(cluster.disagreements))
-        self._ahead.set(cluster.clock_ahead_ms / 1000)
+        return generate_latest(_Scraped([*_of_node(status, backlog), *_of_cluster(cluster)], self.registry))
 
     async def watch_loop(self) -> None:
         """Measure how late the event loop runs timers, until cancelled."""
@@ -169,6 +118,63 @@ class Metrics:
             due = loop.time() + LATENESS_INTERVAL_S
             await asyncio.sleep(LATENESS_INTERVAL_S)
             self.lateness.observe(max(0.0, loop.time() - due))
+
+
+class _Scraped:
+    """What the node says of itself at this scrape, and what was counted here.
+
+    Without the time at which each counter began: it doubles the series, and Prometheus has no use for it.
+    """
+
+    def __init__(self, told: list[Metric], counted: CollectorRegistry) -> None:
+        self._told = told
+        self._counted = counted
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._told
+        for metric in self._counted.collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
+
+
+def _of_node(status: NodeStatus, backlog: Backlog) -> Iterator[Metric]:
+    gauge, counter = GaugeMetricFamily, CounterMetricFamily
+    yield gauge("shoal_ready", "1 if the node takes reads and writes", status.state == "ready")
+    yield counter("shoal_group_commits", "Group commits in this opening", status.commits)
+    yield counter("shoal_operations", "Operations issued in this opening", status.operations)
+    yield gauge("shoal_storage_bytes", "Bytes on disk", status.bytes_on_disk)
+    yield gauge("shoal_writes_pending", "Writes that are not yet durable", backlog.writes_pending)
+    yield gauge("shoal_durable_lag_seconds", "How long the oldest of them has waited", backlog.durable_lag_s)
+    yield gauge("shoal_garbage_entries", "Erasures whose rows are not gone yet (1,000 at most)", status.garbage)
+    yield gauge("shoal_garbage_waits_for_owners", "Owners that these wait for", len(status.garbage_waits_for))
+    yield counter("shoal_died_changes", "Changes that came after their object was deleted", status.died)
+    yield counter("shoal_repaired_rows", "Damaged rows that were fetched again from a peer", status.repaired)
+    yield counter("shoal_failed_repairs", "Requests that met damage which no peer could mend", status.repairs_failed)
+
+
+def _of_cluster(cluster: ClusterView) -> Iterator[Metric]:
+    gauge, counter = GaugeMetricFamily, CounterMetricFamily
+    yield gauge("shoal_early_operations", "Operations that wait for those they depend on", cluster.early)
+    yield gauge("shoal_quarantined_operations", "Operations that were refused", len(cluster.quarantined))
+    others = "Nodes that have other members, or the address of another node"
+    yield gauge("shoal_member_disagreements", others, len(cluster.disagreements))
+    ahead_s = cluster.clock_ahead_ms / 1000
+    yield gauge("shoal_clock_ahead_seconds", "How far operations' times are ahead of the clock", ahead_s)
+    peers = cluster.members[1:]
+    linked = gauge("shoal_peer_linked", "1 if the peer can be sent to", labels=["peer"])
+    lacks = gauge("shoal_peer_lacks_operations", "Operations durable here that it is not known to hold", labels=["peer"])
+    lag = gauge("shoal_peer_lag_seconds", "How old the oldest of them is", labels=["peer"])
+    ahead = gauge("shoal_peer_ahead_operations", "Operations that it holds and this node does not", labels=["peer"])
+    waiting = gauge("shoal_peer_waiting_bytes", "Bytes that wait to be sent to it", labels=["peer"])
+    dropped = counter("shoal_peer_dropped_messages", "Messages that did not fit, and were left to sync", labels=["peer"])
+    for peer in peers:
+        linked.add_metric([peer.name], peer.state == "linked")
+        lacks.add_metric([peer.name], peer.lacks)
+        lag.add_metric([peer.name], peer.lag_ms / 1000)
+        ahead.add_metric([peer.name], peer.ahead)
+        waiting.add_metric([peer.name], peer.waiting_bytes)
+        dropped.add_metric([peer.name], peer.dropped)
+    yield from (linked, lacks, lag, ahead, waiting, dropped)
 
 
 class Metered:

@@ -131,7 +131,7 @@ def create_app(
     `backlog` is asked at each scrape of /metrics; `monotonic` (seconds) times
     requests. `doors` are further GET routes, as those that peers come in by.
     """
-    metrics = Metrics(backlog)
+    metrics = Metrics(backlog, version=version)
 
     def metered(bookmark: Bookmark) -> Session:
         return Metered(open_session(bookmark), metrics, monotonic=monotonic)

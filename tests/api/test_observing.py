@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from shoal.api.metrics import OTHER_SPACES, SPACES_LABELLED_MAX, Backlog, Metered, Metrics
 from shoal.api.server import create_app
@@ -97,10 +99,52 @@ async def test_requests_are_counted_by_kind_and_outcome_at_every_door(http: aioh
     assert sample(text, "shoal_request_seconds_count", kind="add") == 3
     assert sample(text, "shoal_space_requests_total", space="s") == 2
     assert sample(text, "shoal_sessions") == 1
-    assert sample(text, "shoal_group_commits") == 4
+    assert sample(text, "shoal_group_commits_total") == 4
     assert sample(text, "shoal_storage_bytes") == 2
     assert (sample(text, "shoal_received_bytes_total") or 0) > 0
     assert (sample(text, "shoal_sent_bytes_total") or 0) > 0
+
+
+def faults(family: Metric) -> Iterator[str]:
+    """What `promtool check metrics` would say of one."""
+    name = family.name
+    if not family.documentation:
+        yield "has no help"
+    if not re.fullmatch(r"(shoal|process)_[a-z0-9_]*[a-z0-9]", name):
+        yield "is not in snake case, or of another namespace"
+    if re.search(r"_(gauge|counter|histogram|summary|total|count|sum|bucket)$", name):
+        yield "has a suffix of a type, or of a sample"
+    if re.search(r"_(ms|milliseconds|minutes|hours|days|us|ns|kib|kb|mib|mb|percent)(_|$)", name):
+        yield "has a unit that is no base unit"
+    if family.type == "histogram" and not name.endswith(("_seconds", "_bytes")):
+        yield "is a histogram without a unit"
+    for sample in family.samples:
+        if family.type == "counter" and sample.name != f"{name}_total":
+            yield f"is a counter whose sample is {sample.name}"
+        if family.type == "gauge" and sample.name != name:
+            yield f"is a gauge whose sample is {sample.name}"
+        if family.type == "unknown":
+            yield "has no type"
+        if set(sample.labels) - {"le"} - {"kind", "outcome", "space", "peer", "version", "python"}:
+            yield f"has other labels: {sample.labels}"
+
+
+async def test_metrics_follow_the_conventions_of_prometheus(http: aiohttp.ClientSession, served: Served) -> None:
+    await http.post(served.url + "/v1/spaces/s/counters/c", json={"add": 1})
+    async with http.get(served.url + "/metrics") as response:
+        families = {family.name: family for family in text_string_to_metric_families(await response.text())}
+    assert {name: list(faults(family)) for name, family in families.items() if list(faults(family))} == {}
+    kinds = {name: family.type for name, family in families.items()}
+    counters = {"requests", "space_requests", "received_bytes", "sent_bytes", "group_commits", "operations", "died_changes"}
+    counters |= {"repaired_rows", "failed_repairs", "peer_dropped_messages"}
+    assert counters == {name.removeprefix("shoal_") for name, kind in kinds.items() if kind == "counter"} - {
+        "process_cpu_seconds"
+    }
+    assert {"process_cpu_seconds", "process_resident_memory_bytes", "process_open_fds", "process_start_time_seconds"} <= set(
+        kinds
+    )
+    [build] = families["shoal_build_info"].samples
+    assert (build.value, build.labels["version"]) == (1, "0.1.0")
 
 
 async def test_labels_of_spaces_are_bounded(served: Served) -> None:
