@@ -48,7 +48,7 @@ class HolderView(Struct):
     rights: int
 
 
-class ConflictView(Struct):
+class BudgetConflictView(Struct):
     what: str  # "grant" or "spend".
     key: str
     amount: int
@@ -61,7 +61,7 @@ class BudgetView(Struct):
     pool: int  # What nobody has drawn.
     rights: int  # What the node may spend without asking others.
     holders: list[HolderView]
-    conflicts: list[ConflictView]  # What does not count, for another amount has its key.
+    conflicts: list[BudgetConflictView]  # What does not count, for another amount has its key.
 
 
 async def read(exchange: Exchange) -> web.Response:
@@ -73,7 +73,7 @@ async def read(exchange: Exchange) -> web.Response:
 
 def budget_view(reply: BudgetState) -> BudgetView:
     holders = [HolderView(holder.origin, holder.node, holder.rights) for holder in reply.holders]
-    conflicts = [ConflictView(conflict.what, conflict.key, conflict.amount) for conflict in reply.conflicts]
+    conflicts = [BudgetConflictView(conflict.what, conflict.key, conflict.amount) for conflict in reply.conflicts]
     return BudgetView(reply.granted, reply.spent, reply.remaining, reply.pool, reply.rights, holders, conflicts)
 
 

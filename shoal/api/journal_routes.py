@@ -8,6 +8,7 @@ from __future__ import annotations
 from shoal.api import journals, queues, replay, retention
 from shoal.api.exchange import ReadQuery, WriteQuery
 from shoal.api.route import THREAD, Route
+from shoal.errors import ConsumerReset, JournalTrimmed, NotFound, SchemaViolation, Taken
 
 JOURNAL_ROUTES: tuple[Route, ...] = (
     Route(
@@ -19,6 +20,7 @@ JOURNAL_ROUTES: tuple[Route, ...] = (
         201,
         journals.EventBody,
         WriteQuery,
+        errors=(SchemaViolation,),
     ),
     Route(
         "GET",
@@ -27,6 +29,7 @@ JOURNAL_ROUTES: tuple[Route, ...] = (
         "Events that the cursor `after` has not seen; with `wait`, once there are some",
         journals.EventsView,
         query=journals.EventsQuery,
+        errors=(JournalTrimmed,),
     ),
     Route(
         "GET",
@@ -35,6 +38,7 @@ JOURNAL_ROUTES: tuple[Route, ...] = (
         "The latest snapshot of a reducer, and the events since",
         replay.ReplayView,
         query=replay.ReplayQuery,
+        errors=(JournalTrimmed,),
     ),
     Route(
         "PUT",
@@ -63,6 +67,7 @@ JOURNAL_ROUTES: tuple[Route, ...] = (
         retention.TrimView,
         body=retention.TrimBody,
         query=WriteQuery,
+        errors=(NotFound,),
     ),
     Route(
         "GET",
@@ -96,6 +101,7 @@ JOURNAL_ROUTES: tuple[Route, ...] = (
         "A consumer's cursor, to read events after",
         journals.ConsumerView,
         query=ReadQuery,
+        errors=(NotFound,),
     ),
     Route(
         "POST",
@@ -105,6 +111,7 @@ JOURNAL_ROUTES: tuple[Route, ...] = (
         journals.ConsumerView,
         body=journals.AckBody,
         query=WriteQuery,
+        errors=(NotFound, ConsumerReset),
     ),
     Route(
         "POST",
@@ -140,6 +147,7 @@ JOURNAL_ROUTES: tuple[Route, ...] = (
         "A message, and who took it",
         queues.QueueEntryView,
         query=ReadQuery,
+        errors=(NotFound,),
     ),
     Route(
         "POST",
@@ -149,6 +157,7 @@ JOURNAL_ROUTES: tuple[Route, ...] = (
         queues.TakenView,
         body=queues.TakeBody,
         query=WriteQuery,
+        errors=(NotFound, Taken),
     ),
     Route("GET", f"{THREAD}/worklists", queues.worklists, "The worklists", queues.WorklistsView, query=ReadQuery),
     Route(
@@ -158,6 +167,7 @@ JOURNAL_ROUTES: tuple[Route, ...] = (
         "What is to be done, or what is",
         queues.QueueView,
         query=queues.QueueQuery,
+        errors=(NotFound,),
     ),
     Route(
         "POST",
@@ -175,6 +185,7 @@ JOURNAL_ROUTES: tuple[Route, ...] = (
         "An item by its key, and what came of it",
         queues.QueueEntryView,
         query=ReadQuery,
+        errors=(NotFound,),
     ),
     Route(
         "POST",
@@ -193,5 +204,6 @@ JOURNAL_ROUTES: tuple[Route, ...] = (
         queues.DoneView,
         body=queues.DoneBody,
         query=WriteQuery,
+        errors=(NotFound, Taken),
     ),
 )

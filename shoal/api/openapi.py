@@ -1,61 +1,126 @@
-"""The OpenAPI 3.1 description, made from the route table and the types that decode its bodies."""
+"""The OpenAPI 3.1 description, made from the route table and the types that decode its bodies.
+
+Law: nothing is said twice. Tags are the modules of the handlers, meanings of fields are their comments
+(`shoal.api.glossary`), errors follow from the routes (`shoal.api.failures`).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, get_args
 
 import msgspec
+from aiohttp import hdrs
 from msgspec import Struct
 
-from shoal.api import bookmarks
+from shoal.api import bookmarks, glossary, session, yjs
+from shoal.api.examples import BODIES, PARTS
+from shoal.api.exchange import JSON, MSGPACK
+from shoal.api.failures import failures, told
 from shoal.api.problems import CONTENT_TYPE
 from shoal.api.route import Route
 from shoal.api.routes import OPENAPI_PATH, SESSION_PATH
 from shoal.api.yjs import YJS_PATH
+from shoal.errors import ShoalError
 from shoal.names import KEY_BYTES_MAX, NAME_BYTES_MAX
 
 _REF = "#/components/schemas/{name}"
 _PROBLEM = {"$ref": _REF.format(name="Problem")}
+_KEY = "The same key again, with the same request, is applied once."
+_IF_MATCH = "An ETag: the write is refused (412) unless this is the version of what it changes, on the node that is asked."
+_IF_ABSENT = "`*`: the write is refused (412) if there is something already."
+_IF_CHANGED = "ETags that the client holds: if one is the answer's, it is 304 and has no body."
+_ETAG = "The answer's version, a period, and a digest of its bytes; after a write the version alone."
 
 
 class Problem(Struct):
     """RFC 9457; the error's detail fields stand beside these."""
 
-    type: str
-    title: str
-    status: int
-    detail: str
-    code: str
+    type: str  # "urn:shoal:error:" and the code.
+    title: str  # The code, in words.
+    status: int  # The HTTP status.
+    detail: str  # What happened, whether anything was written, and what the caller can do.
+    code: str  # Which error it is.
     written: str  # "no", "yes" or "unknown".
-    retryable: bool  # Whether the same request may succeed later, or at another node.
 
 
 def describe(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
     """The whole document, as JSON values."""
     types = [kind for route in routes for kind in (route.body, route.reply, route.query) if kind is not None]
     _, components = msgspec.json.schema_components([*types, Problem], ref_template=_REF)
-    session = _socket("get_session", "The pipelined session protocol over a WebSocket; see docs/PROTOCOL.md")
-    yjs = _socket("get_yjs_space_document", "The y-websocket protocol over a WebSocket; see docs/YJS.md")
-    yjs["parameters"] = _path_parameters(YJS_PATH)
+    for kind in set(_structs([*types, Problem])):
+        _explain(kind, components[kind.__name__])
     paths: dict[str, dict[str, Any]] = {
-        OPENAPI_PATH: {"get": _plain("This document")},
-        SESSION_PATH: {"get": session},
-        YJS_PATH: {"get": yjs},
+        OPENAPI_PATH: {"get": _own()},
+        SESSION_PATH: {
+            "get": _socket(
+                session.__name__, "get_session", "The pipelined session protocol over a WebSocket; see docs/PROTOCOL.md"
+            )
+        },
+        YJS_PATH: {
+            "get": _socket(yjs.__name__, "get_yjs_space_document", "The y-websocket protocol over a WebSocket; see docs/YJS.md")
+        },
     }
+    paths[YJS_PATH]["get"]["parameters"] = _path_parameters(YJS_PATH)
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, components)
+    refusals = {
+        name: _refusal([error for error in failures(route) if str(error.status) == status])
+        for route in routes
+        for status, name in _refusals(route)
+    }
+    modules = sorted({route.handler.__module__ for route in routes} | {__name__, session.__name__, yjs.__name__})
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Shoal", "version": version, "description": "A durable, replicated state layer for AI agents."},
+        "info": {
+            "title": "Shoal",
+            "version": version,
+            "summary": "A durable, replicated state layer for AI agents.",
+            "description": "Every refusal is a problem document (RFC 9457). Where a GET is served HEAD is, too.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": _tag(module), "description": _heading(module)} for module in modules],
         "paths": dict(sorted(paths.items())),
-        "components": {"schemas": components},
+        "components": {"schemas": components, "responses": refusals},
     }
+
+
+def _tag(module: str) -> str:
+    return module.rpartition(".")[2]
+
+
+def _heading(module: str) -> str:
+    return (sys.modules[module].__doc__ or "").partition("\n")[0]
+
+
+def _structs(kinds: Sequence[Any]) -> Iterator[type[Struct]]:
+    """The classes that these are made of."""
+    for kind in kinds:
+        if isinstance(kind, type) and issubclass(kind, Struct):
+            yield kind
+            yield from _structs([field.type for field in msgspec.structs.fields(kind)])
+        else:
+            yield from _structs(get_args(kind))
+
+
+def _explain(kind: type[Struct], schema: dict[str, Any]) -> None:
+    meanings = glossary.told(kind)
+    for field in msgspec.structs.fields(kind):
+        shown = schema["properties"][field.encode_name]
+        if meanings[field.name]:
+            schema["properties"][field.encode_name] = {**shown, "description": meanings[field.name]}
+    tag = kind.__struct_config__.tag_field
+    if tag is not None:
+        schema["properties"][tag] = {**schema["properties"][tag], "description": glossary.NAMES[tag]}
 
 
 def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
+        "tags": [_tag(route.handler.__module__)],
         "summary": route.summary,
         "operationId": _operation_id(route),
         "parameters": [*_path_parameters(route.path), *_query_parameters(route, components), *_headers(route)],
@@ -65,69 +130,113 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
                 "headers": _told(route),
                 "content": _content(route.reply, route.content_type),
             },
+            **{status: {"$ref": f"#/components/responses/{name}"} for status, name in _refusals(route)},
             "default": {"description": "A problem document", "content": {CONTENT_TYPE: {"schema": _PROBLEM}}},
         },
     }
+    if route.has_etag:
+        operation["responses"]["304"] = {"description": "The client holds it already"}
     if route.body is not None:
-        operation["requestBody"] = {"required": True, "content": _content(route.body, route.body_type)}
+        content = _content(route.body, route.body_type)
+        content[route.body_type]["example"] = BODIES[route.body]
+        operation["requestBody"] = {"required": True, "content": content}
     return operation
+
+
+def _refusals(route: Route) -> Iterator[tuple[str, str]]:
+    """The status of each refusal, and the name of what describes it, which routes with the same errors share."""
+    for status, found in groupby(failures(route), key=lambda error: error.status):
+        yield str(status), ".".join([str(status), *(error.code for error in found)])
+
+
+def _refusal(found: Sequence[type[ShoalError]]) -> dict[str, Any]:
+    codes = {"properties": {"code": {"enum": [error.code for error in found]}}}
+    return {
+        "description": "; ".join(f"`{error.code}`: {told(error)}" for error in found),
+        "content": {CONTENT_TYPE: {"schema": {"allOf": [_PROBLEM, codes]}}},
+    }
 
 
 def _operation_id(route: Route) -> str:
     words = re.findall(r"[a-z]+", route.path.removeprefix("/v1").lower())
-    return "_".join([route.method.lower(), *words])
+    return "_".join([route.method.lower(), *words]) if words else f"{route.method.lower()}_root"
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
     schema = {"type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX}
-    names = re.findall(r"{(\w+)}", path)
-    return [{"name": name, "in": "path", "required": True, "schema": schema} for name in names]
+    return [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": schema,
+            "description": glossary.NAMES[name],
+            "example": PARTS[name],
+        }
+        for name in re.findall(r"{(\w+)}", path)
+    ]
 
 
 def _query_parameters(route: Route, components: dict[str, Any]) -> list[dict[str, Any]]:
     properties = components[route.query.__name__]["properties"]
-    return [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in properties.items()]
+    return [
+        {
+            "name": name,
+            "in": "query",
+            "required": False,
+            "description": schema.get("description", ""),
+            "schema": {key: value for key, value in schema.items() if key != "description"},
+        }
+        for name, schema in properties.items()
+    ]
 
 
 def _headers(route: Route) -> list[dict[str, Any]]:
-    named = [_header(bookmarks.HEADER, bookmarks.NAMED, {"type": "string"})] if route.has_bookmark else []
-    if not route.writes:
-        return named
-    schema = {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX}
-    return [*named, _header("Idempotency-Key", "The same key again, with the same request, is applied once.", schema)]
+    text = {"type": "string"}
+    named = [_header(bookmarks.HEADER, bookmarks.NAMED, text)] if route.has_bookmark else []
+    if route.has_etag:
+        named.append(_header(hdrs.IF_NONE_MATCH, _IF_CHANGED, text))
+    if route.compares:
+        named += [_header(hdrs.IF_MATCH, _IF_MATCH, text), _header(hdrs.IF_NONE_MATCH, _IF_ABSENT, text)]
+    if route.writes:
+        named.append(_header("Idempotency-Key", _KEY, {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX}))
+    return named
 
 
 def _header(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "in": "header", "required": False, "schema": schema, "description": description}
+    return {"name": str(name), "in": "header", "required": False, "schema": schema, "description": description}
 
 
 def _told(route: Route) -> dict[str, Any]:
     if not route.has_bookmark:
         return {}
-    return {
+    told = {
         bookmarks.HEADER: {"description": bookmarks.TOLD, "schema": {"type": "string"}},
         bookmarks.LEFT_OUT: {"description": bookmarks.SAID, "schema": {"type": "integer", "minimum": 1}},
     }
+    if route.has_etag or route.compares:
+        told["ETag"] = {"description": _ETAG, "schema": {"type": "string"}}
+    return told
 
 
 def _content(kind: Any, content_type: str) -> dict[str, Any]:
     schema = {"type": "string"} if kind is None else msgspec.json.schema_components([kind], ref_template=_REF)[0][0]
     content = {content_type: {"schema": schema}}
-    if content_type == "application/json":
-        content["application/msgpack"] = {"schema": schema}
+    if content_type == JSON:
+        content[MSGPACK] = {"schema": schema}
     return content
 
 
-def _plain(summary: str) -> dict[str, Any]:
-    return {
-        "summary": summary,
-        "operationId": "get_openapi",
-        "responses": {"200": {"description": summary, "content": {"application/json": {"schema": {"type": "object"}}}}},
-    }
+def _own() -> dict[str, Any]:
+    summary = "This document"
+    content = {JSON: {"schema": {"type": "object"}}}
+    responses = {"200": {"description": summary, "content": content}}
+    return {"tags": [_tag(__name__)], "summary": summary, "operationId": "get_openapi", "responses": responses}
 
 
-def _socket(operation: str, summary: str) -> dict[str, Any]:
+def _socket(module: str, operation: str, summary: str) -> dict[str, Any]:
     return {
+        "tags": [_tag(module)],
         "summary": summary,
         "operationId": operation,
         "responses": {

@@ -70,6 +70,8 @@ class Malformed(InvalidInput):
 
 
 class UriTooLong(TooLarge):
+    """The URL is over its bound."""
+
     """The URL is longer than `url_bytes_max`."""
 
     code = "uri-too-long"
@@ -77,6 +79,8 @@ class UriTooLong(TooLarge):
 
 
 class HeadersTooLarge(TooLarge):
+    """A header is over its bound, or there are too many."""
+
     """The headers have more than `header_bytes_max` bytes."""
 
     code = "headers-too-large"

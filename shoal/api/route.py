@@ -12,6 +12,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from shoal.api.exchange import Exchange, NoQuery
+from shoal.errors import ShoalError
 
 Handler = Callable[[Exchange], Awaitable[web.StreamResponse]]
 
@@ -32,10 +33,16 @@ class Route(NamedTuple):
     body_type: str = "application/json"
     reads: bool = False  # Though its method is POST.
     compares: bool = False  # It takes the version that is expected, as `If-Match`.
+    errors: tuple[type[ShoalError], ...] = ()  # Besides those that all routes of its kind have (`shoal.api.failures`).
 
     @property
     def writes(self) -> bool:
         return self.method != "GET" and not self.reads
+
+    @property
+    def has_etag(self) -> bool:
+        """Whether it shows what a client may hold already."""
+        return self.method == "GET" and self.has_bookmark and self.content_type == "application/json"
 
     @property
     def has_bookmark(self) -> bool:

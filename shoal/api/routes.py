@@ -14,6 +14,7 @@ from shoal.api import (
     items,
     maps,
     objects,
+    pages,
     presence,
     reading,
     resume,
@@ -27,6 +28,25 @@ from shoal.api.journal_routes import JOURNAL_ROUTES
 from shoal.api.route import SPACE, Handler, Route
 from shoal.api.step_routes import STEP_ROUTES
 from shoal.api.thread_routes import THREAD_ROUTES
+from shoal.errors import (
+    BudgetExhausted,
+    Conflict,
+    DocumentChanged,
+    HeadMoved,
+    InvalidSchema,
+    ItemChanged,
+    NotFound,
+    RegisterChanged,
+    RightsElsewhere,
+    RootConflict,
+    SchemaTaken,
+    SchemaViolation,
+    SlowConsumer,
+    SpansPartitions,
+    StepSettled,
+    Taken,
+    TooManySiblings,
+)
 
 SESSION_PATH = "/v1/session"
 OPENAPI_PATH = "/v1/openapi.json"
@@ -44,6 +64,9 @@ ROUTES: tuple[Route, ...] = (
     *STEP_ROUTES,
     *THREAD_ROUTES,
     *JOURNAL_ROUTES,
+    Route("GET", "/", pages.welcome, "What answers here, and where to look", pages.Welcome),
+    Route("GET", pages.DOCS_PATH, pages.docs, "This description, for people", content_type="text/html"),
+    Route("GET", pages.VIEWER_PATH, pages.viewer, "The viewer of that page", content_type="text/javascript"),
     Route("GET", "/healthz", health.healthz, "Is the process alive?", health.Alive),
     Route("GET", "/readyz", health.readyz, "Does the node take reads and writes?", health.Ready),
     Route("GET", "/metrics", health.metrics, "Counts for Prometheus", content_type="text/plain"),
@@ -71,6 +94,7 @@ ROUTES: tuple[Route, ...] = (
         auditing.export_space,
         "All threads of a space as JSON lines (docs/EXPORT.md)",
         content_type=auditing.NDJSON,
+        errors=(NotFound,),
     ),
     Route(
         "PUT",
@@ -80,6 +104,7 @@ ROUTES: tuple[Route, ...] = (
         schemas.SchemaView,
         body=schemas.SchemaBody,
         query=WriteQuery,
+        errors=(InvalidSchema, SchemaTaken),
     ),
     Route(
         "GET",
@@ -88,6 +113,7 @@ ROUTES: tuple[Route, ...] = (
         "All versions of a schema, oldest first",
         schemas.SchemaVersionsView,
         query=ReadQuery,
+        errors=(NotFound,),
     ),
     Route(
         "GET",
@@ -97,6 +123,7 @@ ROUTES: tuple[Route, ...] = (
         watching.ChangeView,
         query=watching.WatchQuery,
         content_type="text/event-stream",
+        errors=(SlowConsumer,),
     ),
     Route(
         "POST",
@@ -106,6 +133,17 @@ ROUTES: tuple[Route, ...] = (
         batches.BatchView,
         body=batches.BatchBody,
         query=WriteQuery,
+        errors=(
+            SpansPartitions,
+            NotFound,
+            HeadMoved,
+            RegisterChanged,
+            ItemChanged,
+            SchemaViolation,
+            BudgetExhausted,
+            StepSettled,
+            Taken,
+        ),
     ),
     Route(
         "POST",
@@ -116,8 +154,17 @@ ROUTES: tuple[Route, ...] = (
         body=reading.ReadBody,
         query=ReadQuery,
         reads=True,
+        errors=(SpansPartitions, NotFound),
     ),
-    Route("GET", f"{SPACE}/documents/{{document}}", documents.read_document, "A document as JSON", Any, query=ReadQuery),
+    Route(
+        "GET",
+        f"{SPACE}/documents/{{document}}",
+        documents.read_document,
+        "A document as JSON",
+        Any,
+        query=ReadQuery,
+        errors=(NotFound,),
+    ),
     Route("GET", f"{SPACE}/presence", presence.in_space, "Who is present in a space", presence.PresenceView),
     Route(
         "GET",
@@ -136,6 +183,7 @@ ROUTES: tuple[Route, ...] = (
         query=documents.EditQuery,
         body_type="application/json-patch+json",
         compares=True,
+        errors=(Conflict, RootConflict, DocumentChanged),
     ),
     Route(
         "PUT",
@@ -146,6 +194,7 @@ ROUTES: tuple[Route, ...] = (
         body=dict[str, Any],
         query=documents.EditQuery,
         compares=True,
+        errors=(RootConflict, DocumentChanged),
     ),
     Route(
         "DELETE",
@@ -155,6 +204,7 @@ ROUTES: tuple[Route, ...] = (
         documents.GoneView,
         query=WriteQuery,
         compares=True,
+        errors=(DocumentChanged,),
     ),
     Route(
         "POST",
@@ -164,6 +214,7 @@ ROUTES: tuple[Route, ...] = (
         documents.CompactView,
         body=documents.CompactBody,
         query=WriteQuery,
+        errors=(NotFound,),
     ),
     Route(
         "GET",
@@ -172,6 +223,7 @@ ROUTES: tuple[Route, ...] = (
         "What concurrent sets of one key lost, latest first",
         documents.ConflictsView,
         query=ReadQuery,
+        errors=(NotFound,),
     ),
     Route(
         "GET", f"{SPACE}/counters/{{counter}}", objects.read_counter, "A counter's value", objects.CounterView, query=ReadQuery
@@ -202,6 +254,7 @@ ROUTES: tuple[Route, ...] = (
         body=objects.AssignBody,
         query=WriteQuery,
         compares=True,
+        errors=(RegisterChanged, TooManySiblings),
     ),
     Route("GET", f"{SPACE}/sets/{{set}}", sets.read, "A page of a set's members", sets.MembersView, query=sets.MembersQuery),
     Route(
@@ -232,16 +285,37 @@ ROUTES: tuple[Route, ...] = (
         query=ReadQuery,
     ),
     *(
-        Route("POST", f"{BUDGET}/{part}", handler, summary, reply, body=body, query=WriteQuery)
-        for part, handler, summary, reply, body in (
-            ("grants", budgets.grant, "Add to what may be spent", budgets.GrantedView, budgets.AmountBody),
-            ("spends", budgets.spend, "Spend, if there is as much", budgets.SpentView, budgets.AmountBody),
-            ("draws", budgets.draw, "See that the node may spend so much alone", budgets.RightsView, budgets.DrawBody),
-            ("releases", budgets.release, "Put rights of the node back", budgets.RightsView, budgets.ReleaseBody),
+        Route("POST", f"{BUDGET}/{part}", handler, summary, reply, body=body, query=WriteQuery, errors=errors)
+        for part, handler, summary, reply, body, errors in (
+            ("grants", budgets.grant, "Add to what may be spent", budgets.GrantedView, budgets.AmountBody, ()),
+            (
+                "spends",
+                budgets.spend,
+                "Spend, if there is as much",
+                budgets.SpentView,
+                budgets.AmountBody,
+                (BudgetExhausted, RightsElsewhere),
+            ),
+            (
+                "draws",
+                budgets.draw,
+                "See that the node may spend so much alone",
+                budgets.RightsView,
+                budgets.DrawBody,
+                (BudgetExhausted, RightsElsewhere),
+            ),
+            (
+                "releases",
+                budgets.release,
+                "Put rights of the node back",
+                budgets.RightsView,
+                budgets.ReleaseBody,
+                (BudgetExhausted,),
+            ),
         )
     ),
     Route("GET", f"{SPACE}/maps/{{map}}", maps.read, "Entries of a map", maps.EntriesView, query=maps.EntriesQuery),
-    Route("GET", ENTRY, maps.read_entry, "What a key of a map holds", maps.EntryView, query=ReadQuery),
+    Route("GET", ENTRY, maps.read_entry, "What a key of a map holds", maps.EntryView, query=ReadQuery, errors=(NotFound,)),
     Route(
         "PUT",
         ENTRY,
@@ -251,6 +325,7 @@ ROUTES: tuple[Route, ...] = (
         body=maps.PutEntryBody,
         query=WriteQuery,
         compares=True,
+        errors=(RegisterChanged, TooManySiblings),
     ),
     Route(
         "POST",
@@ -262,9 +337,36 @@ ROUTES: tuple[Route, ...] = (
         query=WriteQuery,
     ),
     Route("DELETE", ENTRY, maps.remove_entry, "Remove a key of a map", maps.EntryRemovedView, query=WriteQuery),
-    Route("GET", ITEM, items.get, "An item; its namespace is its labels, joined by periods", items.ItemView, query=ReadQuery),
-    Route("PUT", ITEM, items.put, "Put an item", items.PutView, body=items.PutBody, query=WriteQuery, compares=True),
-    Route("DELETE", ITEM, items.delete, "Delete an item", items.DeletedView, query=items.DeleteQuery, compares=True),
+    Route(
+        "GET",
+        ITEM,
+        items.get,
+        "An item; its namespace is its labels, joined by periods",
+        items.ItemView,
+        query=ReadQuery,
+        errors=(NotFound,),
+    ),
+    Route(
+        "PUT",
+        ITEM,
+        items.put,
+        "Put an item",
+        items.PutView,
+        body=items.PutBody,
+        query=WriteQuery,
+        compares=True,
+        errors=(ItemChanged,),
+    ),
+    Route(
+        "DELETE",
+        ITEM,
+        items.delete,
+        "Delete an item",
+        items.DeletedView,
+        query=items.DeleteQuery,
+        compares=True,
+        errors=(ItemChanged,),
+    ),
     Route(
         "POST",
         f"{SPACE}/items:search",

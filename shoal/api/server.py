@@ -15,6 +15,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 
 import msgspec
 from aiohttp import WSCloseCode, web
@@ -26,6 +27,7 @@ from shoal.api.exchange import JSON, Exchange, decoded
 from shoal.api.health import METRICS
 from shoal.api.metrics import Backlog, Metered, Metrics
 from shoal.api.origins import METHODS, Origins
+from shoal.api.pages import ABOUT, About
 from shoal.api.route import Route
 from shoal.api.routes import OPENAPI_PATH, ROUTES, SESSION_PATH
 from shoal.api.session import SessionSocket
@@ -147,8 +149,8 @@ def create_app(
     for route in ROUTES:
         handler = _handler(route, open_session=metered, config=config, sessions=sessions, bodies=bodies)
         _add(app, route.method, route.path, handler)
-    description = msgspec.json.encode(openapi.describe(ROUTES, version=version))
-    _add(app, "GET", OPENAPI_PATH, _fixed(description))
+    app[ABOUT] = About(node, version)
+    _add(app, "GET", OPENAPI_PATH, _description(version))
     app[YJS] = YjsDoor(metered, config=config, metrics=metrics)
     for path, door in {SESSION_PATH: sessions.serve, YJS_PATH: app[YJS].serve, **(doors or {})}.items():
         _add(app, "GET", path, _upgrading(door))
@@ -207,9 +209,13 @@ def _pattern(path: str) -> str:
     return re.sub(r"{(\w+)}", r"{\1:[^/]+}", path)
 
 
-def _fixed(body: bytes) -> _Handler:
+def _description(version: str) -> _Handler:
+    @cache
+    def encoded() -> bytes:
+        return msgspec.json.encode(openapi.describe(ROUTES, version=version))
+
     async def handle(request: web.Request) -> web.StreamResponse:
-        return web.Response(body=body, content_type=JSON)
+        return conditions.tagged(request, web.Response(body=encoded(), content_type=JSON), None)
 
     return handle
 

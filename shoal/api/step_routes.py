@@ -8,6 +8,7 @@ from __future__ import annotations
 from shoal.api import resume, steps
 from shoal.api.exchange import ReadQuery, WriteQuery
 from shoal.api.route import THREAD, Route
+from shoal.errors import DriftRefused, NoQuorum, NotFound, StepAbandoned, StepFailed, StepSettled, StepUnresolved, ThreadHeld
 
 STEP_ROUTES: tuple[Route, ...] = (
     Route(
@@ -19,6 +20,7 @@ STEP_ROUTES: tuple[Route, ...] = (
         201,
         steps.BeginBody,
         steps.BeginQuery,
+        errors=(StepUnresolved, StepFailed, StepAbandoned, ThreadHeld),
     ),
     Route(
         "PUT",
@@ -28,8 +30,9 @@ STEP_ROUTES: tuple[Route, ...] = (
         steps.StepView,
         body=steps.EndBody,
         query=WriteQuery,
+        errors=(NotFound, StepSettled),
     ),
-    Route("GET", f"{THREAD}/steps/{{step}}", steps.read, "A step", steps.StepView, query=ReadQuery),
+    Route("GET", f"{THREAD}/steps/{{step}}", steps.read, "A step", steps.StepView, query=ReadQuery, errors=(NotFound,)),
     Route(
         "POST",
         f"{THREAD}/steps/{{step}}/resolve",
@@ -38,6 +41,7 @@ STEP_ROUTES: tuple[Route, ...] = (
         steps.StepView,
         body=steps.ResolveBody,
         query=WriteQuery,
+        errors=(NotFound, StepSettled),
     ),
     Route(
         "GET",
@@ -54,6 +58,7 @@ STEP_ROUTES: tuple[Route, ...] = (
         "The newest state by quorum, the open steps, the journal since, and why",
         resume.ResumeView,
         query=resume.ResumeQuery,
+        errors=(NotFound, DriftRefused, NoQuorum),
     ),
     Route("GET", f"{THREAD}/status", steps.status, "The thread's status", steps.StandingView, query=ReadQuery),
     Route(
@@ -64,6 +69,7 @@ STEP_ROUTES: tuple[Route, ...] = (
         steps.StandingView,
         body=steps.StatusBody,
         query=WriteQuery,
+        errors=(NotFound,),
     ),
     Route(
         "POST",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from shoal.api import auditing, differences, mutations, schemas, scrutiny, threads
 from shoal.api.exchange import ReadQuery, WriteQuery
 from shoal.api.route import THREAD, Route
+from shoal.errors import BranchTaken, HeadMoved, MergeConflict, NotFound, Pruned, SchemaViolation, UndoConflict
 
 THREAD_ROUTES: tuple[Route, ...] = (
     Route(
@@ -17,6 +18,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         "What the author of a checkpoint could see",
         scrutiny.WhyView,
         query=scrutiny.WhyQuery,
+        errors=(NotFound, Pruned),
     ),
     Route(
         "GET",
@@ -25,6 +27,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         "Compute again what the node has stored of checkpoints",
         scrutiny.VerifiedView,
         query=scrutiny.VerifyQuery,
+        errors=(NotFound,),
     ),
     Route(
         "GET",
@@ -41,6 +44,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         "Take a label from its checkpoint",
         scrutiny.UnlabelledView,
         query=WriteQuery,
+        errors=(NotFound,),
     ),
     Route(
         "GET",
@@ -49,6 +53,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         "What the heads of a thread break of the space's schemas",
         schemas.ViolationsView,
         query=ReadQuery,
+        errors=(NotFound,),
     ),
     Route(
         "POST",
@@ -58,6 +63,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         threads.PruneView,
         body=threads.PruneBody,
         query=WriteQuery,
+        errors=(NotFound,),
     ),
     Route(
         "DELETE",
@@ -77,6 +83,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         threads.SaveBody,
         WriteQuery,
         compares=True,
+        errors=(NotFound, Pruned, HeadMoved, SchemaViolation),
     ),
     Route(
         "GET",
@@ -85,6 +92,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         "Checkpoints, newest first; with `states` what they hold, too",
         threads.HistoryView,
         query=threads.HistoryQuery,
+        errors=(NotFound, Pruned),
     ),
     Route(
         "GET",
@@ -93,11 +101,20 @@ THREAD_ROUTES: tuple[Route, ...] = (
         "A checkpoint by its id, or `latest` of a branch",
         threads.CheckpointView,
         query=threads.LoadQuery,
+        errors=(NotFound, Pruned),
     ),
     Route(
-        "GET", f"{THREAD}/heads", threads.heads, "The heads of every branch, winner first", threads.HeadsView, query=ReadQuery
+        "GET",
+        f"{THREAD}/heads",
+        threads.heads,
+        "The heads of every branch, winner first",
+        threads.HeadsView,
+        query=ReadQuery,
+        errors=(NotFound,),
     ),
-    Route("GET", f"{THREAD}/branches", threads.branches, "The branches", threads.BranchesView, query=ReadQuery),
+    Route(
+        "GET", f"{THREAD}/branches", threads.branches, "The branches", threads.BranchesView, query=ReadQuery, errors=(NotFound,)
+    ),
     Route(
         "GET",
         f"{THREAD}/diff",
@@ -105,6 +122,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         "What changed between two checkpoints, per channel and path",
         differences.DiffView,
         query=differences.DiffQuery,
+        errors=(NotFound, Pruned),
     ),
     Route(
         "GET",
@@ -113,6 +131,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         "What a merge would come to, and what does not fit together",
         mutations.MergeView,
         query=mutations.MergeQuery,
+        errors=(NotFound, Pruned),
     ),
     Route(
         "POST",
@@ -122,6 +141,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         threads.SavedView,
         body=mutations.MergeBody,
         query=WriteQuery,
+        errors=(NotFound, Pruned, HeadMoved, MergeConflict, SchemaViolation),
     ),
     Route(
         "GET",
@@ -130,6 +150,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         "What changed in the state, oldest first, and who changed it",
         mutations.MutationsView,
         query=mutations.MutationsQuery,
+        errors=(NotFound, Pruned),
     ),
     Route(
         "POST",
@@ -139,6 +160,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         threads.SavedView,
         body=mutations.UndoBody,
         query=WriteQuery,
+        errors=(NotFound, Pruned, HeadMoved, UndoConflict, SchemaViolation),
     ),
     Route(
         "POST",
@@ -148,6 +170,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         threads.SavedView,
         body=mutations.RedoBody,
         query=WriteQuery,
+        errors=(NotFound, Pruned, HeadMoved, UndoConflict, SchemaViolation),
     ),
     Route(
         "POST",
@@ -157,6 +180,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         threads.SavedView,
         body=mutations.EditBody,
         query=WriteQuery,
+        errors=(NotFound, Pruned, HeadMoved, SchemaViolation),
     ),
     Route(
         "GET",
@@ -164,6 +188,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         auditing.audit,
         "Checkpoints, events and steps in one time line, and what was known at each",
         auditing.AuditView,
+        errors=(NotFound,),
     ),
     Route(
         "GET",
@@ -171,6 +196,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         auditing.export_thread,
         "The thread as JSON lines (docs/EXPORT.md)",
         content_type=auditing.NDJSON,
+        errors=(NotFound,),
     ),
     Route(
         "POST",
@@ -181,6 +207,7 @@ THREAD_ROUTES: tuple[Route, ...] = (
         201,
         threads.NewBranchBody,
         WriteQuery,
+        errors=(NotFound, Pruned, BranchTaken),
     ),
     Route(
         "PUT",
@@ -190,5 +217,6 @@ THREAD_ROUTES: tuple[Route, ...] = (
         threads.MovedView,
         body=threads.RollbackBody,
         query=WriteQuery,
+        errors=(NotFound, Pruned),
     ),
 )

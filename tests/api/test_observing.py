@@ -11,10 +11,14 @@ import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
+from openapi_spec_validator import validate
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from shoal.api.examples import BODIES
 from shoal.api.metrics import OTHER_SPACES, SPACES_LABELLED_MAX, Backlog, Metered, Metrics
+from shoal.api.route import Route
+from shoal.api.routes import ROUTES
 from shoal.api.server import create_app
 from shoal.config import Config
 from shoal.errors import ReadOnly
@@ -221,6 +225,72 @@ async def test_every_part_of_a_path_is_a_parameter(description: dict[str, Any]) 
             assert named == re.findall(r"{(\w+)}", path)
 
 
+def test_the_description_is_valid_openapi(description: dict[str, Any]) -> None:
+    validate(description)
+
+
+def test_every_operation_parameter_and_field_is_explained(description: dict[str, Any]) -> None:
+    operations = [operation for methods in description["paths"].values() for operation in methods.values()]
+    tags = {tag["name"]: tag["description"] for tag in description["tags"]}
+    for operation in operations:
+        assert all(tags[tag] for tag in operation["tags"])
+        assert operation["tags"]
+        for parameter in operation.get("parameters", []):
+            assert parameter["description"], (operation["operationId"], parameter["name"])
+        for media in operation.get("requestBody", {}).get("content", {}).values():
+            assert "example" in media or media is operation["requestBody"]["content"].get("application/msgpack")
+    for name, schema in description["components"]["schemas"].items():
+        for field, meaning in schema.get("properties", {}).items():
+            assert meaning["description"], (name, field)
+
+
+def test_every_operation_lists_the_errors_that_it_can_end_with(description: dict[str, Any]) -> None:
+    put = description["paths"]["/v1/spaces/{space}/items/{namespace}/{key}"]["put"]["responses"]
+    described = description["components"]["responses"]
+    named = {status: described[put[status]["$ref"].rpartition("/")[2]] for status in put if "$ref" in put[status]}
+    assert {"400", "403", "412", "413", "415", "422", "429", "431", "500", "503", "504", "507"} <= set(named)
+    assert "`item-changed`: `expect` is not the version of the item" in named["412"]["description"]
+    for response in described.values():
+        assert not re.search(r"`: (;|$)", response["description"]), "each has its meaning"
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if route.body is not None], ids=lambda route: route.summary)
+def test_examples_are_bodies_that_are_taken(route: Route) -> None:
+    example = msgspec.json.encode(BODIES[route.body])
+    msgspec.json.decode(example, type=route.body)
+
+
+# ── pages for people ──────────────────────────────────────────────────────────
+
+
+async def test_the_root_says_what_this_is(http: aiohttp.ClientSession, served: Served) -> None:
+    status, told = await get(http, served, "/")
+    assert (status, told["name"], told["version"], told["node"]) == (200, "shoal", "0.1.0", "ab12")
+    for link in ("docs", "openapi", "health", "ready", "metrics", "cluster", "spaces"):
+        assert (await http.get(served.url + told[link])).status == 200
+    async with http.get(served.url, headers={"Accept": "text/html,*/*"}) as response:
+        assert response.content_type == "text/html"
+        page = await response.text()
+    assert "<h1>Shoal 0.1.0</h1>" in page
+    assert 'href="docs"' in page
+
+
+async def test_the_pages_ask_no_other_host(http: aiohttp.ClientSession, served: Served) -> None:
+    for path in ("/", "/docs"):
+        async with http.get(served.url + path, headers={"Accept": "text/html"}) as response:
+            assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+            assert not re.search(r"https?://", await response.text())
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+async def test_the_viewer_is_served_in_the_encoding_that_is_asked(
+    http: aiohttp.ClientSession, served: Served, encoding: str
+) -> None:
+    async with http.get(served.url + "/docs/rapidoc.js", headers={"Accept-Encoding": encoding}) as response:
+        assert response.headers.get("Content-Encoding", "identity") == encoding
+        assert b"RapiDoc" in (await response.read())[:100]
+
+
 async def test_writes_describe_key_durability_and_body(description: dict[str, Any]) -> None:
     save = description["paths"]["/v1/spaces/{space}/threads/{thread}/checkpoints"]["post"]
     names = {parameter["name"] for parameter in save["parameters"]}
@@ -228,4 +298,4 @@ async def test_writes_describe_key_durability_and_body(description: dict[str, An
     body = description["components"]["schemas"]["SaveBody"]
     assert {"state", "update", "append", "remove"} <= set(body["properties"])
     assert body["additionalProperties"] is False
-    assert set(save["responses"]) == {"201", "default"}
+    assert {"201", "412", "default"} <= set(save["responses"])

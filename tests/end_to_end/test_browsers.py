@@ -126,3 +126,29 @@ async def test_a_page_of_another_origin_reaches_nothing(tmp_path: Path) -> None:
                 await page.open(f"{node}/healthz")
                 path = f"{node}/v1/spaces/crew/counters/c"
                 assert await page(f"fetch({path!r}).then(answer => answer.json())") == {"value": 0}
+
+
+SHOWN = """
+new Promise(done => {
+  const viewer = document.querySelector("rapi-doc");
+  const look = () => {
+    const text = viewer.shadowRoot ? viewer.shadowRoot.textContent : "";
+    const there = text.includes("Save a checkpoint") && text.includes("Put an item");
+    there ? done(true) : setTimeout(look, 50);
+  };
+  look();
+})
+"""
+
+
+async def test_the_description_is_shown_and_no_other_host_is_asked(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as (_, node):
+        async with browser(tmp_path / "profile") as page:
+            await page.open(f"{node}/docs")
+            assert await page(SHOWN)
+            assert {url for url in page.requested if not url.startswith(("data:", "blob:"))} == {
+                f"{node}/docs",
+                f"{node}/docs/rapidoc.js",
+                f"{node}/v1/openapi.json",
+            }
+            assert page.complaints == []

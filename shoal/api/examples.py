@@ -1,0 +1,104 @@
+"""Examples of names and bodies, for the description of the API. Tests decode and send them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shoal.api import (
+    batches,
+    budgets,
+    documents,
+    indexes,
+    items,
+    journals,
+    maps,
+    mutations,
+    objects,
+    queues,
+    reading,
+    replay,
+    retention,
+    schemas,
+    sets,
+    steps,
+    threads,
+)
+
+PARTS: dict[str, str] = {
+    "space": "crew",
+    "thread": "planner",
+    "checkpoint": "latest",
+    "branch": "main",
+    "label": "approved",
+    "document": "board",
+    "counter": "tokens",
+    "register": "goal",
+    "set": "seen",
+    "map": "settings",
+    "budget": "spending",
+    "namespace": "memory.user-1",
+    "key": "likes",
+    "schema": "plan",
+    "step": "charge-17",
+    "reducer": "totals",
+    "loop": "survey",
+    "consumer": "mailer",
+    "message": "0190b6a0",
+    "worklist": "pages",
+    "item": "page-1",
+}
+"""Of the parts of paths."""
+
+BODIES: dict[Any, Any] = {
+    steps.BeginBody: {"name": "charge", "arguments": {"order": 17, "cents": 4200}, "holder": "worker-1"},
+    steps.EndBody: {"result": {"receipt": "r-17"}, "attempt": ""},
+    steps.ResolveBody: {"how": "abandon", "by": "ada", "reason": "the order was cancelled"},
+    steps.StatusBody: {"status": "paused", "by": "ada", "reason": "look at the plan first"},
+    steps.MoveBody: {"by": "ada", "reason": "the plan is fine"},
+    threads.PruneBody: {"keep_last": 100, "dry_run": True},
+    threads.SaveBody: {"state": {"messages": ["hello"], "plan": {"step": 1}}, "metadata": {"cost": 3}, "author": "planner"},
+    threads.NewBranchBody: {"name": "what-if", "at": "latest"},
+    threads.RollbackBody: {"to": "latest", "by": "ada", "reason": "the last step was wrong"},
+    mutations.MergeBody: {"branch": "main", "author": "planner"},
+    mutations.UndoBody: {"count": 1, "author": "ada"},
+    mutations.RedoBody: {"count": 1, "author": "ada"},
+    mutations.EditBody: {"patch": {"plan": {"step": 2}}, "by": "ada"},
+    journals.EventBody: {"event": {"kind": "asked", "text": "hello"}, "key": "event-1"},
+    journals.AckBody: {"cursor": ""},
+    replay.SnapshotBody: {"value": {"total": 12}, "cursor": "", "version": 1},
+    replay.PlaceBody: {"place": 12},
+    retention.TrimBody: {"keep": 10_000, "dry_run": True},
+    retention.RetentionBody: {"events": 100_000},
+    queues.SendBody: {"message": {"text": "stop"}, "key": "message-1", "by": "ada"},
+    queues.ForgetBody: {"before": "2026-01-01T00:00:00Z"},
+    queues.TakeBody: {"by": "worker-1"},
+    queues.AddItemsBody: {"items": [{"key": "page-1", "value": {"url": "/1"}}], "by": "planner"},
+    queues.DoneBody: {"key": "page-1", "result": "read", "by": "worker-1"},
+    schemas.SchemaBody: {"version": 1, "schema": {"type": "object"}, "threads": "planner"},
+    batches.BatchBody: {
+        "writes": [
+            {"op": "save", "thread": "{crew}/planner", "state": {"plan": {"step": 1}}},
+            {"op": "add", "counter": "{crew}/tokens", "add": 250},
+        ]
+    },
+    reading.ReadBody: {
+        "reads": [{"op": "counter", "counter": "{crew}/tokens"}, {"op": "register", "register": "{crew}/goal"}],
+    },
+    list[documents.PatchStep]: [{"op": "add", "path": "/tasks", "value": {"t1": {"done": False}}}],
+    dict[str, Any]: {"tasks": {"t1": {"done": False}}, "title": "Survey"},
+    documents.CompactBody: {"older_than_s": 3600},
+    objects.AddBody: {"add": 250, "key": "call-17"},
+    objects.AssignBody: {"value": {"goal": "survey the library"}},
+    sets.AlterBody: {"add": ["page-1"], "remove": ["page-0"]},
+    sets.ContainsBody: {"elements": ["page-1"]},
+    budgets.AmountBody: {"amount": 100, "key": "call-17"},
+    budgets.DrawBody: {"amount": 100},
+    budgets.ReleaseBody: {"amount": 50},
+    maps.PutEntryBody: {"value": "dark"},
+    maps.ChangeEntryBody: {"include": ["tea"]},
+    items.PutBody: {"value": {"tea": True}, "ttl_s": 86_400},
+    items.SearchBody: {"namespace": ["memory"], "filter": {"tea": True}},
+    indexes.IndexBody: {"label": "memory", "fields": ["tea"]},
+    items.NamespacesBody: {"prefix": ["memory"]},
+}
+"""By the type of a route's body."""

@@ -1,0 +1,123 @@
+"""What a person sees who opens a node in a browser: what it is, and the description of its API.
+
+Law: these pages ask no other host for anything, and run no script but the viewer that comes with Shoal
+(`viewer/`, see docs/decisions/0034-http.md); their Content-Security-Policy says so.
+"""
+
+from __future__ import annotations
+
+import gzip
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import NamedTuple
+
+from aiohttp import hdrs, web
+from msgspec import Struct
+
+from shoal.api.exchange import Exchange
+
+DOCS_PATH = "/docs"
+VIEWER_PATH = "/docs/rapidoc.js"
+_SUMMARY = "A durable, replicated state layer for AI agents."
+_HTML = "text/html"
+_JAVASCRIPT = "text/javascript"
+_VIEWER_AGE_S = 86_400
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self' 'unsafe-inline'",  # The viewer's elements have styles of their own.
+        "img-src 'self' data:",
+        "connect-src 'self'",  # The description, and requests that the reader tries out.
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+class About(NamedTuple):
+    """The node that serves."""
+
+    node: str
+    version: str
+
+
+ABOUT: web.AppKey[About] = web.AppKey("about", About)
+
+
+class Welcome(Struct):
+    name: str
+    summary: str  # What it is.
+    version: str  # Of Shoal, as it runs here.
+    node: str  # The node's id.
+    docs: str = DOCS_PATH  # The description of the API, for people.
+    openapi: str = "/v1/openapi.json"  # The same, for programs.
+    health: str = "/healthz"  # Is the process alive?
+    ready: str = "/readyz"  # Does it take reads and writes?
+    metrics: str = "/metrics"  # For Prometheus.
+    cluster: str = "/v1/cluster"  # The nodes and their state.
+    spaces: str = "/v1/spaces"  # What is kept here.
+
+
+async def welcome(exchange: Exchange) -> web.Response:
+    about = exchange.request.app[ABOUT]
+    view = Welcome("shoal", _SUMMARY, about.version, about.node)
+    if _HTML not in exchange.request.headers.get(hdrs.ACCEPT, ""):
+        return exchange.answer(view)
+    links = "".join(
+        f'<li><a href="{escape(path.lstrip("/"))}">{escape(name)}</a></li>'
+        for name in ("docs", "openapi", "health", "ready", "metrics", "cluster", "spaces")
+        for path in (getattr(view, name),)
+    )
+    return _page(
+        f"<h1>Shoal {escape(about.version)}</h1><p>{_SUMMARY}</p><p>Node {escape(about.node)}</p><ul>{links}</ul>",
+    )
+
+
+async def docs(_exchange: Exchange) -> web.Response:
+    """The description, as the viewer shows it."""
+    attributes = {
+        "spec-url": "v1/openapi.json",
+        "render-style": "focused",
+        "show-header": "false",
+        "allow-authentication": "false",
+        "allow-server-selection": "false",
+        "load-fonts": "false",  # They would come from another host.
+        "sort-tags": "true",
+        "schema-description-expanded": "true",
+    }
+    shown = " ".join(f'{name}="{value}"' for name, value in attributes.items())
+    return _page(f'<script type="module" src="docs/rapidoc.js"></script><rapi-doc {shown}></rapi-doc>')
+
+
+async def viewer(exchange: Exchange) -> web.Response:
+    """RapiDoc, the web component that `docs` uses."""
+    packed = _viewer()
+    headers = {hdrs.CACHE_CONTROL: f"max-age={_VIEWER_AGE_S}"}
+    if "gzip" in exchange.request.headers.get(hdrs.ACCEPT_ENCODING, ""):
+        headers[hdrs.CONTENT_ENCODING] = "gzip"
+        return web.Response(body=packed, content_type=_JAVASCRIPT, headers=headers)
+    return web.Response(body=gzip.decompress(packed), content_type=_JAVASCRIPT, headers=headers)
+
+
+@cache
+def _viewer() -> bytes:
+    return (files("shoal.api") / "viewer" / "rapidoc-min.js.gz").read_bytes()
+
+
+def _page(body: str) -> web.Response:
+    text = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Shoal</title>'
+        '<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
+        "<style>body{font-family:sans-serif;margin:2em}rapi-doc{position:fixed;inset:0}</style>"
+        f"</head><body>{body}</body></html>\n"
+    )
+    return web.Response(text=text, content_type=_HTML, headers=_HEADERS)
