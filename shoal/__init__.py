@@ -6,17 +6,35 @@
 
 An acknowledged write survives `kill -9` and power loss. `shoal.connect` gives
 the same store over the network; `shoal.sync` has both as blocking calls.
+
+Names are imported when they are first used (PEP 562), so that `import shoal` is
+cheap. `shoal.public` lists them.
 """
 
 from __future__ import annotations
 
-from shoal import errors, sync
-from shoal.client.watching import Reset
-from shoal.config import Config
-from shoal.opening import connect, open
-from shoal.protocol.requests import NO_HEAD
-from shoal.schemas import Schema
-from shoal.values import register
-from shoal.version import __version__
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["NO_HEAD", "Config", "Reset", "Schema", "__version__", "connect", "errors", "open", "register", "sync"]
+from shoal.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from shoal.public import *
+else:
+    _MODULES = ("config", "errors", "replies", "sync", "values")  # Those that are public names themselves.
+
+    def __getattr__(name: str) -> Any:
+        from importlib import import_module
+
+        if name in _MODULES:
+            return import_module(f"shoal.{name}")
+        if name.startswith("_") and name != "__all__":
+            raise AttributeError(f"module 'shoal' has no attribute {name!r}", name=name)
+        public = import_module("shoal.public")
+        try:
+            found = globals()[name] = getattr(public, name)
+        except AttributeError:
+            raise AttributeError(f"module 'shoal' has no attribute {name!r}", name=name) from None
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_MODULES, *__getattr__("__all__")})

@@ -30,6 +30,8 @@ ALLOWED: dict[str, set[str]] = {
     "api": BASE | {"client", "protocol"},  # What is more than one request, as a merge, has one form: decision 0021.
     "opening": BASE | {"client", "node", "protocol", "transport"},
     "sync": BASE | {"opening", "protocol"},
+    "replies": {"protocol"},
+    "public": BASE | {"client", "opening", "protocol", "replies", "sync"},
     "integrations": BASE | {"client", "opening", "protocol", "sync"},
     "testing": BASE | {"crdt", "cluster", "protocol", "storage", "node", "client", "transport", "api"},
     "demo": BASE | {"opening", "client", "node", "protocol", "sync"},

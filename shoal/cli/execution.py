@@ -17,13 +17,18 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import typer
-import uvloop
 from typer.core import TyperGroup
 
 from shoal.errors import ShoalError
+
+try:
+    from uvloop import run
+except ImportError:  # Windows has none.
+    from asyncio import run  # type: ignore[assignment]
 
 T = TypeVar("T")
 
@@ -39,7 +44,8 @@ class Commands(TyperGroup):
 
 
 FAILED = 1
-_BROKEN_PIPE = 128 + signal.SIGPIPE
+_ENDING = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+_BROKEN_PIPE = 128 + 13  # SIGPIPE's number; Windows has no such signal.
 
 
 def execute(work: Coroutine[None, None, T]) -> T:
@@ -52,7 +58,7 @@ def execute(work: Coroutine[None, None, T]) -> T:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        result = uvloop.run(work)
+        result = run(work)
         sys.stdout.flush()
     except ShoalError as error:
         raise failure(error.message) from None
@@ -83,8 +89,9 @@ async def interruptible(work: Coroutine[None, None, T]) -> T:
         task.cancel()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, cancel, number)
+    with suppress(NotImplementedError):  # Windows' loops: Ctrl-C alone ends a command there.
+        for number in _ENDING:
+            loop.add_signal_handler(number, cancel, number)
     try:
         return await task
     except asyncio.CancelledError:
@@ -92,5 +99,6 @@ async def interruptible(work: Coroutine[None, None, T]) -> T:
             raise typer.Exit(128 + caught[0]) from None
         raise
     finally:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.remove_signal_handler(number)
+        with suppress(NotImplementedError):
+            for number in _ENDING:
+                loop.remove_signal_handler(number)

@@ -159,7 +159,10 @@ class Autosave:
                 self._asked_to_stop = True
                 task.cancel()
 
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+        try:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+        except NotImplementedError:
+            raise InvalidInput("on_sigterm needs a POSIX event loop. Nothing was written. Leave it out.") from None
 
 
 def _passes(error: Exception) -> bool:

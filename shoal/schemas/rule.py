@@ -13,14 +13,16 @@ automata instead of a backtracking matcher. `format` says nothing, as the drafts
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-import jsonschema_rs
 import msgspec
 
 from shoal.errors import InvalidSchema, InvalidValue, ShoalError
 from shoal.schemas.breadth import check_breadth
 from shoal.schemas.pointers import pointer
+
+if TYPE_CHECKING:
+    import jsonschema_rs
 
 _PATTERN_BYTES_MAX = 1 << 20  # A compiled pattern's.
 
@@ -97,6 +99,8 @@ def _refuse(uri: str) -> NoReturn:
 
 
 def _compiled(schema: dict[str, Any] | bool) -> jsonschema_rs.Validator:
+    import jsonschema_rs  # Not before there is a schema: most stores and clients have none.
+
     options = jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES_MAX, dfa_size_limit=_PATTERN_BYTES_MAX)
     try:
         return jsonschema_rs.validator_for(

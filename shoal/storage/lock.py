@@ -5,19 +5,26 @@ Laws:
   text in it locks nobody out, and `kill -9` frees the directory at once.
 - It belongs to one opening. A second one is refused, in the same process too,
   and no child inherits it: neither across `exec` nor across `fork`.
+- Where there is no `flock`, as on Windows, nothing is opened: a directory that is
+  not locked could be written by two processes.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
+import platform
 import sys
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from shoal.errors import StorageError, StoreLocked
+from shoal.errors import StorageError, StoreLocked, Unsupported
+
+try:
+    import fcntl
+except ImportError:  # Windows: a client never locks anything.
+    fcntl = None  # type: ignore[assignment]
 
 _held: set[int] = set()
 
@@ -35,7 +42,7 @@ class Holder:
     def this_process(cls, since_ms: int) -> Holder:
         # Only the program and its subcommand: later arguments may hold a token.
         words = [Path(sys.argv[0]).name, *[word for word in sys.argv[1:2] if not word.startswith("-")]]
-        return cls(pid=os.getpid(), host=os.uname().nodename, command=" ".join(words)[:200], since_ms=since_ms)
+        return cls(pid=os.getpid(), host=platform.node(), command=" ".join(words)[:200], since_ms=since_ms)
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(timespec="seconds")
@@ -51,6 +58,18 @@ class StoreLock:
         self._descriptor: int | None = descriptor
         _held.add(descriptor)
 
+    @staticmethod
+    def check_platform() -> None:
+        """
+        Raises:
+            Unsupported: this system has no `flock`. Nothing was opened.
+        """
+        if fcntl is None:
+            raise Unsupported(
+                "an embedded store and a node need a POSIX system (Linux, macOS), for they lock their directory with flock. "
+                'Nothing was opened. Connect to a node that runs on one: shoal.connect("http://HOST:7400").'
+            )
+
     @classmethod
     def acquire(cls, path: Path, *, holder: Holder) -> StoreLock:
         """Lock the file at `path` (made if need be) for this opening.
@@ -58,7 +77,9 @@ class StoreLock:
         Raises:
             StoreLocked: another opening has it; the text names its holder.
             StorageError: the file cannot be opened. In both cases nothing was written.
+            Unsupported: as `check_platform` says.
         """
+        cls.check_platform()
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -108,4 +129,5 @@ def _close_in_child() -> None:
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_close_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)

@@ -87,7 +87,9 @@ class RocksStorage:
             StorageError: it is no store, or it cannot be read or written.
 
             None of them changes what the store holds.
+            Unsupported: this system has no `flock`.
         """
+        StoreLock.check_platform()
         with ExitStack() as undo:
             try:
                 if not layout.holds_store(directory):

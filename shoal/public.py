@@ -1,0 +1,191 @@
+"""The names that users write, `shoal.open` and `shoal.Thread` alike: the one list of them.
+
+`import shoal` does not import this module; the first use of a name does. It
+imports the client, and neither a node nor the network.
+"""
+
+from __future__ import annotations
+
+from shoal import errors, replies, sync
+from shoal.client.attempts import Attempt, StepRecord
+from shoal.client.audit import AuditEntry
+from shoal.client.autosave import Autosave
+from shoal.client.batch import (
+    Batch,
+    BatchBudget,
+    BatchCounter,
+    BatchItems,
+    BatchJournal,
+    BatchMap,
+    BatchRegister,
+    BatchSet,
+    BatchThread,
+    Pending,
+)
+from shoal.client.branching import Branch, Difference, Sides
+from shoal.client.budgets import Budget, Rights
+from shoal.client.changes import Conflict as DocumentConflict
+from shoal.client.changes import DocumentChange
+from shoal.client.checkpoint import Checkpoint
+from shoal.client.compacting import Compaction
+from shoal.client.consumers import Consumer, ConsumerInfo
+from shoal.client.declared import Violation
+from shoal.client.document import Document
+from shoal.client.embedding import Embedding
+from shoal.client.events import Event
+from shoal.client.inbox import Inbox, Message, Sent
+from shoal.client.item import Explanation, Item, ItemChange
+from shoal.client.items import Items
+from shoal.client.iteration import Loop
+from shoal.client.journal import Appended, Journal, Retention
+from shoal.client.ledger import Beginning, Step
+from shoal.client.maps import Entries, Entry, SharedMap
+from shoal.client.mutations import Mutation
+from shoal.client.presence import Presence, PresenceChange, PresentMember
+from shoal.client.queues import Finish
+from shoal.client.reading import (
+    CounterReading,
+    Found,
+    ItemsReading,
+    MapReading,
+    Reading,
+    RegisterReading,
+    SetReading,
+    ThreadReading,
+)
+from shoal.client.resume import Reason, Resumption
+from shoal.client.scalars import Counter, Register, RegisterState
+from shoal.client.schemas import Schemas, SchemaVersion
+from shoal.client.scrutiny import Verified, Why
+from shoal.client.sets import Members, SharedSet
+from shoal.client.standing import Standing
+from shoal.client.store import Space, Store
+from shoal.client.thread import Thread
+from shoal.client.watching import Change, Reset
+from shoal.client.worklist import Done, Worklist
+from shoal.client.worklist import Item as WorklistItem
+from shoal.client.worklist import Progress as WorklistProgress
+from shoal.config import Config
+from shoal.opening import connect, open
+from shoal.protocol.requests import (
+    NO_HEAD,
+    BudgetConflict,
+    ClusterView,
+    Damage,
+    Durability,
+    Member,
+    NodeStatus,
+    Note,
+    PruneReport,
+    TrimReport,
+)
+from shoal.protocol.requests import Holder as BudgetHolder
+from shoal.schemas import Schema
+from shoal.schemas.rule import Flaw
+from shoal.values import register
+from shoal.values.difference import Change as ValueChange
+from shoal.version import __version__
+
+__all__ = [
+    "NO_HEAD",
+    "Appended",
+    "Attempt",
+    "AuditEntry",
+    "Autosave",
+    "Batch",
+    "BatchBudget",
+    "BatchCounter",
+    "BatchItems",
+    "BatchJournal",
+    "BatchMap",
+    "BatchRegister",
+    "BatchSet",
+    "BatchThread",
+    "Beginning",
+    "Branch",
+    "Budget",
+    "BudgetConflict",
+    "BudgetHolder",
+    "Change",
+    "Checkpoint",
+    "ClusterView",
+    "Compaction",
+    "Config",
+    "Consumer",
+    "ConsumerInfo",
+    "Counter",
+    "CounterReading",
+    "Damage",
+    "Difference",
+    "Document",
+    "DocumentChange",
+    "DocumentConflict",
+    "Done",
+    "Durability",
+    "Embedding",
+    "Entries",
+    "Entry",
+    "Event",
+    "Explanation",
+    "Finish",
+    "Flaw",
+    "Found",
+    "Inbox",
+    "Item",
+    "ItemChange",
+    "Items",
+    "ItemsReading",
+    "Journal",
+    "Loop",
+    "MapReading",
+    "Member",
+    "Members",
+    "Message",
+    "Mutation",
+    "NodeStatus",
+    "Note",
+    "Pending",
+    "Presence",
+    "PresenceChange",
+    "PresentMember",
+    "PruneReport",
+    "Reading",
+    "Reason",
+    "Register",
+    "RegisterReading",
+    "RegisterState",
+    "Reset",
+    "Resumption",
+    "Retention",
+    "Rights",
+    "Schema",
+    "SchemaVersion",
+    "Schemas",
+    "Sent",
+    "SetReading",
+    "SharedMap",
+    "SharedSet",
+    "Sides",
+    "Space",
+    "Standing",
+    "Step",
+    "StepRecord",
+    "Store",
+    "Thread",
+    "ThreadReading",
+    "TrimReport",
+    "ValueChange",
+    "Verified",
+    "Violation",
+    "Why",
+    "Worklist",
+    "WorklistItem",
+    "WorklistProgress",
+    "__version__",
+    "connect",
+    "errors",
+    "open",
+    "register",
+    "replies",
+    "sync",
+]

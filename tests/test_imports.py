@@ -1,0 +1,125 @@
+"""What is imported, and when: a user pays for what they use, and a client needs no more than a client's parts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.version import __version__
+from tests.cli.conftest import clean_environment
+
+NODE = ("rocksdict", "shoal.node", "shoal.storage", "shoal.api")
+NETWORK = ("aiohttp", "shoal.transport", "shoal.api")
+REPORT = "\nimport sys, json; print(json.dumps(sorted(sys.modules)))"
+
+CONNECT = """
+import asyncio, shoal
+async def main():
+    async with shoal.connect("http://127.0.0.1:9") as store:
+        store.space("s").thread("t")
+asyncio.run(main())
+"""
+OPEN = """
+import asyncio, shoal, sys
+async def main():
+    async with shoal.open(sys.argv[1]) as store:
+        await store.space("s").counter("n").add(1)
+asyncio.run(main())
+"""
+BLOCKING = """
+import shoal
+with shoal.sync.connect("http://127.0.0.1:9") as store:
+    store.space("s").thread("t")
+"""
+POSIX_ONLY = ("fcntl", "resource", "pty", "tty", "termios", "pwd", "grp", "uvloop")
+
+
+def run(code: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", code, *arguments]
+    ended = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def loaded(code: str, *arguments: str) -> set[str]:
+    """The modules that are there once `code` has run."""
+    return set(json.loads(run(code + REPORT, *arguments).splitlines()[-1]))
+
+
+def within(modules: set[str], packages: tuple[str, ...]) -> list[str]:
+    return sorted(name for name in modules if any(f"{name}.".startswith(f"{package}.") for package in packages))
+
+
+def test_import_shoal_loads_nothing_but_itself() -> None:
+    more = loaded("import shoal") - loaded("pass")
+    assert within(more, ("shoal",)) == ["shoal", "shoal.version"]
+    assert not within(more, ("asyncio", "msgspec", "msgpack", "pycrdt", "rocksdict", "aiohttp", "typer"))
+
+
+@pytest.mark.parametrize("code", [CONNECT, BLOCKING], ids=["connect", "sync.connect"])
+def test_a_client_loads_no_node_and_no_database(code: str) -> None:
+    modules = loaded(code)
+    assert (
+        within(
+            modules, (*NODE, "jsonpatch", "jsonschema_rs", "typer", "rich", "prometheus_client", "numpy", "pydantic", "uvloop")
+        )
+        == []
+    )
+    assert "aiohttp" in modules
+
+
+def test_an_embedded_store_loads_nothing_of_the_network(tmp_path: Path) -> None:
+    modules = loaded(OPEN, str(tmp_path / "state"))
+    assert within(modules, (*NETWORK, "typer", "rich", "prometheus_client", "uvloop")) == []
+    assert "rocksdict" in modules
+
+
+def test_the_names_of_errors_and_types_load_neither() -> None:
+    modules = loaded("import shoal\nshoal.errors.Retryable, shoal.Thread, shoal.Checkpoint, shoal.Config, shoal.sync")
+    assert within(modules, (*NODE, *NETWORK)) == []
+
+
+# ── systems that lack what POSIX has ──────────────────────────────────────────
+
+HIDDEN = f"import sys\nfor name in {POSIX_ONLY!r}:\n    sys.modules[name] = None\n"
+
+
+@pytest.mark.parametrize("code", [CONNECT, BLOCKING], ids=["connect", "sync.connect"])
+def test_a_client_needs_no_module_that_posix_alone_has(code: str) -> None:
+    modules = loaded(HIDDEN + code)
+    assert "aiohttp" in modules
+
+
+def test_every_public_name_is_there_without_what_posix_alone_has() -> None:
+    run(HIDDEN + "import shoal\nfor name in dir(shoal):\n    getattr(shoal, name)")
+
+
+def test_where_directories_cannot_be_locked_opening_says_what_to_do_and_makes_nothing(tmp_path: Path) -> None:
+    catching = OPEN.replace(
+        "asyncio.run(main())",
+        "try:\n    asyncio.run(main())\nexcept shoal.errors.Unsupported as error:\n    print(error.written, error)",
+    )
+    said = run(HIDDEN + catching, str(tmp_path / "state"))
+    assert said.startswith("no an embedded store")
+    assert "shoal.connect(" in said
+    assert not (tmp_path / "state").exists()
+
+
+def test_commands_start_without_what_posix_alone_has() -> None:
+    assert (
+        run(HIDDEN + "from shoal.cli.main import main\nsys.argv[1:] = ['--version']\nmain()").strip() == f"shoal {__version__}"
+    )
+
+
+def test_what_is_no_name_of_shoal_is_an_attribute_error() -> None:
+    import shoal
+
+    missing: Any = shoal
+    with pytest.raises(AttributeError, match="no attribute 'Treads'"):
+        _ = missing.Treads
+    assert {"Thread", "open", "errors", "sync"} <= set(dir(shoal))
