@@ -24,9 +24,10 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _DAYS_TOLD = 30  # What is older has its date.
 _STYLES = {
-    **dict.fromkeys(("id", "head", "checkpoint"), "yellow"),
-    **dict.fromkeys(("age", "saved", "since"), "dim"),
-    **dict.fromkeys(("thread", "name", "branch", "label", "key"), "bold"),
+    **dict.fromkeys(("head", "others", "checkpoint", "knowing"), "yellow"),
+    **dict.fromkeys(("age", "saved", "begun", "updated"), "dim"),
+    **dict.fromkeys(("thread", "name", "branch", "label", "space"), "bold"),
+    **dict.fromkeys(("key", "place", "namespace", "field"), "cyan"),
 }
 _WORDS = {
     **dict.fromkeys(("done", "ready", "linked", "self", "built"), "green"),
