@@ -10,7 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from shoal.api.exchange import Exchange
 from shoal.api.metrics import Metrics
-from shoal.errors import ReadOnly, ShuttingDown
+from shoal.errors import CatchingUp, ReadOnly, ShuttingDown
 from shoal.protocol.requests import Cluster, ClusterView, NodeStatus, Status
 
 METRICS: web.AppKey[Metrics] = web.AppKey("metrics", Metrics)
@@ -29,7 +29,7 @@ class NodeView(Struct):
     node: str
     version: str
     origin: str
-    state: Literal["ready", "read-only", "stopping"]
+    state: Literal["ready", "read-only", "refilling", "stopping"]
     reason: str
     started_ms: int
     bytes_on_disk: int
@@ -83,13 +83,17 @@ async def readyz(exchange: Exchange) -> web.Response:
     """200 only when the node takes reads and writes.
 
     Raises:
-        ShuttingDown, ReadOnly: with the reason.
+        ShuttingDown, ReadOnly, CatchingUp: with the reason.
     """
     status = await node_status(exchange)
     if exchange.stopping.is_set() or status.state == "stopping":
         raise ShuttingDown(f"the node is stopping{_because(status)}. Nothing was written. Ask another node.", state="stopping")
     if status.state == "read-only":
         raise ReadOnly(f"the node only reads{_because(status)}. Nothing was written. Ask another node.", state="read-only")
+    if status.state == "refilling":
+        raise CatchingUp(
+            f"the node takes no sessions{_because(status)}. Nothing was written. Ask another node.", state="refilling"
+        )
     return exchange.answer(Ready("ready", status.node))
 
 

@@ -51,8 +51,17 @@ _Handler = Door
 class Sessions:
     """The session sockets that are open, their bound, and what a stop has to wait for."""
 
-    def __init__(self, open_session: OpenSession, *, welcome: Welcome, config: Config, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        open_session: OpenSession,
+        *,
+        admit: Callable[[], None],
+        welcome: Welcome,
+        config: Config,
+        metrics: Metrics,
+    ) -> None:
         self._open_session = open_session
+        self._admit = admit
         self._welcome = welcome
         self._config = config
         self._metrics = metrics
@@ -77,7 +86,9 @@ class Sessions:
             )
         config = self._config
         socket = web.WebSocketResponse(heartbeat=config.heartbeat_s, compress=False, max_msg_size=config.request_bytes_max)
-        served = SessionSocket(self._open_session, socket, welcome=self._welcome, config=config, metrics=self._metrics)
+        served = SessionSocket(
+            self._open_session, socket, admit=self._admit, welcome=self._welcome, config=config, metrics=self._metrics
+        )
         self._open.add(served)
         self._metrics.sessions.inc()
         try:
@@ -126,12 +137,14 @@ def create_app(
     backlog: Callable[[], Backlog] | None = None,
     monotonic: Callable[[], float] | None = None,
     doors: Mapping[str, Door] | None = None,
+    admit: Callable[[], None] = lambda: None,
 ) -> web.Application:
     """The application that answers by sessions that it opens; to be made inside a running event loop.
 
     `node` (hex) and `version` are what clients are told at the handshake;
     `backlog` is asked at each scrape of /metrics; `monotonic` (seconds) times
     requests. `doors` are further GET routes, as those that peers come in by.
+    `admit` raises what a session is refused with at its hello.
     """
     metrics = Metrics(backlog, version=version)
 
@@ -139,7 +152,7 @@ def create_app(
         return Metered(open_session(bookmark), metrics, monotonic=monotonic)
 
     welcome = Welcome(PROTOCOL, version, node, config.request_bytes_max, config.session_requests_max, config.subscriptions_max)
-    sessions = Sessions(metered, welcome=welcome, config=config, metrics=metrics)
+    sessions = Sessions(metered, admit=admit, welcome=welcome, config=config, metrics=metrics)
     origins = Origins(config)
     app = web.Application(middlewares=[_problems(origins)])
     app.on_response_prepare.append(origins.tell)

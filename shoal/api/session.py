@@ -70,10 +70,12 @@ class SessionSocket:
         open_session: Callable[[Bookmark], Session],
         socket: web.WebSocketResponse,
         *,
+        admit: Callable[[], None] = lambda: None,
         welcome: Welcome,
         config: Config,
         metrics: Metrics,
     ) -> None:
+        self._admit = admit
         self._bookmark = SharedBookmark()
         self._session = open_session(self._bookmark)
         self._prompt = self._session if isinstance(self._session, Prompt) else None
@@ -142,6 +144,7 @@ class SessionSocket:
                 await self._close(WSCloseCode.PROTOCOL_ERROR, "the first message is no hello")
                 return False
             decode_hello(first.data)
+            self._admit()
         except TimeoutError:
             await self._close(WSCloseCode.PROTOCOL_ERROR, "no hello came in time")
             return False

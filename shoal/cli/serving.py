@@ -100,6 +100,7 @@ async def _listening(node: Node, config: Config, peers: Peers | None) -> Listene
         backlog=lambda: Backlog(node.writes_pending, node.durable_lag_s),
         monotonic=time.monotonic,
         doors={} if peers is None else {PEER_PATH: peers.serve},
+        admit=node.service.admit,
     )
     if peers is not None:
         # Once requests are done, some of which wait for what peers hold.

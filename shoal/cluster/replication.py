@@ -230,12 +230,15 @@ class Replication:
             self._send(peer, self._vectors(differing, answer=True))
 
     def _take_vectors(self, peer: bytes, state: _PeerState, message: Vectors, now: float) -> None:
+        told: dict[int, VersionVector] = {}
         for partition, packed in message.vectors:
-            theirs = state.known.take_vector(partition, packed)
+            theirs = told[partition] = state.known.take_vector(partition, packed)
             if not self._replica.applied(partition).dominates(theirs):
                 state.doubtful.setdefault(partition, now)
             if not message.answer:
                 state.known.answer(partition, message.question)
+        if not message.question:
+            state.known.compared(told)
         if message.answer:
             asked = [partition for partition, _ in message.vectors]
             self._send(peer, self._vectors(asked, answer=False, question=message.question))

@@ -68,6 +68,11 @@ class Owners(Protocol):
         """How many there are, this node included."""
         ...
 
+    @property
+    def refilling(self) -> bool:
+        """Whether this node began with an empty directory, and a peer that is linked told of more than has come from it yet."""
+        ...
+
     async def current(self, partition: int, durability: Durability = "quorum", /) -> None:
         """Return once this replica has applied whatever a quorum (or all) held of a partition when this was called.
 
@@ -144,6 +149,7 @@ class Alone:
         return None
 
     size = 1
+    refilling = False
 
     async def current(self, partition: int, durability: Durability = "quorum", /) -> None:
         return None

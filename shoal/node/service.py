@@ -22,6 +22,7 @@ from typing import get_args
 from shoal.config import Config
 from shoal.errors import (
     BudgetExhausted,
+    CatchingUp,
     Conflict,
     InvalidInput,
     NoQuorum,
@@ -60,6 +61,7 @@ _PROMPT = frozenset(get_args(AnyWrite)) - {requests.DrawRights}
 """Writes that may wait for nothing but the disk."""
 _DURABILITIES = ("memory", "local", "quorum", "all")
 _PRUNED_LISTED_MAX = 10_000
+_REFILLING = "it began with an empty directory, and fetches from its peers what they hold"
 _COUNTED_MAX = 1000  # A status must stay cheap: it is asked at every probe.
 
 
@@ -284,14 +286,25 @@ class Service:
         if self._stopping:
             raise ShuttingDown("the node is stopping. Nothing was written; send the request again, here later or elsewhere.")
 
+    def admit(self) -> None:
+        """
+        Raises:
+            CatchingUp: the node takes no sessions now.
+        """
+        if self._owners.refilling:
+            raise CatchingUp(
+                f"the node takes no sessions: {_REFILLING}. Nothing was written. Ask another node, or try again later."
+            )
+
     def _status(self) -> requests.NodeStatus:
         failed = self._commit.failed
+        refilling = not failed and self._owners.refilling
         return requests.NodeStatus(
             version=__version__,
             node=self._opening.node.hex(),
             origin=(self._opening.current or b"").hex(),
-            state="stopping" if self._stopping else "read-only" if failed else "ready",
-            reason=failed or "",
+            state="stopping" if self._stopping else "read-only" if failed else "refilling" if refilling else "ready",
+            reason=failed or (_REFILLING if refilling else ""),
             started_ms=self._started_ms,
             bytes_on_disk=self._storage.bytes_on_disk(),
             operations=self._database.issuer.operations,

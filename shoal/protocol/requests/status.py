@@ -19,7 +19,7 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     version: str
     node: str  # Hex: this data directory.
     origin: str  # Hex: this opening; empty until its first write.
-    state: Literal["ready", "read-only", "stopping"]
+    state: Literal["ready", "read-only", "refilling", "stopping"]
     reason: str  # Why it is not ready; else empty.
     started_ms: int
     bytes_on_disk: int

@@ -289,6 +289,7 @@ class SimulatedNode:
         served = SessionSocket(
             open_session,
             cast(web.WebSocketResponse, socket),
+            admit=self.node.service.admit,
             welcome=self._welcome,
             config=self.config,
             metrics=self._metrics,

@@ -1,0 +1,155 @@
+"""A node that began with an empty directory takes no sessions until it holds what its peers held when they met."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+import shoal
+from shoal.api.listener import Listener
+from shoal.api.server import create_app
+from shoal.cluster import messages
+from shoal.cluster.messages import Supply
+from shoal.config import Config
+from shoal.errors import CatchingUp
+from shoal.storage.memory import MemoryStorage
+from shoal.testing.fleet import Fleet, Member
+from shoal.transport.link import Link
+from tests.cli.conftest import PATIENCE_S
+
+
+@pytest.fixture
+async def fleet() -> AsyncIterator[Fleet]:
+    async with Fleet() as fleet:
+        yield fleet
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def takes_sessions(member: Member) -> bool:
+    try:
+        member.node.service.admit()
+    except CatchingUp:
+        return False
+    return True
+
+
+async def state(member: Member) -> str:
+    return (await member.store().status()).state
+
+
+def hold_supplies(fleet: Fleet) -> None:
+    """What a node asks its peers for does not arrive."""
+    fleet.spoil = lambda source, target, message: None if isinstance(messages.decode(message), Supply) else message
+
+
+async def filled(fleet: Fleet) -> None:
+    for n in range(50):
+        await fleet["a"].store().space("s").counter(f"c{n}").add(1)
+    await fleet.converged(PATIENCE_S)
+
+
+async def test_it_refuses_them_from_when_a_peer_tells_of_more_until_it_has_that(fleet: Fleet) -> None:
+    await filled(fleet)
+    await fleet.crash("c")
+    hold_supplies(fleet)
+    wiped = fleet.start("c", MemoryStorage())
+    await until(lambda: not takes_sessions(wiped))
+    assert await state(wiped) == "refilling"
+    fleet.spoil = lambda source, target, message: message
+    await until(lambda: takes_sessions(wiped))
+    assert await wiped.store().space("s").counter("c49").value() == 1
+    assert await state(wiped) == "ready"
+
+
+async def test_peers_that_go_on_writing_do_not_keep_it_from_them(fleet: Fleet) -> None:
+    await filled(fleet)
+    await fleet.crash("c")
+    hold_supplies(fleet)
+    wiped = fleet.start("c", MemoryStorage())
+    await until(lambda: not takes_sessions(wiped))
+
+    async def write() -> None:
+        while True:
+            await fleet["a"].store().space("s").counter("more").add(1)
+
+    writing = asyncio.create_task(write())
+    fleet.spoil = lambda source, target, message: message
+    await until(lambda: takes_sessions(wiped))
+    writing.cancel()
+
+
+async def test_once_it_holds_that_it_takes_sessions_for_good(fleet: Fleet) -> None:
+    await filled(fleet)
+    await fleet.crash("c")
+    wiped = fleet.start("c", MemoryStorage())
+    await fleet.converged(PATIENCE_S)
+    assert takes_sessions(wiped)
+    hold_supplies(fleet)
+    await fleet.isolate("c")
+    for n in range(50):
+        await fleet["a"].store().space("s").counter(f"d{n}").add(1)
+    fleet.link_all("c")
+    await until(lambda: any(member.lacks or member.ahead for member in wiped.replicator.quorum.view().members[1:]))
+    assert takes_sessions(wiped)
+
+
+async def test_at_the_first_start_of_a_cluster_all_take_sessions(fleet: Fleet) -> None:
+    assert all(takes_sessions(fleet[name]) for name in "abc")
+    await filled(fleet)
+    assert all(takes_sessions(fleet[name]) for name in "abc")
+    assert [await state(fleet[name]) for name in "abc"] == ["ready"] * 3
+
+
+async def test_a_node_that_comes_back_with_its_directory_takes_them_at_once(fleet: Fleet) -> None:
+    await filled(fleet)
+    left = await fleet.crash("c")
+    for n in range(50):
+        await fleet["a"].store().space("s").counter(f"d{n}").add(1)
+    hold_supplies(fleet)
+    back = fleet.start("c", left)
+    await until(lambda: any(member.ahead for member in back.replicator.quorum.view().members[1:]))
+    assert takes_sessions(back)
+
+
+async def test_one_that_can_reach_nobody_takes_them(fleet: Fleet) -> None:
+    await filled(fleet)
+    await fleet.crash("c")
+    hold_supplies(fleet)
+    wiped = fleet.start("c", MemoryStorage())
+    await until(lambda: not takes_sessions(wiped))
+    await fleet.isolate("c")
+    assert takes_sessions(wiped)
+
+
+@asynccontextmanager
+async def listening(member: Member) -> AsyncIterator[str]:
+    app = create_app(member.node.session, config=Config(), node="ab12", version="0", admit=member.node.service.admit)
+    listener = Listener(app, config=Config(listen_port=0))
+    await listener.start()
+    yield listener.url
+    await listener.stop()
+
+
+async def test_readyz_says_so_the_hello_is_refused_and_clients_go_elsewhere(fleet: Fleet) -> None:
+    await filled(fleet)
+    await fleet.crash("c")
+    hold_supplies(fleet)
+    wiped = fleet.start("c", MemoryStorage())
+    await until(lambda: not takes_sessions(wiped))
+    async with listening(fleet["a"]) as whole, listening(wiped) as refilling:
+        async with aiohttp.ClientSession() as http, http.get(f"{refilling}/readyz") as answer:
+            assert answer.status == 503
+            assert (await answer.json(content_type=None))["code"] == "catching-up"
+        with pytest.raises(CatchingUp, match="empty directory"):
+            await Link.dial(refilling, config=Config(connect_timeout_s=PATIENCE_S))
+        async with shoal.connect([refilling, whole], in_order=True) as store:
+            assert await store.space("s").counter("c1").value() == 1
