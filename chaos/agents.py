@@ -106,6 +106,7 @@ class Agent:
 
     def _take_handles(self) -> None:
         """New handles: they have no position, and no context."""
+        self._has_loaded = False
         self._thread = self._space.thread(self.name)
         self._register = self._space.register(self.name)
 
@@ -147,6 +148,9 @@ class Agent:
     # ── writes ────────────────────────────────────────────────────────────────
 
     async def _save(self, name: str) -> None:
+        if not self._has_loaded:
+            await self._load(name)  # Otherwise it would leave what it saved before as a head.
+
         async def save(number: int) -> Acknowledged:
             saved = await self._thread.save(state_of(number), on_conflict="fork")
             return Acknowledged(number, saved.id)
@@ -212,6 +216,7 @@ class Agent:
                 heads = list((await self._thread.load(stale=stale)).heads)
             except NotFound:
                 heads = []
+            self._has_loaded = True
             self._show("save", name, ids=heads)
 
     async def _read_journal(self, name: str) -> None:

@@ -72,7 +72,7 @@ async def settle(space: Space, work: Worklist, batch: list[tuple[str, int]]) -> 
     async with space.batch() as together:
         for key, size in batch:
             together.thread("mover").done("files", key, result=size)
-        together.thread("mover").save({"moved": moved})
+        together.thread("mover").update({"moved": moved})
 
 
 # ── the parent ────────────────────────────────────────────────────────────────
@@ -136,7 +136,7 @@ async def judged(root: Path, files: dict[str, bytes]) -> list[str]:
         thread = store.space("migration").thread("mover")
         progress = await thread.worklist("files").progress()
         state = (await thread.load()).state
-    if not progress.is_complete or progress.done != len(files) or state != {"moved": len(files)}:
+    if not progress.is_complete or progress.done != len(files) or state != {"planned": len(files), "moved": len(files)}:
         problems.append(f"the worklist says {progress}, the checkpoint {state}")
     return problems
 

@@ -2,7 +2,8 @@
 
     async with shoal.open("./state") as store:
         thread = store.space("crew").thread("researcher-1")
-        await thread.save({"messages": ["hello"], "step": 1})
+        await thread.append("messages", "hello")
+        state = (await thread.load()).state
 
 An acknowledged write survives `kill -9` and power loss. `shoal.connect` gives
 the same store over the network; `shoal.sync` has both as blocking calls.

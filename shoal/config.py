@@ -155,6 +155,7 @@ class Config(Struct, frozen=True, kw_only=True):
     request_timeout_s: float = 30.0
     reconnect_delay_s_max: float = 2.0
     client_requests_max: int = 4096  # Under way at once; more callers wait.
+    save_attempts_max: int = 64  # Of a change that is made again because somebody else saved first.
 
     # Storage.
     writes_pending_max: int = 16384  # Written, not yet durable; past it: Overloaded.

@@ -208,7 +208,7 @@ def test_errors_are_raised_as_they_are(store: Any, space: Any) -> None:
 def test_one_store_serves_many_threads_at_once(space: Any) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: space.counter("n").add(n), range(100)))
-        list(pool.map(lambda n: space.thread(f"t{n % 8}").save({"n": n}), range(40)))
+        list(pool.map(lambda n: space.thread(f"t{n % 8}").append("n", n), range(40)))
     assert space.counter("n").value() == sum(range(100))
     assert sum(len(list(space.thread(f"t{n}").history())) for n in range(8)) == 40
 

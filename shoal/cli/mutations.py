@@ -20,7 +20,7 @@ from shoal.cli.threads import PANEL, described
 from shoal.client.checkpoint import Checkpoint
 from shoal.client.merging import UNRESOLVED
 from shoal.client.thread import Thread
-from shoal.errors import InvalidInput
+from shoal.errors import HeadMoved, InvalidInput
 
 Count = Annotated[int, typer.Option("--count", min=1, metavar="N", help="How many of them.")]
 
@@ -39,6 +39,7 @@ def save(
     ],
     branch: Branch = "main",
     label: Label = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the branch's newest state, whatever it is.")] = False,
     by: By = "",
     key: Key = None,
     data: Data = None,
@@ -46,7 +47,7 @@ def save(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Save a whole state on a branch. To change parts of one: `shoal edit`.
+    """Save a whole state on a new branch, or with --overwrite on an old one. To change parts of one: `shoal edit`.
 
     Example: shoal save researcher-1 '{"plan": {"step": 1}}' --by me --data ./state --space crew
     """
@@ -55,9 +56,20 @@ def save(
         found = json_of(state, "the state")
         if not isinstance(found, dict):
             raise InvalidInput("a state is a JSON object: channels and their values. Nothing was written.")
-        return await handle.save(found, branch=branch, label=label or "", key=key)
+        try:
+            return await handle.save(found, branch=branch, overwrite=overwrite, label=label or "", key=key)
+        except HeadMoved as moved:
+            raise _unseen(moved, thread, branch) from None
 
     execute(_made(chosen(data, url, environment=os.environ), space, thread, by, saved, json=json))
+
+
+def _unseen(moved: HeadMoved, thread: str, branch: str) -> HeadMoved:
+    return HeadMoved(
+        f"branch {branch!r} of thread {thread!r} has a state already. Nothing was written. "
+        "Change parts of it with `shoal edit`, or replace it with --overwrite.",
+        **moved.detail,
+    )
 
 
 def edit(

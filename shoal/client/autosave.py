@@ -4,6 +4,8 @@
         await agent.run()
 
 Laws:
+- A block whose saves would all be refused, because the handle has not loaded the branch,
+  does not begin.
 - At the end of the block the state is saved once more, also where the block raised;
   then, and only then, the block's error goes on.
 - No error is lost. What passes by itself (a node that is away, a full queue) is tried
@@ -43,7 +45,14 @@ class Autosave:
     """Made by `Thread.autosave`."""
 
     def __init__(
-        self, save: Save, state: Callable[[], State], *, every: float | None, on_change: bool, on_sigterm: bool
+        self,
+        save: Save,
+        state: Callable[[], State],
+        *,
+        begin: Callable[[], Awaitable[None]],
+        every: float | None,
+        on_change: bool,
+        on_sigterm: bool,
     ) -> None:
         if every is not None and every <= 0:
             raise InvalidInput(f"the state is saved every so many seconds, more than 0; got {every}. Nothing was written.")
@@ -51,6 +60,7 @@ class Autosave:
             raise InvalidInput(f"state is a function that returns the state; got {state!r:.100}. Nothing was written.")
         self._save = save
         self._state = state
+        self._begin = begin
         self._every = every
         self._on_change = on_change
         self._on_sigterm = on_sigterm
@@ -97,6 +107,7 @@ class Autosave:
             return checkpoint
 
     async def __aenter__(self) -> Self:
+        await self._begin()
         if self._on_sigterm:
             self._watch_sigterm()
         if self._every is not None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Never, TypeVar
 
+from msgspec.structs import replace
+
 from shoal import values
 from shoal.client.arguments import named
 from shoal.client.checkpoint import encode_appended, encode_channels, encode_metadata
@@ -19,12 +21,12 @@ from shoal.client.maps import Entry
 from shoal.client.maps import put_request as map_put_request
 from shoal.client.scalars import RegisterState
 from shoal.client.sets import alter_request, packed_elements
-from shoal.client.thread import OnConflict, forks
+from shoal.client.thread import OnConflict, check_overwrite, forks
 from shoal.client.worklist import Item, done_request
 from shoal.crdt.queue import INBOX
 from shoal.errors import InvalidInput
 from shoal.protocol import requests
-from shoal.protocol.requests import BatchWrite, Durability
+from shoal.protocol.requests import NO_HEAD, BatchWrite, Durability
 
 R = TypeVar("R")
 
@@ -63,6 +65,7 @@ class Batch:
         self._durability = durability
         self._writes: list[BatchWrite] = []
         self._pending: list[Pending[Any]] = []
+        self._begun: set[tuple[str, str]] = set()  # Threads and their branches of which it has saved the whole state.
 
     async def __aenter__(self) -> Batch:
         return self
@@ -98,6 +101,15 @@ class Batch:
         self._pending.append(Pending(settled))
         return self._pending[-1]
 
+    def add_whole(self, save: requests.Save, *, overwrite: bool) -> Pending[requests.Saved]:
+        """A whole state that names no parent builds on what this batch saved before it, or else on nothing."""
+        place = save.thread, save.branch
+        named = save.parent is not None or save.expect_head is not None
+        if not (named or overwrite or place in self._begun):
+            save = replace(save, parent=NO_HEAD)
+        self._begun.add(place)
+        return self.add(save)
+
     async def commit(self) -> None:
         """Send what was collected; an empty batch does nothing.
 
@@ -108,6 +120,7 @@ class Batch:
             return
         writes, pending = self._writes, self._pending
         self._writes, self._pending = [], []
+        self._begun.clear()
         reply = await self._connection.write(requests.Batch(list(writes)), key=self._key, durability=self._durability)
         assert isinstance(reply, requests.BatchReply)
         for waiting, answer in zip(pending, reply.replies, strict=True):
@@ -128,14 +141,17 @@ class BatchThread:
         parent: str | None = None,
         expect_head: str | None = None,
         on_conflict: OnConflict = "refuse",
+        overwrite: bool = False,
     ) -> Pending[requests.Saved]:
-        """Without `parent` or `expect_head` it builds on the branch's winner; otherwise as `Thread.save`."""
-        packed = encode_metadata(metadata)
-        return self._batch.add(
-            requests.Save(
-                self._space, self._name, encode_channels(state), packed, branch, parent, expect_head, fork=forks(on_conflict)
-            )
-        )
+        """As `Thread.save` of a handle that has loaded nothing: it begins a branch.
+
+        Where there is one, name what it builds on (`parent=cp.id` or `expect_head=cp.id`), or
+        say `overwrite=True`: otherwise nothing of the batch is written (`HeadMoved`).
+        """
+        check_overwrite(overwrite, parent=parent, expect_head=expect_head, on_conflict=on_conflict)
+        channels, packed, fork = encode_channels(state), encode_metadata(metadata), forks(on_conflict)
+        save = requests.Save(self._space, self._name, channels, packed, branch, parent, expect_head, fork=fork)
+        return self._batch.add_whole(save, overwrite=overwrite)
 
     def update(
         self,
@@ -149,22 +165,21 @@ class BatchThread:
         expect_head: str | None = None,
         on_conflict: OnConflict = "refuse",
     ) -> Pending[requests.Saved]:
-        """A change of what it builds on, which is as in `save`; otherwise as `Thread.update`."""
-        return self._batch.add(
-            requests.Save(
-                self._space,
-                self._name,
-                encode_channels(changes or {}),
-                encode_metadata(metadata),
-                branch,
-                parent,
-                expect_head,
-                delta=True,
-                appended=encode_appended(append or {}),
-                removed=list(remove),
-                fork=forks(on_conflict),
-            )
+        """A change of the branch's winner, or of `parent` or `expect_head`; otherwise as `Thread.update`."""
+        request = requests.Save(
+            self._space,
+            self._name,
+            encode_channels(changes or {}),
+            encode_metadata(metadata),
+            branch,
+            parent,
+            expect_head,
+            delta=True,
+            appended=encode_appended(append or {}),
+            removed=list(remove),
+            fork=forks(on_conflict),
         )
+        return self._batch.add(request)
 
     def append(self, channel: str, element: Any) -> Pending[requests.Saved]:
         """One element more at the end of a channel's list: see `update`."""

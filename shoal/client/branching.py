@@ -21,6 +21,7 @@ from shoal.client.checkpoint import Checkpoint, encode_channels, encode_metadata
 from shoal.client.connection import Connection
 from shoal.client.declared import Declared
 from shoal.client.merging import Resolver, merged
+from shoal.client.positions import Positions
 from shoal.errors import NotFound
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
@@ -71,7 +72,7 @@ class ThreadBranches:
     name: str
     _connection: Connection
     _author: Author
-    _positions: dict[str, str]
+    _positions: Positions
     _turns: defaultdict[str, asyncio.Lock]
     _declared: Declared | None
 
@@ -80,7 +81,6 @@ class ThreadBranches:
         async def load(self, checkpoint: str | None = None, *, branch: str | None = None) -> Checkpoint: ...
         async def _save(self, request: requests.Save, key: str | None, durability: Durability | None) -> Checkpoint: ...
         async def _whole(self, id: str) -> requests.Checkpoint: ...
-        async def _parent(self, branch: str) -> str: ...
 
     async def heads(self, *, stale: bool = False) -> dict[str, list[str]]:
         """Branch name → ids of its heads, the winner first; more than one is a fork. `stale`: see `Store`."""
@@ -246,7 +246,7 @@ class ThreadBranches:
         return {name: values.decode_channel(packed, shown.schema) for name, packed in shown.channels.items()}
 
     async def _here(self) -> str:
-        parent = await self._parent("main")
+        parent = await self._positions.newest("main")
         if parent == requests.NO_HEAD:
             raise NotFound(f"thread {self.name!r} has no checkpoint to branch at. Nothing was written. Save one first.")
         return parent
@@ -255,7 +255,7 @@ class ThreadBranches:
         async with self._turns[request.branch]:
             moved = await self._connection.write(request, key=key, durability=durability)
             assert isinstance(moved, requests.Moved)
-            self._positions[request.branch] = moved.to
+            self._positions.move(request.branch, moved.to)
         return Branch(moved.branch, tuple(moved.heads))
 
 

@@ -14,7 +14,6 @@ Laws:
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -26,6 +25,7 @@ from shoal.client.arguments import named
 from shoal.client.checkpoint import Checkpoint, encode_channels, encode_metadata, shown_checkpoint
 from shoal.client.connection import Connection
 from shoal.client.moments import moment
+from shoal.client.positions import Positions
 from shoal.errors import InvalidInput, NotFound, UndoConflict
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
@@ -302,10 +302,7 @@ class ThreadMutations:
     space: str
     name: str
     _connection: Connection
-
-    @abstractmethod
-    async def _parent(self, branch: str) -> str:
-        """What a save on `branch` builds on."""
+    _positions: Positions
 
     if TYPE_CHECKING:
 
@@ -322,7 +319,7 @@ class ThreadMutations:
         Raises:
             NotFound: `after` is not in the branch's history.
         """
-        head = await self._parent(branch)
+        head = await self._positions.newest(branch)
         if head:
             async for mutation in self._log.mutations(head, after=after, limit=limit, reveal=reveal):
                 yield mutation
@@ -344,7 +341,7 @@ class ThreadMutations:
             HeadMoved: somebody saves at the same time; load, and try again.
         """
         _check_count(n)
-        head = await self._parent(branch)
+        head = await self._positions.newest(branch)
         if key is not None and (done := await self._log.keyed(head, key)) is not None:
             return shown_checkpoint(done, channels=False)
         ids = [checkpoint] if checkpoint is not None else await self._log.undoable(head, n)
@@ -360,7 +357,7 @@ class ThreadMutations:
             HeadMoved: somebody saves at the same time; load, and try again.
         """
         _check_count(n)
-        head = await self._parent(branch)
+        head = await self._positions.newest(branch)
         if key is not None and (done := await self._log.keyed(head, key)) is not None:
             return shown_checkpoint(done, channels=False)
         ids = await self._log.redoable(head, n)

@@ -1,7 +1,10 @@
-"""When the client tries a call again, and for how long: after an error that is `retryable`.
+"""When the client tries a call again, and for how long.
 
-Law: attempts are bounded by `request_timeout_s` on the event loop's clock, and
-the pauses between them grow up to `reconnect_delay_s_max`.
+Laws:
+- After an error that is `retryable`, attempts are bounded by `request_timeout_s` on the event loop's
+  clock, and the pauses between them grow up to `reconnect_delay_s_max`.
+- Attempts at what others save at the same time are bounded by `save_attempts_max`. Their
+  pauses are drawn at random, so that not all come back at once.
 """
 
 from __future__ import annotations
@@ -9,10 +12,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+from shoal.client.connection import Connection
 from shoal.config import Config
 from shoal.errors import ShoalError
 
 _FIRST_DELAY_S = 0.05
+_CONTENDED_DELAY_S = 0.002  # At most, before the second attempt: about as long as a save takes.
 
 
 def delays(config: Config) -> Iterator[float]:
@@ -23,6 +28,14 @@ def delays(config: Config) -> Iterator[float]:
         delay = min(delay, config.reconnect_delay_s_max)
         yield delay
         delay *= 2
+
+
+def contended(connection: Connection) -> Iterator[float]:
+    """Growing, random pauses between `save_attempts_max` attempts."""
+    bound_s = _CONTENDED_DELAY_S
+    for _ in range(connection.config.save_attempts_max - 1):
+        yield bound_s * int.from_bytes(connection.entropy(2), "big") / 0xFFFF
+        bound_s = min(2 * bound_s, connection.config.reconnect_delay_s_max)
 
 
 async def paused(pauses: Iterator[float], error: ShoalError) -> bool:

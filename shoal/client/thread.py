@@ -1,13 +1,14 @@
 """A thread: one agent's line of work, as a handle.
 
 Laws:
-- The handle has a position per branch, which is what it last loaded or saved there; a
-  save builds on it. A handle without a position builds on the branch's winner, which
-  it asks for and names, so that a save that is sent again to another node builds on
-  the same.
-- Where the node knows that the branch has moved on from the position, the save is
-  refused (`HeadMoved`), unless it asks for a fork; where it cannot know, both stay as
-  heads (`Checkpoint.forked`). No writer overwrites another.
+- What a save builds on is named in its request, so that a save that is sent again to
+  another node builds on the same: see `positions`.
+- If the node knows that the branch has moved on from that, the save is refused
+  (`HeadMoved`), unless it asks for a fork; where the node cannot know, both stay as
+  heads (`Checkpoint.forked`). No writer overwrites what it has not seen.
+- A change that commutes with what came between is sent again on the new head, up to
+  `save_attempts_max` times. An attempt that was refused wrote nothing, so that all have
+  the same key.
 - A refusal says nothing of an attempt that was made before: of a key whose outcome is
   unknown it is not taken for an answer.
 """
@@ -42,9 +43,12 @@ from shoal.client.inbox import Inbox, Message, take_request
 from shoal.client.iteration import Loop
 from shoal.client.journal import Journal
 from shoal.client.ledger import Ledger
+from shoal.client.modifying import ThreadModify, crowded
 from shoal.client.moments import as_duration_ms, as_wall_ms
 from shoal.client.mutations import ThreadMutations
+from shoal.client.positions import Positions
 from shoal.client.resume import Hook, ThreadResume
+from shoal.client.retrying import contended
 from shoal.client.scrutiny import ThreadScrutiny
 from shoal.client.standing import ThreadStanding
 from shoal.client.steps import ThreadSteps
@@ -62,8 +66,8 @@ OnConflict = Literal["refuse", "fork"]
 T = TypeVar("T")
 
 
-class SaveOptions(TypedDict, total=False):
-    """What `Thread.save` takes beside the state."""
+class ChangeOptions(TypedDict, total=False):
+    """What `Thread.update` takes beside the change."""
 
     metadata: Mapping[str, Any] | None
     branch: str
@@ -76,6 +80,12 @@ class SaveOptions(TypedDict, total=False):
     durability: Durability | None
 
 
+class SaveOptions(ChangeOptions, total=False):
+    """What `Thread.save` takes beside the state."""
+
+    overwrite: bool
+
+
 @named
 class Thread(
     ThreadHistory,
@@ -86,6 +96,7 @@ class Thread(
     ThreadSteps,
     ThreadStanding,
     ThreadMutations,
+    ThreadModify,
     ThreadSchema,
 ):
     def __init__(
@@ -107,8 +118,7 @@ class Thread(
         self._hooks: list[Hook] = []
         self.inbox = Inbox(connection, space, name)
         self._author = Author(connection, author, configuration=configuration, dependencies=dependencies)
-        self._positions: dict[str, str] = {}
-        self._unsettled: dict[str, str] = {}  # Branch → the key of its last save, if its outcome is unknown.
+        self._positions = Positions(connection, space, name)
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._declared: Declared | None = None
         if schema is not None:
@@ -126,6 +136,7 @@ class Thread(
         parent: str | None = None,
         expect_head: str | None = None,
         on_conflict: OnConflict = "refuse",
+        overwrite: bool = False,
         label: str = "",
         take: Sequence[Message] = (),
         key: str | None = None,
@@ -134,8 +145,10 @@ class Thread(
         """Save `state` (channel name → value) as a checkpoint, and build on it from now on.
 
         It builds on what the handle last saved or loaded on `branch`, or on `parent`
-        (NO_HEAD: on nothing). A branch that does not exist yet begins at `parent`, and
-        without one at nothing. Where the branch has moved on, `on_conflict="fork"` makes
+        (NO_HEAD: on nothing). A handle that has done neither may begin a branch, and is
+        refused where there is one: load first, or say `overwrite=True`, which replaces the
+        branch's winner, whatever it is. A branch that does not exist yet begins at `parent`,
+        and without one at nothing. Where the branch has moved on, `on_conflict="fork"` makes
         it a head beside the others.
 
         `take` takes messages of this thread's inbox with it, all or none.
@@ -148,17 +161,20 @@ class Thread(
         Raises:
             InvalidValue: a value cannot be serialised; the message shows the line that registers its type.
             SchemaViolation: it breaks the declared schema, or one of the space.
-            HeadMoved: `expect_head` does not hold, or the branch has moved on from what this builds on.
+            HeadMoved: `expect_head` does not hold, or the branch has moved on from what this builds on, or the
+                handle has not seen it.
+            InvalidInput: `overwrite` comes with `parent`, `expect_head` or a fork.
             Taken: somebody has taken one of these messages.
             OutcomeUnknown: no answer came; the same save with the same key is safe.
         """
+        check_overwrite(overwrite, parent=parent, expect_head=expect_head, on_conflict=on_conflict)
         carry = False
         if self._declared is not None:
             state, carry = self._declared.schema.plain(state)
             state = self._stored(state)
         channels, packed, fork = encode_channels(state), encode_metadata(metadata), forks(on_conflict)
         request = requests.Save(self.space, self.name, channels, packed, branch, parent, expect_head, fork=fork, label=label)
-        return await self._save(request, key, durability, take, carry=carry)
+        return await self._save(request, key, durability, take, carry=carry, overwrite=overwrite)
 
     async def update(
         self,
@@ -177,6 +193,11 @@ class Thread(
         durability: Durability | None = None,
     ) -> Checkpoint:
         """Save a change of what this builds on: all that it does not name stays as it is. Otherwise as `save`.
+
+        A handle that has not loaded changes the branch's winner. If somebody else saves first,
+        the change is made of what that one saved, unless a channel that it sets or removes was
+        changed there, or the branch was put elsewhere (`rollback`). With `parent` or
+        `expect_head` it is made of that, or refused.
 
         `changes` are channels as a whole; `append` has for a channel what is new at the end of its list,
         which is begun if there is none; `remove` names channels that go. What it costs does not grow with the state.
@@ -202,11 +223,11 @@ class Thread(
         )
         return await self._save(request, key, durability, take)
 
-    async def append(self, channel: str, element: Any, **options: Unpack[SaveOptions]) -> Checkpoint:
+    async def append(self, channel: str, element: Any, **options: Unpack[ChangeOptions]) -> Checkpoint:
         """Save one element more at the end of a channel's list: see `update`."""
         return await self.update(append={channel: [element]}, **options)
 
-    async def extend(self, channel: str, elements: Iterable[Any], **options: Unpack[SaveOptions]) -> Checkpoint:
+    async def extend(self, channel: str, elements: Iterable[Any], **options: Unpack[ChangeOptions]) -> Checkpoint:
         """Save elements at the end of a channel's list: see `update`."""
         return await self.update(append={channel: elements}, **options)
 
@@ -218,18 +239,35 @@ class Thread(
         take: Sequence[Message] = (),
         *,
         carry: bool = False,
+        overwrite: bool = False,
     ) -> Checkpoint:
-        branch = request.branch
+        async def attempt(parent: str | None) -> Checkpoint:
+            placed = await self._claimed(replace(request, parent=parent), carry=carry)
+            placed = self._author.signed(placed)
+            saved = await self._sent(placed, key, durability, take)
+            self._author.noted(placed, saved)
+            return saved_checkpoint(saved, placed)
+
         # One save of a handle at a time and per branch: the next builds on this one.
-        async with self._turns[branch]:
-            if request.expect_head is None and request.parent is None:
-                request = replace(request, parent=await self._parent(branch))
-            request = await self._claimed(request, carry=carry)
-            request = self._author.signed(request)
-            saved = await self._sent(request, key, durability, take)
-            self._author.noted(request, saved)
-            self._positions[branch] = saved.id
-        return saved_checkpoint(saved, request)
+        async with self._turns[request.branch]:
+            if request.parent is not None or request.expect_head is not None:
+                return await attempt(request.parent)
+            anew = overwrite and self._positions.unsettled(request.branch, key) is None
+            held = None if anew else self._positions.held(request.branch)
+            if held is not None:
+                return await attempt(held)
+            basis = await self._positions.basis(request, overwrite=overwrite)
+            pauses = contended(self._connection)
+            while True:
+                try:
+                    return await attempt(basis)
+                except HeadMoved as moved:
+                    if request.fork or not (request.delta or overwrite):
+                        raise
+                    if (pause := next(pauses, None)) is None:
+                        raise crowded(moved, self._connection) from None
+                    await asyncio.sleep(pause)
+                    basis = await self._positions.next_basis(request, moved, overwrite=overwrite)
 
     def worklist(self, name: str) -> Worklist:
         """A keyed list of what is to be done, and what is done."""
@@ -260,12 +298,20 @@ class Thread(
 
         With `on_change` only what differs from what it saved last. `on_sigterm` ends the block
         when the process is asked to stop, saves, and exits with 143. The rest is as in `save`.
+
+        Raises:
+            HeadMoved: at the beginning, if the branch exists and this handle has not loaded it.
         """
 
         def save(found: Mapping[str, Any]) -> Awaitable[Checkpoint]:
             return self.save(found, **options)
 
-        return Autosave(save, state, every=every, on_change=on_change, on_sigterm=on_sigterm)
+        async def begin() -> None:
+            named = options.get("parent") is not None or options.get("expect_head") is not None
+            if not (named or options.get("overwrite") or forks(options.get("on_conflict", "refuse"))):
+                await self._positions.check_seen(options.get("branch", "main"))
+
+        return Autosave(save, state, begin=begin, every=every, on_change=on_change, on_sigterm=on_sigterm)
 
     async def _sent(
         self, request: requests.Save, key: str | None, durability: Durability | None, take: Sequence[Message] = ()
@@ -275,12 +321,10 @@ class Thread(
         try:
             reply = await self._connection.write(whole, key=key, durability=durability)
         except OutcomeUnknown as unknown:
-            if request.parent is not None:
-                self._positions[request.branch] = request.parent  # Who saves it again, with its key, means this very save.
-            self._unsettled[request.branch] = str(unknown.detail.get("key", key))
+            self._positions.unknown(request, str(unknown.detail.get("key", key)))
             raise
         except HeadMoved as moved:
-            if key is not None and self._unsettled.get(request.branch) == key:
+            if key is not None and self._positions.unsettled(request.branch, key) is not None:
                 raise OutcomeUnknown(
                     f"an earlier attempt under the key {key} may or may not be applied, and the branch has moved on "
                     f"({moved.message.rstrip('.')}). Send it again with this key later, or load what is there.",
@@ -289,18 +333,10 @@ class Thread(
             raise
         saved = reply.replies[-1] if isinstance(reply, requests.BatchReply) else reply
         assert isinstance(saved, requests.Saved)
-        self._unsettled.pop(request.branch, None)
+        self._positions.saved(request.branch, saved.id)
         if self._declared is not None:
             self._declared.settled(saved.id, request)
         return saved
-
-    async def _parent(self, branch: str) -> str:
-        """What a save builds on: the handle's position, or the branch's winner; NO_HEAD if there is none yet."""
-        position = self._positions.get(branch)
-        if position is not None:
-            return position
-        heads = (await self.heads()).get(branch)
-        return heads[0] if heads else requests.NO_HEAD
 
     async def load(
         self,
@@ -341,12 +377,13 @@ class Thread(
         except NotFound:
             # Otherwise it need not be the branch that is missing.
             if not stale and all(asked is None for asked in (checkpoint, label, as_of, channels)):
-                self._positions.pop(branch or "main", None)
+                self._positions.forget(branch or "main")
             raise
         assert isinstance(found, requests.Checkpoint)
         if self._declared is not None:
             found = narrowed(self._declared.loaded(found), named)
-        self._positions[branch or (found.branch if checkpoint is not None or label is not None else "main")] = found.id
+        on = branch or (found.branch if checkpoint is not None or label is not None else "main")
+        self._positions.move(on, found.id, is_head=found.id in found.heads)
         return shown_checkpoint(found, channels=True)
 
     async def prune(
@@ -393,3 +430,15 @@ def forks(on_conflict: str) -> bool:
     if on_conflict not in get_args(OnConflict):
         raise InvalidInput(f'on_conflict is "refuse" or "fork"; got {on_conflict!r}. Nothing was written.')
     return on_conflict == "fork"
+
+
+def check_overwrite(overwrite: bool, *, parent: str | None, expect_head: str | None, on_conflict: str) -> None:
+    """
+    Raises:
+        InvalidInput: it is said beside something that it contradicts.
+    """
+    if overwrite and (parent is not None or expect_head is not None or forks(on_conflict)):
+        raise InvalidInput(
+            "overwrite=True replaces whatever the branch has; parent, expect_head and a fork say otherwise. "
+            "Nothing was written. Give one of them."
+        )

@@ -1,8 +1,8 @@
 """What a save decides.
 
 Laws:
-- A save's parent is what its caller last loaded or saved; only a caller without
-  a position continues from the branch's winner. Where this replica knows that the
+- A save's parent is what its caller last loaded or saved, or nothing; a request that
+  names none continues from the branch's winner. If this replica knows that the
   branch has moved on, the save is refused with the heads, unless it asks for a fork.
 - `expect_head` passes if it is the branch's only head on this replica.
 """
@@ -140,7 +140,7 @@ class Saves:
         if parent is not None:
             self._check_there(rows, request, parent)
         if heads and not request.fork and not any(head.id == parent for head in heads):
-            raise _moved(request, heads, f"to build on {request.parent}" if parent is not None else "it not to exist")
+            raise _unseen(request, heads) if parent is None else _moved(request, heads, f"to build on {request.parent}")
         return parent
 
     def _merged(self, rows: Rows, request: Save, parent: bytes | None) -> list[bytes]:
@@ -175,6 +175,15 @@ def _moved(request: Save, heads: list[lineage.Head], wanted: str) -> HeadMoved:
     return HeadMoved(
         f"branch {request.branch!r} of thread {request.thread!r}: you expected {wanted}; {found}. "
         "Nothing was written. Load the branch again and save on what you find, or ask for a fork.",
+        heads=hexed(heads),
+    )
+
+
+def _unseen(request: Save, heads: list[lineage.Head]) -> HeadMoved:
+    return HeadMoved(
+        f"branch {request.branch!r} of thread {request.thread!r} exists (its heads are {', '.join(hexed(heads))}), and this "
+        "save has not seen it: it builds on nothing. Nothing was written. Load first and save on what you find, or pass "
+        "overwrite=True.",
         heads=hexed(heads),
     )
 

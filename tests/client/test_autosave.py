@@ -51,7 +51,10 @@ class Failing:
         return Checkpoint("id", (), "main", ("id",), 0, "", 0, b"\x80", {})
 
     def auto(self, state: Mapping[str, Any], *, every: float | None = None) -> Autosave:
-        return Autosave(self.save, lambda: state, every=every, on_change=True, on_sigterm=False)
+        return Autosave(self.save, lambda: state, begin=self.begin, every=every, on_change=True, on_sigterm=False)
+
+    async def begin(self) -> None:
+        """The branch is new."""
 
 
 async def test_the_state_is_saved_at_the_end(thread: Thread) -> None:

@@ -82,7 +82,7 @@ async def test_after_a_stale_load_a_save_builds_on_what_was_loaded(benches: Benc
     bench = benches(MemoryStorage())
     old = await bench.space.thread("t").save({"n": 0})
     older = benches(bench.storage.left_by_crash(0))
-    await bench.space.thread("t").save({"n": 1})
+    await bench.space.thread("t").save({"n": 1}, expect_head=old.id)
     older.store.observe(bench.store.bookmark)
     handle = older.space.thread("t")
     await handle.load(stale=True)

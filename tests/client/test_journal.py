@@ -160,7 +160,7 @@ async def test_an_acknowledgement_and_its_effect_are_one(space: Space, journal: 
     async for event in consumer.read(follow=False):
         async with space.batch() as batch:
             batch.thread("t").ack(consumer, event)
-            batch.thread("t").save({"seen": event.event})
+            batch.thread("t").update({"seen": event.event})
     assert await taken(consumer, acknowledge=0) == []
     assert (await space.thread("t").load()).state == {"seen": 1}
 
@@ -233,7 +233,7 @@ async def test_a_replay_keeps_a_snapshot_when_it_has_folded_so_many(journal: Jou
         for _ in range(more):
             await journal.append("more")
         reducer = Listing()
-        value = await journal.replay(reducer, initial=[], name="listing", every=3)
+        value: list[object] = await journal.replay(reducer, initial=[], name="listing", every=3)
         calls.append(reducer.calls)
     assert value == [0, 1, 2, 3, 4, "more", "more"]
     assert calls == [5, 0, 2, 2]

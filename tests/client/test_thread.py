@@ -26,6 +26,7 @@ class Recording:
         self._session = session
         self.asked: list[AnyRequest] = []
         self.lose_answers = False
+        self.rivals = 0  # So many saves are each preceded by another's.
         self.stands_for: Session | None = None  # Another node's, that is asked instead.
 
     @property
@@ -40,6 +41,9 @@ class Recording:
         self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> AnyReply:
         self.asked.append(request)
+        if isinstance(request, Save) and self.rivals:
+            self.rivals -= 1
+            await self._session.call(Save("crew", "t", {}, delta=True, appended={"log": b"\x91\xa1r"}))
         reply = await (self.stands_for or self._session).call(request, key=key, durability=durability, stale=stale)
         if self.lose_answers and isinstance(request, Save):
             raise OutcomeUnknown("the answer was lost")
@@ -63,18 +67,82 @@ async def session() -> AsyncIterator[Recording]:
     await one.stop()
 
 
-def thread(session: Session) -> Thread:
+def thread(session: Session, config: Config | None = None) -> Thread:
     environment = SimulatedEnvironment(9).environment
-    return Thread(Connection(session, Config(), "local", environment.now_ms, environment.entropy), "crew", "t")
+    return Thread(Connection(session, config or Config(), "local", environment.now_ms, environment.entropy), "crew", "t")
 
 
 async def test_a_handle_without_a_position_asks_once_and_names_what_it_builds_on(session: Recording) -> None:
     first = await thread(session).save({"n": 0})
     later = thread(session)
-    second = await later.save({"n": 1})
+    second = await later.update({"n": 1})
     await later.save({"n": 2})
     assert session.parents == [NO_HEAD, first.id, second.id]
-    assert sum(isinstance(request, Heads) for request in session.asked) == 2
+    assert sum(isinstance(request, Heads) for request in session.asked) == 1
+
+
+async def test_a_whole_state_of_a_handle_without_a_position_builds_on_nothing_and_asks_nothing(session: Recording) -> None:
+    await thread(session).save({"n": 0})
+    with pytest.raises(HeadMoved):
+        await thread(session).save({"n": 1})
+    assert session.parents == [NO_HEAD, NO_HEAD]
+    assert len(session.asked) == 2
+
+
+async def test_what_is_tried_again_has_the_same_key_and_is_written_once(session: Recording) -> None:
+    handle = thread(session)
+    session.rivals = 3
+    made = await handle.append("log", "mine", key="k")
+    assert (await thread(session).append("log", "mine", key="k")).id == made.id
+    assert (await handle.load()).state == {"log": ["r", "r", "r", "mine"]}
+
+
+async def test_attempts_are_bounded(session: Recording) -> None:
+    session.rivals = 3
+    with pytest.raises(HeadMoved, match="faster at each of 3 attempts"):
+        await thread(session, Config(save_attempts_max=3)).append("log", "mine")
+    assert (await thread(session).load()).state == {"log": ["r", "r", "r"]}
+
+
+async def test_an_append_of_unknown_outcome_is_not_made_of_what_came_after(session: Recording) -> None:
+    """It may be there: made of another head it could count twice."""
+    handle, other = thread(session), thread(session)
+    await handle.append("log", "a")
+    session.lose_answers = True
+    with pytest.raises(OutcomeUnknown):
+        await handle.append("log", "b", key="k")
+    session.lose_answers = False
+    await other.append("log", "c")
+    with pytest.raises(HeadMoved):
+        await handle.append("log", "b", key="another")
+    await handle.append("log", "b", key="k")
+    assert (await other.load()).state == {"log": ["a", "b", "c"]}
+
+
+async def test_a_first_save_of_unknown_outcome_does_not_replace_what_came_meanwhile(session: Recording) -> None:
+    handle = thread(session)
+    session.lose_answers = True
+    with pytest.raises(OutcomeUnknown):
+        await handle.save({"log": []}, key="k")
+    session.lose_answers = False
+    await thread(session).append("log", "a")
+    await handle.save({"log": []}, key="k")
+    with pytest.raises(HeadMoved):
+        await handle.save({"log": []})
+    await handle.load()
+    await handle.save({"log": []})
+
+
+async def test_a_modification_of_unknown_outcome_is_sent_again_under_its_key(session: Recording) -> None:
+    """As it was: its function is not called anew."""
+    handle = thread(session)
+    session.lose_answers = True
+    with pytest.raises(OutcomeUnknown):
+        await handle.modify(lambda state: {"n": state.get("n", 0) + 1}, key="k")
+    session.lose_answers = False
+    made = await handle.modify(lambda state: {"n": 1 // 0}, key="k")
+    assert made.state == {"n": 1}
+    assert [checkpoint.id async for checkpoint in handle.history()] == [made.id]
 
 
 async def test_a_branch_that_is_not_there_yet_is_named_as_such(session: Recording) -> None:

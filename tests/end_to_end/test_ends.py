@@ -34,10 +34,10 @@ class Writers:
         self.tasks = [asyncio.create_task(self._write(nth)) for nth in range(WRITERS)]
 
     async def _write(self, nth: int) -> None:
-        written = 0
+        written, thread = 0, self.space.thread(f"t{nth}")
         while written != self._each:
             await self.space.counter("n").add(1)
-            self.saved.add((await self.space.thread(f"t{nth}").save({"n": written})).id)
+            self.saved.add((await thread.save({"n": written})).id)
             written += 1
             async with self._progress:
                 self.acknowledged += 1

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from asyncio.subprocess import PIPE
 from typing import Any
 
 import aiohttp
 import pytest
 
+import shoal
 from shoal import Schema, values
 from shoal.client.store import Space, Store
-from tests.cli.conftest import PATIENCE_S
+from shoal.errors import HeadMoved
+from tests.cli.conftest import PATIENCE_S, clean_environment
 from tests.end_to_end.conftest import Cli, Rest
 
 
@@ -43,6 +47,45 @@ async def fork(space: Space) -> tuple[str, str, str]:
 async def keyed(rest: Rest, path: str, body: Any, key: str) -> tuple[int, Any]:
     async with rest.http.post(rest.path + path, json=body, headers={"Idempotency-Key": key}) as answer:
         return answer.status, await answer.json(content_type=None)
+
+
+async def test_what_was_not_seen_is_replaced_by_those_who_say_so_only(store: Store, space: Space, rest: Rest, cli: Cli) -> None:
+    """At each door: over HTTP there is no handle, and a save that names nothing builds on the newest state."""
+    first = await space.thread("t").save({"n": 1})
+    with pytest.raises(HeadMoved, match="overwrite=True"):
+        await space.thread("t").save({"n": 2})
+    refused = await rest("POST", "/threads/t/checkpoints", {"state": {"n": 2}, "parent": ""}, status=412)
+    assert (refused["code"], refused["heads"], refused["written"]) == ("head-moved", [first.id], "no")
+    over_http = await rest("POST", "/threads/t/checkpoints", {"state": {"n": 3}})
+    assert over_http["parents"] == [first.id]
+    (in_the_shell,) = await cli("save", "t", '{"n": 4}', "--overwrite")
+    assert (await space.thread("t").load()).id == in_the_shell["id"]
+    assert [checkpoint.id async for checkpoint in space.thread("t").history()][1:] == [over_http["id"], first.id]
+
+
+async def test_the_shell_does_not_replace_a_state_unasked(url: str, space: Space) -> None:
+    await space.thread("t").save({"n": 1})
+    command = [sys.executable, "-m", "shoal.cli", "save", "t", '{"n": 2}', "--url", url, "--space", space.name]
+    process = await asyncio.create_subprocess_exec(*command, env=clean_environment(), stdout=PIPE, stderr=PIPE)
+    _, errors = await process.communicate()
+    assert process.returncode != 0
+    assert b"--overwrite" in errors
+    assert (await space.thread("t").load()).state == {"n": 1}
+
+
+async def test_many_clients_change_one_thread_at_once_and_nothing_is_lost(url: str, space: Space) -> None:
+    async def work(number: int) -> None:
+        def count(state: dict[str, Any]) -> None:
+            state["count"] = state.get("count", 0) + 1
+
+        async with shoal.connect(url) as own:
+            await own.space(space.name).thread("t").append("log", number)
+            await own.space(space.name).thread("t").modify(count)
+
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(*(work(number) for number in range(20)))
+    found = await space.thread("t").load()
+    assert (sorted(found.state["log"]), found.state["count"], found.forked) == (list(range(20)), 20, False)
 
 
 async def test_a_merge_over_http(space: Space, rest: Rest) -> None:

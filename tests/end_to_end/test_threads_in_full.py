@@ -73,7 +73,7 @@ async def test_a_late_replica_brings_back_nothing_of_a_deleted_thread(fleet: Fle
     assert message is not None
     await fleet.isolate("b")
     await late.inbox.send("and at this", key="m2")
-    await late.save({"log": LOG[:9]}, take=[message])
+    await late.save({"log": LOG[:9]}, overwrite=True, take=[message])
     await late.journal.append("done")
     assert await here.delete()
     fleet.link_all("b")

@@ -45,7 +45,7 @@ async def test_a_branch_is_built_on_where_it_was_loaded(bench: Bench) -> None:
     other = bench.space.thread("a")
     await other.load(branch="what-if")
     assert (await other.save({"n": "side"}, branch="what-if")).parents == (ids[0],)
-    assert (await other.save({"n": "main"})).parents == (ids[2],)
+    assert (await other.update({"n": "main"})).parents == (ids[2],)
 
 
 async def test_a_branch_begins_where_its_handle_stands(bench: Bench) -> None:
@@ -104,7 +104,7 @@ async def test_who_did_not_see_a_rollback_is_refused_with_the_new_head(bench: Be
 async def test_one_key_rolls_back_once(bench: Bench) -> None:
     ids = await three(bench)
     await bench.space.thread("a").rollback(ids[0], key="k")
-    await bench.space.thread("a").save({"n": "on"})
+    await bench.space.thread("a").save({"n": "on"}, overwrite=True)
     assert (await bench.space.thread("a").rollback(ids[0], key="k")).head == ids[0]
     assert (await bench.space.thread("a").load()).state == {"n": "on"}
     assert len(await rollbacks(bench)) == 1

@@ -123,7 +123,7 @@ async def step(thread: Thread, model: dict[str, Any], what: str, name: str, valu
         return model, (await thread.update()).id
     if what == "w":
         model = {**model, name: [value, *there[1:]] if isinstance(there, list) else [value]}
-    return model, (await thread.save(model)).id
+    return model, (await thread.save(model, overwrite=True)).id
 
 
 async def test_a_change_reaches_the_peers(bench: Bench) -> None:
@@ -251,7 +251,7 @@ async def test_an_unchanged_state_writes_no_chunk_and_no_value(bench: Bench, ope
     assert chunks
     thread = here.space.thread("a")
     if save == "whole":
-        await thread.save(state)
+        await thread.save(state, overwrite=True)
     else:
         await thread.update({} if save == "update" else {"n": 2})
     assert chunk_rows(here) == chunks

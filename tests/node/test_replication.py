@@ -24,7 +24,7 @@ async def fleet() -> AsyncIterator[Fleet]:
 async def write_everything(fleet: Fleet, name: str, count: int = 3) -> None:
     space = fleet[name].store().space("crew")
     for n in range(count):
-        await space.thread(f"{name}-agent").save({"n": n, "log": ["x" * 50] * n})
+        await space.thread(f"{name}-agent").save({"n": n, "log": ["x" * 50] * n}, overwrite=True)
         await space.thread("shared").save({"by": name, "n": n}, on_conflict="fork")
         await space.thread("shared").journal.append({"by": name, "n": n}, key=f"{name}-{n}")
         await space.counter("tokens").add(n + 1)

@@ -199,12 +199,12 @@ async def test_every_node_enforces_what_has_reached_it() -> None:
         await fleet.isolate("c")
         await here.schemas.put("plan", 1, PLAN, threads="planner-*")
         with pytest.raises(SchemaViolation):
-            await here.thread("planner-1").save({})
+            await here.thread("planner-1").save({}, overwrite=True)
         await there.thread("planner-2").save({"tasks": 1})  # The schema has not reached this node.
         fleet.link_all("c")
         await fleet.converged()
         with pytest.raises(SchemaViolation):
-            await there.thread("planner-2").save({"tasks": 2})
+            await there.thread("planner-2").save({"tasks": 2}, overwrite=True)
         assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
         listed = await here._connection.read(requests.ReadViolations("crew", "planner-2"))
         assert isinstance(listed, requests.Violations)

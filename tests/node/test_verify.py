@@ -34,11 +34,11 @@ async def fill(bench: Bench, turn: int) -> None:
     """Something of everything."""
     space = bench.space
     thread, rival = space.thread("agent"), space.thread("agent")
-    await thread.save({"messages": LARGE[: 20 + 10 * turn], "turn": turn}, key=f"save-{turn}")
+    await thread.save({"messages": LARGE[: 20 + 10 * turn], "turn": turn}, overwrite=True, key=f"save-{turn}")
     await rival.load()
     await thread.save({"messages": LARGE[: 25 + 10 * turn], "turn": turn})
     await rival.save({"fork": turn}, on_conflict="fork")
-    await thread.save({"side": 1}, branch="what-if")
+    await thread.save({"side": 1}, branch="what-if", overwrite=True)
     await thread.journal.append({"turn": turn}, key="once" if turn == 0 else f"turn-{turn}")
     await thread.journal.append("plain")
     await thread.journal.replay(lambda count, _: count + 1, initial=0, name="count", every=1)
@@ -75,7 +75,7 @@ async def fill(bench: Bench, turn: int) -> None:
         while not (await space.items.indexes(("memory",)))["turn"]:
             await asyncio.sleep(0)
     async with space.batch() as batch:
-        batch.thread("{t}/a").save({"turn": turn})
+        batch.thread("{t}/a").save({"turn": turn}, overwrite=True)
         batch.counter("{t}/n").add(1)
 
 
@@ -372,7 +372,7 @@ class Agent:
                 async for checkpoint in thread.history(limit=number or 1):
                     await thread.load(checkpoint.id)
             case "branch":
-                await self.space.thread(name).save({"b": number}, branch=f"b{number % 2}")
+                await self.space.thread(name).save({"b": number}, branch=f"b{number % 2}", overwrite=True)
             case "event":
                 await thread.journal.append(number, key=f"k{number % 3}" if number % 2 else None)
             case "add":

@@ -145,10 +145,12 @@ def test_what_was_acknowledged_from_memory_is_lost_with_the_node_only() -> None:
 
 def test_an_agent_that_saves_its_position_after_keyed_writes_survives() -> None:
     async def agent(store: Store, pay: Call) -> None:
-        for step in range(await position(store), 3):
+        thread = store.space("s").thread("t")
+        found = await thread.resume()
+        for step in range(found.state.get("step", 0), 3):
             await pay(step, key=f"step-{step}")
             await store.space("s").counter("n").add(step, key=f"step-{step}")
-            await store.space("s").thread("t").save({"step": step + 1})
+            await thread.save({"step": step + 1})
 
     report = crash_everywhere(agent, tools={"pay": pay}, keys={"pay": "key"})
     assert report.ok

@@ -103,6 +103,7 @@ class Desk:
         self._register = self._space.register(self.name)
         self._values: list[int] | None = None  # Of the register, that its handle has seen.
         self._head: str | None = None  # Loaded or saved last.
+        self._has_saved = False
         self._batch_head: str | None = None
         self._follower = Follower(self._space.thread(self.name).journal)
         if self._part is not None:
@@ -147,14 +148,23 @@ class Desk:
         way = random.random()
         expected = seen if way < 0.15 else None
         on_conflict: OnConflict = "refuse" if way > 0.8 else "fork"
+        # Without a position it builds on nothing, or on what an earlier save of unknown outcome did.
+        is_known, self._has_saved = seen is not None or not self._has_saved, True
 
         async def save() -> None:
+            # An agent that has seen nothing and would fork looks first: its head would have nothing in common with the others.
+            looks = seen is None and on_conflict == "fork"
+            base = (await self._thread.heads()).get("main", [NO_HEAD])[0] if looks else seen or NO_HEAD
             saved = await self._thread.save(
-                state_of(write.number), expect_head=expected, on_conflict=on_conflict, durability=act.durability
+                state_of(write.number),
+                parent=base if looks else None,
+                expect_head=expected,
+                on_conflict=on_conflict,
+                durability=act.durability,
             )
-            if seen is not None and saved.parents != (seen,):
+            if is_known and "".join(saved.parents) != base:
                 self._record.violated(
-                    "7", f"{self._client.name} had seen {seen[:8]}, and its save {saved.id[:8]} is on another"
+                    "7", f"{self._client.name} had seen {base[:8] or 'nothing'}, and its save {saved.id[:8]} is on another"
                 )
             self._head = saved.id
 

@@ -1,0 +1,142 @@
+"""What a handle's save builds on, on each branch.
+
+Laws:
+- A position is what the handle last loaded or saved. A whole state builds on it; without
+  one it builds on nothing, so that the node refuses it where the branch exists: nobody
+  replaces what they have not seen. `overwrite` builds on the winner, whatever it is.
+- A change of parts without a position builds on the winner.
+- If a branch has moved on, a change commutes with what came between when a head descends
+  from the position and has the channels that the change sets or removes as they were
+  there. Then that head is built on instead. What is appended commutes always. A position
+  that was no head when it was loaded was chosen: nothing else is built on.
+- A save of unknown outcome is sent again on what it built on, until the handle loads: on
+  anything else it could count twice.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from shoal.client.connection import Connection
+from shoal.errors import HeadMoved, NotFound, Pruned, TooLarge
+from shoal.names import check_name
+from shoal.protocol.requests import NO_HEAD, Ancestor, Branches, Checkpoint, CommonAncestor, Heads, Load, Save
+
+
+class _Unsettled(Struct):
+    """A save whose outcome is unknown."""
+
+    key: str
+    request: Save
+    is_held: bool = True  # Whatever is saved next builds on the same.
+
+
+class Positions:
+    def __init__(self, connection: Connection, space: str, thread: str) -> None:
+        self._connection = connection
+        self._space, self._thread = space, thread
+        self._seen: dict[str, str] = {}
+        self._chosen: set[str] = set()  # Branches whose position was no head when it was loaded.
+        self._unsettled: dict[str, _Unsettled] = {}
+
+    def move(self, branch: str, id: str, *, is_head: bool = True) -> None:
+        """The handle has seen this checkpoint, and builds on it."""
+        self._seen[branch] = id
+        (self._chosen.discard if is_head else self._chosen.add)(branch)
+        if branch in self._unsettled:
+            self._unsettled[branch].is_held = False
+
+    def saved(self, branch: str, id: str) -> None:
+        self.move(branch, id)
+        self._unsettled.pop(branch, None)
+
+    def unknown(self, request: Save, key: str) -> None:
+        """No answer came to this save."""
+        self._unsettled[request.branch] = _Unsettled(key, request, request.parent is not None)
+
+    def unsettled(self, branch: str, key: str | None) -> Save | None:
+        """The save that was sent under this key, if its outcome is unknown."""
+        waiting = self._unsettled.get(branch)
+        return waiting.request if waiting is not None and waiting.key == key else None
+
+    def held(self, branch: str) -> str | None:
+        """What the next save builds on, whatever the branch is at: what a save of unknown outcome did."""
+        waiting = self._unsettled.get(branch)
+        return waiting.request.parent if waiting is not None and waiting.is_held else None
+
+    def forget(self, branch: str) -> None:
+        self._seen.pop(branch, None)
+        if branch in self._unsettled:
+            self._unsettled[branch].is_held = False
+
+    def clear(self) -> None:
+        self._seen.clear()
+        self._chosen.clear()
+        self._unsettled.clear()
+
+    async def check_seen(self, branch: str) -> None:
+        """
+        Raises:
+            HeadMoved: the branch exists, and the handle has not seen it.
+        """
+        check_name("branch", branch)
+        if branch not in self._seen and (heads := await self._heads(branch)):
+            raise HeadMoved(
+                f"branch {branch!r} of thread {self._thread!r} exists, and this handle has not seen it. Nothing was written. "
+                "Load it first, or pass overwrite=True to replace what it has.",
+                heads=heads,
+            )
+
+    async def newest(self, branch: str) -> str:
+        """The position, or the branch's winner; NO_HEAD if there is neither."""
+        return self._seen.get(branch) or await self.winner(branch)
+
+    async def winner(self, branch: str) -> str:
+        heads = await self._heads(branch)
+        return heads[0] if heads else NO_HEAD
+
+    async def basis(self, request: Save, *, overwrite: bool) -> str:
+        """What a save that names nothing builds on."""
+        if overwrite:
+            return await self.winner(request.branch)
+        return await self.newest(request.branch) if request.delta else self._seen.get(request.branch, NO_HEAD)
+
+    async def next_basis(self, request: Save, moved: HeadMoved, *, overwrite: bool) -> str:
+        """What a save that was refused builds on instead.
+
+        Raises:
+            HeadMoved: it does not commute with what came between.
+        """
+        heads = await self._heads(request.branch)
+        seen = self._seen.get(request.branch)
+        if overwrite or seen is None or not heads:
+            return heads[0] if heads else NO_HEAD
+        if request.branch not in self._chosen:
+            for head in heads:
+                if await self._commutes(request, seen, head):
+                    return head
+        raise moved
+
+    async def _heads(self, branch: str) -> list[str]:
+        found = await self._connection.read(Heads(self._space, self._thread))
+        assert isinstance(found, Branches)
+        return found.branches.get(branch, [])
+
+    async def _commutes(self, request: Save, seen: str, head: str) -> bool:
+        try:
+            common = await self._connection.read(CommonAncestor(self._space, self._thread, [seen, head]))
+            assert isinstance(common, Ancestor)
+            if common.id != seen:
+                return False
+            names = [*request.channels, *request.removed]
+            if not names:
+                return True
+            before, after = await self._hashes(seen), await self._hashes(head)
+        except (NotFound, Pruned, TooLarge):
+            return False  # Nobody can tell.
+        return all(before.get(name) == after.get(name) for name in names)
+
+    async def _hashes(self, id: str) -> dict[str, str]:
+        found = await self._connection.read(Load(self._space, self._thread, id, channels=[]))
+        assert isinstance(found, Checkpoint)
+        return found.hashes
