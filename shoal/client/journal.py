@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from shoal import values
 from shoal.client.arguments import named
@@ -19,6 +19,8 @@ from shoal.client.resuming import reread
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
+
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,27 @@ class Journal:
 
     # ── replay ────────────────────────────────────────────────────────────────
 
+    @overload
+    async def replay(
+        self,
+        reducer: Callable[[S, Event], S],
+        *,
+        initial: S,
+        until: datetime | str | None = None,
+        name: str | None = None,
+        version: int = 0,
+        every: int | None = None,
+    ) -> S: ...
+    @overload
+    async def replay(
+        self,
+        reducer: Callable[[Any, Event], S],
+        *,
+        until: datetime | str | None = None,
+        name: str | None = None,
+        version: int = 0,
+        every: int | None = None,
+    ) -> S | None: ...
     async def replay(
         self,
         reducer: Reducer,

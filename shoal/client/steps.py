@@ -13,8 +13,8 @@ Laws:
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeVar, overload
 
 from shoal import values
 from shoal.client.arguments import named
@@ -25,6 +25,8 @@ from shoal.errors import InvalidInput
 from shoal.names import KEY_BYTES_MAX, check_key
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
+
+R = TypeVar("R")
 
 COMPENSATED = "/compensation"
 """After the key of a step, the key of the step that undoes it."""
@@ -41,6 +43,32 @@ class ThreadSteps:
 
     # ── carrying out ──────────────────────────────────────────────────────────
 
+    @overload
+    async def step(
+        self,
+        name: str,
+        *,
+        call: Callable[..., Awaitable[R]],
+        key: str | None = None,
+        arguments: Any = None,
+        attempts: int | None = None,
+        idempotent: bool = False,
+        compensate: Callable[..., Any] | None = None,
+        durability: Durability | None = None,
+    ) -> R: ...
+    @overload
+    async def step(
+        self,
+        name: str,
+        *,
+        call: Callable[..., R],
+        key: str | None = None,
+        arguments: Any = None,
+        attempts: int | None = None,
+        idempotent: bool = False,
+        compensate: Callable[..., Any] | None = None,
+        durability: Durability | None = None,
+    ) -> R: ...
     async def step(
         self,
         name: str,

@@ -24,7 +24,7 @@ async def test_an_agent_over_http_causes_an_effect_once(space: Space, rest: Rest
     done = await rest("PUT", STEP, {"result": {"due": 7}, "attempt": begun["attempt"]})
     assert (done["state"], done["result"], done["attempts"][0]["progress"]) == ("done", {"due": 7}, {"pages": 3})
     assert (await rest("POST", STEP, {"name": "billing"}))["result"] == {"due": 7}
-    assert await space.thread("t").step("billing", key="call-42", call=lambda: None) == {"due": 7}
+    assert await space.thread("t").step("billing", key="call-42", call=lambda: {"due": 0}) == {"due": 7}
     (listed,) = await cli("steps", "t")
     assert (listed["key"], listed["state"], listed["result"]) == ("call-42", "done", {"due": 7})
     assert (await rest("GET", STEP))["name"] == "billing"

@@ -100,14 +100,15 @@ async def test_a_replay_uses_no_snapshot_that_lacks_an_event_that_came_late(flee
     await on(fleet, "c").journal.append("apart")
     for number in range(3):
         await on(fleet, "a").journal.append(number)
-    made = await on(fleet, "a").journal.replay(lambda value, event: [*value, event.event], initial=[], name="all", every=1)
+    nothing: list[object] = []
+    made = await on(fleet, "a").journal.replay(lambda value, event: [*value, event.event], initial=nothing, name="all", every=1)
     assert made == [0, 1, 2]
     fleet.link_all("c")
     await fleet.converged()
     for name in "abc":
         journal = on(fleet, name).journal
-        with_snapshot = await journal.replay(lambda value, event: [*value, event.event], initial=[], name="all")
-        without = await journal.replay(lambda value, event: [*value, event.event], initial=[])
+        with_snapshot = await journal.replay(lambda value, event: [*value, event.event], initial=nothing, name="all")
+        without = await journal.replay(lambda value, event: [*value, event.event], initial=nothing)
         assert with_snapshot == without
         assert sorted(map(str, without)) == ["0", "1", "2", "apart"]
 
