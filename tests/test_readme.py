@@ -49,12 +49,15 @@ def run(*command: str, directory: Path) -> str:
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the embedded example was run: ./state is its store."""
+    """Where the embedded example was run, twice: ./state is its store."""
     made = tmp_path_factory.mktemp("readme")
     (embedded,) = [block for block in blocks("python") if "asyncio.run(main())" in block]
     state, *history = run(sys.executable, "-W", "error", "-c", embedded, directory=made).splitlines()
-    assert state == "{'messages': ['hello'], 'plan': {'step': 1}}"
-    assert len(history) == 3
+    assert state == "{'messages': ['step 1 is done'], 'step': 1}"
+    assert len(history) == 2
+    again, *longer = run(sys.executable, "-W", "error", "-c", embedded, directory=made).splitlines()
+    assert again == "{'messages': ['step 1 is done', 'step 2 is done'], 'step': 2}"
+    assert longer[2:] == history
     return made
 
 
@@ -110,9 +113,10 @@ def test_the_example_of_threads_runs(tmp_path: Path) -> None:
     indented = "".join(f"        {line}\n" for line in threads.splitlines())
     opened = 'async with shoal.open("./state") as store:\n        space = store.space("support")'
     program = f"import asyncio\nimport shoal\n\nasync def main():\n    {opened}\n{indented}\nasyncio.run(main())\n"
-    shown = run(sys.executable, "-W", "error", "-c", program, directory=tmp_path)
-    assert shown.startswith("billed {'due': 120} at ")
-    assert "1 steps are done and will not be called again: call-42" in shown
+    first, second = (run(sys.executable, "-W", "error", "-c", program, directory=tmp_path) for _ in range(2))
+    assert first.startswith("billed {'due': 120} at ")
+    assert "1 steps are done and will not be called again: call-42" in first
+    assert second == first
 
 
 def test_every_command_is_one_that_there_is() -> None:
