@@ -1,14 +1,14 @@
-"""Write docs/ERRORS.md from the declarations in the code: `python -m tests.reference`."""
+"""Write docs/API.md and docs/ERRORS.md from what the code declares: `python -m tests.reference`."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from shoal import errors
+from shoal import errors, public
 from shoal.api import problems
 from shoal.errors import ShoalError
 
@@ -86,11 +86,112 @@ def errors_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+API = """# The Python API
+
+This page is made from signatures and docstrings by `python -m tests.reference`. It is an index: the docstrings say more,
+and [THREADS.md](THREADS.md), [DOCUMENTS.md](DOCUMENTS.md), [NATIVE.md](NATIVE.md), [ITEMS.md](ITEMS.md) and
+[WATCHING.md](WATCHING.md) explain with examples. Errors are in [ERRORS.md](ERRORS.md), LangGraph's saver and store in
+[LANGGRAPH.md](LANGGRAPH.md), the testing kit in [TESTING_AGENTS.md](TESTING_AGENTS.md).
+
+Every name is one of `shoal`. With `shoal.sync.open` and `shoal.sync.connect` the same methods block: leave out `await`,
+and write `for` and `with` instead of `async for` and `async with`.
+
+## Functions
+"""
+
+FIRST = ("Store", "Space", "Thread", "Checkpoint", "Journal", "Document")
+
+
+def api_page() -> str:
+    lines = [API]
+    members = {name: getattr(public, name) for name in public.__all__}
+    lines += [f"- {_call(found, name)}" for name, found in members.items() if inspect.isfunction(found)]
+    classes = [name for name, found in members.items() if inspect.isclass(found)]
+    for name in sorted(classes, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name.lower())):
+        found = members[name]
+        said = (found.__doc__ if _says_something(found) else "") or ""
+        lines += ["", f"## {name}", _first_sentence(said), ""]
+        lines += [f"- {line}" for line in _members(found)]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
+
+
+def _says_something(found: type) -> bool:
+    """Whether a docstring is the author's, not what dataclasses and NamedTuples make up."""
+    return not (found.__doc__ or "").startswith(f"{found.__name__}(")
+
+
+def _members(found: type) -> Iterator[str]:
+    """Its fields, then its properties and methods: its own first, then those of the classes that it is made of."""
+    seen: set[str] = set()
+    fields = getattr(found, "__struct_fields__", None) or getattr(found, "__dataclass_fields__", None) or ()
+    for name in fields or getattr(found, "_fields", ()):
+        if not name.startswith("_"):
+            seen.add(name)
+            yield f"`{name}`"
+    for base in found.__mro__:
+        if not base.__module__.startswith("shoal."):
+            continue
+        for name, member in vars(base).items():
+            if name.startswith("_") or name in seen:
+                continue
+            function = getattr(member, "__func__", member)
+            if isinstance(member, property):
+                yield f"`{name}`{_said(member)}"
+            elif inspect.isfunction(function):
+                yield _call(function, name)
+            else:
+                continue
+            seen.add(name)
+
+
+def _call(function: Callable[..., Any], name: str) -> str:
+    signature = inspect.signature(function)
+    parts, starred = [], False
+    for parameter in signature.parameters.values():
+        if parameter.name in ("self", "cls"):
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+            parts.append("*")
+        starred |= parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
+        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        default = "" if parameter.default is parameter.empty else f"={_default(parameter.default)}"
+        parts.append(f"{stars}{parameter.name}{default}")
+        if parameter.kind is parameter.POSITIONAL_ONLY and parameter is _last_positional(signature):
+            parts.append("/")
+    gives = "" if signature.return_annotation is signature.empty else str(signature.return_annotation).replace("requests.", "")
+    before = "await " if inspect.iscoroutinefunction(function) else ""
+    before = "async for … in " if gives.startswith(("AsyncIterator[", "AsyncGenerator[")) else before
+    arrow = "" if gives in ("", "None") else f" → {gives}"
+    return f"`{before}{name}({', '.join(parts)}){arrow}`{_said(function)}"
+
+
+def _last_positional(signature: inspect.Signature) -> inspect.Parameter | None:
+    found = [each for each in signature.parameters.values() if each.kind is each.POSITIONAL_ONLY]
+    return found[-1] if found else None
+
+
+def _default(value: object) -> str:
+    return "…" if " at 0x" in repr(value) or len(repr(value)) > 24 else repr(value)
+
+
+def _said(documented: object) -> str:
+    sentence = _first_sentence(getattr(documented, "__doc__", "") or "")
+    return f": {sentence}" if sentence else ""
+
+
+def _first_sentence(text: str) -> str:
+    paragraph = " ".join(inspect.cleandoc(text).split("\n\n")[0].split())
+    if paragraph.startswith("Raises:"):
+        return ""
+    found = re.match(r"(.+?\.)(?: |$)", paragraph)
+    return re.sub(r":$", ".", found[1] if found else paragraph).replace("<", "&lt;")
+
+
 def _is_of_http(found: object) -> bool:
     return inspect.isclass(found) and issubclass(found, ShoalError) and found.__module__ == problems.__name__
 
 
-PAGES = {"ERRORS.md": errors_page}
+PAGES = {"API.md": api_page, "ERRORS.md": errors_page}
 
 
 def main() -> None:

@@ -1,9 +1,12 @@
-"""docs/ERRORS.md is what the code says."""
+"""docs/API.md and docs/ERRORS.md are what the code says."""
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
+from shoal import public
 from shoal.errors import BY_CODE
 from tests import reference
 
@@ -15,3 +18,16 @@ def test_a_generated_page_is_current(name: str) -> None:
 
 def test_every_error_is_on_its_page() -> None:
     assert {each.error for each in reference.described()} == set(BY_CODE.values())
+
+
+def test_every_public_class_and_method_has_a_line() -> None:
+    page = reference.PAGES["API.md"]()
+    sections = dict(part.split("\n", 1) for part in page.split("\n## ")[1:])
+    for name in public.__all__:
+        found = getattr(public, name)
+        if inspect.isfunction(found):
+            assert f"`{name}(" in sections["Functions"]
+        elif inspect.isclass(found):
+            methods = [method for method, _ in inspect.getmembers(found, inspect.isfunction) if not method.startswith("_")]
+            own = [method for method in methods if getattr(found, method).__module__.startswith("shoal.")]
+            assert all(f"{method}(" in sections[name] for method in own), name
