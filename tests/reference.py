@@ -153,7 +153,7 @@ def _call(function: Callable[..., Any], name: str) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not starred:
             parts.append("*")
         starred |= parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(parameter.kind.name, "")
         default = "" if parameter.default is parameter.empty else f"={_default(parameter.default)}"
         parts.append(f"{stars}{parameter.name}{default}")
         if parameter.kind is parameter.POSITIONAL_ONLY and parameter is _last_positional(signature):
