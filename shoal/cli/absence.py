@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from shoal.cli.mistakes import near
 from shoal.cli.output import emit, line, note
 from shoal.client.export import check_exists
 from shoal.client.store import Store
@@ -11,6 +12,7 @@ from shoal.errors import NotFound
 
 _SPACES_SHOWN_MAX = 5
 _SPACES_LOOKED_AT_MAX = 1000
+_NAMES_LOOKED_AT_MAX = 1000
 
 
 async def print_names(names: AsyncIterator[str], store: Store, space: str, *, what: str, json: bool) -> None:
@@ -36,7 +38,23 @@ async def check_thread(store: Store, space: str, thread: str) -> None:
     try:
         await check_exists(store.space(space), thread)
     except NotFound as missing:
-        raise NotFound(missing.message + await other_spaces(store, space)) from None
+        if elsewhere := await other_spaces(store, space):
+            raise NotFound(missing.message + elsewhere) from None
+        raise NotFound(missing.message + await similar(thread, store.space(space).threads())) from None
+
+
+async def _first(names: AsyncIterator[str]) -> AsyncIterator[str]:
+    looked_at = 0
+    async for name in names:
+        yield name
+        looked_at += 1
+        if looked_at == _NAMES_LOOKED_AT_MAX:
+            return
+
+
+async def similar(name: str, names: AsyncIterator[str]) -> str:
+    """A sentence, after a space, with those of `names` that are like this one; empty if none of the first is."""
+    return near(name, [each async for each in _first(names)])
 
 
 async def other_spaces(store: Store, space: str) -> str:

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperGroup
 
+from shoal.cli.mistakes import hinted
 from shoal.errors import ShoalError
 
 try:
@@ -36,9 +37,14 @@ T = TypeVar("T")
 class Commands(TyperGroup):
     """The root of all commands. What one of them refuses before its work begins ends as its work would."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with hinted():
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with hinted():
+                return super().invoke(ctx)
         except ShoalError as error:
             raise failure(error.message) from None
 

@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from shoal.cli import documents, natives
-from shoal.cli.absence import other_spaces, print_names
+from shoal.cli.absence import other_spaces, print_names, similar
 from shoal.cli.execution import execute
 from shoal.cli.options import LimitOrAll, Prefix
 from shoal.cli.output import emit, line, pairs, table
@@ -194,7 +194,7 @@ async def _get(target: Target, space_name: str, name: str, kind: _Kind, *, json:
         if not await _exists(kind.names(space, name), name):
             raise NotFound(
                 f"there is no {kind.noun} {name!r} in space {space_name!r}. `shoal {kind.command} list` lists those there are."
-                + await other_spaces(store, space_name)
+                + (await other_spaces(store, space_name) or await similar(name, kind.names(space, "")))
             )
         value = await kind.read(space, name)
         emit(value) if json else show_value(value)

@@ -7,8 +7,10 @@ A directory is opened only if it holds a store: reading must never make one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -17,9 +19,11 @@ import typer
 import shoal
 from shoal.client.store import Store
 from shoal.errors import NotFound
-from shoal.storage.layout import holds_store
+from shoal.storage.layout import FORMAT, holds_store
 
 PANEL = "Which store"
+_LOOKED_AT_MAX = 1000  # Entries of a directory, where a store is looked for.
+_SHOWN_MAX = 3
 
 Data = Annotated[
     Path | None,
@@ -78,8 +82,39 @@ def opened(target: Target) -> AbstractAsyncContextManager[Store]:
     if target.url is not None:
         return shoal.connect(target.url)
     assert target.data is not None
-    if not holds_store(target.data):
-        raise NotFound(
-            f"there is no store in {target.data}. Nothing was written. `shoal serve --data {target.data}` makes one."
-        )
+    check_store(target.data)
     return shoal.open(target.data)
+
+
+def check_store(directory: Path) -> None:
+    """
+    Raises:
+        NotFound: there is no store in the directory; nothing was written.
+        StorageError: there is one, but not of this version, or it cannot be read.
+    """
+    try:
+        names = {entry.name for entry in os.scandir(directory)}
+    except FileNotFoundError:
+        names = set()
+    except NotADirectoryError:
+        raise NotFound(f"{directory} is a file, and no store's directory. Nothing was written.{_nearby(directory)}") from None
+    except OSError as error:
+        raise NotFound(f"{directory} cannot be read: {error.strerror}. Nothing was written.") from None
+    if FORMAT in names:
+        holds_store(directory)
+    elif names:
+        raise NotFound(f"{directory} is not a store: there is no {FORMAT} file in it. Nothing was written.{_nearby(directory)}")
+    else:
+        where = _nearby(directory) or f" `shoal serve --data {directory}` makes one."
+        raise NotFound(f"there is no store in {directory}. Nothing was written.{where}")
+
+
+def _nearby(directory: Path) -> str:
+    """A sentence, after a space, that names stores in this directory or beside it; empty if there are none."""
+    found: list[str] = []
+    for place in (directory, directory.parent):
+        with suppress(OSError):
+            for each in islice(os.scandir(place), _LOOKED_AT_MAX):
+                with suppress(OSError):
+                    found += [each.path] if Path(each.path, FORMAT).is_file() else []
+    return f" There is a store in {', '.join(sorted(found)[:_SHOWN_MAX])}." if found else ""

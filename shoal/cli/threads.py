@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple, cast
 
 import typer
 
-from shoal.cli.absence import check_thread, note_absence, other_spaces, print_names
+from shoal.cli.absence import check_thread, note_absence, other_spaces, print_names, similar
 from shoal.cli.arguments import fields_of, moment_of
 from shoal.cli.execution import execute
 from shoal.cli.ids import SHORT, checkpoint_id
@@ -217,7 +217,7 @@ async def _no_branch(store: Store, space: str, name: str, branch: str, heads: Ma
         return NotFound(f"thread {name!r} has no branch {branch!r}. It has {', '.join(heads)}.")
     return NotFound(
         f"there is no checkpoint of a thread {name!r} in space {space!r}. `shoal threads` lists those there are."
-        + await other_spaces(store, space)
+        + (await other_spaces(store, space) or await similar(name, store.space(space).threads()))
     )
 
 
@@ -375,6 +375,11 @@ async def _show(
     async with opened(target) as store:
         thread: Thread = store.space(space).thread(name)
         id = None if checkpoint is None else await checkpoint_id(thread, checkpoint)
-        found = await thread.load(id, branch=branch, as_of=as_of, label=label)
+        try:
+            found = await thread.load(id, branch=branch, as_of=as_of, label=label)
+        except NotFound:
+            # A thread that is not there at all is told as such, with those that are like it.
+            await check_thread(store, space, name)
+            raise
         state = found.state if reveal else found.redacted
         emit(described(found) | {"state": state}) if json else show_value(state)

@@ -13,12 +13,11 @@ from rich.console import Console
 
 from shoal.cli.execution import FAILED, failure
 from shoal.cli.output import emit, line
-from shoal.cli.target import Data, Json
+from shoal.cli.target import Data, Json, check_store
 from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.node.findings import Report
 from shoal.node.verify import verify as check
-from shoal.storage.layout import holds_store
 from shoal.storage.rocks import RocksStorage
 
 PANEL = "Run"
@@ -44,8 +43,7 @@ def verify(
     """
     directory = _named(directory, data)
     try:
-        if not holds_store(directory):
-            raise failure(f"there is no store in {directory}. Nothing was written. Name the directory that --data named.")
+        check_store(directory)
         report = _checked(directory)
     except ShoalError as error:
         raise failure(error.message) from None

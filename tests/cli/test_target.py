@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from shoal.cli.target import Target, chosen, opened
-from shoal.errors import NotFound, StorageError
+from shoal.errors import NotFound
 
 
 def test_a_flag_beats_the_environment_of_the_other_kind() -> None:
@@ -43,5 +43,5 @@ def test_reading_does_not_make_a_store(tmp_path: Path) -> None:
 
 def test_a_directory_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "novel.txt").write_text("Call me Ishmael.")
-    with pytest.raises(StorageError, match="is no store"):
+    with pytest.raises(NotFound, match="is not a store"):
         opened(Target(tmp_path, None))
