@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 from aiohttp import web
-from msgspec import Meta, Raw, Struct
+from msgspec import Raw, Struct
 
-from shoal.api.exchange import JSON, JSON_PATCH, MSGPACK, MSGPACK_TYPES, Exchange, ReadQuery, WriteQuery, no_json
+from shoal.api.exchange import JSON, JSON_PATCH, MSGPACK, MSGPACK_TYPES, Exchange, ReadQuery, Seconds, WriteQuery, no_json
 from shoal.errors import InvalidInput
 from shoal.protocol.requests import (
     Compact,
@@ -48,7 +48,7 @@ class ConflictsView(Struct):
 
 
 class CompactBody(Struct, forbid_unknown_fields=True):
-    older_than_s: Annotated[float, Meta(ge=0, le=2**40)] = 0.0  # What is younger is spared.
+    older_than_s: Seconds = 0.0  # What is younger is spared.
 
 
 class CompactView(Struct):

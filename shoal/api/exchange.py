@@ -17,12 +17,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 from aiohttp import web
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from shoal import values
 from shoal.api import bookmarks, conditions
@@ -42,6 +42,8 @@ JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
 MSGPACK = "application/msgpack"
 MSGPACK_TYPES = frozenset({MSGPACK, "application/x-msgpack", "application/vnd.msgpack"})
+
+Seconds = Annotated[float, Meta(ge=0, le=2**40)]  # Milliseconds of them fit 64 bits.
 
 _T = TypeVar("_T", bound=Struct)
 _SURROGATE = "a lone surrogate (half of a UTF-16 pair), which UTF-8 cannot hold"

@@ -36,7 +36,7 @@ from shoal.values.vectors import pack
 
 class PutBody(Struct, forbid_unknown_fields=True, kw_only=True):
     value: Raw
-    ttl_s: Annotated[float, Meta(gt=0)] | None = None  # How long it is shown.
+    ttl_s: Annotated[float, Meta(gt=0, le=2**40)] | None = None  # How long it is shown.
     expect: str | None = None  # The version it must have; "" if it must not be there.
     vectors: list[list[float]] = []  # What a search with a `vector` compares.
 

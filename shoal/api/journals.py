@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 from aiohttp import web
 from msgspec import Meta, Raw, Struct, field
 
-from shoal.api.exchange import Exchange, ReadQuery
+from shoal.api.exchange import Exchange, ReadQuery, Seconds
 from shoal.api.opaque import opaque, shown_opaque
 from shoal.errors import SlowConsumer
 from shoal.protocol.requests import (
@@ -42,7 +42,7 @@ class AppendedView(Struct):
 
 class EventsQuery(ReadQuery, forbid_unknown_fields=True):
     after: str = ""
-    wait: Annotated[float, Meta(ge=0)] = 0  # Seconds to wait for an event if there is none yet.
+    wait: Seconds = 0  # Seconds to wait for an event if there is none yet.
     limit: Limit = 1000
     skip_trimmed: bool = False  # Go on where events that `after` does not cover were trimmed.
 

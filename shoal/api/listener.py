@@ -19,7 +19,7 @@ from aiohttp import web
 from shoal.api import problems
 from shoal.api.server import SESSIONS, YJS
 from shoal.config import Config
-from shoal.errors import Overloaded
+from shoal.errors import Overloaded, ShoalError
 
 _LAST_BYTES_S = 1.0
 """For answers that are made and still leave."""
@@ -62,7 +62,10 @@ class _Connection(web.RequestHandler):
         """The answer to what the parser refused, or to a bug outside of the application's own net."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun")
-        if status < 500:
+        if isinstance(exc, UnicodeEncodeError):
+            # aiohttp answers `Expect` before the application does, and says what it holds.
+            error: ShoalError = problems.of_parser(None, url_bytes_max=self._config.url_bytes_max)
+        elif status < 500:
             error = problems.of_parser(exc, url_bytes_max=self._config.url_bytes_max)
         else:
             error = problems.internal(exc if isinstance(exc, Exception) else None, where="connection")

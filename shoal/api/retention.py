@@ -7,11 +7,10 @@ from typing import Annotated
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from shoal.api.exchange import Exchange, ReadQuery
+from shoal.api.exchange import Exchange, ReadQuery, Seconds
 from shoal.api.opaque import opaque
 from shoal.protocol.requests import ReadRetention, Retention, SetRetention, Trim, TrimReport
 
-Seconds = Annotated[float, Meta(ge=0, le=2**40)]
 Count = Annotated[int, Meta(ge=0)]
 Bound = Annotated[int, Meta(ge=1)]
 

@@ -33,12 +33,13 @@ from shoal.api.routes import OPENAPI_PATH, ROUTES, SESSION_PATH
 from shoal.api.session import SessionSocket
 from shoal.api.yjs import YJS_PATH, YjsDoor
 from shoal.config import Config
-from shoal.errors import Overloaded, ShoalError, ShuttingDown
+from shoal.errors import Disconnected, Overloaded, ShoalError, ShuttingDown
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.frames import PROTOCOL, Welcome
 from shoal.protocol.session import Session
 from shoal.protocol.sharing import SharedBookmark
 
+_HANDSHAKE = ("connection", "sec-websocket-")
 _NO_BYTE = re.compile("%(?![0-9A-Fa-f]{2})")
 
 OpenSession = Callable[[Bookmark], Session]
@@ -237,6 +238,8 @@ def _upgrading(door: Door) -> _Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         if request.method != "GET" or request.headers.get("Upgrade", "").strip().lower() != "websocket":
             raise problems.UpgradeRequired("this route is a WebSocket's. Nothing was written. Begin one, by GET.")
+        if not all(text.isascii() for name, text in request.headers.items() if name.lower().startswith(_HANDSHAKE)):
+            raise problems.Malformed("a header of the WebSocket's handshake is not ASCII. Nothing was written.")
         return await door(request)
 
     return handle
@@ -280,6 +283,8 @@ def _problem(request: web.Request, reason: Exception) -> web.Response:
             return web.Response(status=204, headers={"Allow": f"{METHODS}, OPTIONS"})
         case web.HTTPException():
             return problems.response(problems.of_http(reason, method=request.method, path=request.path))
+        case ConnectionError() if request.transport is None or request.transport.is_closing():
+            return problems.response(Disconnected("the client left before it was answered."))
         case _:
             return problems.response(problems.internal(reason, where=f"{request.method} {request.path}"))
 

@@ -11,7 +11,7 @@ from aiohttp import web
 from msgspec import Meta, Raw, Struct, field
 
 from shoal import values
-from shoal.api.exchange import Exchange, ReadQuery
+from shoal.api.exchange import Exchange, ReadQuery, Seconds
 from shoal.api.saving import SaveFields, save_request
 from shoal.errors import InvalidInput
 from shoal.protocol.requests import (
@@ -52,7 +52,7 @@ class SavedView(Struct):
 
 class PruneBody(Struct, forbid_unknown_fields=True):
     keep_last: int | None = None
-    older_than_s: float | None = None
+    older_than_s: Seconds | None = None
     branch: str | None = None
     dry_run: bool = False
 

@@ -112,6 +112,7 @@ MALFORMED = {
     "no host": (b"GET %s HTTP/1.1\r\n\r\n" % COUNTER, 400, "malformed-request"),
     "an expectation": (http1(b"POST", COUNTER, JSON + b"Expect: tea\r\n", ADD), 417, "expectation-failed"),
     "an expectation on no route": (http1(b"POST", b"/no", JSON + b"Expect: tea\r\n", ADD), 417, "expectation-failed"),
+    "an expectation in other bytes": (http1(b"GET", COUNTER, b"Expect: \xff\r\n"), 400, "malformed-request"),
     "a chunk that is none": (http1(b"POST", COUNTER, JSON + b"Transfer-Encoding: chunked\r\n") + b"zz\r\n", 400, None),
     "two lengths": (http1(b"POST", COUNTER, JSON + b"Content-Length: 3\r\n", ADD), 400, "malformed-request"),
     "a parameter that is given twice": (http1(b"GET", COUNTER + b"?stale=true&stale=false"), 400, "invalid-input"),
@@ -120,6 +121,12 @@ MALFORMED = {
         400,
         "invalid-input",
     ),
+    "a WebSocket of a version in other bytes": (
+        http1(b"GET", b"/v1/session", b"Upgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Version: \xdd3\r\n"),
+        400,
+        "malformed-request",
+    ),
+    "an origin in other bytes": (http1(b"GET", COUNTER, b"Origin: http://\xff\r\n"), 403, "cross-origin"),
     "no WebSocket": (http1(b"GET", b"/v1/yjs/crew/board"), 426, "upgrade-required"),
 }
 
@@ -195,6 +202,16 @@ async def test_an_upload_that_ends_midway_is_nobodys_bug(served: Served) -> None
     assert (await send(served, http1(b"GET", COUNTER))).status == 200
     await served.listener.stop()  # Whatever was under way is done then.
     assert not any(key for _, key, _ in served.session.asked)
+
+
+async def test_a_client_that_asks_for_a_websocket_and_leaves_is_nobodys_bug(served: Served) -> None:
+    key = b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    for _ in range(20):
+        async with connected(served) as (_, writer):
+            writer.write(http1(b"GET", b"/v1/session", b"Upgrade: websocket\r\nConnection: upgrade\r\n" + key))
+            writer.write_eof()
+            writer.transport.abort()
+    assert (await send(served, http1(b"GET", COUNTER))).status == 200
 
 
 async def test_a_client_that_stops_in_the_middle_of_a_body_is_refused(serve: Serve) -> None:

@@ -1,0 +1,186 @@
+"""Random requests to a real node: whatever comes is answered, and every refusal is described."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import pytest
+from yarl import URL
+
+REQUESTS = int(os.environ.get("SHOAL_TEST_REQUESTS", "400"))
+SEEDS = [int(os.environ["SHOAL_TEST_SEED"])] if "SHOAL_TEST_SEED" in os.environ else [1, 2]
+TIMEOUT = aiohttp.ClientTimeout(total=60)
+ODD = (
+    "",
+    "a",
+    "{crew}%2Ft",
+    "%C3%A9%F0%9F%98%80",
+    "..",
+    "\x00",
+    "a" * 2000,
+    "%zz",
+    "%ED%A0%80",
+    "%ff",
+    "latest",
+    "main",
+    "a.b",
+    "main%2Fx",
+)
+VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    -1,
+    1 << 80,
+    1.5,
+    1e308,
+    "",
+    "x",
+    "\ud800",
+    [],
+    {},
+    [[]],
+    {"": None},
+    "a" * 3000,
+    ["x"],
+)
+QUERIES = (
+    "",
+    "?",
+    "?limit=0",
+    "?limit=x",
+    "?limit=5",
+    "?stale=true",
+    "?durability=memory",
+    "?durability=no",
+    "?after=%00",
+    "?a=b",
+)
+HEADERS: tuple[dict[str, str], ...] = (
+    {},
+    {"Idempotency-Key": "k"},
+    {"Idempotency-Key": "x" * 300},
+    {"If-Match": '"a"'},
+    {"If-None-Match": "*"},
+    {"Shoal-Bookmark": "junk"},
+    {"Content-Encoding": "gzip"},
+    {"Accept": "application/msgpack"},
+    {"Origin": "http://evil.example"},
+    {"Expect": "tea"},
+)
+
+
+class Fuzz:
+    def __init__(self, description: dict[str, Any], seed: int) -> None:
+        self.random = random.Random(seed)
+        self._paths = description["paths"]
+        self._schemas = description["components"]["schemas"]
+
+    def request(self) -> tuple[str, str, str, bytes | None, dict[str, str]]:
+        """The description's path, a method, a path, a body and headers."""
+        choose = self.random.choice
+        template = choose(list(self._paths))
+        methods = list(self._paths[template])
+        method = choose(methods).upper() if self.random.random() < 0.9 else choose(["GET", "PUT", "DELETE", "HEAD", "LOCK"])
+        path = re.sub(r"{(\w+)}", lambda part: self._part(part[1], template, methods[0]), template)
+        headers = dict(choose(HEADERS)) if self.random.random() < 0.3 else {}
+        body = self._body(self._paths[template].get(method.lower(), {}), headers)
+        return template, method, path + self._query(self._paths[template].get(method.lower(), {})), body, headers
+
+    def _query(self, operation: dict[str, Any]) -> str:
+        named = [each["name"] for each in operation.get("parameters", []) if each["in"] == "query" and each["name"] != "wait"]
+        chance = self.random.random()
+        if chance < 0.1 or not named:
+            return self.random.choice(QUERIES) if chance < 0.3 else ""
+        return f"?{self.random.choice(named)}={quote(self._word())}" if chance < 0.5 else ""
+
+    def _word(self) -> str:
+        value = self.random.choice((*VALUES, "2026-01-01T00:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T00:00:00Z"))
+        return value if isinstance(value, str) and value.isascii() else json.dumps(value)
+
+    def _part(self, name: str, template: str, method: str) -> str:
+        if self.random.random() < 0.2:
+            return self.random.choice(ODD)
+        named = self._paths[template][method]["parameters"]
+        return str(next(each["example"] for each in named if each["name"] == name))
+
+    def _body(self, operation: dict[str, Any], headers: dict[str, str]) -> bytes | None:
+        content = operation.get("requestBody", {}).get("content")
+        if content is None:
+            return None
+        kind, media = next(iter(content.items()))
+        headers["Content-Type"] = kind if self.random.random() < 0.95 else "text/plain"
+        body = media["example"]
+        chance = self.random.random()
+        if chance < 0.1:
+            return self.random.choice(
+                (b"", b"{", b"null", b"[]", b"\xff", b'{"a": 1}', b"[" * 5000, json.dumps(body).encode()[:-1])
+            )
+        return json.dumps(self._altered(body) if chance < 0.7 else body).encode()
+
+    def _altered(self, value: Any) -> Any:
+        """`value` with one part of it another one."""
+        if isinstance(value, dict) and value and self.random.random() < 0.8:
+            key = self.random.choice(list(value))
+            changed = {**value, key: self._altered(value[key])}
+            if self.random.random() < 0.2:
+                del changed[key]
+            return changed
+        if isinstance(value, list) and value and self.random.random() < 0.8:
+            return [self._altered(value[0]), *value[1:]]
+        return self.random.choice(VALUES)
+
+
+def described(description: dict[str, Any], template: str, method: str) -> set[str]:
+    """The codes that an operation can be refused with."""
+    operation = description["paths"][template].get("get" if method == "HEAD" else method.lower())
+    if operation is None:
+        return {
+            "method-not-allowed",
+            "upgrade-required",
+            "malformed-request",
+            "invalid-name",
+            "cross-origin",
+            "expectation-failed",
+        }
+    found = {"malformed-request", "cross-origin", "expectation-failed"} if template == "/v1/openapi.json" else set()
+    for answer in operation["responses"].values():
+        if "$ref" in answer:
+            response = description["components"]["responses"][answer["$ref"].rpartition("/")[2]]
+            found |= set(response["content"]["application/problem+json"]["schema"]["allOf"][1]["properties"]["code"]["enum"])
+    return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_random_requests_are_answered_and_refused_as_described(http: aiohttp.ClientSession, url: str, seed: int) -> None:
+    description = await (await http.get("/v1/openapi.json")).json()
+    fuzz = Fuzz(description, seed)
+    for number in range(REQUESTS):
+        template, method, path, body, headers = fuzz.request()
+        asked = f"seed {seed}, request {number}: {method} {path!r} {headers} {body!r}"
+        if "{space}/watch" in template or template.endswith("/session") or "/yjs/" in template:
+            method = "HEAD"
+        try:
+            target = URL(url + path.replace("\x00", "%00").replace("..", "%2E%2E"), encoded=True)
+        except ValueError:
+            continue
+        async with http.request(method, target, data=body, headers=headers, timeout=TIMEOUT) as answer:
+            answered = await answer.read()
+        if answer.status < 400:
+            continue
+        assert answer.content_type == "application/problem+json", (asked, answer.status)
+        if method == "HEAD":
+            assert answer.status != 500, asked
+            continue
+        problem = json.loads(answered)
+        assert problem["code"] not in ("error", "storage"), (asked, problem)
+        assert problem["status"] == answer.status, asked
+        if problem["detail"].startswith("there is no route"):
+            continue  # A slash in a part, or an empty part, is another path.
+        assert problem["code"] in described(description, template, method), (asked, problem)
