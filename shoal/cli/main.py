@@ -26,6 +26,7 @@ from shoal.cli import (
     schemas,
     serve,
     steps,
+    target,
     threads,
     verify,
     worklists,
@@ -55,11 +56,23 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version, and exit.")
     ] = False,
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait",
+            envvar="SHOAL_WAIT",
+            metavar="SECONDS",
+            min=0.0,
+            show_default=False,
+            help="Give a node that is about to come so many seconds, as in `shoal --wait 30 status --url URL`.",
+        ),
+    ] = 0.0,
 ) -> None:
     """A durable, replicated state layer for AI agents.
 
     Commands that look into a store take [bold]--data DIR[/] for one on this machine, or [bold]--url URL[/] for a running node.
     """
+    target.wait_s.set(wait)
 
 
 for commands in (

@@ -24,7 +24,7 @@ from shoal.errors import InvalidConfig
 
 PREFIX = "SHOAL_"
 # Defaults of the commands' options. A shell that has them set may serve, too.
-OPTIONS = frozenset({"SHOAL_DATA", "SHOAL_URL", "SHOAL_SPACE", "SHOAL_AUTHOR", "SHOAL_CONFIG"})
+OPTIONS = frozenset({"SHOAL_DATA", "SHOAL_URL", "SHOAL_SPACE", "SHOAL_AUTHOR", "SHOAL_CONFIG", "SHOAL_WAIT"})
 
 # Kubernetes and container links put these into the environment of every
 # container that runs beside a service named "shoal". Nobody wrote them for us.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, suppress
+from contextvars import ContextVar
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -24,6 +25,9 @@ from shoal.storage.layout import FORMAT, holds_store
 PANEL = "Which store"
 _LOOKED_AT_MAX = 1000  # Entries of a directory, where a store is looked for.
 _SHOWN_MAX = 3
+
+wait_s: ContextVar[float] = ContextVar("wait_s", default=0.0)
+"""For a node that is about to come: `shoal --wait`."""
 
 Data = Annotated[
     Path | None,
@@ -80,7 +84,7 @@ def opened(target: Target) -> AbstractAsyncContextManager[Store]:
         StorageError: the directory is something else.
     """
     if target.url is not None:
-        return shoal.connect(target.url)
+        return shoal.connect(target.url, wait=wait_s.get())
     assert target.data is not None
     check_store(target.data)
     return shoal.open(target.data)

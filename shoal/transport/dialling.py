@@ -134,7 +134,7 @@ def unreached(url: str, reason: str) -> Disconnected:
 def summed_up(refusals: Mapping[str, ShoalError], *, first: bool) -> ShoalError:
     """One error for what the addresses answered in a round. `first`: none of them has ever led to a node."""
     hint = "Check the addresses, and that nodes serve there (`shoal serve`)."
-    wait = " `wait=30` waits so many seconds for a node that is about to come."
+    wait = " `wait=30` (`shoal --wait 30 …`) waits so many seconds for a node that is about to come."
     if len(refusals) == 1:
         (one,) = refusals.values()
         return Unreachable(one.message + wait, **one.detail) if first and type(one) is Disconnected else one
