@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,17 @@ import pycrdt
 
 import shoal
 from shoal.client.document import Document
+from tests.test_threads_doc import unchecked
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "DOCUMENTS.md"
 TEXT = DOCUMENT.read_text()
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 
 
-def program() -> str:
-    """All snippets as one coroutine, which checks what its lines give."""
+def program(snippets: Sequence[str] = SNIPPETS) -> str:
+    """The snippets as one coroutine, which checks what its lines give."""
     lines = []
-    for line in "".join(SNIPPETS).replace(".flush()\n", ".flush(); await agreed(ada, bob)\n").splitlines():
+    for line in "".join(snippets).replace(".flush()\n", ".flush(); await agreed(ada, bob)\n").splitlines():
         shown = re.fullmatch(r"( *)(.+?) +# → (.+)", line)
         if shown:
             indent, code, given = shown.groups()
@@ -45,6 +47,14 @@ async def test_the_page_runs_as_it_is_written(tmp_path: Path) -> None:
     exec(compile(program(), DOCUMENT.name, "exec"), there)
     async with shoal.open(tmp_path / "state") as store, asyncio.timeout(30):
         await there["page"](store, store.space("crew"))
+
+
+async def test_its_first_example_runs_a_second_time_over_the_same_store(tmp_path: Path) -> None:
+    there: dict[str, Any] = {"asyncio": asyncio, "pycrdt": pycrdt, "shoal": shoal, "agreed": agreed}
+    exec(compile(program([unchecked(snippet) for snippet in SNIPPETS[:2]]), DOCUMENT.name, "exec"), there)
+    for _ in range(2):
+        async with shoal.open(tmp_path / "state") as store, asyncio.timeout(30):
+            await there["page"](store, store.space("crew"))
 
 
 def test_what_is_shown_is_checked() -> None:

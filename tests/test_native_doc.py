@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli.main import app
+from tests.test_threads_doc import unchecked
 
 TEXT = (Path(__file__).parent.parent / "docs" / "NATIVE.md").read_text()
 _FIRST, *SNIPPETS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
@@ -36,6 +37,15 @@ async def test_a_snippet_runs_and_gives_what_it_says(snippet: str, tmp_path: Pat
     exec(compile(program(snippet), "NATIVE.md", "exec"), there)
     async with shoal.open(tmp_path) as store:
         await there["snippet"](store.space("crew"))
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=[snippet.splitlines()[0][:40] for snippet in SNIPPETS])
+async def test_a_snippet_runs_a_second_time_over_the_same_store(snippet: str, tmp_path: Path) -> None:
+    for text in (snippet, unchecked(snippet)):
+        there: dict[str, Any] = {"shoal": shoal, "raises": pytest.raises}
+        exec(compile(program(text), "NATIVE.md", "exec"), there)
+        async with shoal.open(tmp_path) as store:
+            await there["snippet"](store.space("crew"))
 
 
 async def test_a_snippet_that_gives_something_else_fails(tmp_path: Path) -> None:
