@@ -40,6 +40,7 @@ docs/ERRORS.md is made from this module.
     │   ├── RootConflict        a document's root exists with another type
     │   ├── GenerationEnded     a document was deleted since this client opened it
     │   ├── StepUnresolved      an effect may have happened: its intent is there, its result is not
+    │   │   └── ResultNotKept   an effect has happened, and its result could not be kept
     │   ├── StepFailed          a step failed as often as it may
     │   ├── StepAbandoned       a human decided that a step is not to be done
     │   ├── StepSettled         a step has a result, or no attempt that this could be about
@@ -262,6 +263,12 @@ class StepUnresolved(Conflict):
     """`detail` has `key`, `name`, `holder` (who wrote the intent) and `since_ms`."""
 
     code = "step-unresolved"
+
+
+class ResultNotKept(StepUnresolved):
+    """`detail` has `key`, `name`, `holder`, `since_ms`, and the `result` as text, shortened."""
+
+    code = "result-not-kept"
 
 
 class StepFailed(Conflict):

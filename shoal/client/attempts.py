@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from shoal import values
 from shoal.client.moments import moment
-from shoal.errors import ShoalError, StepAbandoned, StepFailed, StepUnresolved
+from shoal.errors import ResultNotKept, ShoalError, StepAbandoned, StepFailed, StepUnresolved
 from shoal.protocol import requests
 from shoal.protocol.requests import StepState
 
@@ -22,11 +22,11 @@ class Attempt(Struct, frozen=True):
     """One attempt at a step."""
 
     id: str
-    state: str  # "open", "result", "error", "withdrawn", "taken", "retry" or "abandon".
+    state: str  # "open", "result", "error", "withdrawn", "taken", "retry", "abandon" or "unkept".
     holder: str  # Who made it: host and process.
     begun: datetime
     ended: datetime | None
-    error: Mapping[str, str] | None  # Its `type` and `message`.
+    error: Mapping[str, str] | None  # Its `type` and `message`; of a result that could not be kept also the `result` as text.
     progress: Any
     by: str  # The human who ended it, if one did.
 
@@ -138,6 +138,9 @@ def refusal(record: StepRecord, *, own: str = "") -> ShoalError:
             by=by,
         )
     if record.state == "open":
+        unkept = next((attempt for attempt in reversed(record.attempts) if attempt.state == "unkept"), None)
+        if unkept is not None and all(attempt.state != "open" or attempt.id == own for attempt in record.attempts):
+            return not_kept(record, unkept)
         other = next((a for a in record.attempts if a.state == "open" and a.id != own), record.attempts[-1])
         return StepUnresolved(
             f"{what} was begun by {other.holder or 'somebody'} at {other.begun.isoformat()}, and has no end: it may have "
@@ -159,4 +162,20 @@ def refusal(record: StepRecord, *, own: str = "") -> ShoalError:
         attempts=len(record.attempts),
         type=error.get("type"),
         error=error.get("message"),
+    )
+
+
+def not_kept(record: StepRecord, attempt: Attempt) -> ResultNotKept:
+    """What is told of an effect that has happened, and whose result could not be kept."""
+    told = attempt.error or {}
+    return ResultNotKept(
+        f"step {record.name!r} (key {record.key!r}) was carried out by {attempt.holder or 'somebody'}, and its result could "
+        f"not be kept: {told.get('message', '')} It was {told.get('result', '')}. "
+        "That is written, and the step is not called again. "
+        'Settle it with thread.resolve(key, "result", value=…), or with "retry" if it may be repeated.',
+        key=record.key,
+        name=record.name,
+        holder=attempt.holder,
+        since_ms=int(attempt.begun.timestamp() * 1000),
+        result=told.get("result", ""),
     )

@@ -3,7 +3,8 @@
 Laws:
 - A `Step` is what its call sees of one attempt. It ends with a result, with an error, or not
   at all, if the process dies or the call is cancelled.
-- An end is tried for as long as a request may take: the effect has happened.
+- An end is tried for as long as a request may take: the effect has happened. So is a result told that
+  cannot be kept: its text is written, and the step stays open until somebody resolves it.
 - An intent that was not alone, or of which that is not known, is withdrawn: nothing was called.
 - Attempts of one key on one handle take turns; a step is not begun within itself.
 """
@@ -11,6 +12,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import reprlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar, Token
@@ -19,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.attempts import StepRecord, record_of, refusal
+from shoal.client.attempts import StepRecord, not_kept, record_of, refusal
 from shoal.client.connection import Connection
 from shoal.client.retrying import delays, paused
 from shoal.errors import InvalidInput, OutcomeUnknown, ShoalError, ThreadHeld
@@ -29,6 +31,23 @@ from shoal.protocol.requests import Durability, EndStep
 _MESSAGE_CHARACTERS_MAX = 4000
 running: ContextVar[tuple[tuple[str, str, str], ...]] = ContextVar("shoal_steps", default=())
 """The steps that this code runs in, the innermost last: space, thread, key."""
+
+
+def _text(told: str) -> str:
+    """What can be stored of it."""
+    return told[:_MESSAGE_CHARACTERS_MAX].encode("utf-8", "backslashreplace").decode()
+
+
+_shown = reprlib.Repr()
+vars(_shown).update({"maxstring": _MESSAGE_CHARACTERS_MAX, "maxother": _MESSAGE_CHARACTERS_MAX, "maxdict": 50, "maxlist": 50})
+
+
+def _shown_text(value: Any) -> str:
+    """A value for people, shortened."""
+    try:
+        return _shown.repr(value)
+    except Exception as error:  # An integer of too many digits, for one.
+        return f"a {type(value).__qualname__}, of which repr raised {type(error).__qualname__}"
 
 
 @named
@@ -42,6 +61,7 @@ class Step:
         self.attempt = number  # From 1.
         self.done = done  # There is a result: nothing is to be called.
         self._result: Any = None
+        self.is_unkept = False  # It has ended: its result could not be stored, and that is written.
         self.is_known = False  # Its result was handed to a batch: the effect has happened, whatever becomes of that.
 
     def __repr__(self) -> str:
@@ -79,12 +99,24 @@ class Step:
         )
 
     async def finish(self, value: Any) -> None:
-        """Write the result, and try as long as a request may take."""
-        packed = values.encode(value, where="result")
-        await self._end("result", packed)
+        """Write the result, and try as long as a request may take.
+
+        Raises:
+            ResultNotKept: it cannot be stored. What it was is written, as text.
+        """
+        try:
+            await self._end("result", values.encode(value, where="result"))
+        except InvalidInput as refusal:  # Nothing is written yet.
+            told = {"type": type(value).__qualname__, "message": refusal.message, "result": _shown_text(value)}
+            await self._end("unkept", values.encode({name: _text(part) for name, part in told.items()}))
+            self.is_unkept = True
+            attempt = next(attempt for attempt in self.record.attempts if attempt.id == self._attempt_id)
+            error = not_kept(self.record, attempt)
+            error.written = "yes"
+            raise error from refusal
 
     async def fail(self, error: BaseException) -> None:
-        told = {"type": type(error).__qualname__, "message": str(error)[:_MESSAGE_CHARACTERS_MAX]}
+        told = {"type": type(error).__qualname__, "message": _text(str(error))}
         await self._end("error", values.encode(told))
 
     def result_request(self, space: str, thread: str, value: Any) -> EndStep:
@@ -100,18 +132,17 @@ class Step:
                 f"{thread!r} of {space!r}. Nothing was written."
             )
         self.result = value
-        request = self._ending("result", values.encode(value, where="result"))
-        self.is_known = True
-        return request
+        self.is_known = True  # Also where it cannot be stored: the end of the block says so.
+        return self._ending("result", values.encode(value, where="result"))
 
     def settle(self, reply: requests.Step) -> None:
         self.record = record_of(reply)
         self.done = self.record.state == "done"
 
-    def _ending(self, outcome: Literal["result", "error"], packed: bytes) -> EndStep:
+    def _ending(self, outcome: Literal["result", "error", "unkept"], packed: bytes) -> EndStep:
         return EndStep(self._ledger.space, self._ledger.thread, self.key, self._attempt_id, outcome, packed)
 
-    async def _end(self, outcome: Literal["result", "error"], packed: bytes) -> None:
+    async def _end(self, outcome: Literal["result", "error", "unkept"], packed: bytes) -> None:
         self.record = await self._ledger.end(self._ending(outcome, packed))
         self.done = self.record.state == "done"
 
@@ -155,7 +186,7 @@ class Beginning:
         with suppress(ValueError):  # Entered and left in two tasks, as the blocking store does: nothing is within it.
             running.reset(self._token)
         try:
-            if self._step.done:
+            if self._step.done or self._step.is_unkept:
                 return
             if error is None or self._step.is_known:
                 await self._step.finish(self._step.result)

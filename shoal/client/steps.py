@@ -97,11 +97,12 @@ class ThreadSteps:
 
         Raises:
             StepUnresolved: an attempt has no end: it may have happened, or goes on elsewhere.
+            ResultNotKept: it was called, now or before, and its result cannot be stored; what it was is written as text.
             StepFailed: it has failed as often as it may.
             StepAbandoned: a human decided that it is not to be done.
             KeyReused: the key is that of a step of another name, or with other arguments.
             NoQuorum: too few owners can be reached to know what was done. Nothing was called.
-            InvalidValue: the result cannot be stored: it was called, and is unresolved.
+            InvalidValue: `arguments` cannot be stored. Nothing was called.
             InvalidInput: `call` is no function. Nothing was written.
             Exception: whatever `call` raises, once that is written.
         """

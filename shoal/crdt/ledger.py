@@ -13,7 +13,7 @@ Laws:
   least (dot, nth) is its result. Other results stay, as conflicts.
 - A result settles the step, whatever else was said of it: what has happened has
   happened. Then the last decision counts, by position; then an attempt without an
-  end leaves the step open.
+  end, or with one that is `unkept`, leaves the step open.
 - What was decided on other nodes does not make an intent safe by itself: the
   node looks at what a quorum holds before it writes one, and again after.
 
@@ -40,8 +40,10 @@ _HLC_BYTES = 8
 State = Literal["open", "done", "failed", "ready", "abandoned"]
 """`ready`: its attempts were withdrawn or given free, and it may be begun again."""
 
-EndKind = Literal["error", "withdrawn", "taken"]
-"""`withdrawn`: nothing was called. `taken`: another attempt took over."""
+EndKind = Literal["error", "withdrawn", "taken", "unkept"]
+"""`withdrawn`: nothing was called. `taken`: another attempt took over.
+
+`unkept`: the effect has happened, and its result could not be kept."""
 
 Decided = Literal["retry", "abandon"]
 
@@ -171,8 +173,8 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def open_attempts(self) -> list[Attempt]:
-        """Those of which nobody knows how they ended, or whether."""
-        ended = {end.attempt for end in self.ends} | {result.attempt for result in self.results}
+        """Those of which nobody knows how they ended, or whether, or what came of them."""
+        ended = {end.attempt for end in self.ends if end.kind != "unkept"} | {result.attempt for result in self.results}
         ended.update(*(decision.attempts for decision in self.decisions))
         return [attempt for attempt in self.attempts if attempt.id not in ended]
 

@@ -36,9 +36,9 @@ from shoal.protocol.requests import (
 )
 from shoal.protocol.requests import Steps as Listed
 
-_OUTCOMES = ("result", "error", "withdrawn")
+_OUTCOMES = ("result", "error", "withdrawn", "unkept")
 _RESOLUTIONS = ("result", "retry", "abandon")
-_SAID: tuple[ledger.EndKind, ...] = ("error", "withdrawn", "taken")
+_SAID: tuple[ledger.EndKind, ...] = ("unkept", "error", "withdrawn", "taken")
 
 
 class Steps:
@@ -252,7 +252,7 @@ def shown(rows: Rows, step: str, entry: Entry, *, attempt: str = "") -> Step:
     """The step as its users see it. `attempt` is the asker's own: it has begun if that is open."""
     first, result = entry.first, entry.results[0] if entry.results else None
     is_open = [known.id for known in entry.open_attempts] if entry.state == "open" else []
-    begun = attempt in is_open
+    begun = attempt in is_open and all(end.attempt != attempt for end in entry.ends)
     return Step(
         key=step,
         position=first.position.hex(),

@@ -254,12 +254,7 @@ class Bench:
                 self.wrong.append(f"{what}: hangs")
         except Exception as error:
             self._judge(what, error)
-            if (
-                getattr(error, "written", "no") == "no"
-                and method.title != "Thread.step"
-                and self._operations is not None
-                and self._operations() != before
-            ):
+            if getattr(error, "written", "no") == "no" and self._operations is not None and self._operations() != before:
                 self.wrong.append(f"{what}: wrote, and says that it did not: {error!r}")
         finally:
             if inspect.iscoroutine(value):

@@ -185,10 +185,10 @@ async def test_without_a_name_the_only_open_attempt_is_meant(session: Session) -
         (ReadStep("crew", "t", "unknown"), NotFound, "no step"),
         (ProgressStep("crew", "t", "k", "unknown", VALUE), NotFound, "no attempt"),
         (ProgressStep("crew", "t", "k", "x", values.encode("x" * 70_000)), TooLarge, "at most 65536 bytes"),
-        (end("perhaps"), InvalidInput, "result, error, withdrawn"),
-        (ResolveStep("crew", "t", "k", "perhaps"), InvalidInput, "result, retry, abandon"),  # type: ignore[arg-type]
+        (end("perhaps"), InvalidInput, "'result', 'error', 'withdrawn', 'unkept'"),
+        (ResolveStep("crew", "t", "k", "perhaps"), InvalidInput, "'result', 'retry', 'abandon'"),  # type: ignore[arg-type]
         (ResolveStep("crew", "t", "k", "retry", by="x" * 5000), TooLarge, "an author may have at most 4096 bytes"),
-        (MoveThread("crew", "t", "asleep"), InvalidInput, "running, paused"),  # type: ignore[arg-type]
+        (MoveThread("crew", "t", "asleep"), InvalidInput, "'running', 'paused'"),  # type: ignore[arg-type]
         (ListSteps("crew", "t", after="zz"), InvalidInput, "position of a step"),
     ],
 )

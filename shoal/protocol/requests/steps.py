@@ -71,14 +71,15 @@ class EndStep(Write, array_like=True, frozen=True, tag="end-step"):
     """Write what became of an attempt; answered by `Step`.
 
     An `attempt` of no text means the only one that is open. `value` is the result, or
-    the error as a packed map of `type` and `message`.
+    the error as a packed map of `type` and `message`. `unkept`: the effect has happened, and its result cannot
+    be kept; `value` is the error, with the result as text. The step stays open until that is resolved.
     """
 
     space: str
     thread: str
     step: str
     attempt: str
-    outcome: Literal["result", "error", "withdrawn"]
+    outcome: Literal["result", "error", "withdrawn", "unkept"]
     value: bytes = b""
 
 
@@ -117,7 +118,7 @@ class ListSteps(Read, array_like=True, frozen=True, tag="list-steps"):
 
 class StepAttempt(Struct, array_like=True, frozen=True):
     id: str
-    state: Literal["open", "error", "withdrawn", "taken", "retry", "abandon", "result"]
+    state: Literal["open", "error", "withdrawn", "taken", "retry", "abandon", "result", "unkept"]
     holder: str
     begun_ms: int
     ended_ms: int  # 0: not known.
