@@ -15,9 +15,11 @@ Laws:
 
 Native: None, bool, int of 64 bits, float, str, bytes, list, dict (any hashable
 key). Extensions: longer ints, complex, tuple, set, frozenset, datetime, date,
-time, timedelta, Decimal, UUID, NumPy arrays and scalars, and every class that
-was registered. `to_json` and `from_json` are the same, for people; `project` is
-what a schema sees of packed bytes.
+time, timedelta, Decimal, UUID, OrderedDict, defaultdict (of a built-in type, or
+none), deque, Counter, paths, NumPy arrays and scalars, and every class that was
+registered. Any other class is refused, also a subclass of one of these: an enum,
+a model, a named tuple or a subclass of str says how to register it. `to_json` and
+`from_json` are the same, for people; `project` is what a schema sees of packed bytes.
 """
 
 from shoal.values.canonical import canonical

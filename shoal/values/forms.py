@@ -7,7 +7,9 @@ other forms), `load` takes one back and raises if it is not what `dump` makes.
 
 from __future__ import annotations
 
+import pathlib
 import re
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
@@ -81,6 +83,40 @@ def _load_complex(plain: Any) -> complex:
     return complex(real, imaginary)
 
 
+_FACTORIES: dict[str, type] = {cls.__name__: cls for cls in (list, dict, set, int, float, str, bool, tuple, frozenset, bytes)}
+
+
+def _dump_defaultdict(value: defaultdict[Any, Any]) -> list[Any]:
+    factory = value.default_factory
+    name = getattr(factory, "__name__", "")
+    if factory is not None and _FACTORIES.get(name) is not factory:
+        raise ValueError("its default_factory is a function of the program, which bytes cannot hold; store dict(value)")
+    return [None if factory is None else name, dict(value)]
+
+
+def _load_defaultdict(plain: Any) -> defaultdict[Any, Any]:
+    name, items = _of(list, plain)
+    return defaultdict(None if name is None else _FACTORIES[name], _of(dict, items))
+
+
+def _load_deque(plain: Any) -> deque[Any]:
+    items, length_max = _of(list, plain)
+    return deque(_of(list, items), length_max)
+
+
+_PATHS: dict[str, type[pathlib.PurePath]] = {
+    cls.__name__: cls for cls in (pathlib.PosixPath, pathlib.WindowsPath, pathlib.PurePosixPath, pathlib.PureWindowsPath)
+}
+
+
+def _load_path(plain: Any) -> pathlib.PurePath:
+    name, text = _of(list, plain)
+    return _PATHS[name](_of(str, text))
+
+
+_PATH = Form(19, "path", lambda value: [type(value).__name__, str(value)], _load_path)
+
+
 def _dump_int(value: int) -> bytes:
     return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
 
@@ -97,4 +133,10 @@ BY_CLASS: dict[type, Form] = {
     timedelta: Form(10, "timedelta", lambda value: [value.days, value.seconds, value.microseconds], _load_timedelta),
     Decimal: Form(11, "decimal", str, lambda plain: Decimal(_of(str, plain))),
     UUID: Form(12, "uuid", str, lambda plain: UUID(_of(str, plain))),
+    # 13 and 14 are NumPy's: `arrays`.
+    OrderedDict: Form(15, "ordereddict", lambda value: [[key, item] for key, item in value.items()], OrderedDict),
+    defaultdict: Form(16, "defaultdict", _dump_defaultdict, _load_defaultdict),
+    deque: Form(17, "deque", lambda value: [list(value), value.maxlen], _load_deque),
+    Counter: Form(18, "counter", dict, lambda plain: Counter(_of(dict, plain))),
+    **dict.fromkeys(_PATHS.values(), _PATH),
 }

@@ -7,6 +7,7 @@ and bounded, since what failed may be a cycle or a very deep nest.
 from __future__ import annotations
 
 import json
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -19,6 +20,10 @@ _PATH_CHARACTERS_MAX = 300
 
 # Parts that are shared are met once per path to them: their number can be exponential. About a second.
 _PARTS_MAX = 500_000
+
+
+_MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
+_LISTS = (list, tuple, deque)
 
 
 class _Part(NamedTuple):
@@ -62,16 +67,16 @@ def _search(value: object, where: str, pack: Callable[[Any], bytes]) -> tuple[st
 
 
 def _is_container(value: Any) -> bool:
-    return type(value) in (list, dict, tuple, set, frozenset) or registry.entry_of(type(value)) is not None
+    return type(value) in (*_MAPPINGS, *_LISTS, set, frozenset) or registry.entry_of(type(value)) is not None
 
 
 def _parts(whole: _Part) -> Iterator[_Part]:
     path, value = whole
-    if type(value) is dict:
+    if type(value) in _MAPPINGS:
         for key, item in list(value.items()):
             yield _Part(f"a key of {path}", key)
             yield _Part(f"{path}[{_key_text(key)}]", item)
-    elif type(value) in (list, tuple):
+    elif type(value) in _LISTS:
         for index, item in enumerate(value):
             yield _Part(f"{path}[{index}]", item)
     elif type(value) in (set, frozenset):

@@ -18,8 +18,10 @@ from __future__ import annotations
 import base64
 import json
 import struct
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import PurePosixPath
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
@@ -31,7 +33,9 @@ from shoal.values.forms import BY_CLASS, FROZENSET_CODE, NESTED_MAX, OBJECT_CODE
 DEPTH_MAX = 128
 """Of a tree: what lies deeper cannot be checked, and is refused."""
 
-_TUPLE_CODE, _INT_CODE = BY_CLASS[tuple].code, BY_CLASS[int].code
+_TUPLE_CODE, _INT_CODE, _DEQUE_CODE = BY_CLASS[tuple].code, BY_CLASS[int].code, BY_CLASS[deque].code
+_ORDERED_CODE, _DEFAULT_CODE = BY_CLASS[OrderedDict].code, BY_CLASS[defaultdict].code
+_PATH_CODE = BY_CLASS[PurePosixPath].code
 _ARRAY_CODE, _SCALAR_CODE = 13, 14
 _NUMBERS = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q"} | {
     "f2": "e",
@@ -70,6 +74,12 @@ def _projected(code: int, plain: Any) -> Any:
             return form
         case (_, list()) if code in (_TUPLE_CODE, SET_CODE, FROZENSET_CODE):
             return _Array(plain)
+        case (_, [[*items], _]) if code == _DEQUE_CODE:
+            return _Array(items)
+        case (_, list() as pairs) if code == _ORDERED_CODE:
+            return dict(pairs)
+        case (_, [_, inner]) if code in (_DEFAULT_CODE, _PATH_CODE):
+            return inner
         case (_, bytes()) if code == _INT_CODE:
             return int.from_bytes(plain, "big", signed=True)
         case (_, [str() as dtype, bytes() as data]) if code == _SCALAR_CODE:

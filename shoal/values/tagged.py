@@ -117,7 +117,11 @@ def _extension_to_json(value: Any, depth: int) -> Any:
         return {"$type": cls.__name__, "value": [converted[packed] for packed in sorted(converted)]}
     form = BY_CLASS.get(cls) or arrays.form_of(cls)
     if form is not None:
-        return {"$type": form.tag, "value": _to_json(form.dump(value), depth - 1)}
+        try:
+            plain = form.dump(value)
+        except ValueError as error:
+            raise InvalidValue(f"a {registry.default_name(cls)} cannot be serialised: {error}. Nothing was written.") from None
+        return {"$type": form.tag, "value": _to_json(plain, depth - 1)}
     entry = registry.entry_of(cls)
     if entry is None:  # msgpack's own extension values are encoded as they are, and mean nothing here.
         raise InvalidValue(f"a {registry.default_name(cls)} has no JSON form.")

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import enum
+import json
 import math
 import sys
 import threading
+from collections import Counter, OrderedDict, defaultdict, deque
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
-from typing import Any
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import msgpack  # type: ignore[import-untyped]
 import numpy
+import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +26,22 @@ from hypothesis import strategies as st
 from shoal import values
 from shoal.errors import InvalidValue, TooLarge
 from shoal.testing.samples import anything, hashables, shape
+
+
+class Shade(enum.Enum):
+    DARK = 1
+
+
+class Point(NamedTuple):
+    x: int
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Model(pydantic.BaseModel):
+    a: int
 
 
 @settings(max_examples=150, deadline=None)
@@ -52,6 +73,58 @@ def test_equal_sets_give_equal_bytes_whatever_the_order_they_were_filled_in(orde
 def test_special_floats_are_kept(number: float) -> None:
     again = values.decode(values.encode(number))
     assert (again, math.copysign(1, again)) == (number, math.copysign(1, number))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        OrderedDict([("b", 1), ("a", (1, 2))]),
+        OrderedDict({(1, "x"): {1}}),
+        defaultdict(list, {"a": [1]}),
+        defaultdict(None, {1: 2}),
+        deque([1, "a"], maxlen=3),
+        deque(),
+        Counter("abca"),
+        PurePosixPath("/tmp/ä"),
+        PureWindowsPath("C:\\tmp"),
+        Path("a/b"),
+        {"nested": [deque([OrderedDict(a=defaultdict(int, b=1))])]},
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_the_standard_library_collects_comes_back_as_what_it_was(value: Any) -> None:
+    for again in (values.decode(values.encode(value)), values.from_json(json.loads(json.dumps(values.to_json(value))))):
+        assert again == value
+        assert type(again) is type(value)
+        assert getattr(again, "maxlen", None) == getattr(value, "maxlen", None)
+        assert getattr(again, "default_factory", None) is getattr(value, "default_factory", None)
+        assert not isinstance(value, OrderedDict) or list(again) == list(value)
+        assert not isinstance(value, deque) or again.copy() == value.copy()
+    assert values.canonical(values.encode(value)) == values.canonical(values.encode(values.decode(values.encode(value))))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (defaultdict(lambda: 1), "its default_factory is a function"),
+        (deque([object()]), r"value\[0\] is a object, which is not registered"),
+        (OrderedDict(a=object()), r'value\["a"\] is a object, which is not registered'),
+        (Shade.DARK, r"register\(tests.values.test_codec.Shade\)"),
+        (Point(1), r"register\(tests.values.test_codec.Point\)"),
+        (Text("x"), r"register\(tests.values.test_codec.Text, pack=…, unpack=…\)"),
+        (Model(a=1), r"register\(tests.values.test_codec.Model\)"),
+    ],
+)
+def test_what_would_not_come_back_as_what_it_was_is_refused_with_what_to_do(value: Any, said: str) -> None:
+    with pytest.raises(InvalidValue, match=said):
+        values.encode(value)
+    with pytest.raises(InvalidValue):
+        values.to_json(value)
+
+
+def test_what_a_schema_sees_of_them_is_plain() -> None:
+    value = {"o": OrderedDict(a=1), "d": defaultdict(list, a=[1]), "q": deque([1, 2], 3), "c": Counter("aa"), "p": Path("a/b")}
+    assert values.project(values.encode(value)) == {"o": {"a": 1}, "d": {"a": [1]}, "q": [1, 2], "c": {"a": 2}, "p": "a/b"}
 
 
 def test_nan_is_kept() -> None:
