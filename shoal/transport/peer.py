@@ -37,7 +37,7 @@ class Report(Protocol):
 
 
 class Warnings:
-    """Warnings about peers, one per peer and reason within `peer_warning_interval_s`, and at most `peer_warnings_max` of them.
+    """Warnings about peers: in `peer_warning_interval_s` one per event, peer and reason, and at most `peer_warnings_max`.
 
     A stranger chooses its own name, and must not be able to fill a log.
     """
@@ -46,7 +46,7 @@ class Warnings:
         self._warn = warn
         self._interval_s = config.peer_warning_interval_s
         self._most = config.peer_warnings_max
-        self._told: dict[tuple[str, str], float] = {}  # Peer and reason → when; the oldest first.
+        self._told: dict[tuple[str, str, str], float] = {}  # Event, peer and reason → when; the oldest first.
         self._left_out = 0
 
     def __call__(self, event: str, about: str, error: Exception, /, **detail: object) -> None:
@@ -56,10 +56,10 @@ class Warnings:
         kind = error.code if isinstance(error, ShoalError) else type(error).__name__
         if isinstance(error, ShoalError):
             kind += f"/{error.detail.get('reason')}"
-        if (about, kind) in self._told or len(self._told) >= self._most:
+        if (event, about, kind) in self._told or len(self._told) >= self._most:
             self._left_out += 1
             return
-        self._told[about, kind] = now
+        self._told[event, about, kind] = now
         if self._left_out:
             detail["left_out"], self._left_out = self._left_out, 0
         reason = error.message if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"

@@ -50,6 +50,16 @@ def test_another_peer_or_another_reason_is_told_at_once() -> None:
     run(main())
 
 
+def test_that_a_peer_is_refused_and_that_it_refuses_are_two_things() -> None:
+    async def main() -> None:
+        log = Log()
+        log.warn("peer refused", "n2", refused("key"))
+        log.warn("peer not linked", "n2", refused("key"))
+        assert [event for event, _ in log.told] == ["peer refused", "peer not linked"]
+
+    run(main())
+
+
 def test_strangers_with_ever_new_names_do_not_fill_the_log() -> None:
     async def main() -> None:
         log = Log()
