@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from aiohttp import hdrs, web
+from aiohttp import StreamReader, hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from shoal.api.problems import RequestTimeout, UnsupportedEncoding
@@ -87,8 +87,7 @@ class Receiving:
         body = bytearray()
         try:
             while True:
-                async with asyncio.timeout(self._config.heartbeat_s):
-                    part = await request.content.readany()
+                part = await self._part(request.content)
                 if not part:
                     return bytes(body)
                 if len(body) + len(part) > self._config.request_bytes_max:
@@ -103,6 +102,12 @@ class Receiving:
             raise InvalidValue(
                 f"the body ended before it was whole, or is malformed ({type(reason).__name__}). Nothing was written."
             ) from None
+
+    async def _part(self, content: StreamReader) -> bytes:
+        if content.is_eof():
+            return await content.readany()  # All of it is here, and nothing to wait for.
+        async with asyncio.timeout(self._config.heartbeat_s):
+            return await content.readany()
 
     def _decompressed(self, raw: bytes, encoding: str) -> bytes:
         bound = self._config.request_bytes_max

@@ -24,6 +24,8 @@ from shoal.errors import Overloaded, ShoalError
 _LAST_BYTES_S = 1.0
 """For answers that are made and still leave."""
 _BACKLOG = 128
+_LARGE_BYTES = 32 * 1024
+"""An answer that, with nothing before it, passes no bound of the buffers on its way is below this."""
 
 
 class _Connection(web.RequestHandler):
@@ -78,6 +80,9 @@ class _Connection(web.RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         if isinstance(resp, web.HTTPException):
             resp = problems.response(problems.of_http(resp, method=request.method, path=request.path))
+        is_small = isinstance(resp, web.Response) and isinstance(resp.body, bytes) and len(resp.body) < _LARGE_BYTES
+        if is_small and self.transport is not None and not self.transport.get_write_buffer_size():
+            return await super().finish_response(request, resp, start_time)  # It is on its way at once.
         self._watch(None)
         try:
             return await super().finish_response(request, resp, start_time)

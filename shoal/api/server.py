@@ -174,7 +174,10 @@ def create_app(
 
 def _add(app: web.Application, method: str, path: str, handler: _Handler) -> None:
     """Serve a path by a method, and by HEAD if that is GET."""
-    resource = app.router.add_resource(_pattern(path))
+    pattern = _pattern(path)
+    # One resource for each path: the router tries them one by one.
+    known = (each for each in app.router.resources() if isinstance(each, web.Resource) and each.raw_match(pattern))
+    resource = next(known, None) or app.router.add_resource(pattern)
     resource.add_route(method, handler)
     if method == "GET":
         resource.add_route("HEAD", handler)
@@ -266,6 +269,8 @@ def _check_url(raw: str) -> None:
     Raises:
         Malformed: it is not text in percent-encoding.
     """
+    if "%" not in raw:
+        return  # The parser lets nothing but ASCII through.
     if _NO_BYTE.search(raw):
         raise problems.Malformed(
             "a `%` in the URL begins no percent-encoded byte. Nothing was written. Write a percent sign as %25."

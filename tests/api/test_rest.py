@@ -282,7 +282,7 @@ async def test_an_illegal_idempotency_key_is_refused(rest: Rest) -> None:
     assert problem["code"] == "invalid-name"
 
 
-@pytest.mark.parametrize("path", ["/", "/v2", "/v1/nothing", f"{SPACE}/planets", f"{THREAD}/checkpoints/a/b"])
+@pytest.mark.parametrize("path", ["/nowhere", "/v2", "/v1/nothing", f"{SPACE}/planets", f"{THREAD}/checkpoints/a/b"])
 async def test_an_unknown_route_is_a_problem_too(rest: Rest, path: str) -> None:
     problem = await rest.problem("GET", path)
     assert (problem["status"], problem["code"]) == (404, "not-found")
