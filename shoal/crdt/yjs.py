@@ -98,7 +98,8 @@ def joined(parts: Sequence[Parsed]) -> Parsed:
     structs: dict[int, list[Struct]] = {}
     for part in parts:
         for client, found in part.structs.items():
-            structs.setdefault(client, []).extend(found)
+            # A gap in one may be filled by another; if it is not, the clock of what follows it says so.
+            structs.setdefault(client, []).extend(struct for struct in found if not struct.gap)
     for found in structs.values():
         found.sort(key=_clock)
     deletes = [delete for part in parts for delete in part.deletes]
