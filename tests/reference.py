@@ -1,15 +1,19 @@
-"""Write docs/API.md and docs/ERRORS.md from what the code declares: `python -m tests.reference`."""
+"""Write docs/API.md, docs/ERRORS.md and shoal/cli/summary.json from what the code declares: `python -m tests.reference`."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import typer.main
+
 from shoal import errors, public
 from shoal.api import problems
+from shoal.cli import main
 from shoal.errors import ShoalError
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -191,13 +195,25 @@ def _is_of_http(found: object) -> bool:
     return inspect.isclass(found) and issubclass(found, ShoalError) and found.__module__ == problems.__name__
 
 
+def summary() -> str:
+    """What `shoal --help` lists, and which module of `shoal.cli` has it."""
+    has = {name: module for module in main.MODULES for name in typer.main.get_group(main.app_of([module])).commands}
+    lines = []
+    for name, command in typer.main.get_group(main.app).commands.items():
+        text = " ".join((command.help or "").split("\n\n")[0].split())
+        panel = str(getattr(command, "rich_help_panel", "") or "")
+        lines.append(json.dumps(main.Summary(name, has[name], panel, text), ensure_ascii=False))
+    return "[\n  " + ",\n  ".join(lines) + "\n]\n"
+
+
 PAGES = {"API.md": api_page, "ERRORS.md": errors_page}
 
 
-def main() -> None:
+def write() -> None:
+    main.SUMMARY.write_text(summary())
     for name, page in PAGES.items():
         (DOCS / name).write_text(page())
 
 
 if __name__ == "__main__":
-    main()
+    write()

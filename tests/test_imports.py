@@ -84,6 +84,36 @@ def test_the_names_of_errors_and_types_load_neither() -> None:
     assert within(modules, (*NODE, *NETWORK)) == []
 
 
+COMMAND = """
+import sys
+from shoal.cli.main import main
+sys.argv = ["shoal", *sys.argv[1:]]
+try:
+    main()
+except SystemExit:
+    pass
+print()
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], []], ids=" ".join)
+def test_what_lists_the_commands_imports_none(arguments: list[str]) -> None:
+    modules = loaded(COMMAND, *arguments)
+    assert within(modules, ("pycrdt", "msgspec", "aiohttp", "uvloop", "shoal.client", "shoal.protocol", *NODE)) == []
+    assert within(modules, ("shoal.cli",)) == [
+        "shoal.cli",
+        *(f"shoal.cli.{name}" for name in ("execution", "main", "mistakes", "target")),
+    ]
+
+
+def test_a_command_on_a_node_imports_a_client_and_its_own_part() -> None:
+    modules = loaded(COMMAND, "status", "--url", "http://127.0.0.1:9")
+    assert (
+        within(modules, ("rocksdict", "shoal.node", "shoal.storage", "shoal.demo", "prometheus_client", "jsonschema_rs")) == []
+    )
+    assert within(modules, ("shoal.demo", "shoal.cli.serving", "shoal.cli.verify", "shoal.cli.demo")) == []
+
+
 # ── systems that lack what POSIX has ──────────────────────────────────────────
 
 HIDDEN = f"import sys\nfor name in {POSIX_ONLY!r}:\n    sys.modules[name] = None\n"

@@ -7,6 +7,7 @@ import inspect
 import pytest
 
 from shoal import public
+from shoal.cli import main
 from shoal.errors import BY_CODE
 from tests import reference
 
@@ -14,6 +15,10 @@ from tests import reference
 @pytest.mark.parametrize("name", reference.PAGES)
 def test_a_generated_page_is_current(name: str) -> None:
     assert (reference.DOCS / name).read_text() == reference.PAGES[name](), "run `python -m tests.reference`"
+
+
+def test_the_summary_of_commands_is_current() -> None:
+    assert main.SUMMARY.read_text() == reference.summary(), "run `python -m tests.reference`"
 
 
 def test_every_error_is_on_its_page() -> None:

@@ -26,11 +26,6 @@ from typer.core import TyperGroup
 from shoal.cli.mistakes import hinted
 from shoal.errors import ShoalError
 
-try:
-    from uvloop import run
-except ImportError:  # Windows has none.
-    from asyncio import run  # type: ignore[assignment]
-
 T = TypeVar("T")
 
 
@@ -60,6 +55,11 @@ def execute(work: Coroutine[None, None, T]) -> T:
     Raises:
         typer.Exit: with the code for an error or a reader that went away.
     """
+    try:
+        from uvloop import run
+    except ImportError:  # Windows has none.
+        from asyncio import run  # type: ignore[assignment]
+
     # What cannot be printed in the terminal's encoding is escaped, not fatal.
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -1,57 +1,67 @@
 """The `shoal` command: its groups, its version, and what each command is for.
 
 Exit codes are those of `shoal.cli.execution`.
+
+Law: a command imports its own module and no other. `summary.json`, which is made
+from the modules, says which module has it, and is all that `shoal --help` needs.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+import os
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-import shoal
-from shoal.cli import (
-    branches,
-    completion,
-    demo,
-    erasing,
-    export,
-    graph,
-    items,
-    journals,
-    mutations,
-    objects,
-    presence,
-    retention,
-    schemas,
-    serve,
-    steps,
-    target,
-    threads,
-    verify,
-    worklists,
-)
+from shoal.cli import target
 from shoal.cli.execution import Commands
+from shoal.version import __version__
 
-app = typer.Typer(
-    name="shoal",
-    cls=Commands,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    epilog="[bold]First steps[/]:  shoal demo  ·  shoal serve --data ./state  ·  shoal threads --url http://127.0.0.1:7400",
+MODULES = (
+    "serve",
+    "demo",
+    "verify",
+    "completion",
+    "threads",
+    "graph",
+    "mutations",
+    "branches",
+    "journals",
+    "worklists",
+    "retention",
+    "erasing",
+    "objects",
+    "presence",
+    "items",
+    "steps",
+    "schemas",
+    "export",
 )
+"""In the order of `shoal --help`."""
+
+SUMMARY = Path(__file__).parent / "summary.json"
+
+
+class Summary(NamedTuple):
+    """What `shoal --help` says of a command or group, and which module has it."""
+
+    name: str
+    module: str
+    panel: str
+    help: str
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"shoal {shoal.__version__}")
+        typer.echo(f"shoal {__version__}")
         raise typer.Exit
 
 
-@app.callback()
 def root(
     version: Annotated[
         bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version, and exit.")
@@ -75,15 +85,65 @@ def root(
     target.wait_s.set(wait)
 
 
-for commands in (
-    *(serve, demo, verify, completion),
-    *(threads, graph, mutations, branches, journals, worklists, retention, erasing),
-    *(objects, presence, items, steps, schemas, export),
-):
-    commands.register(app)
+def _empty() -> typer.Typer:
+    app = typer.Typer(
+        name="shoal",
+        cls=Commands,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        epilog="[bold]First steps[/]:  shoal demo  ·  shoal serve --data ./state  ·  shoal threads --url http://127.0.0.1:7400",
+    )
+    app.callback()(root)
+    return app
+
+
+def app_of(modules: Iterable[str]) -> typer.Typer:
+    """The application with the commands of these modules of `shoal.cli`."""
+    app = _empty()
+    for module in modules:
+        import_module(f"shoal.cli.{module}").register(app)
+    return app
+
+
+def _listing(summaries: Iterable[Summary]) -> typer.Typer:
+    """The application that can list its commands, and run none."""
+    app = _empty()
+    for each in summaries:
+        app.command(each.name, help=each.help, rich_help_panel=each.panel)(lambda: None)
+    return app
+
+
+def _needed(arguments: list[str]) -> typer.Typer:
+    """The application as far as these arguments can need it."""
+    summaries = [Summary(*each) for each in json.loads(SUMMARY.read_text())]
+    modules = {each.name: each.module for each in summaries}
+    if "_SHOAL_COMPLETE" in os.environ:
+        return app_of(MODULES)
+    if not arguments or arguments[0] in ("-h", "--help", "-V", "--version"):
+        return _listing(summaries)
+    # A mistyped command is told which ones there are.
+    return app_of([modules[arguments[0]]]) if arguments[0] in modules else app_of(MODULES)
+
+
+if TYPE_CHECKING:
+    app: typer.Typer
+else:
+
+    def __getattr__(name: str) -> Any:
+        """`app`, with all commands, for those who look at it."""
+        if name != "app":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+        found = globals()["app"] = app_of(MODULES)
+        return found
 
 
 def main() -> None:
     """The console script's entry."""
-    completion.answer_shell()
-    app(prog_name="shoal")
+    if "_SHOAL_COMPLETE" in os.environ:
+        from shoal.cli.completion import answer_shell
+
+        answer_shell()
+    _needed(sys.argv[1:])(prog_name="shoal")

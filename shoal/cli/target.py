@@ -13,14 +13,15 @@ from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import ContextVar
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 import shoal
-from shoal.client.store import Store
 from shoal.errors import NotFound
-from shoal.storage.layout import FORMAT, holds_store
+
+if TYPE_CHECKING:
+    from shoal.client.store import Store
 
 PANEL = "Which store"
 _LOOKED_AT_MAX = 1000  # Entries of a directory, where a store is looked for.
@@ -96,6 +97,8 @@ def check_store(directory: Path) -> None:
         NotFound: there is no store in the directory; nothing was written.
         StorageError: there is one, but not of this version, or it cannot be read.
     """
+    from shoal.storage.layout import FORMAT, holds_store
+
     try:
         names = {entry.name for entry in os.scandir(directory)}
     except FileNotFoundError:
@@ -115,6 +118,8 @@ def check_store(directory: Path) -> None:
 
 def _nearby(directory: Path) -> str:
     """A sentence, after a space, that names stores in this directory or beside it; empty if there are none."""
+    from shoal.storage.layout import FORMAT
+
     found: list[str] = []
     for place in (directory, directory.parent):
         with suppress(OSError):
