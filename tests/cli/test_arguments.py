@@ -28,7 +28,7 @@ def where(tmp_path: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "typed", "shown"),
     [
-        (["save", "t", "-"], '{"n": 2}', ["show", "t"]),
+        (["save", "t", "-", "--overwrite"], '{"n": 2}', ["show", "t"]),
         (["edit", "t", "-"], '{"n": 2}', ["show", "t"]),
         (["append", "t", "-"], '{"n": 2}', ["log", "t", "--journal"]),
         (["inbox", "send", "t", "-"], '{"n": 2}', ["inbox", "list", "t"]),
