@@ -67,13 +67,6 @@ class Knowledge:
         self.advanced: set[int] = set()
         self._answered: dict[int, int] = {}  # By partition: the last question that was answered with a whole vector.
         self._whole: dict[int, VersionVector] = {}
-        self.first: dict[int, VersionVector] | None = None
-        """What the peer held, where that differed, when all partitions were compared first; None: they were not."""
-
-    def compared(self, told: dict[int, VersionVector]) -> None:
-        """All partitions were compared; in these the peer holds something else."""
-        if self.first is None:
-            self.first = told
 
     def answer(self, partition: int, question: int) -> None:
         self._answered[partition] = max(question, self._answered.get(partition, 0))
@@ -113,7 +106,6 @@ class Knowledge:
 
     def take_all(self) -> None:
         """The peer holds what this replica holds: the digests are equal."""
-        self.compared({})
         for partition in self._replica.partitions():
             self.take_equal(partition)
 

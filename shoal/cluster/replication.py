@@ -10,6 +10,8 @@ Laws:
 - Pushes and acknowledgements may be lost. Vectors are compared with some peer every
   interval, and what is missing is wanted from whoever holds it, from one peer
   at a time per partition, and from each peer one answer at a time.
+- A peer counts as an owner once it said, on the link that stands, that it is no
+  learner (`shoal.cluster.learning`). Which of both this node is it says first.
 - An operation that cannot be applied is quarantined: it and what follows it in its
   origin's log are not applied, and not asked for, until its time is over.
 """
@@ -25,6 +27,7 @@ from msgspec import Raw
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival, Delivery
 from shoal.cluster.knowledge import Knowledge, Parts, Replica
+from shoal.cluster.learning import Learning
 from shoal.cluster.messages import (
     RANGES_MAX,
     Busy,
@@ -34,6 +37,7 @@ from shoal.cluster.messages import (
     Message,
     Push,
     Range,
+    Role,
     Shipment,
     Supply,
     Trouble,
@@ -93,6 +97,7 @@ class _Wanting:
 class _PeerState:
     known: Knowledge
     linked: bool = False
+    member: bool = False  # Whether it said, on the link from it that stands, that it is no learner.
     doubtful: dict[int, float] = field(default_factory=dict)  # Partitions in which it is ahead, and since when.
     wanting: _Wanting | None = None
     pause_until: float = 0.0
@@ -100,9 +105,11 @@ class _PeerState:
 
 
 class Replication:
-    """`random` gives a float in [0, 1)."""
+    """`random` gives a float in [0, 1). A `learner` may have forgotten what others rely on."""
 
-    def __init__(self, replica: Replica, *, limits: Limits, random: Callable[[], float]) -> None:
+    def __init__(self, replica: Replica, *, limits: Limits, random: Callable[[], float], learner: bool = False) -> None:
+        self.learning = Learning(replica.durable) if learner else None
+        """None once this node counts as an owner."""
         self._replica = replica
         self._limits = limits
         self._random = random
@@ -119,7 +126,7 @@ class Replication:
     def admitted(self, peer: bytes) -> None:
         """A link from `peer` begins: what it said on an older one need not hold any more."""
         state = self._state(peer)
-        state.known, state.wanting = Knowledge(self._replica), None
+        state.known, state.wanting, state.member = Knowledge(self._replica), None, False
         state.doubtful.clear()
         if state.linked:
             self._send(peer, Digest(self._parts.digest()))
@@ -129,6 +136,7 @@ class Replication:
         state = self._state(peer)
         state.linked, state.wanting, state.pause_until = True, None, 0.0
         state.unsaid.clear()
+        self._send(peer, Role(self.learning is not None))
         # The other side says the same: whoever lacks something finds out at once.
         self._send(peer, Digest(self._parts.digest()))
 
@@ -140,6 +148,13 @@ class Replication:
     def forget(self, peer: bytes) -> None:
         """A node that is gone for good: another one is at its address."""
         self._peers.pop(peer, None)
+
+    def admit_itself(self) -> None:
+        """This node holds all that it must, and has recorded so: it counts from now on."""
+        self.learning = None
+        peers = [peer for peer, state in self._peers.items() if state.linked]
+        if peers:
+            self._outbox.append(Send(peers, Role(learner=False)))
 
     # ── messages ──────────────────────────────────────────────────────────────
 
@@ -154,6 +169,8 @@ class Replication:
         match message:
             case Have(held):
                 state.known.take(held)
+            case Role(learner):
+                state.member = not learner
             case Digest(digest):
                 self._compare(peer, state, digest)
             case PartsMessage(parts):
@@ -216,6 +233,8 @@ class Replication:
     def _compare(self, peer: bytes, state: _PeerState, digest: bytes) -> None:
         if digest == self._parts.digest():
             state.known.take_all()
+            if self.learning is not None:
+                self.learning.equal(peer)
         else:
             self._send(peer, PartsMessage(list(self._parts.all().items())))
 
@@ -226,19 +245,20 @@ class Replication:
         ]
         for partition in ours.keys() - set(differing):
             state.known.take_equal(partition)
+        if self.learning is not None:
+            self.learning.differs(peer, differing)
         if differing:
             self._send(peer, self._vectors(differing, answer=True))
 
     def _take_vectors(self, peer: bytes, state: _PeerState, message: Vectors, now: float) -> None:
-        told: dict[int, VersionVector] = {}
         for partition, packed in message.vectors:
-            theirs = told[partition] = state.known.take_vector(partition, packed)
+            theirs = state.known.take_vector(partition, packed)
+            if self.learning is not None:
+                self.learning.vector(peer, partition, theirs)
             if not self._replica.applied(partition).dominates(theirs):
                 state.doubtful.setdefault(partition, now)
             if not message.answer:
                 state.known.answer(partition, message.question)
-        if not message.question:
-            state.known.compared(told)
         if message.answer:
             asked = [partition for partition, _ in message.vectors]
             self._send(peer, self._vectors(asked, answer=False, question=message.question))
@@ -372,6 +392,11 @@ class Replication:
     def known(self, peer: bytes) -> Knowledge:
         """What `peer` is known to hold."""
         return self._state(peer).known
+
+    def is_member(self, peer: bytes) -> bool:
+        """Whether `peer` counts as an owner."""
+        state = self._peers.get(peer)
+        return state is not None and state.member
 
     def digest(self) -> bytes:
         return self._parts.digest()

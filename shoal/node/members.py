@@ -73,6 +73,11 @@ class Members:
         return self.size if durability == "all" else self.size // 2 + 1
 
     @property
+    def others_needed(self) -> int:
+        """A majority of the others; 0 if there are none."""
+        return len(self._members) // 2 + 1 if self._members else 0
+
+    @property
     def nodes(self) -> set[bytes]:
         return {member.node for member in self._members.values() if member.node}
 

@@ -1,8 +1,11 @@
 """One opening of a data directory: who this node is, and under which origin it writes.
 
 Laws:
-- The node's id is made once per directory. The origin is made once per opening, at
-  its first write, and is recorded in the batch that uses it first.
+- The node's id is made once per directory. A directory that finds itself copied or
+  restored (its storage has another identity than it recorded) is another node: it
+  takes a new id. The origin is made once per opening, at its first write, and is
+  recorded in the batch that uses it first.
+- A directory among peers is a learner until `admission` is durable; so is a copy of it.
 - The clean-stop marker is set by a stop that flushed everything, and removed by
   the first write after it. It closes the old origin; it does not lend it.
 """
@@ -23,6 +26,8 @@ _NODE = keys.meta("node")
 _ORIGIN = keys.meta("origin")
 _CLEAN = keys.meta("clean")
 _PAST = keys.meta("past")
+_IDENTITY = keys.meta("identity")
+_MEMBER = keys.meta("member")
 _TAIL_CHECKED = 16
 _PAST_MAX = 4096  # Openings that are known to have been of this directory; 64 KiB.
 
@@ -38,7 +43,12 @@ class Opening:
         self._settled = False  # Whether this opening has written.
         node = storage.get(_NODE)
         self.created = node is None
-        self.node = entropy(ORIGIN_BYTES) if node is None else node
+        self._identity = storage.identity
+        self.copied = node is not None and storage.get(_IDENTITY) not in (None, self._identity)
+        """Whether this directory is a copy, or was restored from one."""
+        self.learner = self.copied or storage.get(_MEMBER) is None
+        """Among peers: whether it may have forgotten, or never held, what others rely on."""
+        self.node = entropy(ORIGIN_BYTES) if node is None or self.copied else node
         self.clean = self.created or storage.get(_CLEAN) is not None
         self.previous = storage.get(_ORIGIN)
         self._past = ((storage.get(_PAST) or b"") + (self.previous or b""))[-_PAST_MAX * ORIGIN_BYTES :]
@@ -57,7 +67,7 @@ class Opening:
         if self._origin is not None:
             return self._origin
         origin = Origin(self._entropy(ORIGIN_BYTES))
-        transaction.put(_NODE, self.node)
+        self._identify(transaction)
         transaction.put(_ORIGIN, origin)
         transaction.put(_PAST, self._past)
         transaction.delete(_CLEAN)
@@ -67,14 +77,37 @@ class Opening:
     def introduction(self) -> dict[bytes, bytes | None]:
         """The rows that make the id of a new directory last, before anything else is written; none if it does already.
 
-        Peers count a node by its id: it must not be another one after a crash.
+        Peers count a node by its id: it must not be another one after a crash. A copy gives up the origins of its
+        original, which may be alive and spend what it has rights to.
         """
-        return {_NODE: self.node, _CLEAN: b"\x01"} if self.created else {}
+        if self.created:
+            return {**self._identified(), _CLEAN: b"\x01"}
+        if self.copied:
+            self.past, self._past = frozenset(), b""
+            return {**self._identified(), _MEMBER: None, _PAST: None, _ORIGIN: None}
+        return {}
+
+    def admission(self) -> dict[bytes, bytes | None]:
+        """The rows that make this directory a member among its peers, once it holds all that it must."""
+        return {**self._identified(), _MEMBER: b"\x01"}
+
+    def admitted(self) -> None:
+        """`admission` is durable."""
+        self.learner = False
+
+    def _identified(self) -> dict[bytes, bytes | None]:
+        return {_NODE: self.node, _IDENTITY: self._identity}
+
+    def _identify(self, transaction: Transaction) -> None:
+        transaction.put(_NODE, self.node)
+        transaction.put(_IDENTITY, self._identity)
+        if self.copied and self.learner:
+            transaction.delete(_MEMBER)  # That was the original's.
 
     def settle(self, transaction: Transaction) -> None:
         """Record who this is with the first write that another node's operations make: it needs no origin."""
         if not self._settled:
-            transaction.put(_NODE, self.node)
+            self._identify(transaction)
             transaction.delete(_CLEAN)
             transaction.when_written(self._settle)
 

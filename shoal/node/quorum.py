@@ -2,7 +2,8 @@
 
 Laws:
 - Copies are counted over the configured owners, by what each said that it holds
-  durably; this node counts once its own fsync is done.
+  durably; this node counts once its own fsync is done. A learner counts as no owner
+  (`shoal.cluster.learning`), and while this node is one, it moves no stability.
 - Whoever waits here waits for a bounded time, and is then told what is missing, and
   who has acknowledged.
 """
@@ -105,12 +106,13 @@ class Quorum:
     async def reachable(self, durability: Durability, /) -> None:
         """See `Owners.reachable`."""
         needed = self.members.needed(durability)
-        if await self._true(self._linking, lambda: self._linked() >= needed, self._config.quorum_timeout_s):
+        if await self._true(self._linking, lambda: self._countable() >= needed, self._config.quorum_timeout_s):
             return
+        counted = self._countable()
         raise NoQuorum(
-            f"durability {durability} needs {needed} of {self.members.size} owners, and {self._linked()} can be reached. "
-            "Nothing was written. Try again once more of them are back, or write with durability local.",
-            reachable=self._linked(),
+            f"durability {durability} needs {needed} of {self.members.size} owners, and {counted} can be reached"
+            f"{self._uncounted()}. Nothing was written. Try again once more of them are back, or write with durability local.",
+            reachable=counted,
             needed=needed,
         )
 
@@ -142,7 +144,8 @@ class Quorum:
         needed = self.members.needed(durability)
         question = self._hurry(partition)
         timeout_s = self._config.quorum_timeout_s
-        if await self._told(partition, question, needed, timeout_s) and await self._caught_up(partition, question, timeout_s):
+        enough = lambda: len(self._answered(partition, question)) + 1 >= needed  # noqa: E731
+        if await self._told(enough, partition, timeout_s) and await self._caught_up(partition, question, timeout_s):
             return
         answered = len(self._answered(partition, question)) + 1
         held = "all hold" if durability == "all" else "a quorum holds"
@@ -157,13 +160,14 @@ class Quorum:
         """See `Owners.heard`."""
         timeout_s = self._config.rights_wait_s
         question = self._hurry(partition)
-        await self._told(partition, question, self._linked(), timeout_s)
+        linked = self._linked()
+        await self._told(lambda: linked <= self._told_by(partition, question), partition, timeout_s)
         await self._caught_up(partition, question, timeout_s)
 
     async def _caught_up(self, partition: int, question: int, timeout_s: float) -> bool:
         """Wait until this replica holds what those hold who have answered."""
         wanted = NOTHING_SEEN
-        for node in self._answered(partition, question):
+        for node in self._told_by(partition, question):
             wanted = wanted.join(self._protocol.known(node).vector(partition))
         return await self._true(self._reaching[partition], lambda: self._database.holds(partition, wanted), timeout_s)
 
@@ -173,6 +177,8 @@ class Quorum:
 
     async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /, *, spare: bool = False) -> None:
         """See `Owners.seek`."""
+        if self.is_learner:
+            return
         linked = [member.node for member in self.members.all if member.outlet is not None]
         asked = [node for node in linked if not spare or node in known]
         for node in sorted(asked, key=lambda node: known.get(node, 0), reverse=True):
@@ -185,13 +191,11 @@ class Quorum:
             if amount <= 0:
                 return
 
-    async def _told(self, partition: int, question: int, needed: int, seconds: float) -> bool:
-        """Wait for answers of so many, ourselves included."""
+    async def _told(self, enough: Callable[[], bool], partition: int, seconds: float) -> bool:
+        """Wait for enough answers."""
         slice_s = min(seconds, self._config.sync_interval_s)
         for _ in range(max(1, round(seconds / slice_s))):
-            if await self._true(
-                self._asking[partition], lambda: len(self._answered(partition, question)) + 1 >= needed, slice_s
-            ):
+            if await self._true(self._asking[partition], enough, slice_s):
                 return True
             self._hurry(partition)  # A link may have gone with the question; an answer to a later one will do.
         return False
@@ -241,11 +245,11 @@ class Quorum:
                 del self._asking[partition]
 
     def holdings(self, partition: int, /) -> dict[str, Holding]:
-        """See `Owners.holdings`. Who was never reached holds nothing that is known."""
+        """See `Owners.holdings`. An owner that was never reached holds nothing that is known; nor does a learner."""
         found: dict[str, Holding] = {}
         for member in self.members.all:
             found[member.address] = Holding(VersionVector(), None)
-            if member.node:
+            if not self.is_learner and self._protocol.is_member(member.node):
                 known = self._protocol.known(member.node)
                 found[member.address] = Holding(known.vector(partition), known.whole(partition))
         return found
@@ -260,11 +264,35 @@ class Quorum:
 
     # ── counting ──────────────────────────────────────────────────────────────
 
-    def _linked(self) -> int:
-        return 1 + len(self.members.linked_nodes - {self._opening.node})
+    @property
+    def is_learner(self) -> bool:
+        """Whether this node is one."""
+        return self._protocol.learning is not None
+
+    def _countable(self) -> int:
+        """Owners that are linked and no learners. To a learner nobody is: it cannot tell what they would confirm."""
+        return 0 if self.is_learner else 1 + sum(map(self._protocol.is_member, self._linked()))
+
+    def _linked(self) -> set[bytes]:
+        """The other owners that can be asked."""
+        return self.members.linked_nodes - {self._opening.node}
+
+    def _uncounted(self) -> str:
+        """Who does not count, and why, for people."""
+        if self.is_learner:
+            return "; this node does not count until it has fetched what the others hold"
+        away = [member.address for member in self.members.all if member.outlet is None]
+        learners = [m.address for m in self.members.all if m.outlet is not None and not self._protocol.is_member(m.node)]
+        return (f"; {', '.join(away)} cannot be reached" if away else "") + (
+            f"; {', '.join(learners)} can be, and does not count until it has fetched what the others hold" if learners else ""
+        )
 
     def _answered(self, partition: int, question: int) -> set[bytes]:
         """The other owners that said what they hold, after they were asked."""
+        return {node for node in self._told_by(partition, question) if self._protocol.is_member(node)}
+
+    def _told_by(self, partition: int, question: int) -> set[bytes]:
+        """The same, learners included."""
         return {
             member.node
             for member in self.members.all
@@ -274,7 +302,7 @@ class Quorum:
     def _holders(self, partition: int, wanted: VersionVector) -> list[str]:
         held: dict[bytes, str] = {}
         for member in self.members.all:
-            if member.node and self._protocol.known(member.node).holds(partition, wanted):
+            if self._protocol.is_member(member.node) and self._protocol.known(member.node).holds(partition, wanted):
                 held[member.node] = member.address
         return list(held.values())
 

@@ -3,6 +3,8 @@
 Laws:
 - An operation is given to the protocol once its group commit is done: pushed if it
   was issued here, acknowledged if a peer brought it.
+- A learner becomes an owner once it holds all that it must, and its admission is
+  durable; only then does it say so.
 - What a peer sends is applied in slices, so that others get their turns; the next
   message of its link is read once this one is written. Its next one waits while
   too much waits for the disk.
@@ -21,7 +23,7 @@ from msgspec import Raw
 
 from shoal.cluster import messages
 from shoal.cluster.delivery import Arrival
-from shoal.cluster.messages import Busy, Found, Given, Lost, Message, Present, Push, Seek, Shipment, Supply, Trouble
+from shoal.cluster.messages import Busy, Found, Given, Lost, Message, Present, Push, Role, Seek, Shipment, Supply, Trouble
 from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.quarantine import taken
 from shoal.cluster.replication import Apply, Limits, Read, Replication, Send
@@ -79,12 +81,16 @@ class Replicator:
         self._outlets: dict[bytes, Outlet] = {}
         self._unsettled: deque[_Unsettled] = deque()  # Bounded by `writes_pending_max` writes.
         self._ticking: asyncio.Task[None] | None = None
+        self._admission: int | None = None  # The write that makes this learner an owner.
         database.partitions.load_all()
         database.issuer.on_logged = self._logged
         self._presences = presences
         presences.share = lambda message: self._hint(self._outlets, message)
         self._protocol = Replication(
-            _Replica(database, opening), limits=_limits(config), random=lambda: environment.entropy(1)[0] / 256
+            _Replica(database, opening),
+            limits=_limits(config),
+            random=lambda: environment.entropy(1)[0] / 256,
+            learner=opening.learner,
         )
         members = Members(addresses_of(config))
         self._mender = Mender(
@@ -122,6 +128,7 @@ class Replicator:
         """
         if introduction := self._opening.introduction():
             self._commit.write(introduction)
+        self._seek_admission()  # A node without others has nothing to learn.
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
     async def stop(self) -> None:
@@ -220,6 +227,9 @@ class Replicator:
             case _:
                 self._protocol.receive(peer.node, decoded, self._environment.monotonic())
                 self._carry_out()
+                if isinstance(decoded, Role):
+                    self.quorum.stir()
+        self._seek_admission()
         self.quorum.settle(peer.node)
 
     async def _deliver(self, peer: bytes, operations: Iterable[Shipment | Raw]) -> None:
@@ -308,7 +318,21 @@ class Replicator:
             self._protocol.issued(issued)
         if stored:
             self._protocol.stored(stored)
+        if self._admission is not None and self._admission <= number:
+            self._admission = None
+            self._opening.admitted()
+            self._protocol.admit_itself()
+            self.quorum.stir()
         self._carry_out()
+
+    def _seek_admission(self) -> None:
+        """Become an owner, if this is a learner that holds all that it must."""
+        learning = self._protocol.learning
+        if learning is None or self._admission is not None or self._commit.failed is not None:
+            return
+        members = self.quorum.members
+        if learning.is_done(members.nodes - {self._opening.node}, needed=members.others_needed):
+            self._admission = self._commit.write(self._opening.admission())
 
     def _hurry(self, partition: int) -> int:
         question = self._protocol.hurry(partition, self._environment.monotonic())
@@ -321,6 +345,7 @@ class Replicator:
             try:
                 self._protocol.tick(self._environment.monotonic())
                 self._carry_out()
+                self._seek_admission()
             except ShoalError:
                 continue  # Storage refuses; writers are told so, and peers are not admitted.
 

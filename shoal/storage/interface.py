@@ -62,6 +62,11 @@ class Storage(Protocol):
 
     def bytes_on_disk(self) -> int: ...
 
+    @property
+    def identity(self) -> bytes:
+        """Names this copy of the store: the same after every restart, another one in a copied or restored directory."""
+        ...
+
     def close(self) -> None:
         """Sync and release everything. Closing twice is allowed; nothing else is, after it."""
         ...

@@ -53,7 +53,9 @@ class _SortedMap:
 class MemoryStorage:
     """`failed` says why the store refuses writes, or is None."""
 
-    def __init__(self, rows: Mapping[bytes, bytes] | None = None) -> None:
+    def __init__(self, rows: Mapping[bytes, bytes] | None = None, *, identity: bytes = b"memory") -> None:
+        self.identity = identity
+        self._copies = 0
         self._shown = _SortedMap(rows or {})
         self._durable = _SortedMap(rows or {})
         self._unsynced: list[_Write] = []
@@ -116,11 +118,15 @@ class MemoryStorage:
         self._fails_next.add(operation)
 
     def left_by_crash(self, keep: int | None = 0) -> MemoryStorage:
-        """What a crash now would leave: the synced writes and the first `keep` unsynced ones.
+        """A copy of what a crash now would leave: the synced writes and the first `keep` unsynced ones.
 
         0 is a power cut at its worst; None keeps all, as `kill -9` does.
         """
-        left = MemoryStorage(self._durable.rows)
+        self._copies += 1
+        return self._left(keep, self.identity + b"/%d" % self._copies)
+
+    def _left(self, keep: int | None, identity: bytes) -> MemoryStorage:
+        left = MemoryStorage(self._durable.rows, identity=identity)
         for write in self._unsynced[:keep]:
             left._shown.apply(write)
             left._durable.apply(write)
@@ -128,7 +134,7 @@ class MemoryStorage:
 
     def crash(self, keep: int | None = 0) -> MemoryStorage:
         """Crash, and return what is left. This storage is dead from now on: whoever still holds it can do nothing."""
-        left = self.left_by_crash(keep)
+        left = self._left(keep, self.identity)
         self._over = "lost in a crash"
         return left
 

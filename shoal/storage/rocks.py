@@ -34,6 +34,7 @@ from rocksdict import (
 from shoal.config import Config
 from shoal.errors import StorageError, StorageFull, StoreCorrupt
 from shoal.storage import layout
+from shoal.storage.identity import identity_of
 from shoal.storage.lock import Holder, StoreLock
 from shoal.storage.options import COMPACTS_AT, LEVEL_ZERO_FILES, options_for
 from shoal.storage.witness import Witness, Witnessed
@@ -58,7 +59,10 @@ class Synced(NamedTuple):
 class RocksStorage:
     """One opening of a data directory. `failed` says why it refuses writes, or is None."""
 
-    def __init__(self, directory: Path, *, database: Rdict, lock: StoreLock, witness: Witness, config: Config) -> None:
+    def __init__(
+        self, directory: Path, *, database: Rdict, lock: StoreLock, witness: Witness, identity: bytes, config: Config
+    ) -> None:
+        self.identity = identity
         self.failed: str | None = None
         self.rotations = 0
         self._directory = directory
@@ -100,10 +104,11 @@ class RocksStorage:
                     layout.make(directory)
                 witness = Witness.open(directory / layout.WITNESS)
                 undo.callback(witness.close)
+                identity = identity_of(directory / layout.WITNESS)
             except OSError as error:
                 raise StorageError(f"{directory} cannot be opened: {error}. No store was made or changed.") from error
             database = _open_database(directory, witness=witness.latest, config=config)
-            storage = cls(directory, database=database, lock=lock, witness=witness, config=config)
+            storage = cls(directory, database=database, lock=lock, witness=witness, identity=identity, config=config)
             undo.callback(database.close)
             # What was recovered must outlive the next crash before anyone is shown it.
             storage.sync()

@@ -130,7 +130,7 @@ class Member:
 
 
 class Fleet:
-    """`names` are the nodes; all are linked to begin with. Use as an asynchronous context."""
+    """`names` are the nodes; all are linked, and none is a learner, to begin with. Use as an asynchronous context."""
 
     def __init__(self, names: str = "abc", *, seed: int = 1, **settings: object) -> None:
         self._names = names
@@ -152,6 +152,8 @@ class Fleet:
             self._make(name, MemoryStorage())
         for name in self._names:
             self.link_all(name)
+        if all(member.replicator.quorum.size <= len(self._names) for member in self.members.values()):
+            await self.admitted()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -214,6 +216,16 @@ class Fleet:
         """
         async with asyncio.timeout(seconds):
             while len({member.digest() for member in self.members.values()}) > 1:  # noqa: ASYNC110
+                await asyncio.sleep(_POLL_S)
+
+    async def admitted(self, seconds: float = 10.0) -> None:
+        """Return once no node is a learner.
+
+        Raises:
+            TimeoutError: one still is.
+        """
+        async with asyncio.timeout(seconds):
+            while any(member.replicator.quorum.is_learner for member in self.members.values()):  # noqa: ASYNC110
                 await asyncio.sleep(_POLL_S)
 
     def rows(self, name: str) -> dict[bytes, bytes]:

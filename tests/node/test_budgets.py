@@ -272,13 +272,17 @@ async def test_a_node_that_returns_has_its_rights_once_it_has_heard_every_owner(
 
 
 async def restored(fleet: Fleet) -> int:
-    """A node that is set back to before a spend of 25 of 30, which a quorum holds; returns what was acknowledged after."""
+    """A node whose disk is set back as a whole to before a spend of 25 of 30, which a quorum holds; it cannot tell.
+
+    Returns what was acknowledged after.
+    """
     await granted(fleet, 30)
     await of(fleet, "a").draw(30)
     await fleet.converged()
     backup = fleet["a"].storage.left_by_crash(0)
     assert await spend(fleet, "a", 25, durability="quorum") == 5
     await fleet.crash("a")
+    backup.identity = MemoryStorage().identity
     fleet.start("a", backup)
     spent = 0
     for amount in (20, 5, 1):

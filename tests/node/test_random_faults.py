@@ -336,9 +336,9 @@ async def test_what_a_quorum_acknowledged_outlives_the_loss_of_any_disk(seed: in
         for _ in range(4):
             roamers = [
                 Roamer(fleet, history, name=f"roamer-{next(numbers)}", numbers=numbers, random=random, quorum=1.0)
-                for _ in range(3)
+                for _ in range(12)
             ]
-            acts = [asyncio.create_task(roamer.write()) for roamer in roamers for _ in range(4)]
+            acts = [asyncio.create_task(roamer.write()) for roamer in roamers]
             await asyncio.sleep(random.random() * 0.004)
             name = random.choice(NAMES)
             await fleet.crash(name)  # In the middle of it all.

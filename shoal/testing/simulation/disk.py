@@ -50,7 +50,7 @@ class Disk:
 
     def mount(self, life: Incarnation, *, points: CrashPoints, trace: Trace) -> SimulatedDisk:
         """A storage for one incarnation. Nobody else may be running on it."""
-        self._storage = self._storage.left_by_crash(None)
+        self._storage = self._storage.crash(None)
         for watcher in self.watchers:
             watcher.mounted(self._storage)
         return SimulatedDisk(self, self._storage, life=life, points=points, trace=trace)
@@ -157,6 +157,10 @@ class SimulatedDisk:
         """There is no file that could be lost."""
         self._life.check()
         return False
+
+    @property
+    def identity(self) -> bytes:
+        return self._storage.identity
 
     def bytes_on_disk(self) -> int:
         self._life.check()
