@@ -59,6 +59,7 @@ class Config(Struct, frozen=True, kw_only=True):
     repair_rows_max: int = 4096  # Mended for one read; what is damaged further stays so until the next.
     quarantine_max: int = 1024  # Operations that were refused, and are not asked for again.
     quarantine_s: float = 60.0  # For how long.
+    peer_pause_s_max: float = 10.0  # How long a peer that answers no request for operations is left alone, at the most.
 
     # Requests.
     request_bytes_max: int = 16 * MiB  # One REST body or session message.

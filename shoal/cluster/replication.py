@@ -9,7 +9,8 @@ Laws:
   says that they are durable, others acknowledged once `stored` does.
 - Pushes and acknowledgements may be lost. Vectors are compared with some peer every
   interval, and what is missing is wanted from whoever holds it, from one peer
-  at a time per partition, and from each peer one answer at a time.
+  at a time per partition, and from each peer one answer at a time. A peer that does
+  not answer is left alone, each time for longer, so that the others are asked.
 - A peer counts as an owner once it said, on the link that stands, that it is no
   learner (`shoal.cluster.learning`). Which of both this node is it says first.
 - An operation that cannot be applied is quarantined: it and what follows it in its
@@ -50,12 +51,14 @@ from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue, ShoalError
 
 PARTITIONS_WANTED_MAX = 64  # In one Want.
+_DOUBLINGS_MAX = 16  # Of a pause; far past any bound on it.
 
 
 class Limits(NamedTuple):
     sync_interval_s: float
     grace_s: float  # How long something may be missing, since it is mostly on its way, before it is asked for.
     answer_s: float  # How long a Want waits for its answer.
+    pause_s_max: float  # How long a peer that does not answer is left alone, at the most.
     push_bytes_max: int
     early_bytes_max: int
     quarantine_max: int
@@ -101,6 +104,7 @@ class _PeerState:
     doubtful: dict[int, float] = field(default_factory=dict)  # Partitions in which it is ahead, and since when.
     wanting: _Wanting | None = None
     pause_until: float = 0.0
+    unanswered: int = 0  # Wants in a row.
     unsaid: dict[tuple[int, Origin], int] = field(default_factory=dict)  # What we hold and have not told it.
 
 
@@ -127,6 +131,7 @@ class Replication:
         """A link from `peer` begins: what it said on an older one need not hold any more."""
         state = self._state(peer)
         state.known, state.wanting, state.member = Knowledge(self._replica), None, False
+        state.pause_until, state.unanswered = 0.0, 0
         state.doubtful.clear()
         if state.linked:
             self._send(peer, Digest(self._parts.digest()))
@@ -134,7 +139,7 @@ class Replication:
     def linked(self, peer: bytes) -> None:
         """Messages can be sent to `peer` from now on."""
         state = self._state(peer)
-        state.linked, state.wanting, state.pause_until = True, None, 0.0
+        state.linked, state.wanting, state.pause_until, state.unanswered = True, None, 0.0, 0
         state.unsaid.clear()
         self._send(peer, Role(self.learning is not None))
         # The other side says the same: whoever lacks something finds out at once.
@@ -198,7 +203,7 @@ class Replication:
         state = self._state(peer)
         if state.wanting is None or state.wanting.id != supply.id:
             return
-        fetched, state.wanting = state.wanting.partitions, None
+        fetched, state.wanting, state.unanswered = state.wanting.partitions, None, 0
         brought: dict[int, dict[Origin, int]] = {}
         for shipment in supply.operations:
             if isinstance(shipment, Shipment):
@@ -372,7 +377,9 @@ class Replication:
                 unsaid, state.unsaid = state.unsaid, {}
                 self._send(peer, Have(_held(unsaid)))
             if state.wanting is not None and now - state.wanting.since > self._limits.answer_s:
-                state.wanting = None
+                pause_s = self._limits.answer_s * 2.0 ** min(state.unanswered, _DOUBLINGS_MAX)
+                state.wanting, state.pause_until = None, now + min(pause_s, self._limits.pause_s_max)
+                state.unanswered += 1
             if state.doubtful:
                 self._want(peer, state, now)
         if now >= self._next_sync:

@@ -375,6 +375,7 @@ def _limits(config: Config) -> Limits:
         sync_interval_s=config.sync_interval_s,
         grace_s=config.tick_s,
         answer_s=config.quorum_timeout_s,
+        pause_s_max=config.peer_pause_s_max,
         push_bytes_max=config.push_bytes_max,
         early_bytes_max=config.early_bytes_max,
         quarantine_max=config.quarantine_max,

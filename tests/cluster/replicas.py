@@ -25,6 +25,7 @@ LIMITS = Limits(
     sync_interval_s=0.5,
     grace_s=0.05,
     answer_s=1.0,
+    pause_s_max=4.0,
     push_bytes_max=2000,
     early_bytes_max=20_000,
     quarantine_max=4,

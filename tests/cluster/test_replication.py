@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -87,6 +88,43 @@ def pair() -> tuple[ToyReplica, ToyReplica]:
     return ours, theirs
 
 
+def test_a_peer_that_does_not_answer_does_not_keep_the_others_from_being_asked() -> None:
+    random = Random(1)
+    ours, silent, sound = (ToyReplica(name, random) for name in (1, 2, 3))
+    shipment = sound.write(0)
+    for peer in (silent, sound):
+        ours.machine.linked(peer.name)
+        ours.machine.receive(peer.name, Have([(0, shipment.origin, 1)]), 0)
+        ours.machine.receive(peer.name, Vectors([(0, VersionVector({shipment.dot.origin: 1}).pack())], answer=False), 0)
+    ours.machine.take_outbox()
+    asked: list[bytes] = []
+    for tick in range(200):
+        ours.machine.tick(tick * LIMITS.answer_s / 3)
+        ours.carry_out(0)
+        asked += [peer for peer, message in ours.sent if isinstance(message, Want)]
+        ours.sent.clear()
+        if asked[-1:] == [sound.name]:
+            break
+    assert asked == [silent.name, sound.name]
+
+
+def test_a_peer_that_does_not_answer_is_left_alone_for_longer_each_time_up_to_a_bound() -> None:
+    ours, theirs = pair()
+    shipment = theirs.write(0)
+    ours.machine.receive(theirs.name, Vectors([(0, VersionVector({shipment.dot.origin: 1}).pack())], answer=False), 0)
+    ours.machine.take_outbox()
+    asked: list[int] = []
+    for tick in range(1000):
+        ours.machine.tick(tick * LIMITS.answer_s / 4)
+        ours.carry_out(0)
+        asked += [tick for _, message in ours.sent if isinstance(message, Want)]
+        ours.sent.clear()
+    gaps = [(later - earlier) * LIMITS.answer_s / 4 for earlier, later in pairwise(asked)]
+    assert gaps == sorted(gaps)
+    assert gaps[1] > gaps[0]
+    assert gaps[-1] <= LIMITS.pause_s_max + 2 * LIMITS.answer_s
+
+
 def test_nothing_is_pushed_before_it_is_durable() -> None:
     ours, _ = pair()
     ours.write(0)
@@ -152,7 +190,8 @@ def test_what_is_missing_is_wanted_once_its_grace_is_over_and_once() -> None:
 def test_a_want_that_is_not_answered_in_time_is_sent_again() -> None:
     ours, _ = told_of_five()
     ours.machine.tick(1)
-    ours.machine.tick(2.5)
+    ours.machine.tick(2.5)  # Its time is up; it is left alone for a while.
+    ours.machine.tick(3.6)
     assert len(wants(ours)) == 2
 
 
