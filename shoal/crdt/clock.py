@@ -5,12 +5,16 @@ upper 48 bits are milliseconds of wall time, the lower 16 a counter; a counter
 that overflows runs into the milliseconds, which keeps the order and costs
 nothing. A time far ahead is accepted, because refusing it would stall
 replication and clamping it would break causal order; `ahead_ms` lets the caller
-report it.
+report it. Only a time at the end of all clocks is refused, unless it follows one
+that was seen: a clock that was led to the end could issue no other time.
 """
 
 from __future__ import annotations
 
 COUNTER_BITS = 16
+END_MS = 1 << 47  # The year 6429: half of what 48 bits hold. The rest is room for those who have seen the last times before it.
+
+_STEP_MS_MAX = 3600 * 1000  # How far a reading past the end may be from what was seen.
 
 
 class HybridClock:
@@ -22,8 +26,8 @@ class HybridClock:
         self.last = last
 
     def issue(self, wall_ms: int) -> int:
-        """A reading for a new operation: above all before it, and at or above `wall_ms`."""
-        self.last = max(self.last + 1, wall_ms << COUNTER_BITS)
+        """A reading for a new operation: above all before it, and at or above `wall_ms`, unless that is past `END_MS`."""
+        self.last = max(self.last + 1, min(wall_ms, END_MS - 1) << COUNTER_BITS)
         return self.last
 
     def observe(self, hlc: int) -> None:
@@ -33,6 +37,15 @@ class HybridClock:
     def ahead_ms(self, wall_ms: int) -> int:
         """How far the clock runs ahead of `wall_ms`; 0 when it does not."""
         return max(0, (self.last >> COUNTER_BITS) - wall_ms)
+
+
+def is_plausible(hlc: int, *, seen: int) -> bool:
+    """Whether a clock can have issued `hlc`, for one who knows of the reading `seen`.
+
+    Past `END_MS` a reading has to follow another one. Otherwise a single time just before a fixed end
+    would be taken, and everything refused that is issued by whoever took it.
+    """
+    return hlc < END_MS << COUNTER_BITS or hlc <= seen + (_STEP_MS_MAX << COUNTER_BITS)
 
 
 def wall_ms_of(hlc: int) -> int:

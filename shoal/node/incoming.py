@@ -17,7 +17,7 @@ from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.operation import Tip
 from shoal.crdt import compaction, deletion, document, lineage
-from shoal.crdt.clock import COUNTER_BITS, HybridClock
+from shoal.crdt.clock import END_MS, HybridClock, is_plausible
 from shoal.crdt.dot import Dot, Origin
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation, ShoalError
@@ -42,9 +42,6 @@ from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
-# The year 6429. A clock that was led to the end of its 64 bits could not issue another time, for ever.
-_END_MS = 1 << 47
-
 
 class Received(NamedTuple):
     number: int  # The storage write to wait for; 0 if nothing was applied.
@@ -55,12 +52,13 @@ class Received(NamedTuple):
 class _Ahead:
     """A partition as it will be once the write is made."""
 
-    __slots__ = ("partition", "tips", "vector")
+    __slots__ = ("latest", "partition", "tips", "vector")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.vector = partition.vector
         self.tips: dict[Origin, Tip] = {}
+        self.latest = 0  # The greatest time among them.
 
     def tip(self, origin: Origin) -> Tip:
         return self.tips.get(origin) or self.partition.tip(origin)
@@ -139,6 +137,7 @@ class Incoming:
             return
         batch.absorb(own)
         place.tips[arrival.dot.origin] = tip
+        place.latest = max(place.latest, tip.hlc)
         place.vector = place.vector.advance(arrival.dot)
         received.applied.append(arrival)
         staged += changes
@@ -149,6 +148,8 @@ class Incoming:
         if operation.chain(before.chain, number, dot, shipment.packed) != shipment.chain:
             raise _bad(arrival, "its hash chain does not follow from what its origin sent before", "chain")
         _check_body(arrival, before)
+        if not is_plausible(body.hlc, seen=max(self._clock.last, place.latest)):
+            raise _bad(arrival, "its time is beyond all clocks", "content")
         mutations, besides = mutation.decode(body.payload), attached.unpack(shipment.attached)
         if len(mutations) != len(besides):
             raise _bad(arrival, "what it names does not come with it", "content")
@@ -235,9 +236,9 @@ def _check_body(arrival: Arrival, before: Tip) -> None:
         BadOperation, InvalidName: it cannot have been issued.
     """
     body = arrival.body
-    if not before.hlc < body.hlc < _END_MS << COUNTER_BITS:
-        raise _bad(arrival, "its time is not after the one before it, or beyond all clocks", "content")
-    if not 0 <= body.wall_ms < _END_MS:
+    if not before.hlc < body.hlc:
+        raise _bad(arrival, "its time is not after the one before it", "content")
+    if not 0 <= body.wall_ms < END_MS:
         raise _bad(arrival, "its wall time is beyond all clocks", "content")
     if body.key is not None:
         check_key("idempotency key", body.key)

@@ -18,7 +18,7 @@ from shoal.cluster import operation
 from shoal.cluster.messages import Shipment
 from shoal.config import Config
 from shoal.crdt import deletion, document
-from shoal.crdt.clock import HybridClock
+from shoal.crdt.clock import END_MS, HybridClock
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import SpansPartitions, TooLarge, Unsupported
@@ -199,7 +199,7 @@ class Issuer:
 
     def _stamp(self, transaction: Transaction, partition: Partition) -> Stamp:
         origin = self._opening.origin(transaction)
-        wall_ms = self._now_ms()
+        wall_ms = min(self._now_ms(), END_MS - 1)
         dot = Dot(origin, partition.tip(origin).sequence + 1)
         return Stamp(dot, self._clock.issue(wall_ms), wall_ms, partition.vector)
 

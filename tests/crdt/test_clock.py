@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.clock import COUNTER_BITS, HybridClock, wall_ms_of
+from shoal.crdt.clock import COUNTER_BITS, END_MS, HybridClock, is_plausible, wall_ms_of
 
 walls = st.integers(0, 2**40)
 events = st.lists(st.one_of(st.tuples(st.just("issue"), walls), st.tuples(st.just("observe"), st.integers(0, 2**60))))
@@ -45,6 +45,20 @@ def test_ahead_ms_is_the_distance_to_the_wall_clock_and_never_negative(seen: int
     clock = HybridClock()
     clock.observe(seen << COUNTER_BITS)
     assert clock.ahead_ms(wall_ms) == max(0, seen - wall_ms)
+
+
+@given(st.integers(0, 2**62), st.lists(st.integers(0, 2**50), max_size=20))
+def test_what_a_clock_issues_is_plausible_to_whoever_saw_what_it_saw(seen: int, walls_ms: list[int]) -> None:
+    clock, known = HybridClock(seen), seen
+    for wall_ms in walls_ms:
+        hlc = clock.issue(wall_ms)
+        assert is_plausible(hlc, seen=known)
+        known = max(known, hlc)
+
+
+def test_a_time_at_the_end_is_not_plausible_to_whoever_saw_nothing_near_it() -> None:
+    assert not is_plausible(END_MS << COUNTER_BITS, seen=0)
+    assert not is_plausible((1 << 64) - 1, seen=END_MS << COUNTER_BITS)
 
 
 def test_observing_an_older_reading_changes_nothing() -> None:

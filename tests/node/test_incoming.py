@@ -16,7 +16,7 @@ from shoal.cluster.operation import CHAIN_START, Body
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt import counter, document, items
-from shoal.crdt.clock import COUNTER_BITS
+from shoal.crdt.clock import COUNTER_BITS, END_MS
 from shoal.crdt.dot import Dot, Origin
 from shoal.node import attached, mutation
 from shoal.node.attached import NOTHING, Attached
@@ -124,6 +124,18 @@ async def test_after_a_time_far_ahead_the_node_still_writes_and_says_how_far_it_
         assert await take(fleet["a"], [changed(hlc=(START_MS + ahead_ms) << COUNTER_BITS)]) == []
         assert await fleet["a"].store().space("crew").counter("n").add(1) == 6
         assert fleet["a"].replicator.quorum.view().clock_ahead_ms == ahead_ms
+
+
+async def test_after_a_time_at_the_end_of_all_clocks_replication_goes_on() -> None:
+    """The last time that is taken leads every clock to the end; what is issued after it is past the end."""
+    async with Fleet("abc") as fleet:
+        assert await take(fleet["a"], [changed(hlc=(END_MS << COUNTER_BITS) - 1)]) == []
+        await fleet.converged()
+        for name in "ab":
+            await fleet[name].store().space("crew").counter("n").add(1, durability="all")
+            await fleet[name].store().space("crew").counter("other").add(1, durability="all")
+        await fleet.converged()
+        assert all(member.replicator.quorum.view().quarantined == [] for member in fleet.members.values())
 
 
 async def write_of_each_kind(fleet: Fleet) -> list[Shipment]:
