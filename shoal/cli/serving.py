@@ -72,10 +72,6 @@ def _peers(replicator: Replicator | None, config: Config, environment: Environme
     members = replicator.quorum.members
     log = structlog.get_logger("shoal")
 
-    def is_itself(address: str) -> None:
-        members.remove(address)
-        replicator.quorum.stir()
-
     peers = Peers(
         replicator,
         addresses=[member.address for member in members.all],
@@ -83,7 +79,6 @@ def _peers(replicator: Replicator | None, config: Config, environment: Environme
         entropy=environment.entropy,
         report=log.info,
         warn=log.warning,
-        on_self=is_itself,
     )
     members.reasons = peers.reasons
     return peers

@@ -1,8 +1,8 @@
 """The configured owners: who they are, and how this node stands with each of them.
 
 Laws:
-- Their number is that of the configuration, whoever can be reached; a majority is
-  counted over it.
+- Their number is that of the configuration, whoever can be reached and wherever an
+  address leads; a majority is counted over it.
 - An owner is the node that was reached at a configured address. A node that only
   dialled us, and an id that was there before, do not count.
 """
@@ -130,10 +130,6 @@ class Members:
         for member in self._members.values():
             if member.outlet is outlet:
                 member.outlet = None
-
-    def remove(self, address: str) -> None:
-        """An address that turned out to be this node itself."""
-        self._members.pop(address, None)
 
     def note_dropped(self, node: bytes) -> None:
         for member in self._members.values():

@@ -11,7 +11,7 @@ import aiohttp
 from shoal.cluster.handshake import HANDSHAKE_BYTES_MAX, Dialling, Side, refusal
 from shoal.cluster.peering import Identity
 from shoal.config import Config
-from shoal.errors import Disconnected, Overloaded, ShoalError, Unavailable, Unsupported
+from shoal.errors import Disconnected, Overloaded, PeerRefused, ShoalError, Unavailable, Unsupported
 from shoal.transport.dialling import why
 from shoal.transport.peer import BROKEN, CLOSE_S, PEER_PATH, why_closed
 from shoal.transport.peer_link import PeerLink, PeerSocket
@@ -20,11 +20,12 @@ Admit = Callable[[Identity, bytes], None]
 """Told whom a handshake found, and that node's opening; it may raise PeerRefused."""
 
 
-async def dial(address: str, /, *, side: Side, nonce: bytes, config: Config, admit: Admit) -> PeerLink | None:
-    """A link to the node at "host:port", or None if that is this node itself.
+async def dial(address: str, /, *, side: Side, nonce: bytes, config: Config, admit: Admit) -> PeerLink:
+    """A link to the node at "host:port".
 
     Raises:
         PeerRefused, InvalidInput: the two cannot work together, or do not understand each other; both are told why.
+            So is it if the address leads back to this node.
         Unavailable: it takes no links now.
         Disconnected: it cannot be reached, or did not answer in time.
     """
@@ -35,7 +36,9 @@ async def dial(address: str, /, *, side: Side, nonce: bytes, config: Config, adm
         async with asyncio.timeout(limit_s):
             socket = await _open(http, address, config=config)
             peer = await _shake_hands(socket, Dialling(side, nonce=nonce), admit=admit)
-            link = None if peer is None else PeerLink(http, socket, address=address, peer=peer, config=config)
+            if peer is None:
+                raise _leads_back(address, side.identity.name)
+            link = PeerLink(http, socket, address=address, peer=peer, config=config)
     except TimeoutError:
         raise Disconnected(f"{address} did not answer within {limit_s:g} s. Nothing was written.") from None
     except aiohttp.WSServerHandshakeError as reason:
@@ -86,6 +89,14 @@ async def _answer(socket: PeerSocket) -> bytes:
     if message.type is aiohttp.WSMsgType.TEXT:
         raise Unsupported("the peer sent text, where only binary messages are understood. Nothing was written.")
     raise Disconnected(f"{why_closed(message)}. Nothing was written.")
+
+
+def _leads_back(address: str, own: str) -> PeerRefused:
+    return PeerRefused(
+        f"{address} leads to this node, which is {own} to its peers. It counts as an owner that cannot be reached. If it is meant "
+        f"to be this node, start it with SHOAL_ADVERTISE={address}; if not, correct the address.",
+        reason="self",
+    )
 
 
 def _refused(address: str, refusal: aiohttp.WSServerHandshakeError) -> ShoalError:

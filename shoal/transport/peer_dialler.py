@@ -6,8 +6,8 @@ Laws:
 - Attempts are spread: exponential delays up to `reconnect_delay_s_max`, drawn anew
   each time ("full jitter"). They start over after a link that lasted for longer
   than the slowest of them; who was refused is dialled at the slowest pace.
-- An address that is this node itself is dropped for good, and told to `on_self`.
-  Only what is proven counts, so that nobody can talk a node out of a peer.
+- An address that leads to this node itself is a mistake, which may be mended while the
+  node runs: it is told, and dialled again at the slowest pace. No owner is dropped for it.
 - `reasons` says of each other address why there is no link now, if there is none.
 """
 
@@ -44,7 +44,6 @@ class PeerDialler:
         entropy: Callable[[int], bytes],
         report: Report,
         warn: Warnings,
-        on_self: Callable[[str], None],
     ) -> None:
         self._peer = peer
         self._addresses = addresses
@@ -53,7 +52,6 @@ class PeerDialler:
         self._entropy = entropy
         self._report = report
         self._warn = warn
-        self._on_self = on_self
         self._reasons = dict.fromkeys(addresses, "not dialled yet")
         self._linked: dict[bytes, tuple[str, bytes]] = {}  # Node → by which address, and its opening.
         self._tasks: list[asyncio.Task[None]] = []
@@ -75,18 +73,15 @@ class PeerDialler:
         self._tasks.clear()
 
     async def _keep(self, address: str) -> None:
-        failures = await self._once(address, failures=0)
-        while failures is not None:
-            await asyncio.sleep(self._delay_s(failures))
+        failures = 0
+        while True:
             failures = await self._once(address, failures=failures)
+            await asyncio.sleep(self._delay_s(failures))
 
-    async def _once(self, address: str, *, failures: int) -> int | None:
-        """One attempt, and what came of it: how many in a row have failed; None if there is to be no other."""
+    async def _once(self, address: str, *, failures: int) -> int:
+        """One attempt, and what came of it: how many in a row have failed."""
         try:
             link = await self._dial(address)
-            if link is None:
-                self._drop(address)
-                return None
             return 1 if await self._hold(address, link) else failures + 1
         except (Disconnected, Unavailable) as failure:
             self._fail(address, failure.message)
@@ -99,7 +94,7 @@ class PeerDialler:
             self._warn("peer not linked", address, bug, address=address, exc_info=bug)
         return _SLOWEST
 
-    async def _dial(self, address: str) -> PeerLink | None:
+    async def _dial(self, address: str) -> PeerLink:
         def admit(peer: Identity, opening: bytes) -> None:
             there, its_opening = self._linked.get(peer.node, (address, opening))
             if there != address:
@@ -139,11 +134,6 @@ class PeerDialler:
             await link.close(code, reason=reason)
         self._fail(address, reason)
         return clock() - began > self._config.reconnect_delay_s_max
-
-    def _drop(self, address: str) -> None:
-        self._reasons.pop(address, None)
-        self._report("peer is this node itself", address=address)
-        self._on_self(address)
 
     def _fail(self, address: str, reason: str) -> None:
         """A reason is told once, however often it comes again."""

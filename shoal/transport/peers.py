@@ -17,7 +17,7 @@ from shoal.transport.peer_door import PeerDoor
 class Peers:
     """`serve` is the handler of `PEER_PATH`; `start` once the listener listens, `stop` before it stops.
 
-    `addresses` ("host:port") are dialled; one that is this node itself is told to `on_self` and left alone.
+    `addresses` ("host:port") are dialled.
     What happens to links is told to `report`; peers that are refused, or refuse this node, to `warn`.
     """
 
@@ -30,7 +30,6 @@ class Peers:
         entropy: Callable[[int], bytes],
         report: Report,
         warn: Report,
-        on_self: Callable[[str], None],
     ) -> None:
         opening = entropy(OPENING_BYTES)
         warnings = Warnings(warn, config=config)
@@ -43,7 +42,6 @@ class Peers:
             entropy=entropy,
             report=report,
             warn=warnings,
-            on_self=on_self,
         )
 
     @property

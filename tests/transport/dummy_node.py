@@ -63,7 +63,6 @@ class DummyNode:
         self.events: list[tuple[str, dict[str, object]]] = []
         self.warned: list[str] = []  # Of these events those that were warnings.
         self.on_report: Callable[[], None] = lambda: None
-        self.itself: list[str] = []
         self.answer: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None  # In the place of its door's.
 
     # ── a Peer ────────────────────────────────────────────────────────────────
@@ -113,7 +112,6 @@ class DummyNode:
             entropy=os.urandom,
             report=self._note,
             warn=self._warned,
-            on_self=self.itself.append,
         )
         self.peers.start()
 

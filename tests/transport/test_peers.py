@@ -87,14 +87,15 @@ async def test_a_peer_that_is_not_there_is_no_warning(make: Make) -> None:
     assert a.warned == []
 
 
-async def test_an_address_that_is_the_node_itself_is_told_and_left_alone(make: Make) -> None:
+async def test_an_address_that_leads_to_the_node_itself_is_told_and_dialled_again(make: Make) -> None:
     a, b = await make(b"a", start=False), await make(b"b")
-    a.start(f"localhost:{a.port}", b.address)
+    address = f"localhost:{a.port}"
+    a.start(address, b.address)
     await a.outlet()
-    await until(lambda: a.itself)
-    assert a.itself == [f"localhost:{a.port}"]
-    assert not a.peers.reasons
-    assert not a.reported("peer refused")
+    await until(lambda: "leads to this node" in a.peers.reasons.get(address, ""))
+    assert f"SHOAL_ADVERTISE={address}" in a.peers.reasons[address]
+    a.peers.reasons.clear()  # type: ignore[attr-defined]
+    await until(lambda: "leads to this node" in a.peers.reasons.get(address, ""))
 
 
 async def test_a_peer_under_two_addresses_is_linked_once(make: Make) -> None:
@@ -139,7 +140,6 @@ async def test_a_copy_of_a_directory_is_refused_on_both_sides(make: Make) -> Non
     await until(lambda: a.reported("peer not linked") and copy.reported("peer refused"))
     assert a.reported("peer not linked") == copy.reported("peer refused")[:1]
     assert "copy" in a.peers.reasons[copy.address]
-    assert not a.itself
 
 
 async def test_whom_the_node_does_not_admit_is_told_why(make: Make) -> None:
@@ -151,7 +151,7 @@ async def test_whom_the_node_does_not_admit_is_told_why(make: Make) -> None:
     assert (await a.outlet()).peer.node == b.node
 
 
-async def test_a_refusal_that_claims_to_be_the_node_itself_is_not_believed(make: Make) -> None:
+async def test_a_refusal_that_is_not_proven_is_told_and_no_more(make: Make) -> None:
     async def forge(request: web.Request) -> web.StreamResponse:
         answer = web.WebSocketResponse()
         await answer.prepare(request)
@@ -163,7 +163,8 @@ async def test_a_refusal_that_claims_to_be_the_node_itself_is_not_believed(make:
     b.answer = forge
     a.start(b.address)
     await until(lambda: "it is you" in a.peers.reasons[b.address])
-    assert not a.itself
+    b.answer = None
+    assert (await a.outlet()).peer.node == b.node
 
 
 @pytest.mark.parametrize(
