@@ -138,7 +138,8 @@ def apply_enqueue(rows: Rows, stamp: Stamp, change: Enqueue) -> None:
         before = entry(rows, change.queue, id) or Entry(item.key, [], [])
         put = Put(position, stamp.wall_ms, change.by, item.value)
         puts = sorted([*before.puts, put], key=lambda put: put.position[_HLC_BYTES:])
-        _store(rows, change.queue, id, before, before._replace(puts=puts))
+        # Its id tells the key; a finish that came first, or outlived a purge, did not know it.
+        _store(rows, change.queue, id, before, before._replace(key=item.key, puts=puts))
 
 
 def apply_dequeue(rows: Rows, stamp: Stamp, change: Dequeue) -> None:
