@@ -346,8 +346,9 @@ class Service:
                 await self._database.durable(target)
                 bookmark.note(target.partition, shown)  # Already now: the first answer to who subscribes tells it.
                 subscriber.lead(state, target.partition, shown)
-            elif self._commit.failed is None:
-                # What was written while nobody watched was not staged: once it is durable, nothing can be missed.
+            elif self._commit.failed is None or isinstance(subscriber, Trail):
+                # What was written while nobody watched was not staged: once it is durable, nothing can be missed. A
+                # resumed watch reads it from the log: if it will never be durable here, the watch has to go elsewhere.
                 await self._database.all_durable()
             yield subscriber
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shoal import values
-from shoal.errors import InvalidValue, Unavailable
+from shoal.errors import InvalidValue, StorageFull, Unavailable
 from shoal.node.trail import Trail
 from shoal.protocol import requests
 from shoal.protocol.position import Position
@@ -168,6 +168,20 @@ async def test_what_was_written_and_not_durable_when_it_began_is_not_told(bench:
         assert watcher.changes == []
         await watcher.follow(session)
     assert watcher.changes == []
+
+
+async def test_a_resumed_watch_shows_nothing_of_a_write_whose_sync_failed(bench: Bench) -> None:
+    session = bench.node.session()
+    await session.call(requests.Add("crew", "n", 1))
+    async with session.subscribe(requests.Watch("crew", after=b"")) as pushes:
+        began = await anext(pushes)
+        assert isinstance(began, requests.Watching)
+    bench.storage.fail_next("sync")
+    with pytest.raises(StorageFull):
+        await session.call(requests.Add("crew", "n", 41))
+    with pytest.raises(StorageFull):
+        async with bench.node.session().subscribe(requests.Watch("crew", after=began.position)):
+            raise AssertionError("a power cut would take back what it is shown")
 
 
 async def test_what_is_no_position_is_refused(bench: Bench) -> None:
