@@ -41,14 +41,26 @@ class Learning:
         self._told[peer] = {}
 
     def differs(self, peer: bytes, partitions: Iterable[int]) -> None:
-        """It said in which partitions it holds something else; its vectors of them follow."""
-        before = self._told.get(peer, {})
-        self._told[peer] = {partition: before.get(partition) for partition in partitions}
+        """It said in which partitions it holds something else; its vectors of them follow.
+
+        What it holds by then is enough, however much more it holds later: a learner has acknowledged nothing since.
+        """
+        differing = set(partitions)
+        before = self._told.get(peer)
+        if before is None:
+            self._told[peer] = dict.fromkeys(differing)
+            return
+        for partition in [one for one, vector in before.items() if vector is None and one not in differing]:
+            del before[partition]  # They are equal by now.
 
     def vector(self, peer: bytes, partition: int, vector: VersionVector) -> None:
         told = self._told.get(peer, {})
         if partition in told:
             told[partition] = vector
+
+    def lacks(self, peers: Collection[bytes]) -> bool:
+        """Whether one of these told of what this node does not hold."""
+        return any(peer in self._told and not self._is_held(peer) for peer in peers)
 
     def is_done(self, others: Collection[bytes], *, needed: int) -> bool:
         """Whether this node holds all that `needed` of the other owners hold."""

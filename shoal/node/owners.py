@@ -70,7 +70,7 @@ class Owners(Protocol):
 
     @property
     def refilling(self) -> bool:
-        """Whether this node began with an empty directory, and a peer that is linked told of more than has come from it yet."""
+        """Whether this node is a learner, and an owner told it of more than has come yet."""
         ...
 
     async def current(self, partition: int, durability: Durability = "quorum", /) -> None:

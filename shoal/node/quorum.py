@@ -65,21 +65,13 @@ class Quorum:
         self._reaching: defaultdict[int, list[_Waiter]] = defaultdict(list)
         self._asking: defaultdict[int, list[_Waiter]] = defaultdict(list)
         self._linking: list[_Waiter] = []
-        self._began_empty = opening.created  # And has not caught up with any peer since.
 
     @property
     def refilling(self) -> bool:
-        """See `Owners.refilling`. What counts is what the peers held when they were compared with first: they go on writing."""
-        if not self._began_empty:
-            return False
-        firsts = [first for node in self.members.linked_nodes if (first := self._protocol.known(node).first) is not None]
-        for first in firsts:
-            for partition in [number for number, vector in first.items() if self._database.holds(number, vector)]:
-                del first[partition]
+        """See `Owners.refilling`."""
+        learning = self._protocol.learning
         # What is quarantined may never come.
-        lacks = any(firsts) and not self._protocol.quarantined()
-        self._began_empty = lacks or not firsts
-        return lacks
+        return learning is not None and learning.lacks(self._linked()) and not self._protocol.quarantined()
 
     # ── waiting ───────────────────────────────────────────────────────────────
 
