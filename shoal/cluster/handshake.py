@@ -45,7 +45,6 @@ class Side(NamedTuple):
     """What one node brings to a meeting."""
 
     identity: Identity
-    opening: bytes  # 16 random bytes of this run: a node that meets itself knows them, a copy of its directory does not.
     cluster: str
     key: bytes  # Empty: no key is asked for, and none is proven.
     engine: str  # The version of pycrdt.
@@ -67,7 +66,7 @@ class PeerHello(Struct, array_like=True, frozen=True, tag="peer-hello"):
 
     @property
     def identity(self) -> Identity:
-        return Identity(self.node, self.name, self.software, self.members)
+        return Identity(self.node, self.name, self.software, self.members, self.opening)
 
 
 class PeerWelcome(Struct, array_like=True, frozen=True, tag="peer-welcome"):
@@ -124,14 +123,13 @@ def refusal(error: ShoalError) -> bytes:
 
 
 class _Meeting:
-    __slots__ = ("_own", "_side", "itself", "peer", "peer_opening", "told")
+    __slots__ = ("_own", "_side", "itself", "peer", "told")
 
     def __init__(self, side: Side, *, nonce: bytes) -> None:
         self._side = side
         self._own = _packed(side, nonce=nonce)
         self.peer: Identity | None = None
         """Who the other says it is; to be believed once its proof was checked."""
-        self.peer_opening = b""
         self.told = False
         """True once the other side refused: it need not be told."""
         self.itself = False
@@ -139,7 +137,7 @@ class _Meeting:
 
     def _meet(self, packed: bytes) -> PeerHello:
         hello = _decode_hello(packed)
-        self.peer, self.peer_opening = hello.identity, hello.opening
+        self.peer = hello.identity
         return hello
 
     def _answer(self, decoder: msgspec.msgpack.Decoder[_Answer | PeerRefusal], message: bytes, what: str) -> _Answer:
@@ -164,7 +162,7 @@ class _Meeting:
         assert self.peer is not None
         if self.peer.node != self._side.identity.node:
             return
-        self.itself = self.peer_opening == self._side.opening
+        self.itself = self.peer.opening == self._side.identity.opening
         if self.itself:
             self._refuse("self", "they are the same node")
         self._refuse("clone", "one's data directory is a copy of the other's; give each node its own")
@@ -260,8 +258,8 @@ def _prove(key: bytes, *, role: bytes, dialler: bytes, acceptor: bytes) -> bytes
 
 def _packed(side: Side, *, nonce: bytes) -> bytes:
     """A hello. A list of members that is too long for it is left out: then it is not compared."""
-    node, name, software, members = side.identity
-    hello = PeerHello(PEER_PROTOCOL, side.cluster, node, side.opening, name, software, side.engine, nonce, members)
+    node, name, software, members, opening = side.identity
+    hello = PeerHello(PEER_PROTOCOL, side.cluster, node, opening, name, software, side.engine, nonce, members)
     packed = _encoder.encode(hello)
     return packed if len(packed) <= _HELLO_BYTES_MAX else _encoder.encode(msgspec.structs.replace(hello, members=()))
 

@@ -20,6 +20,7 @@ class Identity(NamedTuple):
     name: str  # "host:port", where peers reach it.
     software: str
     members: tuple[str, ...] = ()  # The addresses of all members as this node has them, itself included; empty: not told.
+    opening: bytes = b""  # 16 random bytes of this run: a node that meets itself knows them, a copy of its directory does not.
 
 
 class Outlet(Protocol):
@@ -48,7 +49,7 @@ class Peer(Protocol):
     def admit(self, peer: Identity, /) -> None:
         """
         Raises:
-            PeerRefused: it is this node itself, or another directory with the same id is linked already.
+            PeerRefused: it is this node itself, no member, or another directory with the same id is linked already.
         """
         ...
 

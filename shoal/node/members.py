@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shoal.cluster import membership
+from shoal.cluster.handshake import NAME_CHARS_MAX
 from shoal.cluster.messages import Trouble
 from shoal.cluster.peering import Identity, Outlet
 from shoal.config import Config
@@ -85,20 +86,26 @@ class Members:
     def linked_nodes(self) -> set[bytes]:
         return {member.node for member in self._members.values() if member.outlet is not None}
 
-    def check_clone(self, peer: Identity) -> None:
+    def check(self, peer: Identity) -> None:
         """
         Raises:
-            PeerRefused: a node with this id is linked under another address.
+            PeerRefused: it is no member, or a node with its id is linked under another address or in another process.
         """
+        if peer.name not in self._members:
+            raise PeerRefused(
+                f"{peer.name[:NAME_CHARS_MAX]!r} is not among the members that this node has. Nothing was written. Add it to "
+                "SHOAL_JOIN here and restart; if it is in the list under another name, start it with that as SHOAL_ADVERTISE.",
+                reason="member",
+            )
         for member in self._members.values():
-            if member.outlet is not None and member.node == peer.node and peer.name not in ("", member.address):
-                other = self._members.get(peer.name)
-                if other is not None and other is not member:
-                    raise PeerRefused(
-                        f"the node at {peer.name} has the id of the one at {member.address}: its data directory is a copy. "
-                        "Nothing was written. Give it an empty directory, and it will fetch everything.",
-                        reason="clone",
-                    )
+            if member.outlet is None or member.node != peer.node or member.identity is None:
+                continue
+            if peer.name != member.address or peer.opening != member.identity.opening:
+                raise PeerRefused(
+                    f"the node at {peer.name} has the id of the one that is linked at {member.address}: its data directory is "
+                    "a copy. Nothing was written. Give it an empty directory, and it will fetch everything.",
+                    reason="clone",
+                )
 
     @property
     def disagreements(self) -> list[str]:

@@ -23,6 +23,7 @@ from msgspec import Raw
 
 from shoal.cluster import messages
 from shoal.cluster.delivery import Arrival
+from shoal.cluster.handshake import OPENING_BYTES
 from shoal.cluster.messages import Busy, Found, Given, Lost, Message, Present, Push, Role, Seek, Shipment, Supply, Trouble
 from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.quarantine import taken
@@ -79,6 +80,8 @@ class Replicator:
         self._config = config
         self._software = software
         self._outlets: dict[bytes, Outlet] = {}
+        self._heard: dict[str, bytes] = {}  # Member → the node that was admitted as it last.
+        self._run = environment.entropy(OPENING_BYTES)
         self._unsettled: deque[_Unsettled] = deque()  # Bounded by `writes_pending_max` writes.
         self._ticking: asyncio.Task[None] | None = None
         self._admission: int | None = None  # The write that makes this learner an owner.
@@ -149,21 +152,25 @@ class Replicator:
     def identity(self) -> Identity:
         advertise = self._config.advertise
         members = {advertise, *(member.address for member in self.quorum.members.all)}
-        return Identity(self._opening.node, advertise, self._software, tuple(sorted(members)))
+        return Identity(self._opening.node, advertise, self._software, tuple(sorted(members)), self._run)
 
     def admit(self, peer: Identity, /) -> None:
         """See `Peer.admit`.
 
         Raises:
-            PeerRefused: it is this node itself, or another directory with the id of one that is linked.
+            PeerRefused: it is this node itself, no member, or another directory with the id of one that is linked.
             ReadOnly: storage failed: nothing that it sends could be kept.
         """
         if peer.node == self._opening.node:
             raise PeerRefused("a node does not link to itself. Nothing was written.", reason="self")
-        self.quorum.members.check_clone(peer)
+        self._compare(peer)
+        self.quorum.members.check(peer)
         if self._commit.failed is not None:
             raise ReadOnly(f"the node cannot store what peers send: {self._commit.failed}. Nothing was written.")
-        self._compare(peer)
+        before = self._heard.get(peer.name, peer.node)
+        if before not in (peer.node, *self.quorum.members.nodes):
+            self._protocol.forget(before)
+        self._heard[peer.name] = peer.node
         self._protocol.admitted(peer.node)
         self._mender.admitted(peer.node)
         self._carry_out()

@@ -66,9 +66,9 @@ class Warnings:
         self._warn(event, reason=reason, **detail)
 
 
-def side_of(peer: Peer, *, opening: bytes, config: Config) -> Side:
+def side_of(peer: Peer, *, config: Config) -> Side:
     """What this node brings to a handshake now: its name is known once it listens."""
-    return Side(peer.identity(), opening, config.cluster, config.cluster_key.encode(), _ENGINE)
+    return Side(peer.identity(), config.cluster, config.cluster_key.encode(), _ENGINE)
 
 
 def reason_of(text: str) -> bytes:

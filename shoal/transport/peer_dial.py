@@ -16,8 +16,8 @@ from shoal.transport.dialling import why
 from shoal.transport.peer import BROKEN, CLOSE_S, PEER_PATH, why_closed
 from shoal.transport.peer_link import PeerLink, PeerSocket
 
-Admit = Callable[[Identity, bytes], None]
-"""Told whom a handshake found, and that node's opening; it may raise PeerRefused."""
+Admit = Callable[[Identity], None]
+"""Told whom a handshake found; it may raise PeerRefused."""
 
 
 async def dial(address: str, /, *, side: Side, nonce: bytes, config: Config, admit: Admit) -> PeerLink:
@@ -68,7 +68,7 @@ async def _shake_hands(socket: PeerSocket, meeting: Dialling, *, admit: Admit) -
         await socket.send_bytes(meeting.hello)
         proof = meeting.welcomed(await _answer(socket))
         assert meeting.peer is not None
-        admit(meeting.peer, meeting.peer_opening)
+        admit(meeting.peer)
         await socket.send_bytes(proof)
         meeting.accepted(await _answer(socket))
         return meeting.peer
@@ -93,8 +93,8 @@ async def _answer(socket: PeerSocket) -> bytes:
 
 def _leads_back(address: str, own: str) -> PeerRefused:
     return PeerRefused(
-        f"{address} leads to this node, which is {own} to its peers. It counts as an owner that cannot be reached. If it is meant "
-        f"to be this node, start it with SHOAL_ADVERTISE={address}; if not, correct the address.",
+        f"{address} leads to this node, which is {own} to its peers. It counts as an owner that cannot be reached. If it is "
+        f"meant to be this node, start it with SHOAL_ADVERTISE={address}; if not, correct the address.",
         reason="self",
     )
 

@@ -39,7 +39,6 @@ class PeerDialler:
         peer: Peer,
         *,
         addresses: Sequence[str],
-        opening: bytes,
         config: Config,
         entropy: Callable[[int], bytes],
         report: Report,
@@ -47,7 +46,6 @@ class PeerDialler:
     ) -> None:
         self._peer = peer
         self._addresses = addresses
-        self._opening = opening
         self._config = config
         self._entropy = entropy
         self._report = report
@@ -95,18 +93,18 @@ class PeerDialler:
         return _SLOWEST
 
     async def _dial(self, address: str) -> PeerLink:
-        def admit(peer: Identity, opening: bytes) -> None:
-            there, its_opening = self._linked.get(peer.node, (address, opening))
+        def admit(peer: Identity) -> None:
+            there, its_opening = self._linked.get(peer.node, (address, peer.opening))
             if there != address:
                 raise PeerRefused(
                     f"{address} is the node that is linked as {there} already. Nothing was written. Name it once."
-                    if its_opening == opening
+                    if its_opening == peer.opening
                     else f"{address} and {there} have copies of one data directory. Nothing was written. Give each its own.",
-                    reason="twice" if its_opening == opening else "clone",
+                    reason="twice" if its_opening == peer.opening else "clone",
                 )
-            self._linked[peer.node] = address, opening
+            self._linked[peer.node] = address, peer.opening
 
-        side = side_of(self._peer, opening=self._opening, config=self._config)
+        side = side_of(self._peer, config=self._config)
         try:
             return await dial(address, side=side, nonce=self._entropy(NONCE_BYTES), config=self._config, admit=admit)
         except BaseException:

@@ -75,14 +75,12 @@ class PeerDoor:
         self,
         peer: Peer,
         *,
-        opening: bytes,
         config: Config,
         entropy: Callable[[int], bytes],
         report: Report,
         warn: Warnings,
     ) -> None:
         self._peer = peer
-        self._opening = opening
         self._config = config
         self._entropy = entropy
         self._report = report
@@ -162,7 +160,7 @@ class PeerDoor:
                 del self._newest[identity.node]
 
     async def _shake_hands(self, link: _Accepted) -> Identity | None:
-        meeting = Accepting(side_of(self._peer, opening=self._opening, config=self._config), nonce=self._entropy(NONCE_BYTES))
+        meeting = Accepting(side_of(self._peer, config=self._config), nonce=self._entropy(NONCE_BYTES))
         try:
             async with asyncio.timeout(self._config.connect_timeout_s):
                 await link.socket.send_bytes(meeting.greeted(await link.binary()))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from aiohttp import web
 
-from shoal.cluster.handshake import OPENING_BYTES
 from shoal.cluster.peering import Peer
 from shoal.config import Config
 from shoal.transport.peer import Report, Warnings
@@ -31,13 +30,11 @@ class Peers:
         report: Report,
         warn: Report,
     ) -> None:
-        opening = entropy(OPENING_BYTES)
         warnings = Warnings(warn, config=config)
-        self._door = PeerDoor(peer, opening=opening, config=config, entropy=entropy, report=report, warn=warnings)
+        self._door = PeerDoor(peer, config=config, entropy=entropy, report=report, warn=warnings)
         self._dialler = PeerDialler(
             peer,
             addresses=addresses,
-            opening=opening,
             config=config,
             entropy=entropy,
             report=report,

@@ -15,8 +15,8 @@ from shoal.cluster.handshake import ACCEPTED, HANDSHAKE_BYTES_MAX, Accepting, Di
 from shoal.cluster.peering import Identity
 from shoal.errors import InvalidValue, NotFound, PeerRefused, ShoalError
 
-NEAR = Side(Identity(b"n" * 16, "n1:7400", "shoal 1"), b"o" * 16, "crew", b"secret", "0.14.13")
-FAR = Side(Identity(b"f" * 16, "n2:7400", "shoal 2"), b"p" * 16, "crew", b"secret", "0.14.2")
+NEAR = Side(Identity(b"n" * 16, "n1:7400", "shoal 1", opening=b"o" * 16), "crew", b"secret", "0.14.13")
+FAR = Side(Identity(b"f" * 16, "n2:7400", "shoal 2", opening=b"p" * 16), "crew", b"secret", "0.14.2")
 
 unpack = msgspec.msgpack.decode
 pack = msgspec.msgpack.encode
@@ -138,9 +138,9 @@ def test_a_welcome_that_was_changed_on_its_way_is_refused_before_it_is_believed(
     assert refused.value.detail["reason"] == "key"  # And not "cluster", "engine" or "self", which it then seems to be.
 
 
-@pytest.mark.parametrize(("opening", "reason"), [(NEAR.opening, "self"), (b"q" * 16, "clone")])
+@pytest.mark.parametrize(("opening", "reason"), [(NEAR.identity.opening, "self"), (b"q" * 16, "clone")])
 def test_a_node_tells_itself_from_a_copy_of_its_directory(opening: bytes, reason: str) -> None:
-    dialler, acceptor = dialling(), accepting(NEAR._replace(opening=opening))
+    dialler, acceptor = dialling(), accepting(NEAR._replace(identity=NEAR.identity._replace(opening=opening)))
     with pytest.raises(PeerRefused) as refused:
         dialler.welcomed(acceptor.greeted(dialler.hello))
     assert refused.value.detail["reason"] == reason

@@ -54,6 +54,7 @@ class DummyNode:
         self.port = 0
         self.links: asyncio.Queue[tuple[Identity, Outlet]] = asyncio.Queue()
         self.losses: asyncio.Queue[Identity] = asyncio.Queue()
+        self.opening = os.urandom(16)
         self.inbox: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue()  # Sender, message.
         self.refuse: ShoalError | None = None
         self.error: Exception | None = None  # Raised by what is received next.
@@ -68,7 +69,7 @@ class DummyNode:
     # ── a Peer ────────────────────────────────────────────────────────────────
 
     def identity(self) -> Identity:
-        return Identity(self.node, self.address, "test")
+        return Identity(self.node, self.address, "test", opening=self.opening)
 
     def admit(self, peer: Identity, /) -> None:
         if self.refuse is not None:
@@ -158,13 +159,13 @@ Make = Callable[..., Awaitable[DummyNode]]
 
 
 def side(name: bytes = b"c", *, opening: bytes = b"o" * 16, engine: str = ENGINE) -> Side:
-    return Side(Identity(name.ljust(16, b"."), f"{name.decode()}:1", "test"), opening, "shoal", b"secret", engine)
+    return Side(Identity(name.ljust(16, b"."), f"{name.decode()}:1", "test", opening=opening), "shoal", b"secret", engine)
 
 
 @asynccontextmanager
 async def dialled(node: DummyNode, name: bytes = b"c") -> AsyncIterator[PeerLink]:
     """A link that the test itself dials, and may misuse."""
-    link = await dial(node.address, side=side(name), nonce=os.urandom(32), config=CONFIG, admit=lambda peer, opening: None)
+    link = await dial(node.address, side=side(name), nonce=os.urandom(32), config=CONFIG, admit=lambda peer: None)
     assert link is not None
     yield link
     await link.close(1000, reason="")

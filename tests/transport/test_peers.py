@@ -129,7 +129,7 @@ async def test_another_engine_is_refused_on_both_sides(make: Make) -> None:
     b = await make(b"b")
     other = side(engine="99.1.2")
     with pytest.raises(PeerRefused, match="pycrdt") as refused:
-        await dial(b.address, side=other, nonce=b"n" * 32, config=CONFIG, admit=lambda peer, opening: None)
+        await dial(b.address, side=other, nonce=b"n" * 32, config=CONFIG, admit=lambda peer: None)
     assert refused.value.detail == {"reason": "engine"}
     assert b.reported("peer refused") == [refused.value.message]
 
