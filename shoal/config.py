@@ -48,7 +48,8 @@ class Config(Struct, frozen=True, kw_only=True):
     peer_send_bytes_max: int = 8 * MiB  # Waiting for one peer; past it pushes are dropped, and fetched by sync.
     peer_heartbeat_s: float = 5.0  # A silent link is asked after so long, closed half as long after; a stalled one after twice.
     peer_connect_timeout_s: float = 2.0  # For one attempt to reach a peer, at most connect_timeout_s.
-    peer_links_max: int = 64  # Accepted from peers, those that still shake hands among them.
+    peer_links_max: int = 64  # Accepted from peers.
+    peer_handshakes_max: int = 32  # Of sockets that have proven nothing yet; past it the oldest is closed.
     peer_warning_interval_s: float = 60.0  # Between two warnings in the log of one peer, for one reason.
     peer_warnings_max: int = 256  # In that time, of all peers.
     push_bytes_max: int = 256 * KiB  # In one message, but for its first operation.

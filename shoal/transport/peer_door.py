@@ -1,7 +1,9 @@
 """The links that this node accepted: whom it lets in, and how their messages reach it.
 
 Laws:
-- Nobody is admitted, and no message delivered, before the handshake is over.
+- Nobody is admitted, and no message delivered, before the handshake is over. Until then a
+  message has at most `HANDSHAKE_BYTES_MAX` bytes, and there are places of their own: when
+  they are taken, the oldest handshake ends, so that silent sockets keep no peer out.
 - Messages of a link are delivered one after the other: the next is read once the
   node has taken the last, so that what a peer sends faster waits at the peer.
 - A link's error closes that link alone, with a reason; so does its being too slow
@@ -19,8 +21,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp.http_websocket import WebSocketReader
 
-from shoal.cluster.handshake import ACCEPTED, NAME_CHARS_MAX, NONCE_BYTES, Accepting, refusal
+from shoal.cluster.handshake import ACCEPTED, HANDSHAKE_BYTES_MAX, NAME_CHARS_MAX, NONCE_BYTES, Accepting, refusal
 from shoal.cluster.peering import Identity, Peer
 from shoal.config import Config
 from shoal.errors import Disconnected, InvalidValue, Overloaded, ShoalError, ShuttingDown
@@ -31,23 +34,37 @@ _BEATS = 4  # Signs of life in the time after which the other end asks for one.
 
 
 class _Socket(web.WebSocketResponse):
-    """One that gives a reason where aiohttp closes it by itself."""
+    """One that gives a reason where aiohttp closes it by itself, and whose bound can be raised."""
+
+    is_wide = False
+
+    def widen(self, bytes_max: int) -> None:
+        """From here on take messages of up to so many bytes. Nothing more of an older one may be on its way."""
+        assert self._req is not None
+        assert self._reader is not None
+        self.is_wide, self._max_msg_size = True, bytes_max
+        self._parser = WebSocketReader(self._reader, bytes_max, compress=False, decode_text=True)
+        # aiohttp has no public way to change the bound; `test_peer_faults` holds it to this one.
+        protocol = self._req.protocol
+        protocol._payload_parser = None
+        protocol.set_parser(self._parser, data_received_cb=self._on_data_received)
 
     async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
         if code == WSCloseCode.MESSAGE_TOO_BIG and not message:
-            message = b"the message is over peer_message_bytes_max"
+            message = b"the message is over " + (b"peer_message_bytes_max" if self.is_wide else b"a handshake's bound")
         return await super().close(code=code, message=message, drain=drain)
 
 
 class _Accepted:
     """A link, from its upgrade on."""
 
-    __slots__ = ("ended", "name", "socket")
+    __slots__ = ("deadline", "ended", "name", "socket")
 
     def __init__(self, socket: _Socket, *, name: str) -> None:
         self.socket = socket
         self.name = name  # For people.
         self.ended = asyncio.Event()
+        self.deadline: asyncio.Timeout | None = None  # Of its handshake, while that lasts.
 
     async def binary(self) -> bytes:
         """
@@ -87,6 +104,7 @@ class PeerDoor:
         self._warn = warn
         self._links: set[_Accepted] = set()
         self._newest: dict[bytes, _Accepted] = {}  # By node.
+        self._shaking: dict[_Accepted, None] = {}  # Of the links those that still shake hands, the oldest first.
         self._stopping = False
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
@@ -101,7 +119,7 @@ class PeerDoor:
             timeout=CLOSE_S,
             heartbeat=STALLED_BEATS * config.peer_heartbeat_s,  # The peer gives up first, and says why.
             compress=False,
-            max_msg_size=config.peer_message_bytes_max + 1,  # aiohttp's bound is the first size that it refuses.
+            max_msg_size=HANDSHAKE_BYTES_MAX + 1,  # aiohttp's bound is the first size that it refuses.
         )
         link = _Accepted(socket, name=request.remote or "")
         self._links.add(link)
@@ -111,13 +129,14 @@ class PeerDoor:
                 await self._serve(link)
         finally:
             self._links.discard(link)
+            self._shaking.pop(link, None)
             link.ended.set()
         return socket
 
     def _refuse_if_full(self) -> None:
         if self._stopping:
             raise ShuttingDown("the node is stopping. Nothing was written. Try again later.")
-        if len(self._links) >= self._config.peer_links_max:
+        if len(self._links) - len(self._shaking) >= self._config.peer_links_max:
             raise Overloaded(
                 f"the node has {self._config.peer_links_max} links from peers, and takes no more. Nothing was written. "
                 "Try again later.",
@@ -159,17 +178,28 @@ class PeerDoor:
             if self._newest.get(identity.node) is link:
                 del self._newest[identity.node]
 
+    def _make_room(self) -> None:
+        """End the oldest handshake, if too many are under way."""
+        if len(self._shaking) >= self._config.peer_handshakes_max:
+            oldest = next(iter(self._shaking))
+            del self._shaking[oldest]
+            if oldest.deadline is not None:
+                oldest.deadline.reschedule(0)
+
     async def _shake_hands(self, link: _Accepted) -> Identity | None:
+        self._make_room()
+        self._shaking[link] = None
         meeting = Accepting(side_of(self._peer, config=self._config), nonce=self._entropy(NONCE_BYTES))
         try:
-            async with asyncio.timeout(self._config.connect_timeout_s):
+            async with asyncio.timeout(self._limit_s) as link.deadline:
                 await link.socket.send_bytes(meeting.greeted(await link.binary()))
                 identity = meeting.proven(await link.binary())
             self._peer.admit(identity)
+            link.socket.widen(self._config.peer_message_bytes_max + 1)
             await link.socket.send_bytes(ACCEPTED)
         except TimeoutError:
-            limit_s = self._config.connect_timeout_s
-            await self._turn_away(link, meeting, InvalidValue(f"no handshake within {limit_s:g} s. Nothing was written."))
+            error = InvalidValue(f"no handshake within {self._limit_s:g} s, or others needed its place. Nothing was written.")
+            await self._turn_away(link, meeting, error)
         except ShoalError as error:
             await self._turn_away(link, meeting, error)
         except BROKEN as reason:
@@ -177,7 +207,15 @@ class PeerDoor:
         else:
             link.name = identity.name
             return identity
+        finally:
+            link.deadline = None
+            self._shaking.pop(link, None)
         return None
+
+    @property
+    def _limit_s(self) -> float:
+        """How long a handshake may take."""
+        return min(self._config.connect_timeout_s, self._config.peer_connect_timeout_s)
 
     async def _turn_away(self, link: _Accepted, meeting: Accepting, error: ShoalError) -> None:
         """Both sides know the reason: it is reported here, and sent there."""

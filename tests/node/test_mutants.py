@@ -66,9 +66,15 @@ async def a_copy_counts_once_it_is_durable() -> None:
 
 async def a_copied_directory_is_refused() -> None:
     async with Fleet() as fleet:
-        copy = fleet["b"].identity()._replace(name="c:1")
-        with pytest.raises(PeerRefused):
-            fleet["a"].replicator.admit(copy)
+        original = fleet["b"].identity()
+        for copy in (
+            original._replace(name="c:1"),  # Under another member's name,
+            original._replace(name="n9:7400"),  # under one that nobody configured,
+            original._replace(name=""),
+            original._replace(opening=b"o" * 16),  # and under its original's, in a process of its own.
+        ):
+            with pytest.raises(PeerRefused):
+                fleet["a"].replicator.admit(copy)
 
 
 async def a_retry_elsewhere_is_one() -> None:
@@ -239,7 +245,7 @@ def take_any_claim(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_a_copy_for_its_original(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Members, "check_clone", lambda self, peer: None)
+    patch.setattr(Members, "check", lambda self, peer: None)
 
 
 def keep_whatever_is_early(patch: pytest.MonkeyPatch) -> None:

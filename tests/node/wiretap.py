@@ -10,7 +10,7 @@ from shoal.cluster.peering import Identity
 from shoal.protocol import requests
 from shoal.testing.fleet import Member
 
-BRINGER = Identity(b"b" * 16, "", "test")
+BRINGER = Identity(b"b" * 16, "b:1", "test")
 
 
 class Tap:

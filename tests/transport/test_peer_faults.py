@@ -198,7 +198,7 @@ async def test_a_peer_without_a_sign_of_life_is_given_up(make: Make) -> None:
 
 
 async def test_a_dialler_without_a_sign_of_life_is_shown_out(make: Make) -> None:
-    b = await make(b"b", peer_heartbeat_s=0.05)
+    b = await make(b"b", peer_heartbeat_s=0.3)
     async with aiohttp.ClientSession() as http, http.ws_connect(f"http://{b.address}{PEER_PATH}", autoping=False) as silent:
         meeting = handshake.Dialling(side(), nonce=b"n" * 32)
         await silent.send_bytes(meeting.hello)

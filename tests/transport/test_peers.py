@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import socket
+from contextlib import AsyncExitStack
 
 import aiohttp
 import msgspec
 import pytest
-from aiohttp import web
+from aiohttp import WSCloseCode, web
 
 from shoal.cluster import handshake
+from shoal.cluster.handshake import HANDSHAKE_BYTES_MAX
 from shoal.errors import Overloaded, PeerRefused
 from shoal.transport.peer import PEER_PATH
 from shoal.transport.peer_dial import dial
@@ -172,7 +174,6 @@ async def test_a_refusal_that_is_not_proven_is_told_and_no_more(make: Make) -> N
     [
         (b"\xc1 no msgpack", "hello"),
         (msgspec.msgpack.encode(("peer-hello", 9)), "version"),
-        (b"x" * 17_000, "17000 bytes"),
         (b"", "hello"),
         ("text", "text"),
     ],
@@ -204,6 +205,24 @@ async def test_who_says_nothing_is_shown_out(make: Make) -> None:
     async with aiohttp.ClientSession() as http, http.ws_connect(f"http://{b.address}{PEER_PATH}") as stranger:
         assert b"no handshake within" in await soon(stranger.receive_bytes())
     assert b.reported("peer refused")
+
+
+async def test_silent_sockets_keep_no_peer_out(make: Make) -> None:
+    b = await make(b"b", peer_handshakes_max=2)
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        silent = [await stack.enter_async_context(http.ws_connect(f"http://{b.address}{PEER_PATH}")) for _ in range(6)]
+        async with dialled(b) as link:
+            assert link.peer.node == b.node
+        assert b"others needed its place" in await soon(silent[0].receive_bytes())
+
+
+async def test_before_the_handshake_a_large_message_is_not_held(make: Make) -> None:
+    b = await make(b"b")
+    async with aiohttp.ClientSession() as http, http.ws_connect(f"http://{b.address}{PEER_PATH}") as stranger:
+        await stranger.send_bytes(bytes(HANDSHAKE_BYTES_MAX + 2))
+        message = await soon(stranger.receive())
+        assert (message.data, message.extra) == (WSCloseCode.MESSAGE_TOO_BIG, "the message is over a handshake's bound")
 
 
 async def test_a_listener_that_never_answers_is_given_up(make: Make) -> None:
