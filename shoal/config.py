@@ -27,6 +27,7 @@ class Config(Struct, frozen=True, kw_only=True):
     listen_port: int = 7400
     log_level: str = "info"  # Of what `shoal serve` writes on standard error: one of LOG_LEVELS, and all that is graver.
     allowed_origins: str = ""  # Pages of other hosts that may ask this node, "https://a.example.com,…"; "*": all. Empty: none.
+    allowed_hosts: str = ""  # Names by which it may be asked, "shoal.example.com,…"; "*": any. Empty: see shoal.api.hosts.
     connections_max: int = 4096  # Accepted, WebSockets among them; past it a new one is answered 429 and closed.
     idle_s: float = 90.0  # After which an HTTP connection without a whole request is closed; longer than proxies keep theirs.
 

@@ -17,6 +17,7 @@ ALWAYS: tuple[type[ShoalError], ...] = (
     errors.InvalidInput,
     problems.Malformed,
     problems.CrossOrigin,
+    problems.WrongHost,
     problems.UriTooLong,
     problems.ExpectationFailed,
     problems.HeadersTooLarge,

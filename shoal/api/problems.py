@@ -63,6 +63,13 @@ class CrossOrigin(Unsupported):
     status = 403
 
 
+class WrongHost(Unsupported):
+    """The request is for a host that is not this node."""
+
+    code = "wrong-host"
+    status = 421
+
+
 class Malformed(InvalidInput):
     """The request is no HTTP, or its path or query is no text in percent-encoding."""
 

@@ -25,6 +25,7 @@ from shoal.api import bookmarks, conditions, openapi, problems
 from shoal.api.bodies import Bodies
 from shoal.api.exchange import JSON, Exchange, decoded
 from shoal.api.health import METRICS
+from shoal.api.hosts import Hosts
 from shoal.api.metrics import Backlog, Metered, Metrics
 from shoal.api.origins import METHODS, Origins
 from shoal.api.pages import ABOUT, About
@@ -155,7 +156,7 @@ def create_app(
     welcome = Welcome(PROTOCOL, version, node, config.request_bytes_max, config.session_requests_max, config.subscriptions_max)
     sessions = Sessions(metered, admit=admit, welcome=welcome, config=config, metrics=metrics)
     origins = Origins(config)
-    app = web.Application(middlewares=[_problems(origins)])
+    app = web.Application(middlewares=[_problems(origins, Hosts(config))])
     app.on_response_prepare.append(origins.tell)
     app[METRICS] = metrics
     app[SESSIONS] = sessions
@@ -248,10 +249,11 @@ def _upgrading(door: Door) -> _Handler:
     return handle
 
 
-def _problems(origins: Origins) -> Middleware:
+def _problems(origins: Origins, hosts: Hosts) -> Middleware:
     @web.middleware
     async def problems_as_documents(request: web.Request, handler: _Handler) -> web.StreamResponse:
         try:
+            hosts.check(request)
             origins.check(request)
             preflight = origins.preflight(request)
             if preflight is not None:
