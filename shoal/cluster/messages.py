@@ -10,7 +10,7 @@ Laws:
 Any message may be lost with its link. Pushes and `Have` are hints that make
 things fast; `Digest`, `Parts`, `Vectors`, `Want` and `Supply` are what guarantees them.
 `Lost` and `Found` mend what a disk has damaged since; `Seek` and `Given` are about rights to spend;
-`Present` tells of who is there now, and of nothing that lasts. `Role` says whether the sender counts in quorums.
+`Present` tells of who is there now, and of nothing that lasts.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class Digest(Struct, array_like=True, frozen=True, tag=3):
     """A hash over all the sender's durable vectors; answered by `Parts` where it differs from the receiver's."""
 
     digest: bytes
+    learner: bool = False  # Whether the sender is one: it counts as an owner once it said, on this link, that it is none.
 
 
 class Parts(Struct, array_like=True, frozen=True, tag=4):
@@ -157,13 +158,7 @@ class Present(Struct, array_like=True, frozen=True, tag=14):
     entries: list[tuple[str, str, int, int, bytes]]
 
 
-class Role(Struct, array_like=True, frozen=True, tag=15):
-    """Whether the sender is a learner: the first message of every link, and sent again once that changes."""
-
-    learner: bool
-
-
-Message = Push | Have | Digest | Parts | Vectors | Want | Supply | Busy | Trouble | Lost | Found | Seek | Given | Present | Role
+Message = Push | Have | Digest | Parts | Vectors | Want | Supply | Busy | Trouble | Lost | Found | Seek | Given | Present
 
 
 class _Push(Struct, array_like=True, frozen=True, tag=1):
@@ -176,9 +171,7 @@ class _Supply(Struct, array_like=True, frozen=True, tag=7):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_Received = (
-    _Push | Have | Digest | Parts | Vectors | Want | _Supply | Busy | Trouble | Lost | Found | Seek | Given | Present | Role
-)
+_Received = _Push | Have | Digest | Parts | Vectors | Want | _Supply | Busy | Trouble | Lost | Found | Seek | Given | Present
 _decoder: msgspec.msgpack.Decoder[_Received] = msgspec.msgpack.Decoder(_Received)
 _T = TypeVar("_T")
 

@@ -38,7 +38,6 @@ from shoal.cluster.messages import (
     Message,
     Push,
     Range,
-    Role,
     Shipment,
     Supply,
     Trouble,
@@ -134,16 +133,15 @@ class Replication:
         state.pause_until, state.unanswered = 0.0, 0
         state.doubtful.clear()
         if state.linked:
-            self._send(peer, Digest(self._parts.digest()))
+            self._send(peer, self._digest())
 
     def linked(self, peer: bytes) -> None:
         """Messages can be sent to `peer` from now on."""
         state = self._state(peer)
         state.linked, state.wanting, state.pause_until, state.unanswered = True, None, 0.0, 0
         state.unsaid.clear()
-        self._send(peer, Role(self.learning is not None))
         # The other side says the same: whoever lacks something finds out at once.
-        self._send(peer, Digest(self._parts.digest()))
+        self._send(peer, self._digest())
 
     def unlinked(self, peer: bytes) -> None:
         state = self._state(peer)
@@ -159,7 +157,7 @@ class Replication:
         self.learning = None
         peers = [peer for peer, state in self._peers.items() if state.linked]
         if peers:
-            self._outbox.append(Send(peers, Role(learner=False)))
+            self._outbox.append(Send(peers, self._digest()))
 
     # ── messages ──────────────────────────────────────────────────────────────
 
@@ -174,9 +172,8 @@ class Replication:
         match message:
             case Have(held):
                 state.known.take(held)
-            case Role(learner):
+            case Digest(digest, learner):
                 state.member = not learner
-            case Digest(digest):
                 self._compare(peer, state, digest)
             case PartsMessage(parts):
                 self._compare_parts(peer, state, dict(parts))
@@ -234,6 +231,9 @@ class Replication:
         return arrival
 
     # ── comparing ─────────────────────────────────────────────────────────────
+
+    def _digest(self) -> Digest:
+        return Digest(self._parts.digest(), self.learning is not None)
 
     def _compare(self, peer: bytes, state: _PeerState, digest: bytes) -> None:
         if digest == self._parts.digest():
@@ -388,7 +388,7 @@ class Replication:
             self._next_sync = now + self._limits.sync_interval_s * (0.5 + self._random())
             linked = sorted(peer for peer, state in self._peers.items() if state.linked)
             if linked:
-                self._send(linked[int(self._random() * len(linked))], Digest(self._parts.digest()))
+                self._send(linked[int(self._random() * len(linked))], self._digest())
 
     def take_outbox(self) -> list[Effect]:
         outbox, self._outbox = self._outbox, []

@@ -24,7 +24,7 @@ from msgspec import Raw
 from shoal.cluster import messages
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.handshake import OPENING_BYTES
-from shoal.cluster.messages import Busy, Found, Given, Lost, Message, Present, Push, Role, Seek, Shipment, Supply, Trouble
+from shoal.cluster.messages import Busy, Digest, Found, Given, Lost, Message, Present, Push, Seek, Shipment, Supply, Trouble
 from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.quarantine import taken
 from shoal.cluster.replication import Apply, Limits, Read, Replication, Send
@@ -234,7 +234,7 @@ class Replicator:
             case _:
                 self._protocol.receive(peer.node, decoded, self._environment.monotonic())
                 self._carry_out()
-                if isinstance(decoded, Role):
+                if isinstance(decoded, Digest):
                     self.quorum.stir()
         self._seek_admission()
         self.quorum.settle(peer.node)
