@@ -198,7 +198,7 @@ class SimulatedCluster:
                 host.disk.wipe()
             case Restore():
                 host.kill()
-                host.disk.put_back(self._copies[fault.node, fault.copied_at])
+                host.disk.put_back(self._copies[fault.node, fault.copied_at], whole=fault.whole)
             case FullDisk() | CorruptBlock():
                 await self._spoil(host, fault)
                 return

@@ -67,9 +67,12 @@ class Disk:
         """What is durable now."""
         return self._storage.left_by_crash(0)
 
-    def put_back(self, copy: MemoryStorage) -> None:
-        """Go back to a copy. Nobody may be running on it."""
+    def put_back(self, copy: MemoryStorage, *, whole: bool = False) -> None:
+        """Go back to a copy; `whole`: no file system tells that it is one. Nobody may be running on it."""
+        identity = self._storage.identity
         self._storage = copy.left_by_crash(None)
+        if whole:
+            self._storage.identity = identity
         self.corrupt.clear()
 
     def corrupt_rows(self, table: bytes) -> None:

@@ -191,9 +191,15 @@ def _wipe(scene: _Scene) -> Fault:
     return Wipe(at=scene.at(), node=scene.loser(), down_s=scene.while_s())
 
 
+_WHOLE_SHARE = 0.5  # Of the disks that are set back, those that cannot tell.
+
+
 def _restore(scene: _Scene) -> Fault:
     at = scene.at()
-    return Restore(at=at, node=scene.loser(), copied_at=_round(scene.random.uniform(0, at)), down_s=scene.while_s())
+    copied_at = _round(scene.random.uniform(0, at))
+    return Restore(
+        at=at, node=scene.loser(), copied_at=copied_at, down_s=scene.while_s(), whole=scene.random.random() < _WHOLE_SHARE
+    )
 
 
 _DRAWN: list[Callable[[_Scene], Fault]] = [

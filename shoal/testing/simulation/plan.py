@@ -133,11 +133,15 @@ class Wipe(Event, frozen=True, kw_only=True, tag="wipe"):
 
 
 class Restore(Event, frozen=True, kw_only=True, tag="restore"):
-    """A node starts again from an older copy of its disk, made `copied_at`."""
+    """A node starts again from an older copy of its disk, made `copied_at`.
+
+    `whole`: its block device or virtual machine was set back, which no file system tells.
+    """
 
     node: str
     copied_at: float = 0.0
     down_s: float = 1.0
+    whole: bool = False
 
 
 Fault = (
