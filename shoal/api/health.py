@@ -70,6 +70,7 @@ class ClusterDocument(Struct):
     quarantined: list[str]
     clock_ahead_ms: int
     disagreements: list[str]  # Nodes that have other members, or the address of another node; and what to do.
+    learning: list[str]  # If the node is a learner: how far it is with each of the others. Until then it counts in no quorum.
     members: list[MemberView]  # The node that answers first.
     node: NodeView  # More of that one.
 
@@ -113,6 +114,7 @@ async def cluster(exchange: Exchange) -> web.Response:
         quarantined=view.quarantined,
         clock_ahead_ms=view.clock_ahead_ms,
         disagreements=view.disagreements,
+        learning=view.learning,
         members=[MemberView(**structs.asdict(member)) for member in view.members],
         node=NodeView(**structs.asdict(status)),
     )

@@ -158,6 +158,7 @@ def _of_cluster(cluster: ClusterView) -> Iterator[Metric]:
     yield gauge("shoal_quarantined_operations", "Operations that were refused", len(cluster.quarantined))
     others = "Nodes that have other members, or the address of another node"
     yield gauge("shoal_member_disagreements", others, len(cluster.disagreements))
+    yield gauge("shoal_learner", "1 if the node counts in no quorum, for it may have forgotten", bool(cluster.learning))
     ahead_s = cluster.clock_ahead_ms / 1000
     yield gauge("shoal_clock_ahead_seconds", "How far operations' times are ahead of the clock", ahead_s)
     peers = cluster.members[1:]

@@ -97,6 +97,8 @@ def _show_cluster(cluster: ClusterView) -> None:
     for member in cluster.members:
         if member.reason:
             line(f"{member.name}: {member.reason}")
+    for progress in cluster.learning:
+        line(f"learning, so this node counts in no quorum yet: {progress}")
     for disagreement in cluster.disagreements:
         line(f"members differ: {disagreement}")
     for refused in cluster.quarantined:

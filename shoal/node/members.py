@@ -86,12 +86,13 @@ class Members:
     def linked_nodes(self) -> set[bytes]:
         return {member.node for member in self._members.values() if member.outlet is not None}
 
-    def check(self, peer: Identity) -> None:
-        """
+    def check(self, peer: Identity, *, own: str) -> None:
+        """Whether a peer may send; one that advertises this node's `own` address may, so that both sides tell of it.
+
         Raises:
             PeerRefused: it is no member, or a node with its id is linked under another address or in another process.
         """
-        if peer.name not in self._members:
+        if peer.name not in self._members and peer.name != own:
             raise PeerRefused(
                 f"{peer.name[:NAME_CHARS_MAX]!r} is not among the members that this node has. Nothing was written. Add it to "
                 "SHOAL_JOIN here and restart; if it is in the list under another name, start it with that as SHOAL_ADVERTISE.",

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
 
+from shoal.cluster.learning import Progress
 from shoal.cluster.replication import Replication
 from shoal.cluster.stability import Holding
 from shoal.config import Config
@@ -320,7 +321,15 @@ class Quorum:
             quarantined=self._protocol.quarantined(),
             clock_ahead_ms=self._database.clock_ahead_ms(),
             disagreements=self.members.disagreements,
+            learning=self._learning(),
         )
+
+    def _learning(self) -> list[str]:
+        """How far this node is with each of the others; empty once it counts as an owner."""
+        learning = self._protocol.learning
+        if learning is None:
+            return []
+        return [f"{member.address}: {_shown_progress(learning.progress(member.node))}" for member in self.members.all]
 
     def _itself(self) -> Member:
         total: dict[Origin, int] = {}
@@ -385,6 +394,12 @@ def _wake(waiters: list[_Waiter]) -> None:
             waiters.remove(waiter)
             if not future.done():
                 future.set_result(None)
+
+
+def _shown_progress(progress: Progress) -> str:
+    if progress.lacking:
+        return f"{progress.lacking:,} operations to fetch"
+    return "all fetched" if progress.heard else "not heard yet"
 
 
 def _shown(total: dict[Origin, int]) -> dict[str, int]:

@@ -164,7 +164,7 @@ class Replicator:
         if peer.node == self._opening.node:
             raise PeerRefused("a node does not link to itself. Nothing was written.", reason="self")
         self._compare(peer)
-        self.quorum.members.check(peer)
+        self.quorum.members.check(peer, own=self._config.advertise)
         if self._commit.failed is not None:
             raise ReadOnly(f"the node cannot store what peers send: {self._commit.failed}. Nothing was written.")
         before = self._heard.get(peer.name, peer.node)

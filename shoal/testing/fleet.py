@@ -152,7 +152,8 @@ class Fleet:
             self._make(name, MemoryStorage())
         for name in self._names:
             self.link_all(name)
-        if all(member.replicator.quorum.size <= len(self._names) for member in self.members.values()):
+        replicators = [member.node.replicator for member in self.members.values()]
+        if all(found is not None and found.quorum.size <= len(self._names) for found in replicators):
             await self.admitted()
         return self
 

@@ -22,6 +22,7 @@ from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.node.environment import Environment
 from shoal.node.node import Node
+from shoal.node.quorum import Quorum
 from shoal.protocol.requests import Durability
 from shoal.protocol.session import Session
 from shoal.storage.memory import MemoryStorage
@@ -145,15 +146,19 @@ class Machines:
                     self._wires[source.name, target.name] = _Wire(_peer(source), _peer(target), address=target.name)
 
     async def converged(self) -> None:
-        """Return once all hold the same.
+        """Return once all hold the same, and count in quorums.
 
         Raises:
             TimeoutError: they do not within `CONVERGED_S`.
         """
         peers = [machine.node.replicator for machine in self._all if machine.node is not None]
         async with asyncio.timeout(CONVERGED_S):
-            while len({peer.quorum.view().digest for peer in peers if peer is not None}) > 1:  # noqa: ASYNC110
+            while not _is_settled([peer.quorum for peer in peers if peer is not None]):  # noqa: ASYNC110
                 await asyncio.sleep(SYNC_S)
+
+
+def _is_settled(quorums: list[Quorum]) -> bool:
+    return len({quorum.view().digest for quorum in quorums}) <= 1 and not any(quorum.is_learner for quorum in quorums)
 
 
 def _peer(machine: Machine) -> Peer:

@@ -30,7 +30,7 @@ BOMB = b" " * (50 << 20) + ADD
 
 def http1(method: bytes, path: bytes, headers: bytes = b"", body: bytes = b"") -> bytes:
     length = b"Content-Length: %d\r\n" % len(body) if body else b""
-    return b"%s %s HTTP/1.1\r\nHost: node\r\n%s%s\r\n%s" % (method, path, headers, length, body)
+    return b"%s %s HTTP/1.1\r\nHost: localhost\r\n%s%s\r\n%s" % (method, path, headers, length, body)
 
 
 class Answer(NamedTuple):
@@ -101,7 +101,7 @@ MALFORMED = {
     "the preface of HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "malformed-request"),
     "a method that nobody knows": (http1(b"BREW", COUNTER), 501, "unknown-method"),
     "a method of another protocol": (http1(b"PROPFIND", COUNTER), 405, "method-not-allowed"),
-    "a tunnel": (b"CONNECT a.example:443 HTTP/1.1\r\nHost: a\r\n\r\n", 404, "not-found"),
+    "a tunnel": (b"CONNECT a.example:443 HTTP/1.1\r\nHost: localhost\r\n\r\n", 421, "wrong-host"),
     "a URL that is none": (http1(b"GET", b"http://[/healthz"), 400, "malformed-request"),
     "a byte that is not percent-encoded": (http1(b"GET", b"/v1/spaces/\xff/counters/c"), 400, "malformed-request"),
     "a bad percent-encoding": (http1(b"GET", b"/v1/spaces/%zz/counters/c"), 400, "malformed-request"),
@@ -319,7 +319,7 @@ async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(serve: Serve
 
 async def test_a_connection_without_a_whole_request_is_closed(serve: Serve) -> None:
     served = await serve(idle_s=0.05)
-    for begun in (b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: "):
+    for begun in (b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "):
         async with connected(served) as (reader, writer), asyncio.timeout(30):
             writer.write(begun)
             assert await reader.read() == b""

@@ -22,11 +22,11 @@ async def test_every_door_trims_and_says_what_is_kept(http: aiohttp.ClientSessio
     for number in range(10):
         await rest("POST", EVENTS, {"event": number})
     first = (await rest("GET", f"{EVENTS}?limit=1"))["cursor"]
-    (planned,) = await cli("trim", "t", "--keep", "6", "--dry-run")
+    (planned,) = await cli("trim", "t", "--keep-last", "6", "--dry-run")
     assert planned == {"events": 4, "bytes": planned["bytes"], "dry_run": True}
     assert (await rest("POST", f"{EVENTS}:trim", {"keep": 8}))["events"] == 2
-    assert await cli("trim", "t", "--keep", "6") == [{"events": 2, "bytes": planned["bytes"] // 2, "dry_run": False}]
-    assert (await cli("trim", "t", "--keep", "1", "--older-than", "30d"))[0]["events"] == 0
+    assert await cli("trim", "t", "--keep-last", "6") == [{"events": 2, "bytes": planned["bytes"] // 2, "dry_run": False}]
+    assert (await cli("trim", "t", "--keep-last", "1", "--older-than", "30d"))[0]["events"] == 0
     gone = await rest("GET", f"{EVENTS}?after={first}", status=410)
     assert gone["code"] == "journal-trimmed"
     found = (await rest("GET", f"{EVENTS}?after={first}&skip_trimmed=true"))["events"]

@@ -245,7 +245,7 @@ def take_any_claim(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_a_copy_for_its_original(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Members, "check", lambda self, peer: None)
+    patch.setattr(Members, "check", lambda self, peer, own: None)
 
 
 def keep_whatever_is_early(patch: pytest.MonkeyPatch) -> None:

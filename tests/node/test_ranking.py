@@ -297,5 +297,5 @@ async def test_vectors_that_are_no_floats_are_refused_at_the_edge(bench: Bench) 
 async def test_a_node_without_numpy_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await bench.space.items.put(NOTES, "k", 1, vectors=[[1.0]])
     monkeypatch.setitem(__import__("sys").modules, "shoal.node.matrix", None)
-    with pytest.raises(Unsupported, match=r"shoal\[vectors\]"):
+    with pytest.raises(Unsupported, match=r"\.\[vectors\]"):
         await bench.space.items.search(NOTES, vector=[1.0])

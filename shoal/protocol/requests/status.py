@@ -65,6 +65,7 @@ class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):
     quarantined: list[str]  # What was refused and why, the newest last.
     clock_ahead_ms: int  # How far operations' times are ahead of this node's clock.
     disagreements: list[str] = field(default_factory=list)  # Other lists of members, and addresses that two nodes advertise.
+    learning: list[str] = field(default_factory=list)  # If this node is a learner: how far it is with each of the others.
 
 
 ReadReply = NodeStatus | ClusterView

@@ -1,0 +1,175 @@
+"""A node that may have forgotten is a learner: it counts in no quorum until it holds what a majority of the others hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from shoal.cluster.replication import Replication
+from shoal.errors import NoQuorum, RightsElsewhere
+from shoal.protocol.requests import BeginStep, Step
+from shoal.storage.memory import MemoryStorage
+from shoal.testing.fleet import Fleet, Member
+
+FORGOTTEN = ["wiped", "set back"]
+
+
+@pytest.fixture
+async def fleet() -> AsyncIterator[Fleet]:
+    async with Fleet() as fleet:
+        yield fleet
+
+
+def is_learner(member: Member) -> bool:
+    return member.replicator.quorum.is_learner
+
+
+async def forget(fleet: Fleet, name: str, how: str, copy: MemoryStorage) -> None:
+    """Start a node again, on an empty disk or on a copy of its disk, without a link to anybody."""
+    await fleet.crash(name)
+    fleet._make(name, MemoryStorage() if how == "wiped" else copy)
+
+
+async def begun(member: Member, attempt: str) -> bool:
+    step = BeginStep("crew", "t", "charge-42", "charge", attempt)
+    reply = await member.node.session().call(step, durability="quorum", key=attempt)
+    assert isinstance(reply, Step)
+    return reply.begun
+
+
+@pytest.mark.parametrize("how", FORGOTTEN)
+async def test_a_step_that_a_quorum_holds_is_not_begun_again_where_it_was_forgotten(fleet: Fleet, how: str) -> None:
+    """One disk of three is lost and one node is cut off: the intent is on that one alone."""
+    copy = fleet["c"].storage.left_by_crash(0)
+    await fleet.isolate("b")
+    assert await begun(fleet["a"], "first")
+    await forget(fleet, "c", how, copy)
+    await fleet.isolate("a")
+    fleet.link("b", "c")
+    fleet.link("c", "b")
+    for name in "bc":
+        with pytest.raises(NoQuorum, match="has fetched what the others hold"):
+            await begun(fleet[name], f"again at {name}")
+    fleet.link_all("a")
+    await fleet.admitted()
+    assert not await begun(fleet["b"], "healed")
+
+
+async def test_without_the_fence_it_is_begun_twice(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failing twin of the test above."""
+    await fleet.isolate("b")
+    assert await begun(fleet["a"], "first")
+    monkeypatch.setattr(Replication, "is_member", lambda self, peer: True)
+    await forget(fleet, "c", "wiped", MemoryStorage())
+    await fleet.isolate("a")
+    fleet.link("b", "c")
+    fleet.link("c", "b")
+    assert await begun(fleet["b"], "again")
+
+
+@pytest.mark.parametrize("durability", ["quorum", "all"])
+async def test_a_learner_issues_nothing_that_is_acknowledged_by_copies(fleet: Fleet, durability: str) -> None:
+    await forget(fleet, "c", "wiped", MemoryStorage())
+    fleet.link("c", "a")
+    fleet.link("a", "c")
+    counter = fleet["c"].store().space("crew").counter("n")
+    with pytest.raises(NoQuorum, match="this node does not count until it has fetched"):
+        await counter.add(1, durability=durability)  # type: ignore[arg-type]
+    assert await counter.add(1) == 1  # It still takes what it acknowledges alone.
+    fleet.link_all("c")
+    await fleet.admitted()
+    assert await counter.add(1, durability=durability) == 2  # type: ignore[arg-type]
+
+
+async def test_a_restart_is_no_learner_and_needs_nobody(fleet: Fleet) -> None:
+    await fleet.converged()
+    await fleet.isolate("a")
+    left = await fleet.crash("c")
+    fleet._make("c", left)
+    assert not is_learner(fleet["c"])
+    fleet.link("b", "c")
+    fleet.link("c", "b")
+    await fleet["b"].store().space("crew").counter("n").add(1, durability="quorum")
+
+
+async def test_a_learner_that_restarts_is_still_one(fleet: Fleet) -> None:
+    await forget(fleet, "c", "wiped", MemoryStorage())
+    await fleet["c"].store().space("crew").counter("n").add(1)
+    left = await fleet.crash("c")
+    fleet._make("c", left)
+    assert is_learner(fleet["c"])
+    fleet.link_all("c")
+    await fleet.admitted()
+
+
+async def test_a_copy_is_another_node_than_its_original(fleet: Fleet) -> None:
+    await fleet["b"].store().space("crew").counter("n").add(1)
+    original = fleet["b"].identity()
+    copy = fleet["b"].storage.left_by_crash(0)
+    await fleet.crash("c")
+    fleet._make("c", copy)
+    assert is_learner(fleet["c"])
+    assert fleet["c"].identity().node != original.node
+    fleet.link_all("c")
+    await fleet.admitted()
+    await fleet.converged()
+
+
+async def test_a_copy_leaves_the_rights_of_its_original_alone(fleet: Fleet) -> None:
+    """The original may be alive, and spend what it has."""
+    budget = fleet["a"].store().space("crew").budget("b")
+    await budget.grant(30)
+    await budget.draw(30)
+    await fleet.converged()
+    copy = fleet["a"].storage.left_by_crash(0)
+    await fleet.crash("a")
+    fleet.start("a", copy)
+    await fleet.admitted()
+    with pytest.raises(RightsElsewhere):
+        await fleet["a"].store().space("crew").budget("b").spend(30)
+
+
+async def test_a_learner_moves_no_stability(fleet: Fleet) -> None:
+    await fleet["a"].store().space("crew").counter("n").add(1)
+    await fleet.converged()
+    await forget(fleet, "c", "wiped", MemoryStorage())
+    fleet.link("a", "c")
+    fleet.link("c", "a")
+    async with asyncio.timeout(30):
+        while fleet["c"].digest() != fleet["a"].digest():
+            await asyncio.sleep(0.002)
+    assert is_learner(fleet["c"])  # b was not heard.
+    assert all(holding.whole is None for holding in fleet["c"].replicator.quorum.holdings(0).values())
+    assert fleet["a"].replicator.quorum.holdings(0)["c:1"].whole is None
+
+
+async def test_a_first_start_of_a_cluster_needs_no_word_of_anybody() -> None:
+    async with Fleet("abcde") as fleet:
+        await fleet["a"].store().space("crew").counter("n").add(1, durability="all")
+
+
+async def test_a_store_that_becomes_one_of_three_keeps_what_it_has() -> None:
+    async with Fleet("a", join="") as alone:
+        await alone["a"].store().space("crew").counter("n").add(7, durability="quorum")
+        left = await alone.crash("a")
+    async with Fleet() as fleet:
+        await fleet.crash("a")
+        fleet.start("a", left)
+        await fleet.admitted()
+        await fleet.converged()
+        assert await fleet["b"].store().space("crew").counter("n").add(1, durability="all") == 8
+
+
+async def test_the_status_tells_from_whom_it_learns_and_how_far_it_is(fleet: Fleet) -> None:
+    await fleet["a"].store().space("crew").counter("n").add(1)
+    await fleet.converged()
+    assert (await fleet["c"].store().cluster()).learning == []
+    await forget(fleet, "c", "wiped", MemoryStorage())
+    assert (await fleet["c"].store().cluster()).learning == ["a:1: not heard yet", "b:1: not heard yet"]
+    fleet.link("c", "a")
+    fleet.link("a", "c")
+    async with asyncio.timeout(30):
+        while (await fleet["c"].store().cluster()).learning != ["a:1: all fetched", "b:1: not heard yet"]:
+            await asyncio.sleep(0.002)
