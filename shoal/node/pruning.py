@@ -197,7 +197,7 @@ def _bytes(rows: Callable[[], Rows], gone: list[bytes], pruned: set[bytes]) -> G
             if found is None or packed is None:
                 continue
             total += 0 if marking.is_bones(id, found.record) else len(packed)
-            for digest in marking.unused(found.record) - counted:
+            for digest in set(marking.unused(found.record)) - counted:
                 counted.add(digest)
                 total += len(lineage.chunk(here, digest) or b"")
         yield

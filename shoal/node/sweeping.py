@@ -55,8 +55,8 @@ class Marking:
         """Whether a pruned record must stay."""
         return id in self.bases or not self.used.isdisjoint(named(record))
 
-    def unused(self, record: lineage.Record) -> set[bytes]:
-        return named(record) - self.used
+    def unused(self, record: lineage.Record) -> list[bytes]:
+        return sorted(named(record) - self.used)
 
     def _look(self, reader: Reader, id: bytes) -> None:
         record = reader.record(id)
