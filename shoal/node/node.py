@@ -29,6 +29,7 @@ from shoal.node.service import Service, ServiceSession
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ClusterView, Member
 from shoal.storage.commit import GroupCommit, LoggedStorage
+from shoal.storage.engines import untested
 from shoal.storage.rocks import RocksStorage
 from shoal.version import __version__
 
@@ -151,6 +152,8 @@ async def open_node(directory: Path, *, config: Config, environment: Environment
         InvalidConfig: `config` is out of range.
     """
     checked(config)
+    for warning in untested():
+        _log.warning("%s", warning)
     now_ms = environment.now_ms()
     opening = asyncio.ensure_future(
         environment.run_blocking(lambda: RocksStorage.open(directory, config=config, now_ms=now_ms))

@@ -1,0 +1,46 @@
+"""The versions of the engines: the ranges stand in two places, and agree; what is outside them is told."""
+
+from __future__ import annotations
+
+import logging
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import shoal
+from shoal.node import node
+from shoal.storage.engines import TESTED, untested
+
+PROJECT = Path(__file__).parent.parent.parent / "pyproject.toml"
+
+
+def test_the_ranges_are_those_that_are_installed() -> None:
+    needed = tomllib.loads(PROJECT.read_text())["project"]["dependencies"]
+    for name, (first, last) in TESTED.items():
+        assert f"{name}>={'.'.join(map(str, first))},<={'.'.join(map(str, last))}" in needed
+
+
+def test_here_all_are_tested() -> None:
+    assert untested() == []
+
+
+@pytest.mark.parametrize("version", ["0.14.7", "0.14.14", "0.15.0", "1.0", "0.14.14rc1", "unknown"])
+def test_a_version_outside_its_range_is_told(version: str) -> None:
+    [told] = untested(lambda name: version if name == "pycrdt" else "0.3.29")
+    assert f"pycrdt {version} is installed" in told
+    assert "pip install 'pycrdt>=0.14.8,<=0.14.13'" in told
+
+
+@pytest.mark.parametrize("version", ["0.14.8", "0.14.10", "0.14.13", "0.14.13+local"])
+def test_a_version_within_its_range_is_not(version: str) -> None:
+    assert untested(lambda name: version if name == "pycrdt" else "0.3.29") == []
+
+
+async def test_a_store_that_is_opened_warns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(node, "untested", lambda: ["pycrdt 9 is installed"])
+    async with shoal.open(tmp_path / "state"):
+        pass
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == ["pycrdt 9 is installed"]
