@@ -23,11 +23,17 @@ if TYPE_CHECKING:
 else:
     _MODULES = ("config", "errors", "replies", "sync", "values")  # Those that are public names themselves.
 
+    # How a program begins: without the list, which loads all that it names.
+    _ENTRANCES = {"open": "shoal.opening", "connect": "shoal.opening", "Config": "shoal.config"}
+
     def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         if name in _MODULES:
             return import_module(f"shoal.{name}")
+        if name in _ENTRANCES:
+            found = globals()[name] = getattr(import_module(_ENTRANCES[name]), name)
+            return found
         if name.startswith("_") and name != "__all__":
             raise AttributeError(f"module 'shoal' has no attribute {name!r}", name=name)
         public = import_module("shoal.public")

@@ -23,7 +23,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Never
 
-from shoal import opening
+import shoal.opening as opening  # `from shoal import` would ask for a public name first, and load them all.
 from shoal.config import Config
 from shoal.errors import InvalidInput, OutcomeUnknown, Unavailable
 from shoal.protocol.requests import Durability

@@ -66,7 +66,19 @@ def test_a_client_loads_no_node_and_no_database(code: str) -> None:
     modules = loaded(code)
     assert (
         within(
-            modules, (*NODE, "jsonpatch", "jsonschema_rs", "typer", "rich", "prometheus_client", "numpy", "pydantic", "uvloop")
+            modules,
+            (
+                *NODE,
+                "pycrdt",
+                "jsonpatch",
+                "jsonschema_rs",
+                "typer",
+                "rich",
+                "prometheus_client",
+                "numpy",
+                "pydantic",
+                "uvloop",
+            ),
         )
         == []
     )

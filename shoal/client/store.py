@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from shoal import values
 from shoal.client.arguments import named
 from shoal.client.batch import Batch
 from shoal.client.budgets import Budget
 from shoal.client.connection import Connection
-from shoal.client.document import Document
 from shoal.client.items import Items
 from shoal.client.maps import SharedMap
 from shoal.client.presence import Presence
@@ -27,6 +26,9 @@ from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Durability, ObjectKind, ThreadStatus
 from shoal.schemas import Schema
+
+if TYPE_CHECKING:
+    from shoal.client.document import Document
 
 # pycrdt keeps 53 bits of a Yjs client id; the top bit stays clear of other peers' rounding.
 CLIENT_ID_BITS = 53
@@ -206,6 +208,8 @@ class Space:
         Raises:
             Disconnected, Unavailable: its state could not be fetched.
         """
+        from shoal.client.document import Document  # With pycrdt it is a fifth of a client's start, for those who use it.
+
         if initial is not None:
             content = json.dumps(values.to_json(dict(initial)), ensure_ascii=False).encode()
             begin = requests.Begin(self.name, check_name("document", name), content, author)
