@@ -5,7 +5,8 @@ Laws:
   restored (its storage has another identity than it recorded) is another node: it
   takes a new id. The origin is made once per opening, at its first write, and is
   recorded in the batch that uses it first.
-- A directory among peers is a learner until `admission` is durable; so is a copy of it.
+- A directory among peers is a learner until `admission` is durable; so is a copy of it. A
+  copy issues nothing until then: what it would build on may be gone everywhere else.
 - The clean-stop marker is set by a stop that flushed everything, and removed by
   the first write after it. It closes the old origin; it does not lend it.
 """
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from shoal.cluster.operation import Tip
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
 from shoal.crdt.rows import successor
-from shoal.errors import StoreCorrupt
+from shoal.errors import CatchingUp, StoreCorrupt
 from shoal.node.transaction import Transaction
 from shoal.storage import keys
 from shoal.storage.interface import Storage
@@ -28,6 +29,7 @@ _CLEAN = keys.meta("clean")
 _PAST = keys.meta("past")
 _IDENTITY = keys.meta("identity")
 _MEMBER = keys.meta("member")
+_RESTORED = keys.meta("restored")
 _TAIL_CHECKED = 16
 _PAST_MAX = 4096  # Openings that are known to have been of this directory; 64 KiB.
 
@@ -48,6 +50,8 @@ class Opening:
         """Whether this directory is a copy, or was restored from one."""
         self.learner = self.copied or storage.get(_MEMBER) is None
         """Among peers: whether it may have forgotten, or never held, what others rely on."""
+        self._restored = self.copied or storage.get(_RESTORED) is not None
+        self._issues = True
         self.node = entropy(ORIGIN_BYTES) if node is None or self.copied else node
         self.clean = self.created or storage.get(_CLEAN) is not None
         self.previous = storage.get(_ORIGIN)
@@ -63,7 +67,16 @@ class Opening:
         return self._origin
 
     def origin(self, transaction: Transaction) -> Origin:
-        """The origin to write under; the first `transaction` records it."""
+        """The origin to write under; the first `transaction` records it.
+
+        Raises:
+            CatchingUp: this directory is a copy, and has still to fetch what its peers hold.
+        """
+        if not self._issues:
+            raise CatchingUp(
+                "this node's directory is a copy, and the node writes nothing until it has fetched what the others hold: what "
+                "the copy has may be gone there. Nothing was written. Ask another node, or try again later."
+            )
         if self._origin is not None:
             return self._origin
         origin = Origin(self._entropy(ORIGIN_BYTES))
@@ -82,18 +95,19 @@ class Opening:
         """
         if self.created:
             return {**self._identified(), _CLEAN: b"\x01"}
+        self._issues = not self._restored
         if self.copied:
             self.past, self._past = frozenset(), b""
-            return {**self._identified(), _MEMBER: None, _PAST: None, _ORIGIN: None}
+            return {**self._identified(), _MEMBER: None, _PAST: None, _ORIGIN: None, _RESTORED: b"\x01"}
         return {}
 
     def admission(self) -> dict[bytes, bytes | None]:
         """The rows that make this directory a member among its peers, once it holds all that it must."""
-        return {**self._identified(), _MEMBER: b"\x01"}
+        return {**self._identified(), _MEMBER: b"\x01", _RESTORED: None}
 
     def admitted(self) -> None:
         """`admission` is durable."""
-        self.learner = False
+        self.learner, self._issues = False, True
 
     def _identified(self) -> dict[bytes, bytes | None]:
         return {_NODE: self.node, _IDENTITY: self._identity}

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from shoal.cluster.replication import Replication
-from shoal.errors import NoQuorum, RightsElsewhere
+from shoal.errors import CatchingUp, NoQuorum, RightsElsewhere
 from shoal.protocol.requests import BeginStep, Step
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.fleet import Fleet, Member
@@ -115,6 +115,31 @@ async def test_a_copy_is_another_node_than_its_original(fleet: Fleet) -> None:
     fleet.link_all("c")
     await fleet.admitted()
     await fleet.converged()
+
+
+async def test_a_copy_writes_nothing_until_it_has_caught_up_whatever_the_durability(fleet: Fleet) -> None:
+    """It may build on chunks that all others have erased."""
+    copy = fleet["c"].storage.left_by_crash(0)
+    await forget(fleet, "c", "set back", copy)
+    fleet.link("c", "a")
+    fleet.link("a", "c")
+    for _ in range(2):
+        with pytest.raises(CatchingUp, match="a copy"):
+            await fleet["c"].store().space("crew").counter("n").add(1)
+        assert await fleet["c"].store().space("crew").counter("n").value() == 0
+        fleet._make("c", await fleet.crash("c"))  # It is known after a restart, too.
+    fleet.link_all("c")
+    await fleet.admitted()
+    assert await fleet["c"].store().space("crew").counter("n").add(1) == 1
+
+
+async def test_a_lone_store_that_was_copied_goes_on() -> None:
+    async with Fleet("a", join="") as fleet:
+        await fleet["a"].store().space("crew").counter("n").add(1)
+        copy = fleet["a"].storage.left_by_crash(0)
+        await fleet.crash("a")
+        fleet._make("a", copy)
+        assert await fleet["a"].store().space("crew").counter("n").add(1) == 2
 
 
 async def test_a_copy_leaves_the_rights_of_its_original_alone(fleet: Fleet) -> None:
