@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from itertools import islice
 from math import isfinite
-from types import NoneType, UnionType
+from types import FunctionType, NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from shoal.errors import InvalidInput
@@ -87,7 +87,7 @@ def _explain(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     """
     try:
         bound = inspect.signature(method).bind(*args, **kwargs).arguments
-        hints = get_type_hints(method)
+        hints = get_type_hints(_of_arguments(method))
     except (TypeError, NameError):
         return  # The call does not fit the signature; or an annotation means something to type checkers alone.
     given = list(bound.items())[1:]
@@ -99,6 +99,13 @@ def _explain(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         problem = _problem(value, hints.get(name, Any))
         if problem is not None:
             raise InvalidInput(f"{name} {problem}. Nothing was written.", field=name) from error
+
+
+def _of_arguments(method: Callable[..., Any]) -> Callable[..., Any]:
+    """With the annotations of the arguments alone: what is returned may be known to type checkers only."""
+    annotated = FunctionType((lambda: None).__code__, method.__globals__)
+    annotated.__annotations__ = {name: told for name, told in method.__annotations__.items() if name != "return"}
+    return annotated
 
 
 def _problem(value: Any, annotation: Any) -> str | None:

@@ -393,7 +393,7 @@ class Agent:
                     await self.bench.node.session().call(Compact("crew", name))
             case "batch":
                 async with self.space.batch(key=f"batch-{name}-{number}") as batch:
-                    batch.thread(f"{{t}}/{number}").save({"n": number})
+                    batch.thread(f"{{t}}/{number}").save({"n": number}, overwrite=True)
                     batch.thread(f"{{t}}/{number}").journal.append(number, key="once")
                     batch.counter("{t}/n").add(number)
                     batch.register("{t}/r").set(number)
