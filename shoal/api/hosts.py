@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from shoal.api.problems import WrongHost
 from shoal.config import Config
@@ -37,9 +37,11 @@ class Hosts:
         Raises:
             WrongHost: the request is for a name that is not this node's.
         """
-        if not self._checked:
+        # Not `request.host`: without the header that asks the resolver, which may block. Every browser sends it.
+        host = request.headers.get(hdrs.HOST)
+        if not self._checked or host is None:
             return
-        name = _name(request.host)
+        name = _name(host)
         if name in self._names or name.endswith(".localhost") or _is_address(name):
             return
         raise WrongHost(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -34,6 +35,14 @@ async def test_addresses_localhost_and_names_of_the_configuration_are_answered(
     served = await serve(allowed_hosts="shoal.test, other.test")
     async with http.get(served.url + "/healthz", headers={"Host": host}) as answer:
         assert answer.status == 200
+
+
+async def test_a_request_without_a_host_comes_from_no_page(serve: Serve) -> None:
+    served = await serve()
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rpartition(":")[2]))
+    writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")
+    assert b" 200 " in await reader.readline()
+    writer.close()
 
 
 @pytest.mark.parametrize(
