@@ -117,6 +117,7 @@ class Opening:
         transaction.put(_IDENTITY, self._identity)
         if self.copied and self.learner:
             transaction.delete(_MEMBER)  # That was the original's.
+            transaction.put(_RESTORED, b"\x01")  # It holds among peers, also if it first wrote while it was alone.
 
     def settle(self, transaction: Transaction) -> None:
         """Record who this is with the first write that another node's operations make: it needs no origin."""

@@ -133,6 +133,22 @@ async def test_a_copy_writes_nothing_until_it_has_caught_up_whatever_the_durabil
     assert await fleet["c"].store().space("crew").counter("n").add(1) == 1
 
 
+async def test_a_copy_that_wrote_while_it_was_alone_is_still_one_among_peers(fleet: Fleet) -> None:
+    copy = fleet["c"].storage.left_by_crash(0)
+    await fleet.crash("c")
+    async with Fleet("c", join="", seed=900) as alone:
+        await alone.crash("c")
+        alone._make("c", copy)
+        await alone["c"].store().space("crew").counter("n").add(1)
+        left = await alone.crash("c")
+    fleet._make("c", left)
+    with pytest.raises(CatchingUp, match="a copy"):
+        await fleet["c"].store().space("crew").counter("n").add(1)
+    fleet.link_all("c")
+    await fleet.admitted()
+    assert await fleet["c"].store().space("crew").counter("n").add(1) == 2
+
+
 async def test_a_lone_store_that_was_copied_goes_on() -> None:
     async with Fleet("a", join="") as fleet:
         await fleet["a"].store().space("crew").counter("n").add(1)
