@@ -101,7 +101,7 @@ MALFORMED = {
     "the preface of HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "malformed-request"),
     "a method that nobody knows": (http1(b"BREW", COUNTER), 501, "unknown-method"),
     "a method of another protocol": (http1(b"PROPFIND", COUNTER), 405, "method-not-allowed"),
-    "a tunnel": (b"CONNECT a.example:443 HTTP/1.1\r\nHost: localhost\r\n\r\n", 421, "wrong-host"),
+    "a tunnel": (b"CONNECT a.example:443 HTTP/1.1\r\nHost: localhost\r\n\r\n", 404, "not-found"),
     "a URL that is none": (http1(b"GET", b"http://[/healthz"), 400, "malformed-request"),
     "a byte that is not percent-encoded": (http1(b"GET", b"/v1/spaces/\xff/counters/c"), 400, "malformed-request"),
     "a bad percent-encoding": (http1(b"GET", b"/v1/spaces/%zz/counters/c"), 400, "malformed-request"),
