@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -28,6 +29,9 @@ CONFIG = Config(
     peer_message_bytes_max=1 << 20,
     peer_send_bytes_max=1 << 16,
 )
+
+_TURNS = 10
+"""Of the loop, after which a connection that was accepted is known to its server, and closed with it."""
 
 ENGINE = version("pycrdt")
 
@@ -102,7 +106,8 @@ class DummyNode:
         app.router.add_get(PEER_PATH, self._serve)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        await web.SockSite(self._runner, self._listener).start()
         self.port = self._runner.addresses[0][1]
 
     def start(self, *addresses: str) -> None:
@@ -132,6 +137,11 @@ class DummyNode:
 
     async def stop(self) -> None:
         await self.peers.stop()
+        # asyncio leaks a connection that is accepted in the turn of the loop in which its server closes.
+        if self._listener.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self._listener)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         await self._runner.cleanup()
 
     # ── what a test does ──────────────────────────────────────────────────────
