@@ -6,6 +6,9 @@ there. So whatever the asynchronous handles offer is here, under the same
 names: what one awaits there returns here, `async for` becomes `for`, and
 `async with` becomes `with`. Proxies may be used from any thread but the loop's.
 
+The types of the proxies are in `blocking.pyi`, which `python -m tests.reference` derives
+from the handles. `shoal.sync.Thread` and the like are names for annotations.
+
 Leaving the `with` ends everything: calls that still wait on other threads are
 cut off with an error, and no thread is left behind.
 """
@@ -21,12 +24,16 @@ from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never
 
 import shoal.opening as opening  # `from shoal import` would ask for a public name first, and load them all.
 from shoal.config import Config
 from shoal.errors import InvalidInput, OutcomeUnknown, Unavailable
 from shoal.protocol.requests import Durability
+
+if TYPE_CHECKING:
+    from shoal.blocking import *
+    from shoal.blocking import Store
 
 
 class Portal:
@@ -185,13 +192,13 @@ def _wrapped(portal: Portal, value: Any) -> Any:
     if type(value) is tuple:
         return tuple(_wrapped(portal, item) for item in value)
     module = type(value).__module__
-    live = module.startswith(("shoal.client.", "pycrdt")) and not _frozen(value)
+    live = module.startswith(("shoal.client.", "pycrdt")) and not is_value(type(value))
     return Proxy(portal, value) if live or isinstance(value, _UNDER_WAY) else value
 
 
-def _frozen(value: Any) -> bool:
-    """Checkpoints and the like: values, which need no loop."""
-    parameters = getattr(type(value), "__dataclass_params__", None) or getattr(type(value), "__struct_config__", None)
+def is_value(kind: type) -> bool:
+    """Whether a class is frozen, as checkpoints are: its objects need no loop."""
+    parameters = getattr(kind, "__dataclass_params__", None) or getattr(kind, "__struct_config__", None)
     return bool(parameters is not None and parameters.frozen)
 
 
@@ -209,7 +216,9 @@ def _opened(make: Callable[[], AbstractAsyncContextManager[Any]]) -> Iterator[An
         portal.close()
 
 
-def open(directory: str | os.PathLike[str], *, config: Config | None = None, durability: Durability = "local") -> Any:
+def open(
+    directory: str | os.PathLike[str], *, config: Config | None = None, durability: Durability = "local"
+) -> AbstractContextManager[Store]:
     """`shoal.open`, blocking: `with shoal.sync.open("./state") as store:`. It raises the same."""
     return _Opening(_opened(lambda: opening.open(directory, config=config, durability=durability)), "open")
 
@@ -222,7 +231,7 @@ def connect(
     durability: Durability = "local",
     in_order: bool = False,
     wait: float = 0.0,
-) -> Any:
+) -> AbstractContextManager[Store]:
     """`shoal.connect`, blocking. It raises the same."""
     connecting = partial(opening.connect, token=token, config=config, durability=durability, in_order=in_order, wait=wait)
     return _Opening(_opened(lambda: connecting(urls)), "connect")
@@ -250,3 +259,13 @@ class _Opening(AbstractContextManager[Any]):
             name=name,
             obj=self,
         )
+
+
+def __getattr__(name: str) -> type[Proxy]:
+    """The names of the handles, for annotations that are evaluated."""
+    import shoal
+
+    handle = getattr(shoal, name, None)
+    if inspect.isclass(handle) and handle.__module__.startswith("shoal.client.") and not is_value(handle):
+        return Proxy
+    raise AttributeError(f"module 'shoal.sync' has no attribute {name!r}")

@@ -1,4 +1,7 @@
-"""Write docs/API.md, docs/ERRORS.md and shoal/cli/summary.json from what the code declares: `python -m tests.reference`."""
+"""Write what follows from the code: docs/API.md, docs/ERRORS.md, shoal/cli/summary.json and shoal/blocking.pyi.
+
+Run `python -m tests.reference` after a change of signatures, docstrings, errors or commands.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from shoal import errors, public
 from shoal.api import problems
 from shoal.cli import main
 from shoal.errors import ShoalError
+from tests import blocking
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -211,6 +215,7 @@ PAGES = {"API.md": api_page, "ERRORS.md": errors_page}
 
 def write() -> None:
     main.SUMMARY.write_text(summary())
+    blocking.STUB.write_text(blocking.stub())
     for name, page in PAGES.items():
         (DOCS / name).write_text(page())
 

@@ -175,5 +175,5 @@ async def test_who_forgets_the_block_is_told_how_to_write_it(tmp_path: Path) -> 
     with pytest.raises(InvalidInput, match=r"`with shoal\.sync\.connect\(…\) as store:`"), shoal.connect("http://n1:1"):  # type: ignore[attr-defined]
         pass
     with pytest.raises(AttributeError, match=r"Write `with shoal\.sync\.open\(…\) as store:`"):
-        shoal.sync.open(tmp_path / "state").space("crew")
+        shoal.sync.open(tmp_path / "state").space("crew")  # type: ignore[attr-defined]
     assert not (tmp_path / "state").exists()

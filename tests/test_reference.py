@@ -9,7 +9,7 @@ import pytest
 from shoal import public
 from shoal.cli import main
 from shoal.errors import BY_CODE
-from tests import reference
+from tests import blocking, reference
 
 
 @pytest.mark.parametrize("name", reference.PAGES)
@@ -19,6 +19,10 @@ def test_a_generated_page_is_current(name: str) -> None:
 
 def test_the_summary_of_commands_is_current() -> None:
     assert main.SUMMARY.read_text() == reference.summary(), "run `python -m tests.reference`"
+
+
+def test_the_types_of_the_blocking_face_are_those_of_the_handles() -> None:
+    assert blocking.STUB.read_text() == blocking.stub(), "run `python -m tests.reference`"
 
 
 def test_every_error_is_on_its_page() -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pycrdt
 import pytest
@@ -318,7 +318,7 @@ class Endless:
 def test_an_interrupted_call_is_cancelled_and_the_store_is_closed(tmp_path: Path) -> None:
     endless = Endless()
     with pytest.raises(KeyboardInterrupt), sync.open(tmp_path / "state") as store:
-        Proxy(store._portal, endless).wait()
+        Proxy(cast(Proxy, store)._portal, endless).wait()
     assert endless.cancelled
     with sync.open(tmp_path / "state"):
         pass

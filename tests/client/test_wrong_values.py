@@ -169,7 +169,12 @@ def test_the_blocking_face_refuses_the_same(tmp_path: Path) -> None:
     calls, damaged = 0, False
     with shoal.sync.open(tmp_path / "state", durability="memory") as store:
         space = store.space("s")
-        targets = (space.counter("c").add, space.budget("b").grant, space.thread("t").save, space.thread("t").journal.append)
+        targets: tuple[Callable[..., object], ...] = (
+            space.counter("c").add,
+            space.budget("b").grant,
+            space.thread("t").save,
+            space.thread("t").journal.append,
+        )
         for call in targets:
             for make in WRONG.values():
                 value = make()
