@@ -12,9 +12,12 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from hashlib import sha256
 
 import msgspec
+from msgspec import NODEFAULT
+from msgspec.structs import astuple
 
 from shoal.cluster import operation
 from shoal.config import Config
@@ -99,14 +102,35 @@ def pack(request: requests.AnyWrite, reply: requests.AnyReply) -> bytes:
 
 
 def _digest(request: requests.AnyWrite) -> bytes:
-    """Of what a key stands for. Not of where a save's author stood: who repeats it may meanwhile have found the first one's."""
-    if type(request) is requests.Save:
-        request = _placeless(request)
-    elif type(request) is requests.Batch:
-        writes = [_placeless(write) if isinstance(write, requests.Save) else write for write in request.writes]
-        request = requests.Batch(writes)
-    return sha256(_encoder.encode(request)).digest()
+    """Of what a key stands for."""
+    form = [_form(write) for write in request.writes] if type(request) is requests.Batch else _form(request)
+    return sha256(_encoder.encode(form)).digest()
 
 
-def _placeless(save: requests.Save) -> requests.Save:
-    return msgspec.structs.replace(save, parent=None, fork=False, setting=b"", seen=b"")
+_IGNORED: dict[type[requests.AnyWrite], tuple[str, ...]] = {requests.Save: ("parent", "fork", "setting", "seen")}
+"""Where a save's author stood: a client that repeats it may meanwhile have found the first one's."""
+
+
+def _form(request: requests.AnyWrite) -> list[object]:
+    """A request's kind and fields, without the last ones that have their defaults.
+
+    A later version may append a field with a default: requests that do not set it have the same form there.
+    """
+    tag, defaults, ignored = _shape(type(request))
+    form = [tag, *astuple(request)]
+    for index in ignored:
+        form[index] = defaults[index]
+    while form[-1] == defaults[len(form) - 1]:
+        form.pop()
+    return form
+
+
+@cache
+def _shape(kind: type[requests.AnyWrite]) -> tuple[object, tuple[object, ...], tuple[int, ...]]:
+    """A kind's tag, the default at each place of its form (NODEFAULT, which equals no value, where there is none), and the
+    places that are ignored."""
+    fields = msgspec.structs.fields(kind)
+    defaults = [each.default if each.default_factory is NODEFAULT else each.default_factory() for each in fields]
+    ignored = _IGNORED.get(kind, ())
+    places = tuple(place for place, each in enumerate(fields, start=1) if each.name in ignored)
+    return kind.__struct_config__.tag, (NODEFAULT, *defaults), places
