@@ -29,6 +29,7 @@ from shoal.client.store import Store
 from shoal.errors import BookmarkLost, NotFound, Overloaded, SessionBehind, ShoalError
 from shoal.protocol.requests import Durability
 from shoal.testing.agents import ROOT, SPACE, content_of, state_of
+from shoal.testing.amounts import Amounts
 from shoal.testing.history import (
     Acknowledged,
     Event,
@@ -38,7 +39,6 @@ from shoal.testing.history import (
     Refused,
     Shown,
     WriteKind,
-    amount,
 )
 
 CREW = 6
@@ -58,6 +58,7 @@ class Agent:
         number: int,
         durability: Durability,
         numbers: Iterator[int],
+        amounts: Amounts,
         note: Callable[[Event], None],
         random: Random,
     ) -> None:
@@ -69,6 +70,7 @@ class Agent:
         self._number = number
         self._durability: Durability = durability
         self._numbers = numbers
+        self._amounts = amounts
         self._note = note
         self._random = random
         self._cursors: dict[str, bytes] = {}
@@ -168,10 +170,12 @@ class Agent:
         await self._write("append", name, append)
 
     async def _add(self, name: str) -> None:
-        async def add(number: int) -> Acknowledged:
-            return Acknowledged(number, value=await self._space.counter(name).add(amount(number)))
+        counter, by = self._amounts.next(name)
 
-        await self._write("add", name, add)
+        async def add(number: int) -> Acknowledged:
+            return Acknowledged(number, value=await self._space.counter(counter).add(by))
+
+        await self._write("add", counter, add, by=by)
 
     async def _assign(self, name: str) -> None:
         async def assign(number: int) -> Acknowledged:
@@ -195,9 +199,9 @@ class Agent:
         with suppress(ShoalError):  # It is noted.
             await self._write("edit", name, edit)
 
-    async def _write(self, kind: WriteKind, name: str, send: Callable[[int], Awaitable[Acknowledged]]) -> None:
+    async def _write(self, kind: WriteKind, name: str, send: Callable[[int], Awaitable[Acknowledged]], *, by: int = 0) -> None:
         number = next(self._numbers)
-        self._note(Invoked(number, kind, name, self.name))
+        self._note(Invoked(number, kind, name, self.name, by=by))
         sent_s = self._cluster.now_s()
         try:
             told = await send(number)
@@ -228,8 +232,9 @@ class Agent:
                 self._cursors[name] = events[-1].cursor
 
     async def _read_counter(self, name: str, *, stale: bool = False) -> None:
-        async with self._reading(name):
-            self._show("add", name, value=await self._space.counter(name).value(stale=stale))
+        counter = self._amounts.counter(name)
+        async with self._reading(counter):
+            self._show("add", counter, value=await self._space.counter(counter).value(stale=stale))
 
     async def _read_register(self, name: str) -> None:
         async with self._reading(name):
@@ -321,9 +326,17 @@ async def at_work(
     cluster: Cluster, *, agents: int, rate: float, durability: Durability, note: Callable[[Event], None], random: Random
 ) -> AsyncIterator[Crowd]:
     """Agents that together do `rate` things a second, spread evenly over the nodes."""
-    numbers = count(1)
+    numbers, amounts = count(1), Amounts()
     crowd = [
-        Agent(cluster, number=number, durability=durability, numbers=numbers, note=note, random=Random(random.random()))
+        Agent(
+            cluster,
+            number=number,
+            durability=durability,
+            numbers=numbers,
+            amounts=amounts,
+            note=note,
+            random=Random(random.random()),
+        )
         for number in range(agents)
     ]
     tasks = [asyncio.create_task(agent.run(agents / rate)) for agent in crowd]

@@ -17,8 +17,8 @@ Nothing here knows how the store got into its state.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import reduce
 from hashlib import sha256
 from operator import or_
@@ -128,7 +128,11 @@ def check_seen(history: History, found: Found) -> None:
             missing = [number for number in missing if not history.is_held(place, number, found.numbers(place))]
         lost += [f"{place.kind} {number} of {place.name}" for number in missing]
     for place, value in history.seen_values.items():
-        if found.greatest(place) < value:
+        there = history.adds_in(place, found.greatest(place)) if place.kind == "add" else None
+        if there is not None:
+            seen = {number for shown in history.seen_sums[place] for number in history.adds_in(place, shown) or ()}
+            lost += [f"add {number} of {place.name}" for number in sorted(seen - there.keys())]
+        elif found.greatest(place) < value:
             lost.append(f"{place.kind} {place.name} showed {value}, and holds {found.greatest(place)}")
     _demand("3a", "shown, then lost", lost)
 
@@ -139,19 +143,46 @@ def check_refused(history: History, found: Found) -> None:
 
 
 def check_counters(history: History, found: Found) -> None:
-    """A counter equals the acknowledged adds, plus some of those whose outcome is unknown; of those with one key, one."""
-    wrong = []
+    """A counter holds the acknowledged adds, and maybe some of those whose outcome is unknown, each once; of those with one
+    key it holds one.
+    """
     refused = {write.number for write in history.refused}
-    for name in {write.name for write in history.writes.values() if write.kind == "add"} | found.counters.keys():
-        adds = [
-            write for number, write in history.writes.items() if write.place == Place("add", name) and number not in refused
-        ]
+    adds: defaultdict[str, list[Invoked]] = defaultdict(list)
+    for write in history.writes.values():
+        if write.kind == "add":
+            adds[write.name].append(write)
+    wrong: list[str] = []
+    for name in sorted(adds.keys() | found.counters.keys()):
         value = found.counters.get(name, 0)
-        if not _is_sum(value, _choices(history, adds)):
-            certain = sum(history.amount(write.number) for write in adds if write.number in history.acknowledged)
-            unknown = [history.amount(write.number) for write in adds if write.number not in history.acknowledged]
-            wrong.append(f"{name} holds {value}: {certain} acknowledged, {len(unknown)} adds unknown, {sum(unknown)} in all")
+        times = history.adds_in(Place("add", name), value)
+        if times is None:
+            wrong += _not_a_sum(history, name, value, [add for add in adds[name] if add.number not in refused])
+        else:
+            wrong += _miscounted(history, name, times, refused)
     _demand("5", "a counter does not add up", wrong)
+
+
+def _miscounted(history: History, name: str, times: Mapping[int, int], refused: Collection[int]) -> Iterator[str]:
+    """Of a counter whose value says which adds it holds."""
+    for number, count in sorted(times.items()):
+        if number == 0:
+            yield f"{name} holds what nobody added"
+        elif number in refused:
+            yield f"{name} holds add {number}, which was refused"
+        elif count > 1:
+            yield f"{name} holds add {number} {count} times"
+    for number in history.acknowledged:
+        write = history.writes[number]
+        if write.place == Place("add", name) and not times.get(number, 0):
+            yield f"{name} lacks add {number}, which was acknowledged"
+
+
+def _not_a_sum(history: History, name: str, value: int, adds: list[Invoked]) -> Iterator[str]:
+    """Of a counter whose adds have no amounts of their own."""
+    if not _is_sum(value, _choices(history, adds)):
+        certain = sum(history.amount(write.number) for write in adds if write.number in history.acknowledged)
+        unknown = [history.amount(write.number) for write in adds if write.number not in history.acknowledged]
+        yield f"{name} holds {value}: {certain} acknowledged, {len(unknown)} adds unknown, {sum(unknown)} in all"
 
 
 def _choices(history: History, adds: list[Invoked]) -> list[set[int]]:

@@ -29,6 +29,7 @@ import msgspec
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.journal import Cursor
 from shoal.protocol.requests import Durability
+from shoal.testing.amounts import counted, is_nth_amount
 
 WriteKind = Literal["save", "append", "add", "assign", "edit"]
 
@@ -53,7 +54,7 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
 class Invoked(msgspec.Struct, frozen=True, tag="invoked"):
     """`over`, of an assignment, are the values that its writer had seen; None: it is the register's only writer.
 
-    Of the adds or appends to one object with one `key`, one counts. `by` is what a keyed add adds.
+    Of the adds or appends to one object with one `key`, one counts. `by` is what an add adds; 0: `amount(number)`.
     `batch` is the same for writes that were one request; 0: it was one by itself.
     """
 
@@ -194,11 +195,15 @@ class History:
         self.answers: defaultdict[int, list[Acknowledged]] = defaultdict(list)  # Of each write, one by attempt.
         self.seen_ids: defaultdict[Place, set[str]] = defaultdict(set)
         self.seen_values: defaultdict[Place, int] = defaultdict(int)
+        self.seen_sums: defaultdict[Place, set[int]] = defaultdict(set)  # Every value that a counter showed.
         self.seen_numbers: defaultdict[Place, set[int]] = defaultdict(set)
         self.seen_vectors: defaultdict[str, VersionVector] = defaultdict(VersionVector)  # By the journal's name.
         self.origins: list[str] = []
         self._attempts: Counter[int] = Counter()  # Those that were not refused with nothing written.
         self._shared: set[Place] = set()  # Registers with several writers.
+        self._replacing: defaultdict[tuple[Place, int], list[int]] = defaultdict(list)  # By what they replace in a register.
+        self._by_amount: defaultdict[Place, dict[int, int]] = defaultdict(dict)  # Adds to a counter: their numbers.
+        self._inexact: set[Place] = set()  # Counters of which some adds have no amount of their own.
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         for event in events:
             self.note(event)
@@ -232,7 +237,9 @@ class History:
                 self.writes[event.number] = event
                 self._attempts[event.number] += 1
                 if event.over is not None:
-                    self._shared.add(event.place)
+                    self._take_over(event, event.over)
+                if event.kind == "add":
+                    self._take_amount(event)
             case Resent():
                 self._attempts[event.number] += 1
             case Acknowledged():
@@ -254,6 +261,16 @@ class History:
             case Opened():
                 self.origins.append(event.origin)
 
+    def _take_over(self, write: Invoked, over: list[int]) -> None:
+        self._shared.add(write.place)
+        for number in over:
+            self._replacing[write.place, number].append(write.number)
+
+    def _take_amount(self, add: Invoked) -> None:
+        if add.key or not is_nth_amount(add.by) or add.by in self._by_amount[add.place]:
+            self._inexact.add(add.place)
+        self._by_amount[add.place][add.by] = add.number
+
     def _see(self, shown: Shown) -> None:
         match shown.kind:
             case "save":
@@ -269,26 +286,40 @@ class History:
 
     def _see_value(self, place: Place, value: int) -> None:
         self.seen_values[place] = max(self.seen_values[place], value)
+        if place.kind == "add":
+            self.seen_sums[place].add(value)
 
     def amount(self, number: int) -> int:
         """What an add adds."""
         return self.writes[number].by or amount(number)
 
+    def adds_in(self, place: Place, value: int) -> dict[int, int] | None:
+        """How often each add counts in a counter's value, by number; None: the value does not say.
+
+        What nobody added counts under the number 0.
+        """
+        if place in self._inexact or place not in self._by_amount:
+            return None
+        times: Counter[int] = Counter()
+        for added, count in counted(value):
+            times[self._by_amount[place].get(added, 0)] += count
+        return times
+
     def is_held(self, place: Place, number: int, held: Collection[int]) -> bool:
         """Whether a register that holds these values holds this one, or what replaced it.
 
-        Values of a sole writer only grow. One that shares its register replaces what it had seen, and nothing else.
+        Values of a sole writer only grow. One that shares its register replaces what it had seen, and nothing else:
+        then what replaced this value is there, or was replaced itself by what is there.
         """
-        if number in held:
-            return True
         if place not in self._shared:
-            return max(held, default=0) > number
-        refused = {write.number for write in self.refused}
-        return any(
-            number in write.over
-            for write in self.writes.values()
-            if write.place == place and write.over and write.number not in refused
-        )
+            return number in held or max(held, default=0) > number
+        known, left = {number}, [number]
+        while left:
+            if (here := left.pop()) in held:
+                return True
+            left += [other for other in self._replacing[place, here] if other not in known]
+            known.update(left)
+        return False
 
     async def grown(self, acknowledgements: int) -> None:
         """Return once that many more writes were acknowledged."""

@@ -19,7 +19,7 @@ from shoal.cluster.partition import partition_of
 from shoal.testing.agents import SPACE
 from shoal.testing.checkers import InvariantViolated
 from shoal.testing.found import Found
-from shoal.testing.history import Acknowledged, History, Invoked, LetGo, Place, Shown, amount
+from shoal.testing.history import Acknowledged, History, Invoked, LetGo, Place, Shown
 
 Parents = Mapping[str, Mapping[str, list[str]]]
 """Thread → checkpoint id → ids."""
@@ -74,8 +74,7 @@ class _Audit:
                 self._add(owed, write, told)
 
     def _add(self, owed: _Owed, write: Invoked, told: Acknowledged) -> None:
-        least = owed.value + amount(write.number)
-        if told.value < least:
+        if self._lacks(write.place, told.value, owed.value + self._history.amount(write.number)):
             self._break(write, told.node, f"add {write.number} made it {told.value}, and it was {owed.value} before")
         owed.value = told.value
 
@@ -86,7 +85,7 @@ class _Audit:
                 missing: Iterable[object] = self._uncovered(shown, owed.ids)
                 owed.ids = set(shown.ids)
             case "add":
-                missing = [owed.value] if shown.value < owed.value else []
+                missing = [owed.value] if self._lacks(shown.place, shown.value, owed.value) else []
                 owed.value = shown.value
             case "assign":
                 missing = [each for each in sorted(owed.numbers) if not self._history.is_held(shown.place, each, shown.numbers)]
@@ -97,6 +96,13 @@ class _Audit:
                 owed.numbers, owed.shown = set(visible), visible
         for what in missing:
             self._break(shown, shown.node, f"the read did not show {str(what)[:16]}, which it had seen or written")
+
+    def _lacks(self, place: Place, value: int, owed: int) -> bool:
+        """Whether a counter's value does not hold all that another does."""
+        here, there = self._history.adds_in(place, value), self._history.adds_in(place, owed)
+        if here is None or there is None:
+            return value < owed
+        return not there.keys() <= here.keys()
 
     def let_go(self, choice: LetGo) -> None:
         partition = partition_of(SPACE, choice.name)

@@ -9,6 +9,7 @@ import pytest
 
 from shoal.crdt.rows import successor
 from shoal.protocol.requests import Durability
+from shoal.protocol.session import Session
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.found import Found
@@ -78,6 +79,30 @@ def alter(name: str, table: bytes) -> Callable[[SimulatedCluster, Agents], Await
 
 def test_a_sound_run_breaks_nothing() -> None:
     assert verdict() == []
+
+
+def test_a_row_that_differs_is_found_though_a_read_would_mend_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    mends: list[Callable[[], None]] = []
+
+    async def spoilt(cluster: SimulatedCluster, agents: Agents) -> None:
+        disk = cluster.hosts["n2"].disk
+        [(key, value)] = disk.copy().scan(keys.OBJECT, successor(keys.OBJECT), limit=1)
+
+        def write(row: bytes) -> None:
+            disk._storage.write({key: row})
+            disk._storage.sync()
+
+        write(value + b"!")
+        mends.append(lambda: write(value))
+
+    sound = judging.find
+
+    async def mending(session: Session) -> Found:
+        mends[0]()
+        return await sound(session)
+
+    monkeypatch.setattr(judging, "find", mending)
+    assert "4" in invariants(verdict(spoilt))
 
 
 @pytest.mark.parametrize("table", [keys.OBJECT, keys.KEY])
@@ -155,6 +180,14 @@ def test_a_session_that_goes_back_is_found() -> None:
     added: list[Event] = [Invoked(1, "add", "a", "s"), Acknowledged(1, value=amount(1), node="n1", at_s=1.0)]
     assert broken(*added, Shown("s", "add", "a", value=0, node="n2"), counters={"a": amount(1)}) == {"7"}
     assert broken(*added, Shown("s", "add", "a", value=amount(1), node="n2"), counters={"a": amount(1)}) == set()
+
+
+def test_an_add_that_was_shown_and_that_nobody_made_is_found() -> None:
+    added: list[Event] = [Invoked(1, "add", "a", by=4), Acknowledged(1, value=4, node="n1", at_s=1.0)]
+    held: dict[str, object] = {"counters": {"a": 4}}
+    assert broken(*added, Shown("s", "add", "a", value=4), **held) == set()  # type: ignore[arg-type]
+    assert "10" in broken(*added, Shown("s", "add", "a", value=4 + 16), **held)  # type: ignore[arg-type]
+    assert "10" in broken(*added, Shown("s", "add", "a", value=8), **held)  # type: ignore[arg-type]
 
 
 BATCH: list[Event] = [Invoked(1, "save", "b", batch=0), Invoked(2, "append", "b", batch=1), Invoked(3, "add", "b", batch=1)]

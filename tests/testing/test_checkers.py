@@ -101,6 +101,18 @@ def test_an_assignment_that_was_refused_has_replaced_nothing() -> None:
     refuses("3", lambda: checkers.check_acknowledged(history, found()))
 
 
+def test_an_empty_register_after_an_acknowledged_assignment_is_not_explained_by_one_that_is_not_there() -> None:
+    history = History([*shared(5), Invoked(6, "assign", "r", over=[5]), Failed(6, "unknown", "outcome-unknown")])
+    checkers.check_acknowledged(history, found(registers={"r": [6]}))
+    refuses("3", lambda: checkers.check_acknowledged(history, found(registers={"r": []})))
+
+
+def test_an_assignment_may_be_replaced_by_what_was_replaced_itself() -> None:
+    history = History([*shared(1), *shared(2, 1), *shared(3, 2)])
+    checkers.check_acknowledged(history, found(registers={"r": [3]}))
+    refuses("3", lambda: checkers.check_acknowledged(History([*history.events, *shared(4)]), found(registers={"r": [4]})))
+
+
 def test_of_the_events_of_one_key_one_must_be_there() -> None:
     history = History(
         [Invoked(1, "append", "a", key="k"), Acknowledged(1), Invoked(2, "append", "a", key="k"), Acknowledged(2)]
@@ -150,12 +162,44 @@ def test_an_add_that_was_refused_does_not_count() -> None:
     refuses("5", lambda: checkers.check_counters(history, found(counters={"c": amount(2)})))
 
 
+def adds(*outcomes: Event | None) -> History:
+    """The nth add, from 1 on, adds the nth power of four, and comes to this; None: nobody knows."""
+    events: list[Event] = []
+    for number, outcome in enumerate(outcomes, 1):
+        events += [Invoked(number, "add", "c", by=4**number), *([] if outcome is None else [outcome])]
+    return History(events)
+
+
+def test_of_adds_with_amounts_of_their_own_each_is_judged_by_itself() -> None:
+    history = adds(Acknowledged(1), None, Failed(3, "no", "overloaded"))
+    for value in (4, 4 + 16):
+        checkers.check_counters(history, found(counters={"c": value}))
+    for value in (16, 0, 4 + 4, 4 + 64, 4 + 1, 4 + 16 + 16, -4):
+        refuses("5", lambda value=value: checkers.check_counters(history, found(counters={"c": value})))
+
+
+def test_a_lost_add_does_not_hide_behind_one_of_unknown_outcome() -> None:
+    history = adds(Acknowledged(1), None)
+    refuses("5", lambda: checkers.check_counters(history, found(counters={"c": 16})))
+
+
+def test_an_add_that_counted_twice_does_not_hide_behind_one_of_unknown_outcome() -> None:
+    history = adds(Acknowledged(1), None, None)
+    refuses("5", lambda: checkers.check_counters(history, found(counters={"c": 8})))
+
+
+def test_an_add_that_was_shown_must_be_there_whatever_else_is() -> None:
+    history = History([*adds(None, None).events, SeenValue("add", "c", 4)])
+    checkers.check_seen(history, found(counters={"c": 4 + 16}))
+    refuses("3a", lambda: checkers.check_seen(history, found(counters={"c": 16})))
+
+
 @pytest.mark.parametrize(("value", "adds_up"), [(5, True), (7, True), (0, False), (12, False)])
 def test_of_the_adds_of_one_key_one_counts(value: int, adds_up: bool) -> None:
-    adds: list[Event] = [Invoked(1, "add", "c", key="k", by=5), Acknowledged(1), Invoked(2, "add", "c", key="k", by=7)]
+    keyed: list[Event] = [Invoked(1, "add", "c", key="k", by=5), Acknowledged(1), Invoked(2, "add", "c", key="k", by=7)]
 
     def check() -> None:
-        checkers.check_counters(History(adds), found(counters={"c": value}))
+        checkers.check_counters(History(keyed), found(counters={"c": value}))
 
     check() if adds_up else refuses("5", check)
 

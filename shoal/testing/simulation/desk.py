@@ -26,6 +26,7 @@ from shoal.errors import BookmarkLost, KeyReused, NotFound, SessionBehind, Shoal
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Durability
 from shoal.testing.agents import ROOT, SPACE, content_of, state_of
+from shoal.testing.amounts import nth_amount
 from shoal.testing.found import LISTED, TOLD, numbers_in
 from shoal.testing.history import Invoked, Shown, WriteKind, amount
 from shoal.testing.simulation.client import Client, Sender, Sent, now_ms
@@ -200,17 +201,18 @@ class Desk:
         await self._writer.write(act, random, [write], append)
 
     async def _add(self, act: Act, random: Random) -> None:
-        write = self._begin("add", self.name, act)
+        counter, by = self._record.amounts.next(self.name)
+        write = self._begin("add", counter, act, by=by)
 
         async def add() -> None:
-            await self._space.counter(self.name).add(amount(write.number), durability=act.durability)
+            await self._space.counter(counter).add(by, durability=act.durability)
 
         await self._writer.write(act, random, [write], add)
 
     async def _add_keyed(self, act: Act, random: Random) -> None:
         """The same amount under the same key, whoever adds it; but for a few, which use a key twice."""
         nth = random.randrange(_KEYS)
-        by = nth + (20 if random.random() < 0.2 else 10)
+        by = nth_amount(2 * nth + (random.random() < 0.2))
         write = self._begin("add", self._keyed, act, key=f"add-{nth}", by=by)
 
         async def add() -> None:
@@ -329,8 +331,9 @@ class Desk:
         await self._read_counter()
 
     async def _read_counter(self, *, stale: bool = False) -> None:
-        async with self._reading(self.name):
-            self._show("add", self.name, value=await self._space.counter(self.name).value(stale=stale))
+        counter = self._record.amounts.counter(self.name)
+        async with self._reading(counter):
+            self._show("add", counter, value=await self._space.counter(counter).value(stale=stale))
 
     async def _read_register(self, act: Act, random: Random) -> None:
         async with self._reading(self.name):

@@ -2,9 +2,10 @@
 
 Laws:
 - The cluster is healed by then. First every node must serve, and all must come to
-  hold the same, within bounds of virtual time; then everything is read from every
-  node through a session of its own, and from every disk, and held against all that
-  the clients were told.
+  hold the same, within bounds of virtual time. Then the disks are compared, before
+  anything is read that a read could mend. Then everything is read from every node
+  through a session of its own, and held against all that the clients were told, and
+  the disks are compared again.
 - Each check is told by the number of its invariant in docs/VERIFICATION.md. All are
   made, whatever the others find.
 """
@@ -93,10 +94,12 @@ async def judge(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:
     await _serves(cluster, agents, "quorum")
     found += await _converges(cluster)
     found += await _sweeps(cluster)
+    disks = Disks(cluster)
+    found += disks.broken("before anything was read")
     await agents.close()
     founds = {name: one for name in cluster.hosts if (one := await _read(cluster, agents, name, found)) is not None}
     found += judged(agents.history, Losses(agents.plan), founds, agents.ledger)
-    found += _stored(cluster)
+    found += disks.broken("after everything was read")
     found += _erased(cluster, agents)
     return [*agents.violations, *found]
 
@@ -261,6 +264,11 @@ def check_shown(history: History, ledger: Ledger) -> None:
         for number in sorted(numbers)
         if number not in history.writes or history.writes[number].place != place
     ]
+    for place, values in history.seen_sums.items():
+        for value in values:
+            adds = history.adds_in(place, value) or {}
+            invented += [f"an add to {place.name}" for number in adds if not number]
+            invented += [f"add {number} to {place.name} {times} times" for number, times in adds.items() if times > 1]
     invented += [
         f"checkpoint {id[:16]} of {place.name}"
         for place, ids in history.seen_ids.items()
@@ -304,17 +312,31 @@ _ON_EACH_NODE: tuple[tuple[Literal["due", "all"], Callable[[History, Found], Non
 # ── what disks hold ───────────────────────────────────────────────────────────
 
 
-def _stored(cluster: SimulatedCluster) -> list[Violation]:
-    storages = {name: host.disk.copy() for name, host in cluster.hosts.items()}
-    dots, nothing = DotLedger(), History()
-    found: list[Violation] = []
-    checked: list[dict[bytes, bytes]] = []
-    for name, storage in storages.items():
-        rows = _rows(storage, without=(keys.META,))
-        if rows not in checked:  # What is sound once need not be checked again.
-            checked.append(rows)
-            found += _broken(name, partial(checkers.check_storage, nothing, storage, dots=dots, config=cluster.config))
-    return found + _unequal({name: _rows(storage, without=_OF_THE_NODE) for name, storage in storages.items()})
+class Disks:
+    """The rows of all nodes; each disk is checked by itself when it holds what none held before."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self._dots = DotLedger()
+        self._checked: list[dict[bytes, bytes]] = []
+        self._told: set[Violation] = set()
+
+    def broken(self, when: str) -> list[Violation]:
+        """What is wrong with them now, and was not told before."""
+        storages = {name: host.disk.copy() for name, host in self._cluster.hosts.items()}
+        found: list[Violation] = []
+        for name, storage in storages.items():
+            rows = _rows(storage, without=(keys.META,))
+            if rows not in self._checked:
+                self._checked.append(rows)
+                found += _broken(name, partial(self._check, storage))
+        found += _unequal({name: _rows(storage, without=_OF_THE_NODE) for name, storage in storages.items()})
+        new = [violation for violation in found if violation not in self._told]
+        self._told.update(new)
+        return [Violation(violation.invariant, f"{when}: {violation.text}") for violation in new]
+
+    def _check(self, storage: MemoryStorage) -> None:
+        checkers.check_storage(History(), storage, dots=self._dots, config=self._cluster.config)
 
 
 def _erased(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from shoal.errors import ShoalError
 from shoal.protocol import requests
 from shoal.testing.agents import SPACE
-from shoal.testing.history import amount
 from shoal.testing.simulation.client import Client
 from shoal.testing.simulation.network import CLIENT
 from shoal.testing.simulation.plan import ClockDrift, ClockJump, CrashAt, Cut, Fault, Plan, SlowDisk, Weather
@@ -69,15 +68,16 @@ async def ask(client: Client, record: Record, *, durability: requests.Durability
 
 
 async def _asked(client: Client, record: Record, durability: requests.Durability) -> ShoalError | None:
-    write = record.invoked("add", PROBED, durability=durability, who=client.name)
+    counter, by = record.amounts.next(PROBED)
+    write = record.invoked("add", counter, durability=durability, by=by, who=client.name)
     try:
-        added = await client.session.call(requests.Add(SPACE, PROBED, amount(write.number)), durability=durability)
+        added = await client.session.call(requests.Add(SPACE, counter, by), durability=durability)
     except ShoalError as error:
         record.failed([write], error, who=client.name, node=client.at)
         return error
     record.acknowledged([write], added, who=client.name, node=client.at)
     try:
-        await client.session.call(requests.ReadCounter(SPACE, PROBED))
+        await client.session.call(requests.ReadCounter(SPACE, counter))
     except ShoalError as error:
         return error
     return None

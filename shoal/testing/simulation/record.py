@@ -13,6 +13,7 @@ from itertools import count
 from shoal.errors import ShoalError
 from shoal.protocol import requests
 from shoal.protocol.requests import AnyReply, Durability
+from shoal.testing.amounts import Amounts
 from shoal.testing.history import Acknowledged, Failed, History, Invoked, LetGo, Refused, Resent, Shown, WriteKind
 from shoal.testing.simulation.trace import Trace
 from shoal.testing.simulation.violation import Violation
@@ -22,11 +23,12 @@ VIOLATIONS_MAX = 50
 
 
 class Record:
-    """`now` is the virtual time; `violations` are those that were seen at once."""
+    """`now` is the virtual time; `violations` are those that were seen at once; `amounts` are of adds without a key."""
 
     def __init__(self, trace: Trace, now: Callable[[], float]) -> None:
         self.history = History()
         self.violations: list[Violation] = []
+        self.amounts = Amounts()
         self._trace = trace
         self._now = now
         self._numbers = count(1)
