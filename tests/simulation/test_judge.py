@@ -12,7 +12,7 @@ from shoal.protocol.requests import Durability
 from shoal.protocol.session import Session
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.found import Found
+from shoal.testing.found import Found, find
 from shoal.testing.history import Acknowledged, Event, Failed, History, Invoked, LetGo, Refused, Resent, Shown, amount
 from shoal.testing.simulation import judge as judging
 from shoal.testing.simulation.agents import Agents
@@ -95,11 +95,9 @@ def test_a_row_that_differs_is_found_though_a_read_would_mend_it(monkeypatch: py
         write(value + b"!")
         mends.append(lambda: write(value))
 
-    sound = judging.find
-
     async def mending(session: Session) -> Found:
         mends[0]()
-        return await sound(session)
+        return await find(session)
 
     monkeypatch.setattr(judging, "find", mending)
     assert "4" in invariants(verdict(spoilt))

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from shoal.client.watching import Change
 from shoal.cluster import operation
 from shoal.cluster.operation import CHAIN_START, Body, Entry, Tip
+from shoal.cluster.partition import partition_of
+from shoal.crdt import journal
 from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.node import mutation
+from shoal.node.mutation import Mutation
+from shoal.protocol.position import Position
 from shoal.storage import keys
+from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.simulation.ledger import Ledger, Shelf
 
@@ -157,3 +165,63 @@ def test_a_copy_that_is_not_durable_does_not_count(scene: Scene) -> None:
 def test_a_request_that_wrote_nothing_needs_no_copies(scene: Scene) -> None:
     scene.ledger.copied(PARTITION, "never written", 3, who="agent")
     assert scene.broken == []
+
+
+# ── watches ───────────────────────────────────────────────────────────────────
+
+
+PARTITION_OF_A = partition_of("s", "a")
+
+
+def appended(
+    origin: Origin, sequence: int, *, after: dict[Origin, int] | None = None
+) -> tuple[dict[bytes, bytes | None], Change]:
+    """An operation that appends an event to the journal of a, and what a watcher is told of it."""
+    payload = mutation.encode([Mutation(Kind.THREAD, "s", "a", journal.Append(b""))])
+    dot, hlc = Dot(origin, sequence), sequence + len(after or {})
+    body = operation.encode(Body(hlc, 0, sorted((after or {}).items()), None, payload))
+    chain = operation.chain(CHAIN_START, PARTITION_OF_A, dot, body)
+    rows: dict[bytes, bytes | None] = {
+        keys.log(PARTITION_OF_A, dot): Entry(chain, body).pack(),
+        keys.vector(PARTITION_OF_A, origin): Tip(sequence, hlc, chain).pack(),
+    }
+    id = (hlc.to_bytes(8, "big") + dot.pack() + bytes(2)).hex()
+    return rows, Change("s", "thread", "a", "append", id, hlc, 0, Position())
+
+
+def test_a_watcher_may_be_told_of_what_was_appended_and_is_durable(scene: Scene) -> None:
+    rows, change = appended(A, 1)
+    write(scene.n1, rows)
+    scene.ledger.told(change, [], who="w")
+    assert scene.broken == []
+
+
+def test_a_change_that_nobody_made_is_found(scene: Scene) -> None:
+    scene.ledger.told(appended(A, 1)[1], [], who="w")
+    assert scene.invariants == ["18"]
+
+
+@pytest.mark.parametrize("altered", [{"hlc": 7}, {"name": "b"}, {"what": "save"}, {"kind": "counter"}, {"wall_ms": 5}])
+def test_a_change_that_is_told_otherwise_than_it_was_made_is_found(scene: Scene, altered: dict[str, object]) -> None:
+    rows, change = appended(A, 1)
+    write(scene.n1, rows)
+    scene.ledger.told(replace(change, **altered), [], who="w")
+    assert scene.invariants == ["18"]
+
+
+def test_a_change_that_is_told_before_it_is_durable_is_found(scene: Scene) -> None:
+    rows, change = appended(A, 1)
+    write(scene.n1, rows, synced=False)
+    scene.ledger.told(change, [], who="w")
+    assert scene.invariants == ["18"]
+
+
+def test_a_change_that_is_told_after_one_that_builds_on_it_is_found(scene: Scene) -> None:
+    (first, change), (second, later) = appended(A, 1), appended(B, 1, after={A: 1})
+    write(scene.n1, first)
+    scene.ledger.told(change, [], who="w")
+    write(scene.n1, second)
+    scene.ledger.told(later, [change.id], who="w")
+    assert scene.invariants == []
+    scene.ledger.told(change, [later.id], who="v")
+    assert scene.invariants == ["18"]

@@ -8,6 +8,7 @@ Laws, each with the number of its invariant:
 - What a node sends to others is durable by then (2).
 - What a node shows, or acknowledges, is durable there (2), but for `memory`.
 - What is acknowledged as held by a quorum, or by all, is durable on as many (3).
+- A change that a watcher is told was made, just so, and is durable (18).
 
 What was durable once on a disk counts for ever: a node may be asked, lose its disk,
 and its answer arrive after that.
@@ -16,13 +17,17 @@ and its answer arrive after that.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from shoal.client.watching import Change
 from shoal.cluster import operation
 from shoal.cluster.operation import Entry, Tip
-from shoal.crdt import lineage
+from shoal.cluster.partition import partition_of
+from shoal.crdt import events, lineage
 from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
+from shoal.node import mutation
+from shoal.node.feed import LABELS
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
@@ -41,6 +46,7 @@ class Ledger:
         self.shelves: dict[str, Shelf] = {}
         self.parents: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
         self._violated = violated
+        self.bodies: dict[tuple[int, Dot], operation.Body] = {}  # Of all operations that were ever written, by partition.
         self._chains: dict[tuple[int, Dot], bytes] = {}
         self._dots: defaultdict[tuple[int, str], list[Dot]] = defaultdict(list)  # By the request's key.
 
@@ -54,7 +60,7 @@ class Ledger:
         """Take note of an operation on a disk; its body, and whether it was issued just now."""
         is_new = (partition, dot) not in self._chains
         self._check(name, partition, dot, entry.chain)
-        body = operation.decode(entry.packed)
+        body = self.bodies.setdefault((partition, dot), operation.decode(entry.packed))
         if body.key is not None and dot not in (dots := self._dots[partition, body.key]):
             dots.append(dot)
         return body, is_new
@@ -83,6 +89,27 @@ class Ledger:
         copies = max((self._copies(partition, dot) for dot in dots), default=needed)
         if copies < needed:
             self._violated("3", f"{who} is told of {needed} copies of the write with key {key}, and {copies} are durable")
+
+    def told(self, change: Change, earlier: Sequence[str], *, who: str) -> None:
+        """A watcher was told of an event, after those of the same journal with these ids."""
+        partition, dot = partition_of(change.space, change.name), _dot_of(change.id)
+        body = self.bodies.get((partition, dot))
+        wrong = ""
+        if body is None or not _holds(body, change):
+            wrong = "which nobody did"
+        elif not self._copies(partition, dot):
+            wrong = "which is not durable anywhere"
+        elif late := [id for id in earlier if self._builds_on(partition, _dot_of(id), dot)]:
+            wrong = f"and was told before of {late[0][:16]}, which builds on it"
+        if wrong:
+            self._violated("18", f"{who} is told of {change.what} {change.id[:16]} of {change.name}, {wrong}")
+
+    def _builds_on(self, partition: int, dot: Dot, older: Dot) -> bool:
+        """Whether an operation was made by a node that held another one."""
+        if dot.origin == older.origin:
+            return older.sequence < dot.sequence
+        before = (self.bodies.get((partition, Dot(dot.origin, sequence))) for sequence in range(dot.sequence, 0, -1))
+        return any(body.delta()[older.origin] >= older.sequence for body in before if body is not None)
 
     def _copies(self, partition: int, dot: Dot) -> int:
         return sum(shelf.durable.get((partition, dot.origin), 0) >= dot.sequence for shelf in self.shelves.values())
@@ -152,6 +179,25 @@ class Shelf:
 
     def _broken(self, place: _Place, what: str) -> None:
         self._violated("2", f"{self._name}, partition {place[0]}, origin {place[1].hex()[:8]}: {what}")
+
+
+def _holds(body: operation.Body, change: Change) -> bool:
+    """Whether it is this operation that a watcher was told of."""
+    if (body.hlc, body.wall_ms) != (change.hlc, change.wall_ms):
+        return False
+    told = change.space, change.kind, change.name, change.what
+    return any(
+        told == (made.space, LABELS[Kind(made.kind)], made.name, _tag(made.change)) for made in mutation.decode(body.payload)
+    )
+
+
+def _dot_of(id: str) -> Dot:
+    """Of the operation that made an event."""
+    return events.dot_of(bytes.fromhex(id))
+
+
+def _tag(change: mutation.Change) -> str:
+    return str(change.__struct_config__.tag)
 
 
 def _place(vector_key: bytes) -> _Place:

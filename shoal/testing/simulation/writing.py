@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
+from shoal.client.watching import Change
 from shoal.crdt.dot import Dot
 from shoal.crdt.events import dot_of
 from shoal.errors import ShoalError
@@ -46,6 +47,10 @@ class Assurance:
             shown = client.session.bookmark.vector(self._partition)
             self._ledger.answered(client.at, self._partition, shown, who=client.name)
 
+    def told(self, client: Client, change: Change, earlier: Sequence[str]) -> None:
+        """A watch told the client of an event, after these."""
+        self._ledger.told(change, earlier, who=client.name)
+
     def copied(self, sent: Sent | None, writes: Sequence[Invoked], reply: object, who: str) -> None:
         """What was acknowledged is durable on as many nodes as was asked."""
         # Under a key of users another's operation may be what answers, though one of its own is, or was, somewhere too.
@@ -79,7 +84,7 @@ class Writer:
         self._client = client
         self._sender = sender
         self._record = record
-        self._assurance = assurance
+        self.assurance = assurance
 
     async def write(
         self,
@@ -104,7 +109,7 @@ class Writer:
                 self._record.acknowledged(writes, watched.reply, who=who, node=self._client.at)
                 # A mirror sends a node what it lacks, and its edits with it: the answer covers less than the bookmark does.
                 if of is not requests.Update:
-                    self._assurance.answered(self._client, writes[0].durability if writes else "local")
+                    self.assurance.answered(self._client, writes[0].durability if writes else "local")
                 learn(watched.reply)
             finally:
                 watched.end()
@@ -112,7 +117,7 @@ class Writer:
                     await twin
         sent = watched.sent.result()
         if watched.reply is not None:  # A mirror may have sent its edits again, under another key.
-            self._assurance.copied(sent, writes, watched.reply, who)
+            self.assurance.copied(sent, writes, watched.reply, who)
         return sent
 
     async def _send_again(self, watched: Watched, writes: Sequence[Invoked], random: Random) -> None:
@@ -134,6 +139,6 @@ class Writer:
             self._record.failed(noted, error, who=client.name, node=client.at)
         else:
             self._record.acknowledged(noted, reply, who=client.name, node=client.at, again=True)
-            self._assurance.copied(sent, writes, reply, client.name)
+            self.assurance.copied(sent, writes, reply, client.name)
         finally:
             await client.session.close()

@@ -1,8 +1,10 @@
 """Agents that watch a journal, leave, and go on where they were, on whatever node answers.
 
-Law (invariant 18: a watcher is told each durable change once): over all that an agent took, before and
-after it lost its connection or its node, no event comes twice; and once all hold the same, whoever goes on
-after its bookmark, on any node, has been told of every event that was acknowledged.
+Laws (invariant 18: a watcher is told each durable change once, and nothing else):
+- Over all that an agent took, before and after it lost its connection or its node, no event comes twice, and
+  none after one that builds on it; each was appended, just so, and is durable.
+- Once all hold the same, a watch that goes on after an agent's bookmark, on any node, tells of every event that was
+  acknowledged and that the agent was not told of.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class Watching:
 
     name: str
     bookmark: str = field(default_factory=lambda: Position().text())  # From the first event on.
-    told: Counter[str] = field(default_factory=Counter)  # By id.
+    told: Counter[str] = field(default_factory=Counter)  # By id, in the order of the first time.
     reset: bool = False
 
 
@@ -105,10 +107,14 @@ class _Agent:
                     watching.bookmark = change.bookmark
                     if isinstance(change, Reset):
                         watching.reset = True
-                    elif change.what == "append":
+                    elif (change.kind, change.name, change.what) != ("thread", bench.name, "append"):
+                        bench.violated(WATCHED, f"{change.what} of {change.kind} {change.name} is told, which nobody did")
+                    elif watching.told[change.id]:
                         watching.told[change.id] += 1
-                        if watching.told[change.id] > 1:
-                            bench.violated(WATCHED, f"event {change.id[:16]} is told again")
+                        bench.violated(WATCHED, f"event {change.id[:16]} is told again")
+                    else:
+                        bench.writer.assurance.told(bench.client, change, list(watching.told))
+                        watching.told[change.id] += 1
                     limit -= 1
                     if not limit:
                         break
