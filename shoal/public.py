@@ -52,6 +52,7 @@ from shoal.client.reading import (
     RegisterReading,
     SetReading,
     ThreadReading,
+    WorklistReading,
 )
 from shoal.client.resume import Reason, Resumption
 from shoal.client.scalars import Counter, Register, RegisterState
@@ -181,6 +182,7 @@ __all__ = [
     "Worklist",
     "WorklistItem",
     "WorklistProgress",
+    "WorklistReading",
     "__version__",
     "connect",
     "errors",

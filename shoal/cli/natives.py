@@ -217,6 +217,25 @@ def budget_writes(group: typer.Typer) -> None:
 
         _run(drawn, data, url, space, json=json)
 
+    @group.command()
+    def release(
+        name: Name,
+        amount: Amount,
+        data: Data = None,
+        url: Url = None,
+        space: SpaceName = "default",
+        json: Json = False,
+    ) -> None:
+        """Give up to AMOUNT of the node's rights back, so that other nodes can draw them, and print what is left.
+
+        Example: shoal budget release tokens 5000 --url http://127.0.0.1:7400
+        """
+
+        async def released(space: Space) -> Any:
+            return {"rights": await space.budget(name).release(amount)}
+
+        _run(released, data, url, space, json=json)
+
 
 def _run(written: Callable[[Space], Awaitable[dict[str, Any]]], data: Data, url: Url, space: SpaceName, *, json: bool) -> None:
     """Carry out a write, and show what it gave: as JSON, or its first field alone."""

@@ -92,7 +92,7 @@ class Inbox:
         """
         async with aclosing(self._queue.follow(timeout=timeout)) as entries:
             async for entry in entries:
-                yield _message(entry)
+                yield shown_message(entry)
 
     async def next(self, *, timeout: float | None = None) -> Message | None:  # noqa: ASYNC109
         """The first message that waits, once there is one; None if none comes for `timeout` seconds."""
@@ -103,18 +103,18 @@ class Inbox:
         """The messages that wait now."""
         async for page in self._queue.pages():
             for entry in page:
-                yield _message(entry)
+                yield shown_message(entry)
 
     async def taken(self) -> AsyncIterator[Message]:
         """The messages that were taken and are not forgotten yet, by the time they were."""
         async for page in self._queue.pages(finished=True):
             for entry in page:
-                yield _message(entry)
+                yield shown_message(entry)
 
     async def find(self, id: str) -> Message | None:
         """A message by its id, waiting or taken; None if it was never sent, or is forgotten."""
         entry = await self._queue.entry(id)
-        return None if entry is None else _message(entry)
+        return None if entry is None else shown_message(entry)
 
     async def take(self, message: Message, *, by: str = "", durability: Durability | None = None) -> None:
         """Nobody gets it again. To take it together with a checkpoint: `thread.save(state, take=[message])`.
@@ -141,5 +141,5 @@ def take_request(space: str, thread: str, message: Message, *, by: str) -> reque
     return requests.Dequeue(space, thread, INBOX, message.id, by, once=True)
 
 
-def _message(entry: QueueEntry) -> Message:
+def shown_message(entry: QueueEntry) -> Message:
     return Message(entry.id, entry.key, entry.by, moment(entry.wall_ms), finishes(entry), entry.value, tuple(entry.others))

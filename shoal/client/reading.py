@@ -26,11 +26,16 @@ from shoal.client.attempts import StepRecord, record_of
 from shoal.client.checkpoint import Checkpoint, shown_checkpoint
 from shoal.client.connection import Connection
 from shoal.client.events import Event
+from shoal.client.inbox import Message, shown_message
 from shoal.client.item import Item, shown, split
 from shoal.client.maps import Entry
 from shoal.client.moments import moment
 from shoal.client.standing import Standing, standing_of
+from shoal.client.worklist import Item as WorklistItem
+from shoal.client.worklist import Progress, shown_item
+from shoal.crdt.queue import INBOX
 from shoal.errors import InvalidInput, ShoalError, from_wire
+from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests.multireads import PartRead
 
@@ -166,6 +171,30 @@ class ThreadReading:
 
     def status(self) -> Found[Standing]:
         return self._reading.add(requests.ReadStanding(self._space, self._name), standing_of)
+
+    def inbox(self, *, limit: int = 1000) -> Found[list[Message]]:
+        """The first so many messages that wait."""
+        request = requests.ReadQueue(self._space, self._name, INBOX, limit=limit)
+        return self._reading.add(request, lambda reply: [shown_message(entry) for entry in reply.entries])
+
+    def worklist(self, name: str) -> WorklistReading:
+        return WorklistReading(self._reading, self._space, self._name, name)
+
+
+@named
+class WorklistReading:
+    def __init__(self, reading: Reading, space: str, thread: str, name: str) -> None:
+        self._reading, self._space, self._thread = reading, space, thread
+        self._name = check_name("worklist", name)
+
+    def pending(self, *, limit: int = 1000) -> Found[list[WorklistItem]]:
+        """The first so many items that are to be done."""
+        request = requests.ReadQueue(self._space, self._thread, self._name, limit=limit)
+        return self._reading.add(request, lambda reply: [shown_item(entry) for entry in reply.entries])
+
+    def progress(self) -> Found[Progress]:
+        request = requests.ReadQueue(self._space, self._thread, self._name, limit=1)
+        return self._reading.add(request, lambda reply: Progress(reply.pending, reply.finished))
 
 
 @named

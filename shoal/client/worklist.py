@@ -115,21 +115,21 @@ class Worklist:
         if follow:
             async with aclosing(self._queue.follow(timeout=timeout)) as entries:
                 async for entry in entries:
-                    yield _item(entry)
+                    yield shown_item(entry)
             return
         async for page in self._queue.pages():
             for entry in page:
-                yield _item(entry)
+                yield shown_item(entry)
 
     async def finished(self) -> AsyncIterator[Item]:
         """What is done, in the order in which it was."""
         async for page in self._queue.pages(finished=True):
             for entry in page:
-                yield _item(entry)
+                yield shown_item(entry)
 
     async def find(self, key: str) -> Item | None:
         entry = await self._queue.entry(item_id(key))
-        return None if entry is None else _item(entry)
+        return None if entry is None else shown_item(entry)
 
     async def done(self, item: Item | str, *, result: Any = None, by: str = "", durability: Durability | None = None) -> Done:
         """It is done. If it was already, nothing changes, and the answer has that result.
@@ -160,5 +160,5 @@ def done_request(space: str, thread: str, name: str, item: Item | str, *, result
     return requests.Dequeue(space, thread, name, item_id(key), by, values.encode(result, where="result"))
 
 
-def _item(entry: QueueEntry) -> Item:
+def shown_item(entry: QueueEntry) -> Item:
     return Item(entry.key or "", moment(entry.wall_ms), finishes(entry), entry.value)

@@ -32,7 +32,14 @@ COMMANDS = [
     ),
     *(["counter", "add"], ["register", "set"], ["set", "get"], ["set", "list"], ["set", "add"], ["set", "remove"]),
     *(["map", "get"], ["map", "list"], ["map", "set"], ["map", "remove"]),
-    *(["budget", "get"], ["budget", "list"], ["budget", "grant"], ["budget", "spend"], ["budget", "draw"]),
+    *(
+        ["budget", "get"],
+        ["budget", "list"],
+        ["budget", "grant"],
+        ["budget", "spend"],
+        ["budget", "draw"],
+        ["budget", "release"],
+    ),
 ]
 
 

@@ -17,6 +17,10 @@ async def fill(store: Store) -> None:
     await thread.save({"step": 1, "log": ["a"]}, label="first")
     await thread.journal.append({"n": 1})
     await thread.step("charge", call=lambda: 7)
+    await thread.inbox.send({"review": 17}, by="editor")
+    worklist = thread.worklist("pages")
+    await worklist.add({"a": 1, "b": 2})
+    await worklist.done("a")
     await thread.pause("too dear", by="ana")
     await space.counter("{c}/tokens").add(512)
     await space.register("{c}/goal").set("ship")
@@ -41,6 +45,8 @@ async def test_each_read_finds_what_its_own_handle_would(tmp_path: Path) -> None
                 read.register("{c}/goal").get(),
                 read.register("{c}/goal").siblings(),
             )
+            inbox, pages = planner.inbox(), planner.worklist("pages")
+            pending, progress = pages.pending(), pages.progress()
             urls, size = read.set("{c}/urls").members(), read.set("{c}/urls").size()
             board = read.map("{c}/board")
             entry, none, entries, left = board.entry("k"), board.entry("x"), board.entries(), read.remaining("{c}/euros")
@@ -55,6 +61,9 @@ async def test_each_read_finds_what_its_own_handle_would(tmp_path: Path) -> None
         assert [event.event for event in events.value if "n" in event.event] == [{"n": 1}]
         assert [step.result for step in steps.value] == [7]
         assert (status.value.status, status.value.by) == ("paused", "ana")
+        assert [(message.value, message.by) for message in inbox.value] == [({"review": 17}, "editor")]
+        assert [(item.key, item.value) for item in pending.value] == [("b", 2)]
+        assert (progress.value.done, progress.value.total) == (1, 2)
         assert (tokens.value, goal.value, siblings.value, never.value) == (512, "ship", ["ship"], None)
         assert (sorted(urls.value), size.value) == (["u1", "u2"], 2)
         assert (entry.value and entry.value.value, none.value, left.value) == (7, None, 7)
