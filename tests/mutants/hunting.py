@@ -56,7 +56,7 @@ def _hunt(mutant: Mutant, seeds: Iterator[int]) -> Hunt:
     otherwise: set[str] = set()
     count = 0
     for count, seed in enumerate(seeds, 1):
-        plan = draw(seed)
+        plan = draw(seed, profile=mutant.profile)
         broken = execute(plan, patches=(mutant.planted,)).broken
         otherwise |= broken - set(mutant.invariants)
         if broken & set(mutant.invariants) and not execute(plan).broken:
@@ -72,8 +72,8 @@ def _made_smaller(hunted: Hunt) -> Hunt:
     for seed in range(first + 1, first + 1 + MORE_SEEDS):
         if best.events <= EVENTS_MAX:
             break
-        if finds(mutant, draw(seed)):
-            best = min(best, best._replace(plan=_smallest(mutant, draw(seed))), key=lambda found: found.events)
+        if finds(mutant, plan := draw(seed, profile=mutant.profile)):
+            best = min(best, best._replace(plan=_smallest(mutant, plan)), key=lambda found: found.events)
     return hunted._replace(found=best)
 
 

@@ -33,7 +33,7 @@ def a_copy_writes_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = (
-    Mutant(a_copy_writes_at_once, "a restored copy builds on what all others have erased", ("4",)),
-    Mutant(a_learner_counts, "a node that has forgotten counts in quorums", ("3", "14")),
-    Mutant(one_other_is_enough_to_learn_from, "a learner asks one other owner alone", ("3", "14")),
+    Mutant(a_copy_writes_at_once, "a restored copy builds on what all others have erased", ("4",), "composed"),
+    Mutant(a_learner_counts, "a node that has forgotten counts in quorums", ("3", "14"), "composed"),
+    Mutant(one_other_is_enough_to_learn_from, "a learner asks one other owner alone", ("3", "14"), "composed"),
 )

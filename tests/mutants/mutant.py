@@ -15,6 +15,7 @@ class Mutant(NamedTuple):
     plant: Plant
     breaks: str  # What a reader of the table is told.
     invariants: tuple[str, ...]  # As docs/VERIFICATION.md numbers them: a violation of any of these has found it.
+    profile: str = "default"  # How the plans are drawn that look for it.
 
     @property
     def name(self) -> str:

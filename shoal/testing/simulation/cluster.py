@@ -4,7 +4,7 @@ Laws:
 - What is carried out is data of the plan; what cannot be carried out, because a node
   is down or there is none of that name, is skipped, and not counted in `fired`.
 - A fault lasts as long as it says or until `heal`, whichever is first. After `heal`
-  every node is up, hears all others, and has a disk that works.
+  every node is up, hears all others, has a disk that works, and knows what day it is.
 - Bugs that nobody would hear of are in `problems`: what a task or a callback of a
   living node raised, and nobody took.
 """
@@ -270,6 +270,7 @@ class SimulatedCluster:
         self._end_faults()
         for host in self.hosts.values():
             host.points.disarm()
+            host.clock.set_right()
         while self._under_way:
             self._idle.clear()
             await self._idle.wait()

@@ -14,8 +14,11 @@ from hashlib import sha256
 from random import Random
 from typing import NamedTuple, get_args
 
+from msgspec.structs import replace
+
 from shoal.errors import InvalidValue
 from shoal.protocol.requests import Durability
+from shoal.testing.simulation.composing import compose
 from shoal.testing.simulation.parts.all import FAMILIES
 from shoal.testing.simulation.parts.drawing import draw_parts
 from shoal.testing.simulation.plan import (
@@ -44,12 +47,14 @@ class Profile(NamedTuple):
     kinds: float  # The share of the fault classes that a seed has.
     faults_max: int  # Of one class in one plan.
     acts_max: int = 150
+    composed: float = 0.0  # The share of the seeds that have composites, one or two.
 
 
 PROFILES = {
-    "default": Profile(kinds=0.3, faults_max=4),
+    "default": Profile(kinds=0.3, faults_max=4, composed=0.3),
     "calm": Profile(kinds=0.0, faults_max=0),
-    "storm": Profile(kinds=0.7, faults_max=8, acts_max=300),
+    "storm": Profile(kinds=0.7, faults_max=8, acts_max=300, composed=0.5),
+    "composed": Profile(kinds=0.05, faults_max=2, acts_max=60, composed=1.0),
 }
 
 ACTS_MIN = 20
@@ -91,22 +96,46 @@ def draw(seed: int, *, profile: str = "default") -> Plan:
     if profile not in PROFILES:
         raise InvalidValue(f"there is no profile {profile!r}; there are {', '.join(PROFILES)}. Nothing was run.")
     wanted = PROFILES[profile]
-    random = Random(int.from_bytes(sha256(f"draw/{profile}/{seed}".encode()).digest()[:8], "big"))
+    random = _random(f"draw/{profile}/{seed}")
     nodes = random.choices((1, 2, 3, 4, 5), weights=(6, 8, 66, 8, 12))[0]
     agents = random.randint(1, 6)
     duration_s = _round(random.uniform(*DURATION_S))
-    faults = _faults(random, nodes, duration_s, wanted)
-    acts = sorted(
-        [*_acts(random, agents, duration_s, wanted), *draw_parts(seed, profile, agents, (SPARED_S, duration_s))], key=_at
-    )
-    return Plan(
+    faults, losers = _faults(random, nodes, duration_s, wanted)
+    acts = [*_acts(random, agents, duration_s, wanted), *draw_parts(seed, profile, agents, (SPARED_S, duration_s))]
+    plan = Plan(
         seed=seed,
         nodes=nodes,
         agents=agents,
         duration_s=duration_s,
         settings=_settings(random, faults),
         faults=faults,
-        acts=acts,
+        acts=sorted(acts, key=_at),
+    )
+    return _composed(plan, losers, wanted, _random(f"compose/{profile}/{seed}"))
+
+
+def _random(purpose: str) -> Random:
+    return Random(int.from_bytes(sha256(purpose.encode()).digest()[:8], "big"))
+
+
+def _composed(plan: Plan, losers: list[str], wanted: Profile, random: Random) -> Plan:
+    """The plan with composites, if it is one that has them. Their randomness is their own: the rest of it stays as it is."""
+    if random.random() >= wanted.composed:
+        return plan
+    losers = losers or random.sample(plan.names, (plan.nodes - 1) // 2)
+    agents = max(plan.agents, plan.nodes)
+    begins = (1.0, max(1.0, plan.duration_s - 12.0))
+    composites = [compose(random, plan.names, losers, agents, begins) for _ in range(random.choice((1, 1, 2)))]
+    settings = dict(plan.settings)
+    for composed in composites:
+        settings |= composed.settings
+    return replace(
+        plan,
+        agents=agents,
+        duration_s=_round(max(plan.duration_s, *(composed.ends_at + 1.0 for composed in composites))),
+        settings=settings,
+        faults=sorted([*plan.faults, *(fault for composed in composites for fault in composed.faults)], key=_at),
+        acts=sorted([*plan.acts, *(act for composed in composites for act in composed.acts)], key=_at),
     )
 
 
@@ -217,7 +246,8 @@ _DRAWN: list[Callable[[_Scene], Fault]] = [
 _DRAWN_FOR_LOSERS: list[Callable[[_Scene], Fault]] = [_corrupt_block, _wipe, _restore]
 
 
-def _faults(random: Random, nodes: int, duration_s: float, wanted: Profile) -> list[Fault]:
+def _faults(random: Random, nodes: int, duration_s: float, wanted: Profile) -> tuple[list[Fault], list[str]]:
+    """The faults, and the nodes that may lose their disks."""
     names = [f"n{number + 1}" for number in range(nodes)]
     losers = random.sample(names, (nodes - 1) // 2) if random.random() < 0.5 else []
     storms = [random.uniform(1, duration_s) for _ in range(random.choice((0, 0, 1, 2)))]
@@ -225,7 +255,7 @@ def _faults(random: Random, nodes: int, duration_s: float, wanted: Profile) -> l
     drawn = _DRAWN + (_DRAWN_FOR_LOSERS if losers else [])
     kinds = [kind for kind in drawn if random.random() < wanted.kinds]
     faults = [kind(scene) for kind in kinds for _ in range(random.randint(1, wanted.faults_max))]
-    return sorted(faults, key=lambda fault: fault.at)
+    return sorted(faults, key=_at), losers
 
 
 # ── acts ──────────────────────────────────────────────────────────────────────
@@ -300,8 +330,8 @@ def _settings(random: Random, faults: list[Fault]) -> dict[str, int | float | st
     return drawn
 
 
-def _at(act: Act) -> float:
-    return act.at
+def _at(event: Fault | Act) -> float:
+    return event.at
 
 
 def _round(value: float) -> float:

@@ -35,6 +35,7 @@ from shoal.testing.simulation.crash_points import AnsweringSession, CrashPoints
 from shoal.testing.simulation.disk import Disk, SimulatedDisk
 from shoal.testing.simulation.incarnation import Incarnation
 from shoal.testing.simulation.network import CLIENT
+from shoal.testing.simulation.owed import FAR_MS
 from shoal.testing.simulation.sockets import SimulatedRequest, SimulatedSocket, pair
 from shoal.testing.simulation.wires import Dialler, Wiring
 
@@ -63,6 +64,11 @@ class Clock:
         """From now on it runs faster by `rate`, of 1."""
         self._base_ms, self._since = self._shown_ms(), self._now()
         self._rate = rate
+
+    def set_right(self) -> None:
+        """Show the true time again, if it is far from it: nobody leaves a clock years off."""
+        if abs(self._shown_ms() - START_MS - self._now() * 1000) > FAR_MS:
+            self._base_ms, self._since, self._rate = float(START_MS), 0.0, 0.0
 
     def _shown_ms(self) -> float:
         return self._base_ms + (self._now() - self._since) * 1000 * (1 + self._rate)

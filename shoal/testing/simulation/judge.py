@@ -202,7 +202,7 @@ def judged(history: History, losses: Losses, founds: dict[str, Found], ledger: L
         ("", lambda: check_sessions(history, Found(parents=dict(ledger.parents)))),
         ("", lambda: check_repeats(history)),
         ("", lambda: check_shown(history, ledger)),
-        ("", lambda: check_errors(history)),
+        ("", lambda: check_errors(history, losses)),
     ]
     return [violation for name, check in checks for violation in _broken(name, check)]
 
@@ -278,15 +278,16 @@ def check_shown(history: History, ledger: Ledger) -> None:
         raise InvariantViolated("10", "a read showed what nobody wrote", invented)
 
 
-def check_errors(history: History) -> None:
+def check_errors(history: History, losses: Losses) -> None:
     """
     Raises:
         InvariantViolated: a client was told what neither a fault nor another agent explains.
     """
+    expected = TO_BE_EXPECTED | {"key-expired"} if losses.of_keys else TO_BE_EXPECTED
     unexpected = [
         f"{_whose(history, event)}: {event.code}"
         for event in history.events
-        if isinstance(event, Failed | Refused | LetGo) and event.code not in TO_BE_EXPECTED
+        if isinstance(event, Failed | Refused | LetGo) and event.code not in expected
     ]
     if unexpected:
         raise InvariantViolated("9", "a request was refused for no reason", unexpected)

@@ -13,16 +13,23 @@ from __future__ import annotations
 
 from shoal.protocol.requests import Durability
 from shoal.testing.history import Acknowledged, Event, History, Shown
-from shoal.testing.simulation.plan import CorruptBlock, Crash, CrashAt, FullDisk, Plan, Restore, Wipe
+from shoal.testing.simulation.plan import ClockJump, CorruptBlock, Crash, CrashAt, FullDisk, Plan, Restore, Wipe
 
 _REPLACED_S = 20.0
 """After this time, and what the fault itself takes, the node is on its other disk."""
 
 
+FAR_MS = 12 * 3600 * 1000
+"""A clock that jumps so far may be past the window of keys, which is a day."""
+
+
 class Losses:
-    """What the faults of a plan can take with them."""
+    """What the faults of a plan can take with them. `of_keys`: a node may find a client's key too old."""
 
     def __init__(self, plan: Plan) -> None:
+        self.of_keys = "key_window_s" in plan.settings or any(
+            isinstance(fault, ClockJump) and fault.by_ms > FAR_MS for fault in plan.faults
+        )
         self._nodes = plan.nodes
         self._struck: set[str] = set()  # Nodes that lost at least what was not synced.
         self._until: dict[str, float] = {}  # By node: what its disk held by then may be lost.

@@ -16,7 +16,8 @@ from shoal.protocol import requests
 from shoal.testing.agents import SPACE
 from shoal.testing.simulation.client import Client
 from shoal.testing.simulation.network import CLIENT
-from shoal.testing.simulation.plan import ClockDrift, ClockJump, CrashAt, Cut, Fault, Plan, SlowDisk, Weather
+from shoal.testing.simulation.owed import FAR_MS
+from shoal.testing.simulation.plan import ClockDrift, ClockJump, CrashAt, Cut, Fault, Plan, Restore, SlowDisk, Weather
 from shoal.testing.simulation.record import Record
 
 if TYPE_CHECKING:
@@ -93,7 +94,9 @@ def _troubles(fault: Fault, node: str) -> bool:
             return CLIENT in fault.sources + fault.targets
         case Weather():
             return fault.delay_s > 0
-        case ClockJump() | ClockDrift():
+        case ClockJump():
+            return fault.node == node and abs(fault.by_ms) > FAR_MS
+        case ClockDrift():
             return False
         case _:
             return fault.node == node
@@ -101,8 +104,9 @@ def _troubles(fault: Fault, node: str) -> bool:
 
 def _lasts(fault: Fault, at: float) -> bool:
     """Whether it is felt at some time of a probe that is made `at`."""
-    if isinstance(fault, CrashAt):
-        return fault.at < at + _WITHIN_S  # Whenever it comes to it.
+    if isinstance(fault, CrashAt | Restore | ClockJump):
+        # Whenever it comes to it; until a copy has caught up, which takes others; until the clock is set right.
+        return fault.at < at + _WITHIN_S
     lasts_s = fault.for_s if isinstance(fault, SlowDisk | Weather | Cut) else _ended_s(fault)
     return fault.at - _WITHIN_S < at < fault.at + lasts_s + _BEFORE_S + _BACK_S
 

@@ -153,6 +153,7 @@ _PLAIN: dict[str, tuple[object, ...]] = {
     "name": ("a",),
     "durability": ("local",),
     "repeat": (False,),
+    "as_of": (None,),
 }
 
 

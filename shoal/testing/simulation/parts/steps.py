@@ -131,6 +131,8 @@ class _Agent:
             self._steps.busy[place] -= 1
 
     def _key(self, act: Act, random: Random) -> str:
+        if act.as_of is not None:
+            return f"step-{int(act.as_of / _WINDOW_S)}"
         newest = int(act.at / _WINDOW_S)
         return f"step-{random.randint(0, newest) if random.random() < _LATER else newest}"
 

@@ -1,0 +1,339 @@
+"""Draw composites: faults that follow each other in an order that means something, and the acts that make them matter.
+
+Laws:
+- A composite is drawn as single events, with times and nodes: each can be left out.
+- Disks are lost only on the nodes that may lose theirs, a minority of all. So whatever
+  `Losses` does not excuse is owed after any composite; each says what that is.
+- Acts go through the agents that prefer the nodes that a composite is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import NamedTuple
+
+from shoal.crdt.clock import END_MS
+from shoal.protocol.requests import Durability
+from shoal.testing.environment import START_MS
+from shoal.testing.simulation.parts.all import KINDS
+from shoal.testing.simulation.plan import (
+    Act,
+    ActKind,
+    ClockJump,
+    CorruptBlock,
+    Crash,
+    Cut,
+    Fault,
+    Pause,
+    Restore,
+    Stop,
+    Wipe,
+)
+
+_NATIVE: tuple[ActKind, ...] = ("save", "load", "append", "add", "count", "assign", "edit", "read-document", "read-journal")
+_FAMILIES: dict[str, tuple[ActKind, ...]] = {"": _NATIVE, **KINDS}
+"""Kinds of acts that have to do with each other; the first of them makes something that the others find."""
+
+_ERASERS: dict[str, tuple[ActKind, ...]] = {
+    "erasing": ("prune", "delete"),
+    "papers": ("delete-paper", "compact-paper"),
+    "pages": ("compact-page",),
+    "items": ("delete-item",),
+    "messages": ("take-message", "consume"),
+    "sets": ("remove-from-set",),
+    "maps": ("remove-entry", "alter-entry"),
+    "lines": ("move-branch",),
+    "budgets": ("spend", "release-rights"),
+}
+
+YEAR_MS = 365 * 24 * 3600 * 1000
+NEVER_S = 2 * END_MS // 1000
+"""As a window: longer than any clock lasts."""
+
+
+class Composed(NamedTuple):
+    """What a composite adds to a plan, and the second in which it is over."""
+
+    faults: list[Fault]
+    acts: list[Act]
+    settings: dict[str, int | float | str]
+    ends_at: float
+
+
+class Stage(NamedTuple):
+    """What a composite is drawn from. `losers` may lose their disks; there may be none."""
+
+    random: Random
+    nodes: list[str]
+    losers: list[str]
+    agents: int  # At least one for each node.
+    at: float  # Where it begins.
+
+    @property
+    def keepers(self) -> list[str]:
+        """The nodes that keep their disks, in any order."""
+        return self.random.sample(kept := [name for name in self.nodes if name not in self.losers], len(kept))
+
+    def between(self, least: float, most: float) -> float:
+        return round(self.random.uniform(least, most), 3)
+
+    def agent(self, nodes: Sequence[str]) -> int:
+        """One that prefers one of these nodes."""
+        node = self.nodes.index(self.random.choice(list(nodes)))
+        return self.random.choice(range(node, self.agents, len(self.nodes)))
+
+    def families(self, wanted: Sequence[str]) -> list[str]:
+        """One or two of these."""
+        return self.random.sample(list(wanted), self.random.choice((1, 1, 2)))
+
+    def acts(
+        self,
+        kinds: Sequence[ActKind],
+        nodes: Sequence[str],
+        within: tuple[float, float],
+        *,
+        most: int,
+        durabilities: Sequence[Durability] = ("local", "quorum"),
+        as_of: float | None = None,
+    ) -> Iterator[Act]:
+        """Some acts of these kinds at these nodes; the first kind is as frequent as all others."""
+        for _ in range(self.random.randint(1, most)):
+            yield Act(
+                at=self.between(*within),
+                agent=self.agent(nodes),
+                kind=kinds[0] if self.random.random() < 0.5 else self.random.choice(list(kinds)),
+                durability=self.random.choice(list(durabilities)),
+                repeat=self.random.random() < 0.1,
+                as_of=as_of,
+            )
+
+    def loss(self, node: str, at: float, copied_at: float) -> Fault:
+        """A disk is lost, or set back to what it was at `copied_at`."""
+        down_s = self.between(0.05, 0.6)
+        match self.random.randrange(5):
+            case 0 | 1:
+                return Wipe(at=at, node=node, down_s=down_s)
+            case 2 | 3:
+                return Restore(at=at, node=node, copied_at=copied_at, down_s=down_s)
+            case _:
+                return CorruptBlock(at=at, node=node, table=self.random.choice("OLVKD"), down_s=down_s)
+
+
+Composite = Callable[[Stage], Composed]
+
+
+def compose(random: Random, nodes: Sequence[str], losers: Sequence[str], agents: int, at: tuple[float, float]) -> Composed:
+    """One composite that begins `at` some time between these; nothing for a node without peers."""
+    if len(nodes) < 2:
+        return Composed([], [], {}, 0.0)
+    losers = losers or random.sample(list(nodes), (len(nodes) - 1) // 2)
+    composite = random.choice(COMPOSITES if losers else _WITHOUT_LOSSES)
+    composed = composite(Stage(random, list(nodes), list(losers), agents, round(random.uniform(*at), 3)))
+    ends_at = max(event.at for event in (*composed.faults, *composed.acts))
+    return composed._replace(ends_at=max(ends_at, composed.ends_at))
+
+
+# ── disks that are lost ───────────────────────────────────────────────────────
+
+
+def _forgotten(stage: Stage) -> Composed:
+    """A quorum holds a write; one part of it loses its disks, the other is cut off, and the rest are asked for it.
+
+    Owed: whatever the quorum acknowledged, once all is healed; and that nothing was begun twice.
+    """
+    needed = len(stage.nodes) // 2 + 1
+    keepers = stage.keepers
+    holders = keepers[: max(1, needed - len(stage.losers))]
+    outside = keepers[len(holders) :]
+    lost = stage.losers[: needed - len(holders)]
+    written_at = stage.at + stage.between(0.2, 0.6)
+    lost_at = written_at + stage.between(0.8, 2.5)
+    heard_at = lost_at + stage.between(0.1, 1.0)
+    ends_at = heard_at + stage.between(2.0, 6.0)
+    faults: list[Fault] = [
+        Cut(at=stage.at, sources=outside, targets=holders + stage.losers, for_s=round(heard_at - stage.at, 3)),
+        Cut(
+            at=round(lost_at - 0.05, 3),
+            sources=holders,
+            targets=outside + stage.losers,
+            for_s=round(ends_at - lost_at, 3),
+            both=stage.random.random() < 0.8,
+        ),
+        *(stage.loss(name, round(lost_at, 3), stage.between(0.0, stage.at)) for name in lost),
+    ]
+    acts: list[Act] = []
+    wanted = stage.random.choices(("steps", "budgets", ""), weights=(5, 2, 1))
+    for family in dict.fromkeys([*wanted, *stage.families(list(_FAMILIES))]):
+        kinds, as_of = _FAMILIES[family], round(written_at, 3)
+        for nodes, within in ((holders, (written_at, lost_at - 0.1)), (outside + lost, (heard_at + 0.2, ends_at))):
+            acts += stage.acts(kinds, nodes, within, most=4, durabilities=("quorum", "quorum", "local"), as_of=as_of)
+    return Composed(faults, acts, {}, ends_at)
+
+
+def _stale_copy(stage: Stage) -> Composed:
+    """A copy of a disk is put back after the others have erased, and swept, what it holds; its node goes on from there.
+
+    Owed: all but what the node of the copy alone had acknowledged since.
+    """
+    node = stage.random.choice(stage.losers)
+    others = [name for name in stage.nodes if name != node]
+    copied_at = stage.at + stage.between(0.5, 2.0)
+    erased_at = copied_at + stage.between(0.3, 2.0)
+    restored_at = erased_at + stage.between(0.5, 6.0)
+    faults: list[Fault] = [
+        Restore(at=round(restored_at, 3), node=node, copied_at=round(copied_at, 3), down_s=stage.between(0.05, 0.5))
+    ]
+    if stage.random.random() < 0.8:
+        cut_at, both = round(restored_at - stage.between(0.0, 0.1), 3), stage.random.random() < 0.7
+        faults.append(Cut(at=cut_at, sources=[node], targets=others, for_s=stage.between(1.0, 6.0), both=both))
+    acts: list[Act] = []
+    for family in stage.families(["erasing", "erasing", *_ERASERS]):
+        kinds = _FAMILIES[family]
+        acts += stage.acts(kinds[:1], stage.nodes, (stage.at, copied_at), most=3)
+        acts += stage.acts(kinds, others, (copied_at, erased_at), most=3)
+        acts += stage.acts(_ERASERS[family], others, (erased_at, erased_at + 0.5), most=2)
+        acts += stage.acts(kinds, [node], (restored_at + 0.1, restored_at + 3.0), most=4)
+        acts += stage.acts(kinds, others, (restored_at + 0.5, restored_at + 4.0), most=2)
+    return Composed(faults, acts, {}, 0.0)
+
+
+def _one_by_one(stage: Stage) -> Composed:
+    """The nodes that may lose their disks do so one after the other, while the others are down or cut off in turn.
+
+    Owed: whatever a quorum acknowledged, once all is healed.
+    """
+    faults: list[Fault] = []
+    acts: list[Act] = []
+    at = stage.at
+    for family in stage.families(list(_FAMILIES)):
+        acts += stage.acts(_FAMILIES[family], stage.nodes, (at, at + 8.0), most=12)
+    for loser in stage.random.sample(stage.losers, len(stage.losers)):
+        away = stage.random.choice([name for name in stage.nodes if name != loser])
+        others = [name for name in stage.nodes if name != away]
+        for_s = stage.between(1.0, 4.0)
+        faults.append(
+            stage.random.choice(
+                (
+                    Cut(at=at, sources=[away], targets=others, for_s=for_s, both=stage.random.random() < 0.5),
+                    Stop(at=at, node=away, down_s=for_s),
+                    Crash(at=at, node=away, down_s=for_s),
+                    Pause(at=at, node=away, for_s=for_s),
+                )
+            )
+        )
+        faults.append(stage.loss(loser, round(at + for_s * stage.random.random(), 3), stage.between(0.0, at)))
+        at = round(at + for_s + stage.between(0.0, 2.0), 3)
+    return Composed(faults, acts, {}, at)
+
+
+# ── nodes that are away ───────────────────────────────────────────────────────
+
+
+def _one_way(stage: Stage) -> Composed:
+    """For long a node is not heard by some others, though it hears them, or the other way round; meanwhile disks may be lost.
+
+    Owed: everything but what is lost with those disks.
+    """
+    node = stage.random.choice(stage.nodes)
+    others = stage.random.sample(rest := [name for name in stage.nodes if name != node], stage.random.randint(1, len(rest)))
+    for_s = stage.between(5.0, 15.0)
+    ends = [[node], others]
+    if stage.random.random() < 0.5:
+        ends.reverse()
+    faults: list[Fault] = [Cut(at=stage.at, sources=ends[0], targets=ends[1], for_s=for_s, both=False)]
+    if stage.losers and stage.random.random() < 0.5:
+        faults.append(
+            stage.loss(
+                stage.random.choice(stage.losers), stage.between(stage.at, stage.at + for_s), stage.between(0.0, stage.at)
+            )
+        )
+    acts = [
+        act
+        for family in stage.families(list(_FAMILIES))
+        for act in stage.acts(_FAMILIES[family], stage.nodes, (stage.at, stage.at + for_s + 1.0), most=12)
+    ]
+    return Composed(faults, acts, {}, stage.at + for_s)
+
+
+_WINDOWS: dict[str, tuple[int | float, ...]] = {
+    "early_s": (0.5, 2.0),
+    "quarantine_s": (0.5, 2.0),
+    "item_expiry_grace_s": (0.5, 3.0),
+    "watch_replay_operations_max": (3, 20),
+    "document_history_s": (0.2, 3.0),
+    "session_wait_s": (0.2,),
+    "key_window_s": (20,),  # More than a client waits for one answer: less is not promised.
+    "sync_interval_s": (0.2, 2.0),
+    "objects_known_max": (1, 4),
+}
+
+
+def _outage(stage: Stage) -> Composed:
+    """A node is away for longer than what is kept in mind for it, and comes back; windows are scaled to seconds.
+
+    Owed: everything. A request whose key is too old is refused.
+    """
+    node = stage.random.choice(stage.nodes)
+    others = [name for name in stage.nodes if name != node]
+    for_s = stage.between(6.0, 25.0)
+    away: tuple[Fault, ...] = (
+        Cut(at=stage.at, sources=[node], targets=others, for_s=for_s),
+        Cut(at=stage.at, sources=[node], targets=others, for_s=for_s),
+        Crash(at=stage.at, node=node, down_s=for_s),
+        Stop(at=stage.at, node=node, down_s=for_s),
+        Pause(at=stage.at, node=node, for_s=for_s),
+    )
+    back_at = stage.at + for_s
+    acts: list[Act] = []
+    for family in stage.families([*_FAMILIES, *_ERASERS]):
+        kinds = _FAMILIES[family]
+        acts += stage.acts(kinds[:1], stage.nodes, (stage.at - 0.8, stage.at), most=3)
+        acts += stage.acts(_ERASERS.get(family, kinds), others, (stage.at, back_at), most=6)
+        acts += stage.acts(kinds, stage.nodes, (stage.at, back_at), most=8)
+        acts += stage.acts(kinds, stage.nodes, (back_at, back_at + 2.0), most=5)
+    settings: dict[str, int | float | str] = {
+        name: stage.random.choice(values) for name, values in _WINDOWS.items() if stage.random.random() < 0.5
+    }
+    return Composed([stage.random.choice(away)], acts, settings, back_at)
+
+
+# ── clocks ────────────────────────────────────────────────────────────────────
+
+
+def _years_off(stage: Stage) -> Composed:
+    """A node's clock is years off, or near the end of all clocks, for a while; the node may crash before or after.
+
+    Owed: everything. With the usual window of keys such a node refuses what clients send it.
+    """
+    node = stage.random.choice(stage.nodes)
+    to_the_end_ms = END_MS - START_MS - int(stage.at * 1000)
+    by_ms = stage.random.choice(
+        (
+            stage.random.randint(1, 300) * YEAR_MS,
+            -stage.random.randint(1, 55) * YEAR_MS,
+            to_the_end_ms - stage.random.randint(-5000, 5000),
+            to_the_end_ms + stage.random.randint(0, 100) * YEAR_MS,
+        )
+    )
+    back_at = round(stage.at + stage.between(1.0, 6.0), 3)
+    faults: list[Fault] = [ClockJump(at=stage.at, node=node, by_ms=by_ms)]
+    if stage.random.random() < 0.7:
+        faults.append(ClockJump(at=back_at, node=node, by_ms=-by_ms))
+    crashes = (stage.between(stage.at, back_at), stage.between(back_at, back_at + 3.0))
+    faults += [
+        Crash(at=at, node=stage.random.choice(stage.nodes), down_s=stage.between(0.1, 1.0))
+        for at in crashes
+        if stage.random.random() < 0.3
+    ]
+    acts: list[Act] = []
+    for family in stage.families(list(_FAMILIES)):
+        kinds = _FAMILIES[family]
+        acts += stage.acts(kinds, stage.nodes, (stage.at - 0.5, stage.at), most=3)
+        acts += stage.acts(kinds, [node], (stage.at, back_at), most=6)
+        acts += stage.acts(kinds, stage.nodes, (stage.at + 0.2, back_at + 4.0), most=10)
+    return Composed(faults, acts, {"key_window_s": NEVER_S} if stage.random.random() < 0.8 else {}, back_at)
+
+
+_WITHOUT_LOSSES: tuple[Composite, ...] = (_one_way, _outage, _years_off)
+COMPOSITES: tuple[Composite, ...] = (_forgotten, _forgotten, _stale_copy, _stale_copy, _one_by_one, *_WITHOUT_LOSSES)
