@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 from typing import get_args
 
 import msgspec
@@ -10,8 +11,22 @@ import pytest
 
 from shoal.config import Config, checked
 from shoal.errors import InvalidValue
+from shoal.testing.simulation.composing import COMPOSITES, Composite, Stage
 from shoal.testing.simulation.drawing import PROFILES, draw
-from shoal.testing.simulation.plan import ActKind, CorruptBlock, CrashAt, CrashPoint, Cut, Fault, Plan, Restore, Weather, Wipe
+from shoal.testing.simulation.owed import FAR_MS
+from shoal.testing.simulation.plan import (
+    ActKind,
+    ClockJump,
+    CorruptBlock,
+    CrashAt,
+    CrashPoint,
+    Cut,
+    Fault,
+    Plan,
+    Restore,
+    Weather,
+    Wipe,
+)
 
 SEEDS = range(400)
 
@@ -44,8 +59,9 @@ def test_each_seed_leaves_something_out(plans: list[Plan]) -> None:
     assert any(not plan.faults for plan in plans)
 
 
-def test_disks_are_lost_on_a_minority_only() -> None:
-    for plan in (draw(seed, profile="storm") for seed in SEEDS):
+@pytest.mark.parametrize("profile", ["storm", "composed"])
+def test_disks_are_lost_on_a_minority_only(profile: str) -> None:
+    for plan in (draw(seed, profile=profile) for seed in SEEDS):
         lost = {fault.node for fault in plan.faults if isinstance(fault, Wipe | Restore | CorruptBlock)}
         assert len(lost) * 2 < plan.nodes
 
@@ -77,7 +93,30 @@ def test_calm_seeds_have_no_faults_and_storms_more_than_usual() -> None:
 
     assert faults("calm") == 0
     assert faults("storm") > 2 * faults("default")
-    assert set(PROFILES) == {"default", "calm", "storm"}
+    assert set(PROFILES) == {"default", "calm", "storm", "composed"}
+
+
+@pytest.mark.parametrize("composite", sorted({*COMPOSITES}, key=lambda composite: composite.__name__))
+@pytest.mark.parametrize("nodes", [3, 4, 5])
+def test_a_composite_strikes_and_has_acts_within_its_time(composite: Composite, nodes: int) -> None:
+    names = [f"n{number + 1}" for number in range(nodes)]
+    for seed in range(20):
+        composed = composite(Stage(Random(seed), names, names[: (nodes - 1) // 2], nodes, 2.0))
+        assert composed.faults
+        assert composed.acts
+        for fault in composed.faults:
+            assert _named(fault) <= {*names, "client"}
+        assert all(act.agent < nodes for act in composed.acts)
+        assert all(event.at >= 1.0 for event in (*composed.faults, *composed.acts))
+
+
+def test_composites_are_in_a_share_of_the_usual_seeds_and_in_each_composed_one() -> None:
+    def years_off(profile: str) -> int:
+        plans = (draw(seed, profile=profile) for seed in SEEDS)
+        return sum(any(isinstance(fault, ClockJump) and abs(fault.by_ms) > FAR_MS for fault in plan.faults) for plan in plans)
+
+    assert years_off("calm") == 0
+    assert 5 < years_off("default") < years_off("composed")
 
 
 def test_a_profile_that_does_not_exist_is_refused() -> None:

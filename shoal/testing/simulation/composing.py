@@ -93,12 +93,13 @@ class Stage(NamedTuple):
         nodes: Sequence[str],
         within: tuple[float, float],
         *,
+        least: int = 1,
         most: int,
         durabilities: Sequence[Durability] = ("local", "quorum"),
         as_of: float | None = None,
     ) -> Iterator[Act]:
         """Some acts of these kinds at these nodes; the first kind is as frequent as all others."""
-        for _ in range(self.random.randint(1, most)):
+        for _ in range(self.random.randint(least, most)):
             yield Act(
                 at=self.between(*within),
                 agent=self.agent(nodes),
@@ -188,12 +189,13 @@ def _stale_copy(stage: Stage) -> Composed:
         cut_at, both = round(restored_at - stage.between(0.0, 0.1), 3), stage.random.random() < 0.7
         faults.append(Cut(at=cut_at, sources=[node], targets=others, for_s=stage.between(1.0, 6.0), both=both))
     acts: list[Act] = []
-    for family in stage.families(["erasing", "erasing", *_ERASERS]):
+    for family in dict.fromkeys([stage.random.choice(("erasing", "erasing", *_ERASERS)), "erasing"]):
         kinds = _FAMILIES[family]
-        acts += stage.acts(kinds[:1], stage.nodes, (stage.at, copied_at), most=3)
-        acts += stage.acts(kinds, others, (copied_at, erased_at), most=3)
+        # The copy's own agents have seen none of it, or they would wait for what it lacks.
+        acts += stage.acts(kinds[:1], others, (stage.at, copied_at), most=3)
+        acts += stage.acts(kinds[:1], others, (copied_at, erased_at), least=2, most=5)
         acts += stage.acts(_ERASERS[family], others, (erased_at, erased_at + 0.5), most=2)
-        acts += stage.acts(kinds, [node], (restored_at + 0.1, restored_at + 3.0), most=4)
+        acts += stage.acts(kinds, [node], (restored_at + 0.1, restored_at + 3.0), least=2, most=5, durabilities=("local",))
         acts += stage.acts(kinds, others, (restored_at + 0.5, restored_at + 4.0), most=2)
     return Composed(faults, acts, {}, 0.0)
 

@@ -283,7 +283,7 @@ def check_errors(history: History, losses: Losses) -> None:
     Raises:
         InvariantViolated: a client was told what neither a fault nor another agent explains.
     """
-    expected = TO_BE_EXPECTED | {"key-expired"} if losses.of_keys else TO_BE_EXPECTED
+    expected = TO_BE_EXPECTED | {"key-expired"} if losses.of_windows else TO_BE_EXPECTED
     unexpected = [
         f"{_whose(history, event)}: {event.code}"
         for event in history.events

@@ -24,10 +24,10 @@ FAR_MS = 12 * 3600 * 1000
 
 
 class Losses:
-    """What the faults of a plan can take with them. `of_keys`: a node may find a client's key too old."""
+    """What the faults of a plan can take with them. `of_windows`: clocks may pass what a node remembers."""
 
     def __init__(self, plan: Plan) -> None:
-        self.of_keys = "key_window_s" in plan.settings or any(
+        self.of_windows = "key_window_s" in plan.settings or any(
             isinstance(fault, ClockJump) and fault.by_ms > FAR_MS for fault in plan.faults
         )
         self._nodes = plan.nodes

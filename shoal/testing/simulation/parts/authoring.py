@@ -139,10 +139,11 @@ class Author:
         number, change = self._books.draft({} if base is None else self._books.states.get(base.number, {}), random)
         on_conflict: OnConflict = "fork" if random.random() < 0.4 else "refuse"
         begun_s = now()
-        made: list[Checkpoint] = []
+        made: list[tuple[Checkpoint, Told]] = []
 
         async def send() -> None:
-            made.append(await self._sent(change, branch, parent, on_conflict, act.durability))
+            checkpoint = await self._sent(change, branch, parent, on_conflict, act.durability)
+            made.append((checkpoint, self._bench.told(act.durability)))
 
         try:
             await self._bench.send(act, random, send, of=Save)
@@ -155,8 +156,9 @@ class Author:
                 self._bench.refused(error)
                 raise
             return None
-        self.at[branch] = At(made[0].id, number)
-        saved = Saved(self.at[branch], branch, self.session, begun_s, self._bench.told(act.durability))
+        checkpoint, told = made[0]
+        self.at[branch] = At(checkpoint.id, number)
+        saved = Saved(self.at[branch], branch, self.session, begun_s, told)
         self._books.saved.setdefault(self._bench.name, []).append(saved)
         self._bench.did(f"save {number}, {saved.at.id[:8]} on {parent[:8]} of {branch},")
         return saved.at

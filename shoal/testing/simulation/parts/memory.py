@@ -133,14 +133,18 @@ class _Agent:
         of: type[Write],
     ) -> None:
         self._items.written[place].append(written)
+
+        async def sent() -> None:
+            await send()
+            written.told = self._bench.told(act.durability)
+
         try:
-            await self._bench.send(act, random, send, of=of)
+            await self._bench.send(act, random, sent, of=of)
         except ShoalError as error:
             if error.written == "no" and not act.repeat:
                 self._items.written[place].remove(written)
             self._bench.refused(error)
             raise
-        written.told = self._bench.told(act.durability)
         written.ended_s = float("inf") if act.repeat else _now()
         self._bench.did(f"{of.__name__} {written.number} as {place.key}")
 
