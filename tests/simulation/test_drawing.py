@@ -96,7 +96,7 @@ def test_calm_seeds_have_no_faults_and_storms_more_than_usual() -> None:
     assert set(PROFILES) == {"default", "calm", "storm", "composed"}
 
 
-@pytest.mark.parametrize("composite", sorted({*COMPOSITES}, key=lambda composite: composite.__name__))
+@pytest.mark.parametrize("composite", dict.fromkeys(COMPOSITES))
 @pytest.mark.parametrize("nodes", [3, 4, 5])
 def test_a_composite_strikes_and_has_acts_within_its_time(composite: Composite, nodes: int) -> None:
     names = [f"n{number + 1}" for number in range(nodes)]
