@@ -45,6 +45,7 @@ class Config(Struct, frozen=True, kw_only=True):
     session_wait_s: float = 2.0  # For what a client's bookmark names; then SessionBehind.
     tick_s: float = 0.05  # Between two looks at what is due.
     sync_interval_s: float = 0.5  # Between two comparisons with some peer, with jitter.
+    mark_interval_s: float = 5.0  # Between two writes of what each peer was ever known to hold.
     peer_message_bytes_max: int = 40 * MiB  # From a peer; an operation may hold a whole request.
     peer_send_bytes_max: int = 8 * MiB  # Waiting for one peer; past it pushes are dropped, and fetched by sync.
     peer_heartbeat_s: float = 5.0  # A silent link is asked after so long, closed half as long after; a stalled one after twice.

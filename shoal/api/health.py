@@ -20,9 +20,10 @@ class Alive(Struct):
     status: Literal["alive"] = "alive"
 
 
-class Ready(Struct):
+class Ready(Struct, omit_defaults=True):
     status: Literal["ready"]
     node: str
+    reason: str = ""  # Why it counts in no quorum yet: it is learning from the others.
 
 
 class NodeView(Struct):
@@ -93,9 +94,9 @@ async def readyz(exchange: Exchange) -> web.Response:
         raise ReadOnly(f"the node only reads{_because(status)}. Nothing was written. Ask another node.", state="read-only")
     if status.state == "refilling":
         raise CatchingUp(
-            f"the node takes no sessions{_because(status)}. Nothing was written. Ask another node.", state="refilling"
+            f"the node is catching up{_because(status)}. Nothing was written. Ask another node.", state="refilling"
         )
-    return exchange.answer(Ready("ready", status.node))
+    return exchange.answer(Ready("ready", status.node, status.reason))
 
 
 async def metrics(exchange: Exchange) -> web.Response:

@@ -59,12 +59,13 @@ class Parts:
 
 
 class Knowledge:
-    """What one peer is known to hold. `advanced` collects the partitions in which that grew."""
+    """What one peer is known to hold. `advanced` and `unmarked` collect the partitions in which that grew."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._vectors: dict[int, dict[Origin, int]] = {}
         self.advanced: set[int] = set()
+        self.unmarked: set[int] = set()
         self._answered: dict[int, int] = {}  # By partition: the last question that was answered with a whole vector.
         self._whole: dict[int, VersionVector] = {}
 
@@ -88,6 +89,7 @@ class Knowledge:
             if sequence > vector.get(origin, 0):
                 vector[origin] = sequence
                 self.advanced.add(partition)
+                self.unmarked.add(partition)
 
     def take_vector(self, partition: int, packed: bytes) -> VersionVector:
         """A whole vector, as the peer sent it.
@@ -153,6 +155,7 @@ class Knowledge:
         if sequence < 0 or (origin == self._replica.own_origin() and sequence > self._replica.durable(partition)[origin]):
             raise BadOperation(
                 f"a peer claims operation {sequence} of origin {origin.hex()} in partition {partition}, which this node has "
-                "not issued. Nothing was written; the link is closed.",
+                "not issued. Nothing was written; the link is closed. If this machine was set back to a snapshot while the "
+                "node ran, restart it.",
                 reason="claim",
             )

@@ -8,18 +8,21 @@ Why a majority of the others: a write that a quorum acknowledged, of n owners an
 this node among them, is on at least a majority less one of the n - 1 others. Every
 majority of the others meets that set, and so names the write.
 
+A peer may tell a node that its directory was set back (`shoal.cluster.marks`). Then the node must also
+hold what it once held, as far as any owner still holds it.
+
 Laws:
-- What an owner holds is what it said after this node started: first a hash for each
+- What an owner holds is what it said after this node became a learner: first a hash for each
   partition, then its whole vector of each that differs.
 - Nothing here looks at what is connected now: what an owner said stays a lower bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from shoal.crdt.dot import VersionVector
+from shoal.crdt.dot import NOTHING_SEEN, VersionVector
 
 
 class Progress(NamedTuple):
@@ -30,10 +33,11 @@ class Progress(NamedTuple):
 
 
 class Learning:
-    """`durable` gives this node's own vector of a partition."""
+    """`durable` gives this node's own vector of a partition; `owed` is what its directory is known to have held once."""
 
-    def __init__(self, durable: Callable[[int], VersionVector]) -> None:
+    def __init__(self, durable: Callable[[int], VersionVector], owed: Mapping[int, VersionVector] | None = None) -> None:
         self._durable = durable
+        self._owed = dict(owed or {})
         self._told: dict[bytes, dict[int, VersionVector | None]] = {}  # What is still to be held; None: not told yet.
 
     def equal(self, peer: bytes) -> None:
@@ -58,13 +62,30 @@ class Learning:
         if partition in told:
             told[partition] = vector
 
+    def owe(self, owed: Mapping[int, VersionVector]) -> None:
+        """A peer says that this node's directory once held this, too."""
+        for partition, vector in owed.items():
+            self._owed[partition] = self._owed.get(partition, NOTHING_SEEN).join(vector)
+
+    @property
+    def owed(self) -> dict[int, VersionVector]:
+        """By partition, what this node's directory once held and does not hold now."""
+        for partition, vector in list(self._owed.items()):
+            if self._durable(partition).dominates(vector):
+                del self._owed[partition]
+        return dict(self._owed)
+
     def lacks(self, peers: Collection[bytes]) -> bool:
         """Whether one of these told of what this node does not hold."""
         return any(peer in self._told and not self._is_held(peer) for peer in peers)
 
-    def is_done(self, others: Collection[bytes], *, needed: int) -> bool:
-        """Whether this node holds all that `needed` of the other owners hold."""
-        return sum(self._is_held(peer) for peer in others) >= needed
+    def is_done(self, others: Collection[bytes], *, needed: int, everyone: int) -> bool:
+        """Whether this node holds all that `needed` of the other owners hold, and what it once held.
+
+        Once it holds all that `everyone` of them holds, nobody has what else it once held: that is lost.
+        """
+        held = sum(self._is_held(peer) for peer in others)
+        return held >= needed and (held >= everyone or not self.owed)
 
     def progress(self, peer: bytes) -> Progress:
         told = self._told.get(peer)
@@ -72,12 +93,19 @@ class Learning:
             return Progress(heard=False, lacking=0)
         self._is_held(peer)
         vectors = {partition: vector for partition, vector in told.items() if vector is not None}
-        lacking = sum(
+        return Progress(len(vectors) == len(told), self._lacking(vectors))
+
+    @property
+    def lacking(self) -> int:
+        """Operations that this node's directory once held and does not hold now."""
+        return self._lacking(self._owed)
+
+    def _lacking(self, vectors: Mapping[int, VersionVector]) -> int:
+        return sum(
             len(missing)
             for partition, vector in vectors.items()
             for missing in vector.missing(self._durable(partition)).values()
         )
-        return Progress(len(vectors) == len(told), lacking)
 
     def _is_held(self, peer: bytes) -> bool:
         told = self._told.get(peer)

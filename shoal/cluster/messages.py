@@ -65,6 +65,9 @@ class Digest(Struct, array_like=True, frozen=True, tag=3):
 
     digest: bytes
     learner: bool = False  # Whether the sender is one: it counts as an owner once it said, on this link, that it is none.
+    once: list[tuple[int, bytes]] = []  # By partition: what the receiver once held, and has said that it does not hold now.
+    number: int = 0  # Of `once`, on the link to this receiver.
+    heard: int = 0  # The last number of `once` that the sender heard from the receiver.
 
 
 class Parts(Struct, array_like=True, frozen=True, tag=4):
@@ -207,6 +210,8 @@ def decode(packed: bytes) -> Message:
             _check_ranges(ranges)
         case Parts(parts) | Vectors(parts):
             _check_places((partition, bytes(ORIGIN_BYTES)) for partition, _ in parts)
+        case Digest(_, _, once):
+            _check_places((partition, bytes(ORIGIN_BYTES)) for partition, _ in once)
         case Lost(_, _, _, _, generation, rows):
             if not 0 <= generation < 1 << 32 or len(rows) > LOST_MAX:
                 raise InvalidValue("a peer asks for what cannot be. Nothing was written.")

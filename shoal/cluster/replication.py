@@ -12,14 +12,16 @@ Laws:
   at a time per partition, and from each peer one answer at a time. A peer that does
   not answer is left alone, each time for longer, so that the others are asked.
 - A peer counts as an owner once it said, on the link that stands, that it is no
-  learner (`shoal.cluster.learning`). Which of both this node is it says first.
+  learner (`shoal.cluster.learning`), and that it holds what it was ever known to
+  hold (`shoal.cluster.marks`). If it holds less it is told, and becomes a learner.
+  Whether this node is one it says first.
 - An operation that cannot be applied is quarantined: it and what follows it in its
   origin's log are not applied, and not asked for, until its time is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -29,6 +31,7 @@ from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival, Delivery
 from shoal.cluster.knowledge import Knowledge, Parts, Replica
 from shoal.cluster.learning import Learning
+from shoal.cluster.marks import Mark
 from shoal.cluster.messages import (
     RANGES_MAX,
     Busy,
@@ -46,7 +49,7 @@ from shoal.cluster.messages import (
 )
 from shoal.cluster.messages import Parts as PartsMessage
 from shoal.cluster.quarantine import Quarantine, check_context, taken
-from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue, ShoalError
 
 PARTITIONS_WANTED_MAX = 64  # In one Want.
@@ -85,7 +88,13 @@ class Read(NamedTuple):
     want: Want
 
 
-Effect = Send | Apply | Read
+class SetBack(NamedTuple):
+    """Remember that this node's directory was set back, as `peer` says, and is a learner's: `Replication.learning`."""
+
+    peer: bytes
+
+
+Effect = Send | Apply | Read | SetBack
 
 
 @dataclass(slots=True)
@@ -98,7 +107,9 @@ class _Wanting:
 @dataclass(slots=True)
 class _PeerState:
     known: Knowledge
+    mark: Mark
     linked: bool = False
+    heard: int = 0  # The number of what it said last that this node once held.
     member: bool = False  # Whether it said, on the link from it that stands, that it is no learner.
     doubtful: dict[int, float] = field(default_factory=dict)  # Partitions in which it is ahead, and since when.
     wanting: _Wanting | None = None
@@ -108,17 +119,29 @@ class _PeerState:
 
 
 class Replication:
-    """`random` gives a float in [0, 1). A `learner` may have forgotten what others rely on."""
+    """`random` gives a float in [0, 1). A `learner` may have forgotten what others rely on; it once held `owed`.
 
-    def __init__(self, replica: Replica, *, limits: Limits, random: Callable[[], float], learner: bool = False) -> None:
-        self.learning = Learning(replica.durable) if learner else None
+    `marks` are what each peer was ever known to hold.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        limits: Limits,
+        random: Callable[[], float],
+        learner: bool = False,
+        owed: Mapping[int, VersionVector] | None = None,
+        marks: Mapping[bytes, Mapping[int, VersionVector]] | None = None,
+    ) -> None:
+        self.learning = Learning(replica.durable, owed) if learner else None
         """None once this node counts as an owner."""
         self._replica = replica
         self._limits = limits
         self._random = random
         self._parts = Parts(replica)
         self._delivery = Delivery(replica.applied, bytes_max=limits.early_bytes_max)
-        self._peers: dict[bytes, _PeerState] = {}
+        self._peers = {peer: _PeerState(Knowledge(replica), Mark(mark)) for peer, mark in (marks or {}).items()}
         self._outbox: list[Effect] = []
         self._quarantine = Quarantine(places_max=limits.quarantine_max, duration_s=limits.quarantine_s)
         self._next_sync = 0.0
@@ -129,11 +152,12 @@ class Replication:
     def admitted(self, peer: bytes) -> None:
         """A link from `peer` begins: what it said on an older one need not hold any more."""
         state = self._state(peer)
-        state.known, state.wanting, state.member = Knowledge(self._replica), None, False
+        self.mark(peer).begin()
+        state.known, state.wanting, state.member, state.heard = Knowledge(self._replica), None, False, 0
         state.pause_until, state.unanswered = 0.0, 0
         state.doubtful.clear()
         if state.linked:
-            self._send(peer, self._digest())
+            self._send_digest(peer)
 
     def linked(self, peer: bytes) -> None:
         """Messages can be sent to `peer` from now on."""
@@ -141,7 +165,7 @@ class Replication:
         state.linked, state.wanting, state.pause_until, state.unanswered = True, None, 0.0, 0
         state.unsaid.clear()
         # The other side says the same: whoever lacks something finds out at once.
-        self._send(peer, self._digest())
+        self._send_digest(peer)
 
     def unlinked(self, peer: bytes) -> None:
         state = self._state(peer)
@@ -155,9 +179,7 @@ class Replication:
     def admit_itself(self) -> None:
         """This node holds all that it must, and has recorded so: it counts from now on."""
         self.learning = None
-        peers = [peer for peer, state in self._peers.items() if state.linked]
-        if peers:
-            self._outbox.append(Send(peers, self._digest()))
+        self._send_digests()
 
     # ── messages ──────────────────────────────────────────────────────────────
 
@@ -172,9 +194,11 @@ class Replication:
         match message:
             case Have(held):
                 state.known.take(held)
-            case Digest(digest, learner):
-                state.member = not learner
-                self._compare(peer, state, digest)
+            case Digest():
+                state.member = not message.learner
+                self._settle(peer, state, message)
+                self._hear(peer, state, message)
+                self._compare(peer, state, message.digest)
             case PartsMessage(parts):
                 self._compare_parts(peer, state, dict(parts))
             case Vectors():
@@ -232,12 +256,21 @@ class Replication:
 
     # ── comparing ─────────────────────────────────────────────────────────────
 
-    def _digest(self) -> Digest:
-        return Digest(self._parts.digest(), self.learning is not None)
+    def _send_digest(self, peer: bytes) -> None:
+        state = self._state(peer)
+        learner = self.learning is not None
+        once = state.mark.telling()
+        self._send(peer, Digest(self._parts.digest(), learner, once, state.mark.number if once else 0, state.heard))
+
+    def _send_digests(self) -> None:
+        for peer, state in self._peers.items():
+            if state.linked:
+                self._send_digest(peer)
 
     def _compare(self, peer: bytes, state: _PeerState, digest: bytes) -> None:
         if digest == self._parts.digest():
             state.known.take_all()
+            self._compare_mark(peer, state, {number: self._replica.durable(number) for number in state.mark.to_compare()})
             if self.learning is not None:
                 self.learning.equal(peer)
         else:
@@ -250,23 +283,66 @@ class Replication:
         ]
         for partition in ours.keys() - set(differing):
             state.known.take_equal(partition)
+        told = {
+            partition: self._replica.durable(partition) if partition in theirs else NOTHING_SEEN
+            for partition in state.mark.to_compare()
+            if theirs.get(partition) == ours.get(partition) or partition not in theirs
+        }
+        self._compare_mark(peer, state, told)
         if self.learning is not None:
             self.learning.differs(peer, differing)
         if differing:
             self._send(peer, self._vectors(differing, answer=True))
 
     def _take_vectors(self, peer: bytes, state: _PeerState, message: Vectors, now: float) -> None:
+        told: dict[int, VersionVector] = {}
         for partition, packed in message.vectors:
-            theirs = state.known.take_vector(partition, packed)
+            theirs = told[partition] = state.known.take_vector(partition, packed)
             if self.learning is not None:
                 self.learning.vector(peer, partition, theirs)
             if not self._replica.applied(partition).dominates(theirs):
                 state.doubtful.setdefault(partition, now)
             if not message.answer:
                 state.known.answer(partition, message.question)
+        self._compare_mark(peer, state, told)
         if message.answer:
             asked = [partition for partition, _ in message.vectors]
-            self._send(peer, self._vectors(asked, answer=False, question=message.question))
+            # A node that was set back must hear of it before it can act on an answer, even if messages overtake each other.
+            question = message.question if state.mark.is_held else 0
+            self._send(peer, self._vectors(asked, answer=False, question=question))
+
+    # ── directories that were set back ────────────────────────────────────────
+
+    def _compare_mark(self, peer: bytes, state: _PeerState, told: Mapping[int, VersionVector]) -> None:
+        """`peer` holds exactly this: tell it if it once held more."""
+        if state.mark.compare(told) and state.linked:
+            self._send_digest(peer)
+
+    def _hear(self, peer: bytes, state: _PeerState, message: Digest) -> None:
+        """`peer` says what this node once held."""
+        if not message.once:
+            return
+        once = {partition: _unpacked(packed) for partition, packed in message.once}
+        owed = {
+            partition: vector for partition, vector in once.items() if not self._replica.durable(partition).dominates(vector)
+        }
+        is_over = self.learning is None and message.number == state.heard  # It has caught up since, and its word is under way.
+        state.heard = message.number
+        if owed and not is_over:
+            began = self.learning is None
+            self.learning = self.learning or Learning(self._replica.durable)
+            self.learning.owe(owed)
+            self._outbox.append(SetBack(peer))
+            if began:
+                self._send_digests()
+        self._send(peer, self._vectors(once, answer=False))
+
+    def _settle(self, peer: bytes, state: _PeerState, message: Digest) -> None:
+        """`peer` may say that it has caught up with what it was told."""
+        if message.learner or not state.mark.told or message.heard != state.mark.number:
+            return
+        if state.mark.settle({partition: state.known.vector(partition) for partition in state.mark.told}) and state.linked:
+            self._send_digest(peer)
 
     def _vectors(self, partitions: Iterable[int], *, answer: bool, question: int = 0) -> Vectors:
         return Vectors([(partition, self._replica.durable(partition).pack()) for partition in partitions], answer, question)
@@ -388,7 +464,7 @@ class Replication:
             self._next_sync = now + self._limits.sync_interval_s * (0.5 + self._random())
             linked = sorted(peer for peer, state in self._peers.items() if state.linked)
             if linked:
-                self._send(linked[int(self._random() * len(linked))], self._digest())
+                self._send_digest(linked[int(self._random() * len(linked))])
 
     def take_outbox(self) -> list[Effect]:
         outbox, self._outbox = self._outbox, []
@@ -403,7 +479,15 @@ class Replication:
     def is_member(self, peer: bytes) -> bool:
         """Whether `peer` counts as an owner."""
         state = self._peers.get(peer)
-        return state is not None and state.member
+        return state is not None and state.member and state.mark.is_held
+
+    def mark(self, peer: bytes) -> Mark:
+        """What `peer` was ever known to hold."""
+        state = self._state(peer)
+        for partition in state.known.unmarked:
+            state.mark.note(partition, state.known.vector(partition))
+        state.known.unmarked.clear()
+        return state.mark
 
     def digest(self) -> bytes:
         return self._parts.digest()
@@ -419,11 +503,22 @@ class Replication:
     def _state(self, peer: bytes) -> _PeerState:
         state = self._peers.get(peer)
         if state is None:
-            state = self._peers[peer] = _PeerState(Knowledge(self._replica))
+            state = self._peers[peer] = _PeerState(Knowledge(self._replica), Mark())
         return state
 
     def _send(self, peer: bytes, message: Message) -> None:
         self._outbox.append(Send((peer,), message))
+
+
+def _unpacked(packed: bytes) -> VersionVector:
+    """
+    Raises:
+        InvalidValue: these bytes are no vector.
+    """
+    try:
+        return VersionVector.unpack(packed)
+    except ValueError:
+        raise InvalidValue("a peer sent bytes that are no version vector. Nothing was written.") from None
 
 
 def _held(said: dict[tuple[int, Origin], int]) -> list[Held]:

@@ -65,6 +65,10 @@ class Members:
         return list(self._members.values())
 
     @property
+    def addresses(self) -> set[str]:
+        return set(self._members)
+
+    @property
     def size(self) -> int:
         """Owners, this node included."""
         return 1 + len(self._members)
@@ -77,6 +81,10 @@ class Members:
     def others_needed(self) -> int:
         """A majority of the others; 0 if there are none."""
         return len(self._members) // 2 + 1 if self._members else 0
+
+    def name_of(self, node: bytes) -> str:
+        """The address at which it was reached, or its id, for people."""
+        return next((member.address for member in self._members.values() if member.node == node), f"node {node.hex()[:8]}")
 
     @property
     def nodes(self) -> set[bytes]:

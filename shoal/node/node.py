@@ -66,6 +66,7 @@ class Node:
             Replicator(
                 self._database,
                 self._commit,
+                storage=storage,
                 presences=presences,
                 opening=self._opening,
                 environment=environment,

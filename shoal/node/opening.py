@@ -5,18 +5,18 @@ Laws:
   restored (its storage has another identity than it recorded) is another node: it
   takes a new id. The origin is made once per opening, at its first write, and is
   recorded in the batch that uses it first.
-- A directory among peers is a learner until `admission` is durable; so is a copy of it. A
-  copy issues nothing until then: what it would build on may be gone everywhere else.
+- A directory among peers is a learner until `admission` is durable; so is a copy of it, and one that was set
+  back, as a peer says. These two issue nothing until then: what they would build on may be gone everywhere else.
 - The clean-stop marker is set by a stop that flushed everything, and removed by
   the first write after it. It closes the old origin; it does not lend it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from shoal.cluster.operation import Tip
-from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
+from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.errors import CatchingUp, StoreCorrupt
 from shoal.node.transaction import Transaction
@@ -30,6 +30,8 @@ _PAST = keys.meta("past")
 _IDENTITY = keys.meta("identity")
 _MEMBER = keys.meta("member")
 _RESTORED = keys.meta("restored")
+_ONCE, _ONCE_END = keys.meta("once/"), keys.meta("once0")  # "0" follows "/".
+_COPY = b"\x01"  # Instead of a peer's address.
 _TAIL_CHECKED = 16
 _PAST_MAX = 4096  # Openings that are known to have been of this directory; 64 KiB.
 
@@ -50,7 +52,12 @@ class Opening:
         """Whether this directory is a copy, or was restored from one."""
         self.learner = self.copied or storage.get(_MEMBER) is None
         """Among peers: whether it may have forgotten, or never held, what others rely on."""
-        self._restored = self.copied or storage.get(_RESTORED) is not None
+        restored = storage.get(_RESTORED)
+        self._restored = self.copied or restored is not None
+        self.told_by = "" if restored in (None, _COPY) else restored.decode()
+        """The peer that knows that this directory was set back; empty if none does."""
+        self.owed = _owed(storage)
+        """What this directory held before it was set back, by partition, as its peers told."""
         self._issues = True
         self.node = entropy(ORIGIN_BYTES) if node is None or self.copied else node
         self.clean = self.created or storage.get(_CLEAN) is not None
@@ -66,17 +73,29 @@ class Opening:
         """None until the first write."""
         return self._origin
 
+    @property
+    def fence(self) -> str:
+        """Why this node writes nothing now, for people; empty if it does."""
+        if self._issues:
+            return ""
+        if self.told_by:
+            return (
+                f"this node's directory was set back: {self.told_by} knows that it once held more. The node writes nothing "
+                "until it has fetched that and what the others hold, because what it still has may be gone there"
+            )
+        return (
+            "this node's directory is a copy, and the node writes nothing until it has fetched what the others hold: what "
+            "the copy has may be gone there"
+        )
+
     def origin(self, transaction: Transaction) -> Origin:
         """The origin to write under; the first `transaction` records it.
 
         Raises:
-            CatchingUp: this directory is a copy, and has still to fetch what its peers hold.
+            CatchingUp: this directory is a copy or was set back, and has still to fetch what its peers hold.
         """
         if not self._issues:
-            raise CatchingUp(
-                "this node's directory is a copy, and the node writes nothing until it has fetched what the others hold: what "
-                "the copy has may be gone there. Nothing was written. Ask another node, or try again later."
-            )
+            raise CatchingUp(f"{self.fence}. Nothing was written. Ask another node, or try again later.")
         if self._origin is not None:
             return self._origin
         origin = Origin(self._entropy(ORIGIN_BYTES))
@@ -98,16 +117,25 @@ class Opening:
         self._issues = not self._restored
         if self.copied:
             self.past, self._past = frozenset(), b""
-            return {**self._identified(), _MEMBER: None, _PAST: None, _ORIGIN: None, _RESTORED: b"\x01"}
+            return {**self._identified(), _MEMBER: None, _PAST: None, _ORIGIN: None, _RESTORED: _COPY}
         return {}
 
-    def admission(self) -> dict[bytes, bytes | None]:
-        """The rows that make this directory a member among its peers, once it holds all that it must."""
-        return {**self._identified(), _MEMBER: b"\x01", _RESTORED: None}
+    def set_back(self, told_by: str, owed: Mapping[int, VersionVector]) -> dict[bytes, bytes | None]:
+        """The peer at `told_by` knows that this directory once held what is `owed`.
+
+        It is a learner that issues nothing from now on. Returns the rows that keep it one after a restart.
+        """
+        self.learner, self._issues, self.told_by = True, False, told_by
+        rows = {_ONCE + partition.to_bytes(2, "big"): vector.pack() for partition, vector in owed.items()}
+        return {**self._identified(), _MEMBER: None, _RESTORED: told_by.encode(), **rows}
+
+    def admission(self) -> tuple[dict[bytes, bytes | None], list[tuple[bytes, bytes]]]:
+        """The rows, and the ranges to delete, that make this directory a member, once it holds all that it must."""
+        return {**self._identified(), _MEMBER: b"\x01", _RESTORED: None}, [(_ONCE, _ONCE_END)]
 
     def admitted(self) -> None:
         """`admission` is durable."""
-        self.learner, self._issues = False, True
+        self.learner, self._issues, self.told_by = False, True, ""
 
     def _identified(self) -> dict[bytes, bytes | None]:
         return {_NODE: self.node, _IDENTITY: self._identity}
@@ -117,7 +145,7 @@ class Opening:
         transaction.put(_IDENTITY, self._identity)
         if self.copied and self.learner:
             transaction.delete(_MEMBER)  # That was the original's.
-            transaction.put(_RESTORED, b"\x01")  # It holds among peers, also if it first wrote while it was alone.
+            transaction.put(_RESTORED, _COPY)  # It holds among peers, also if it first wrote while it was alone.
 
     def settle(self, transaction: Transaction) -> None:
         """Record who this is with the first write that another node's operations make: it needs no origin."""
@@ -135,6 +163,12 @@ class Opening:
     def closing(self) -> dict[bytes, bytes | None]:
         """The rows of the clean-stop marker; none if nothing was written."""
         return {_CLEAN: b"\x01"} if self._settled else {}
+
+
+def _owed(storage: Storage) -> dict[int, VersionVector]:
+    return {
+        int.from_bytes(key[len(_ONCE) :], "big"): VersionVector.unpack(packed) for key, packed in storage.scan(_ONCE, _ONCE_END)
+    }
 
 
 def _check_tail(storage: Storage, origin: Origin) -> None:

@@ -73,6 +73,11 @@ class Owners(Protocol):
         """Whether this node is a learner, and an owner told it of more than has come yet."""
         ...
 
+    @property
+    def learning(self) -> list[str]:
+        """If this node is a learner: why, and how far it is with each of the others."""
+        ...
+
     async def current(self, partition: int, durability: Durability = "quorum", /) -> None:
         """Return once this replica has applied whatever a quorum (or all) held of a partition when this was called.
 
@@ -150,6 +155,10 @@ class Alone:
 
     size = 1
     refilling = False
+
+    @property
+    def learning(self) -> list[str]:
+        return []
 
     async def current(self, partition: int, durability: Durability = "quorum", /) -> None:
         return None

@@ -114,15 +114,15 @@ class Quorum:
         needed = self.members.needed(durability)
         if await self._true(
             self._spreading[partition],
-            lambda: len(self._holders(partition, wanted)) + 1 >= needed,
+            lambda: not self.is_learner and len(self._holders(partition, wanted)) + 1 >= needed,
             self._config.quorum_timeout_s,
         ):
             return
         holders = [self._config.advertise, *self._holders(partition, wanted)]
         raise OutcomeUnknown(
             f"durability {durability} needs {needed} copies, and {len(holders)} are known after "
-            f"{self._config.quorum_timeout_s:g} s: {', '.join(holders)}. The write is durable there, and may be on others; it "
-            "will be on all of them once they are back. Send it again with the same key to wait for more.",
+            f"{self._config.quorum_timeout_s:g} s: {', '.join(holders)}{self._unlearnt()}. The write is durable there, and may "
+            "be on others; it will be on all of them once they are back. Send it again with the same key to wait for more.",
             acknowledged=holders,
             needed=needed,
         )
@@ -137,14 +137,15 @@ class Quorum:
         needed = self.members.needed(durability)
         question = self._hurry(partition)
         timeout_s = self._config.quorum_timeout_s
-        enough = lambda: len(self._answered(partition, question)) + 1 >= needed  # noqa: E731
+        enough = lambda: not self.is_learner and len(self._answered(partition, question)) + 1 >= needed  # noqa: E731
         if await self._told(enough, partition, timeout_s) and await self._caught_up(partition, question, timeout_s):
             return
         answered = len(self._answered(partition, question)) + 1
         held = "all hold" if durability == "all" else "a quorum holds"
         raise NoQuorum(
             f"what {held} could not be had within {timeout_s:g} s: {answered} of {self.members.size} owners said what "
-            f"they hold, {needed} are needed, or what they hold did not come. Try again once more of them are back.",
+            f"they hold, {needed} are needed, or what they hold did not come{self._unlearnt()}. Try again once more of them "
+            "are back.",
             reachable=answered,
             needed=needed,
         )
@@ -273,12 +274,15 @@ class Quorum:
     def _uncounted(self) -> str:
         """Who does not count, and why, for people."""
         if self.is_learner:
-            return "; this node does not count until it has fetched what the others hold"
+            return self._unlearnt()
         away = [member.address for member in self.members.all if member.outlet is None]
         learners = [m.address for m in self.members.all if m.outlet is not None and not self._protocol.is_member(m.node)]
         return (f"; {', '.join(away)} cannot be reached" if away else "") + (
             f"; {', '.join(learners)} can be, and does not count until it has fetched what the others hold" if learners else ""
         )
+
+    def _unlearnt(self) -> str:
+        return "; this node does not count until it has fetched what the others hold" if self.is_learner else ""
 
     def _answered(self, partition: int, question: int) -> set[bytes]:
         """The other owners that said what they hold, after they were asked."""
@@ -321,15 +325,20 @@ class Quorum:
             quarantined=self._protocol.quarantined(),
             clock_ahead_ms=self._database.clock_ahead_ms(),
             disagreements=self.members.disagreements,
-            learning=self._learning(),
+            learning=self.learning,
         )
 
-    def _learning(self) -> list[str]:
-        """How far this node is with each of the others; empty once it counts as an owner."""
+    @property
+    def learning(self) -> list[str]:
+        """See `Owners.learning`."""
         learning = self._protocol.learning
         if learning is None:
             return []
-        return [f"{member.address}: {_shown_progress(learning.progress(member.node))}" for member in self.members.all]
+        told_by = self._opening.told_by
+        fallen = (
+            [f"set back, as {told_by} knows: {learning.lacking:,} operations once held are still to come"] if told_by else []
+        )
+        return fallen + [f"{member.address}: {_shown_progress(learning.progress(member.node))}" for member in self.members.all]
 
     def _itself(self) -> Member:
         total: dict[Origin, int] = {}
@@ -371,8 +380,14 @@ class Quorum:
             waiting_bytes=0 if member.outlet is None else member.outlet.waiting_bytes,
             dropped=member.dropped,
             linked_ms=member.linked_ms,
-            reason=self.members.reasons.get(member.address, "") or member.trouble,
+            reason=self.members.reasons.get(member.address, "") or self._lost_by(member.node) or member.trouble,
             vector=_shown(known.origins()),
+        )
+
+    def _lost_by(self, node: bytes) -> str:
+        lost = self._protocol.mark(node).lost if node else 0
+        return f"was set back: it once held operations of {lost:,} openings more, and does not count until it has them" * bool(
+            lost
         )
 
     def _lacks(self, node: bytes) -> tuple[int, list[tuple[int, Dot]]]:

@@ -4,7 +4,8 @@ Laws:
 - An operation is given to the protocol once its group commit is done: pushed if it
   was issued here, acknowledged if a peer brought it.
 - A learner becomes an owner once it holds all that it must, and its admission is
-  durable; only then does it say so.
+  durable; only then does it say so. An owner that is told that its directory was
+  set back is a learner at once.
 - What a peer sends is applied in slices, so that others get their turns; the next
   message of its link is read once this one is written. Its next one waits while
   too much waits for the disk.
@@ -17,6 +18,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec import Raw
@@ -27,7 +29,7 @@ from shoal.cluster.handshake import OPENING_BYTES
 from shoal.cluster.messages import Busy, Digest, Found, Given, Lost, Message, Present, Push, Seek, Shipment, Supply, Trouble
 from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.quarantine import taken
-from shoal.cluster.replication import Apply, Limits, Read, Replication, Send
+from shoal.cluster.replication import Apply, Limits, Read, Replication, Send, SetBack
 from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError, StorageError
@@ -35,6 +37,7 @@ from shoal.node.awareness import Presences
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.issuing import Logged
+from shoal.node.marking import Marking
 from shoal.node.members import Members, addresses_of
 from shoal.node.mending import Mender
 from shoal.node.opening import Opening
@@ -42,6 +45,7 @@ from shoal.node.partitions import Partition
 from shoal.node.quorum import Quorum
 from shoal.node.seeking import Seeker
 from shoal.storage.commit import GroupCommit
+from shoal.storage.interface import Storage
 
 _log = logging.getLogger("shoal.node")
 
@@ -67,6 +71,7 @@ class Replicator:
         database: Database,
         commit: GroupCommit,
         *,
+        storage: Storage,
         presences: Presences,
         opening: Opening,
         environment: Environment,
@@ -81,6 +86,7 @@ class Replicator:
         self._software = software
         self._outlets: dict[bytes, Outlet] = {}
         self._heard: dict[str, bytes] = {}  # Member → the node that was admitted as it last.
+        self._runs: dict[bytes, bytes] = {}  # Node → which start of it was admitted last.
         self._run = environment.entropy(OPENING_BYTES)
         self._unsettled: deque[_Unsettled] = deque()  # Bounded by `writes_pending_max` writes.
         self._ticking: asyncio.Task[None] | None = None
@@ -89,13 +95,17 @@ class Replicator:
         database.issuer.on_logged = self._logged
         self._presences = presences
         presences.share = lambda message: self._hint(self._outlets, message)
+        members = Members(addresses_of(config))
+        self._marking = Marking(storage, commit, members=members, config=config, now=environment.monotonic())
+        self._set_back_by: bytes | None = None  # The peer that said so, until that is recorded.
         self._protocol = Replication(
             _Replica(database, opening),
             limits=_limits(config),
             random=lambda: environment.entropy(1)[0] / 256,
             learner=opening.learner,
+            owed=opening.owed,
+            marks=self._marking.load(),
         )
-        members = Members(addresses_of(config))
         self._mender = Mender(
             database,
             commit,
@@ -170,7 +180,8 @@ class Replicator:
         before = self._heard.get(peer.name, peer.node)
         if before not in (peer.node, *self.quorum.members.nodes):
             self._protocol.forget(before)
-        self._heard[peer.name] = peer.node
+            self._runs.pop(before, None)
+        self._heard[peer.name], self._runs[peer.node] = peer.node, peer.opening
         self._protocol.admitted(peer.node)
         self._mender.admitted(peer.node)
         self._carry_out()
@@ -231,6 +242,8 @@ class Replicator:
                 self._seeker.given(peer.node, decoded)
             case Present():
                 self._presences.heard(peer.node, decoded)
+            case _ if peer.opening != self._runs.get(peer.node, peer.opening):
+                pass  # It was on its way when its sender died: what it says need not hold any more.
             case _:
                 self._protocol.receive(peer.node, decoded, self._environment.monotonic())
                 self._carry_out()
@@ -261,6 +274,8 @@ class Replicator:
                         self._apply(peer, ready, again)
                     case Read(peer, want):
                         self._send((peer,), self._answer(peer, want))
+                    case SetBack(peer):
+                        self._fall_back(peer)
 
     def _send(self, peers: Iterable[bytes], message: Message) -> None:
         packed = messages.encode(message)
@@ -338,8 +353,31 @@ class Replicator:
         if learning is None or self._admission is not None or self._commit.failed is not None:
             return
         members = self.quorum.members
-        if learning.is_done(members.nodes - {self._opening.node}, needed=members.others_needed):
-            self._admission = self._commit.write(self._opening.admission())
+        others = members.nodes - {self._opening.node}
+        if learning.is_done(others, needed=members.others_needed, everyone=members.size - 1):
+            self._admission = self._commit.write(*self._opening.admission())
+
+    def _fall_back(self, peer: bytes) -> None:
+        """A peer knows that this directory was set back: it counts no more, and issues nothing, until it has caught up."""
+        learning = self._protocol.learning
+        assert learning is not None, "the protocol has made it a learner"
+        if not self._opening.fence:
+            _log.warning(
+                "this node's directory was set back: %s knows that it once held more", self.quorum.members.name_of(peer)
+            )
+        self._admission, self._set_back_by = None, peer
+        rows = self._opening.set_back(self.quorum.members.name_of(peer), learning.owed)
+        with suppress(ShoalError):  # Else at a later tick; what storage refuses to keep is told again after a restart.
+            self._commit.write(rows)
+            self._set_back_by = None
+
+    def _keep_records(self) -> None:
+        """Write, late, what is not a client's."""
+        if self._commit.failed is not None:
+            return
+        if self._set_back_by is not None:
+            self._fall_back(self._set_back_by)
+        self._marking.record(self._protocol, self._environment.monotonic())
 
     def _hurry(self, partition: int) -> int:
         question = self._protocol.hurry(partition, self._environment.monotonic())
@@ -353,6 +391,7 @@ class Replicator:
                 self._protocol.tick(self._environment.monotonic())
                 self._carry_out()
                 self._seek_admission()
+                self._keep_records()
             except ShoalError:
                 continue  # Storage refuses; writers are told so, and peers are not admitted.
 

@@ -293,18 +293,22 @@ class Service:
         """
         if self._owners.refilling:
             raise CatchingUp(
-                f"the node takes no sessions: {_REFILLING}. Nothing was written. Ask another node, or try again later."
+                f"the node takes no sessions: {self._opening.fence or _REFILLING}. Nothing was written. Ask another node, or "
+                "try again later."
             )
 
     def _status(self) -> requests.NodeStatus:
         failed = self._commit.failed
-        refilling = not failed and self._owners.refilling
+        fence = self._opening.fence
+        refilling = not failed and bool(fence or self._owners.refilling)
+        learning = "; ".join(self._owners.learning)
+        learns = f"learning, so it counts in no quorum: {learning}" if learning else ""
         return requests.NodeStatus(
             version=__version__,
             node=self._opening.node.hex(),
             origin=(self._opening.current or b"").hex(),
             state="stopping" if self._stopping else "read-only" if failed else "refilling" if refilling else "ready",
-            reason=failed or (_REFILLING if refilling else ""),
+            reason=failed or (f"{fence or _REFILLING}; {learns}" if refilling else learns),
             started_ms=self._started_ms,
             bytes_on_disk=self._storage.bytes_on_disk(),
             operations=self._database.issuer.operations,

@@ -41,7 +41,14 @@ async def test_a_ready_node_is_alive_and_ready(http: aiohttp.ClientSession, serv
     assert await get(http, served, "/readyz") == (200, {"status": "ready", "node": "ab12"})
 
 
-@pytest.mark.parametrize(("state", "code"), [("read-only", "read-only"), ("stopping", "shutting-down")])
+async def test_a_node_that_is_ready_and_counts_in_no_quorum_says_why(http: aiohttp.ClientSession, served: Served) -> None:
+    served.session.status = msgspec.structs.replace(served.session.status, reason="learning: n2:7400: not heard yet")
+    assert (await get(http, served, "/readyz"))[1]["reason"] == "learning: n2:7400: not heard yet"
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [("read-only", "read-only"), ("refilling", "catching-up"), ("stopping", "shutting-down")]
+)
 async def test_a_node_that_is_not_ready_says_why_and_is_alive(
     http: aiohttp.ClientSession, served: Served, state: str, code: str
 ) -> None:

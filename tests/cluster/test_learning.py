@@ -30,21 +30,21 @@ class Held:
 def test_it_waits_for_what_each_of_so_many_has_named() -> None:
     held = Held()
     learning = Learning(held)
-    assert not learning.is_done({b"a", b"b"}, needed=2)
+    assert not learning.is_done({b"a", b"b"}, needed=2, everyone=2)
     learning.equal(b"a")
     learning.differs(b"b", [7])
-    assert not learning.is_done({b"a", b"b"}, needed=2)
-    assert learning.is_done({b"a", b"b"}, needed=1)
+    assert not learning.is_done({b"a", b"b"}, needed=2, everyone=2)
+    assert learning.is_done({b"a", b"b"}, needed=1, everyone=2)
     learning.vector(b"b", 7, upto(5))
     assert learning.progress(b"b") == Progress(heard=True, lacking=5)
     held.vectors[7] = upto(5)
-    assert learning.is_done({b"a", b"b"}, needed=2)
+    assert learning.is_done({b"a", b"b"}, needed=2, everyone=2)
 
 
 def test_an_owner_that_was_not_asked_for_counts_for_nobody() -> None:
     learning = Learning(Held())
     learning.equal(b"stranger")
-    assert not learning.is_done({b"a", b"b"}, needed=1)
+    assert not learning.is_done({b"a", b"b"}, needed=1, everyone=2)
 
 
 def test_what_an_owner_named_first_is_enough_however_much_it_writes() -> None:
@@ -56,20 +56,20 @@ def test_what_an_owner_named_first_is_enough_however_much_it_writes() -> None:
     assert not learning.lacks({b"a"})
     learning.differs(b"a", [1, 2])
     learning.vector(b"a", 1, upto(9))
-    assert learning.is_done({b"a"}, needed=1)
+    assert learning.is_done({b"a"}, needed=1, everyone=2)
 
 
 def test_a_vector_that_was_lost_on_the_way_is_waited_for_until_it_is_equal() -> None:
     learning = Learning(Held())
     learning.differs(b"a", [1, 2])
-    assert not learning.is_done({b"a"}, needed=1)
+    assert not learning.is_done({b"a"}, needed=1, everyone=2)
     learning.differs(b"a", [2])  # By now the first is equal.
     learning.vector(b"a", 2, VersionVector())
-    assert learning.is_done({b"a"}, needed=1)
+    assert learning.is_done({b"a"}, needed=1, everyone=2)
 
 
 def test_a_node_without_others_has_nothing_to_learn() -> None:
-    assert Learning(Held()).is_done(set(), needed=0)
+    assert Learning(Held()).is_done(set(), needed=0, everyone=0)
 
 
 @given(st.integers(2, 9), st.data())

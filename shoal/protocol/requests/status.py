@@ -20,7 +20,7 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     node: str  # Hex: this data directory.
     origin: str  # Hex: this opening; empty until its first write.
     state: Literal["ready", "read-only", "refilling", "stopping"]
-    reason: str  # Why it is not ready; else empty.
+    reason: str  # Why it is not ready, or counts in no quorum; else empty.
     started_ms: int
     bytes_on_disk: int
     operations: int  # Issued in this opening.

@@ -1,0 +1,169 @@
+"""Marks: what a peer was ever known to hold, and when it is told that it holds less."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.cluster import marks
+from shoal.cluster.learning import Learning
+from shoal.cluster.marks import Mark
+from shoal.cluster.messages import Digest, Vectors
+from shoal.cluster.replication import Send
+from shoal.crdt.dot import Origin, VersionVector
+from shoal.errors import InvalidValue
+from tests.cluster.replicas import ToyCluster
+
+A, B = Origin(b"a" * 16), Origin(b"b" * 16)
+
+
+def vector(a: int = 0, b: int = 0) -> VersionVector:
+    return VersionVector({A: a, B: b})
+
+
+def told(mark: Mark) -> dict[int, VersionVector]:
+    return {partition: VersionVector.unpack(packed) for partition, packed in mark.telling()}
+
+
+def test_a_peer_without_a_mark_counts() -> None:
+    assert Mark().is_held
+
+
+def test_a_peer_counts_once_each_partition_was_compared() -> None:
+    mark = Mark({1: vector(3), 2: vector(1)})
+    assert not mark.is_held
+    assert not mark.compare({1: vector(3)})
+    assert not mark.is_held
+    assert not mark.compare({2: vector(1, 5)})
+    assert mark.is_held
+
+
+def test_a_peer_that_holds_less_is_told_of_what_is_missing_alone() -> None:
+    mark = Mark({1: vector(3, 7), 2: vector(1)})
+    assert mark.compare({1: vector(4, 2), 2: vector(1)})
+    assert told(mark) == {1: vector(0, 7)}
+    assert not mark.is_held
+
+
+def test_it_is_not_told_anew_while_it_catches_up() -> None:
+    mark = Mark({1: vector(3, 7)})
+    assert mark.compare({1: vector(0, 2)})
+    number = mark.number
+    assert not mark.compare({1: vector(3, 2)})
+    assert mark.number == number
+    assert not mark.compare({1: vector(3, 7)})
+    assert mark.is_held
+    assert told(mark) == {}
+
+
+def test_what_is_said_on_a_link_is_compared_with_what_was_known_before_it() -> None:
+    """Messages of one link may overtake each other: an old vector is no sign of a loss."""
+    mark = Mark({1: vector(3)})
+    mark.note(1, vector(9))
+    assert not mark.compare({1: vector(3)})
+    mark.begin()
+    assert mark.compare({1: vector(3)})
+
+
+def test_a_mark_is_lowered_once_its_peer_has_caught_up_as_far_as_it_can() -> None:
+    mark = Mark({1: vector(3, 7)})
+    mark.compare({1: vector(2)})
+    mark.telling()
+    assert list(mark.told) == [1]
+    assert not mark.settle({1: vector(3)})
+    assert mark.is_held
+    assert mark.unwritten == {(1, B): None}
+    mark.begin()
+    assert not mark.compare({1: vector(3)})
+
+
+def test_what_changed_is_to_be_written() -> None:
+    mark = Mark({1: vector(3)})
+    mark.note(1, vector(2))
+    assert mark.unwritten == {}
+    mark.note(1, vector(4, 1))
+    mark.note(2, vector(1))
+    assert mark.unwritten == {(1, A): 4, (1, B): 1, (2, A): 1}
+
+
+def test_what_does_not_fit_is_told_once_the_rest_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "TOLD_DOTS_MAX", 2)
+    mark = Mark({partition: vector(1) for partition in range(5)})
+    mark.compare(dict.fromkeys(range(5), vector()))
+    seen: list[int] = []
+    for _ in range(3):
+        seen += told(mark)
+        number = mark.number
+        mark.settle(dict.fromkeys(mark.told, vector()))
+        assert mark.number > number
+    assert seen == [0, 1, 2, 3, 4]
+    assert mark.is_held
+
+
+@given(st.lists(st.tuples(st.sampled_from(["note", "compare", "begin"]), st.integers(0, 5), st.integers(0, 5)), max_size=30))
+def test_who_never_held_less_than_before_is_never_told(steps: list[tuple[str, int, int]]) -> None:
+    mark = Mark()
+    holds = vector()
+    at_link = vector()
+    for what, a, b in steps:
+        holds = holds.join(vector(a, b))
+        if what == "note":
+            mark.note(1, holds)
+        elif what == "begin":
+            mark.begin()
+            at_link = holds
+        else:
+            assert not mark.compare({1: at_link.join(vector(a, b))})
+    assert told(mark) == {}
+
+
+class Held:
+    def __init__(self) -> None:
+        self.vectors: dict[int, VersionVector] = {}
+
+    def __call__(self, partition: int) -> VersionVector:
+        return self.vectors.get(partition, VersionVector())
+
+
+def test_a_node_that_was_set_back_waits_for_what_it_once_held() -> None:
+    held = Held()
+    learning = Learning(held)
+    learning.owe({7: vector(4)})
+    for peer in (b"b", b"c", b"d"):
+        learning.equal(peer)
+    others = {b"b", b"c", b"d", b"e"}
+    assert learning.lacking == 4
+    assert not learning.is_done(others, needed=3, everyone=4)
+    held.vectors[7] = vector(4)
+    assert learning.is_done(others, needed=3, everyone=4)
+
+
+def test_it_waits_no_more_once_it_holds_all_that_all_others_hold() -> None:
+    learning = Learning(Held(), {7: vector(4)})
+    others = {b"b", b"c"}
+    for peer in sorted(others):
+        assert not learning.is_done(others, needed=1, everyone=2)
+        learning.equal(peer)
+    assert learning.is_done(others, needed=1, everyone=2)
+
+
+def test_bytes_that_are_no_vector_are_refused() -> None:
+    cluster = ToyCluster(2, Random(1))
+    one, other = cluster.replicas
+    with pytest.raises(InvalidValue, match="no version vector"):
+        one.machine.receive(other.name, Digest(b"", once=[(1, b"torn")], number=1), 0.0)
+
+
+def test_a_node_that_holds_all_that_it_is_told_of_answers_and_is_no_learner() -> None:
+    cluster = ToyCluster(2, Random(1))
+    one, other = cluster.replicas
+    dot = one.write(3).dot
+    one.sync()
+    one.machine.take_outbox()
+    once = VersionVector({dot.origin: 1})
+    one.machine.receive(other.name, Digest(one.machine.digest(), once=[(3, once.pack())], number=1), 0.0)
+    assert one.machine.learning is None
+    assert one.machine.take_outbox() == [Send((other.name,), Vectors([(3, once.pack())], answer=False))]
