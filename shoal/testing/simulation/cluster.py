@@ -67,6 +67,7 @@ SETTINGS: dict[str, int | float | str] = {
     "stop_timeout_s": 3.0,
     "witness_interval_s": 5.0,
     "document_history_s": 1.0,
+    "mark_interval_s": 3600.0,
 }
 """Of every node, unless the plan has others: patience that fits runs of seconds."""
 

@@ -327,6 +327,8 @@ def _settings(random: Random, faults: list[Fault]) -> dict[str, int | float | st
     }
     if any(isinstance(fault, CrashAt) and fault.point == "snapshot" for fault in faults):
         drawn["document_snapshot_updates"] = 2  # Or it would not come to one.
+    if any(isinstance(fault, Restore) for fault in faults):
+        drawn["mark_interval_s"] = random.choice((0.1, 1.0))
     return drawn
 
 
