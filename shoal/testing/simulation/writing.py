@@ -65,7 +65,7 @@ def _changed_nothing(reply: object) -> bool:
             return not done
         case requests.EntryRemoved(removed=done) | requests.ItemDeleted(deleted=done):
             return not done
-        case requests.SetAltered(added=0, removed=0) | requests.Compacted(updates=0):
+        case requests.SetAltered(added=0, removed=0) | requests.Compacted(updates=0) | requests.ItemsIndexed(changed=[]):
             return True
     return False
 
