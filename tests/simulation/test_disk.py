@@ -205,3 +205,26 @@ def test_what_is_disarmed_does_not_strike() -> None:
     machine.points.arm("answered", 1, lambda: pytest.fail("it struck"))
     machine.points.disarm()
     machine.points.passed("answered")
+
+
+def test_a_watcher_is_told_when_a_disk_is_replaced() -> None:
+    machine, told = Machine(), list[str]()
+
+    class Watcher:
+        def mounted(self, storage: object, /) -> None: ...
+
+        def replaced(self) -> None:
+            told.append("replaced")
+
+        def wrote(self, rows: object, /) -> None: ...
+
+        def synced(self) -> None: ...
+
+    machine.disk.watchers.append(Watcher())
+    written(machine)
+    copy = machine.disk.copy()
+    machine.after_crash(0)
+    assert told == []
+    machine.disk.put_back(copy)
+    machine.disk.wipe()
+    assert told == ["replaced", "replaced"]

@@ -17,7 +17,7 @@ from shoal.testing.history import Acknowledged, Event, Failed, History, Invoked,
 from shoal.testing.simulation import judge as judging
 from shoal.testing.simulation.agents import Agents
 from shoal.testing.simulation.cluster import SimulatedCluster
-from shoal.testing.simulation.judge import judge, judged
+from shoal.testing.simulation.judge import judge, judged, lost_with_a_minority
 from shoal.testing.simulation.ledger import Ledger
 from shoal.testing.simulation.loop import run
 from shoal.testing.simulation.owed import Losses
@@ -127,6 +127,23 @@ def test_the_loss_of_what_was_acknowledged_is_found() -> None:
             host.start()
 
     assert {"3", "5"} <= invariants(verdict(wiped))
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_what_a_quorum_acknowledged_and_no_longer_holds_is_found_before_all_is_healed(replaced: bool) -> None:
+    async def emptied(cluster: SimulatedCluster, agents: Agents) -> None:
+        for name in ("n2", "n3"):
+            disk = cluster.hosts[name].disk
+            cluster.hosts[name].kill()
+            if replaced and name == "n3":
+                disk.wipe()
+            else:
+                disk._storage = MemoryStorage()
+        lost_with_a_minority(cluster, agents)
+        await cluster.heal()
+
+    found = verdict(emptied, durability="quorum")
+    assert any("is left on" in text for _, text in found) == (not replaced)
 
 
 def test_what_was_seen_to_be_broken_on_the_way_is_in_the_verdict() -> None:

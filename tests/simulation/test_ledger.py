@@ -167,6 +167,48 @@ def test_a_request_that_wrote_nothing_needs_no_copies(scene: Scene) -> None:
     assert scene.broken == []
 
 
+# ── what outlives a minority ──────────────────────────────────────────────────
+
+
+def disk(*operations: dict[bytes, bytes | None]) -> MemoryStorage:
+    storage = MemoryStorage()
+    for rows in operations:
+        storage.write(rows)
+    return storage
+
+
+def lacking(scene: Scene, n1: MemoryStorage, n2: MemoryStorage) -> list[str]:
+    return list(scene.ledger.lacking({"n1": n1, "n2": n2}))
+
+
+def acknowledged_by_two(scene: Scene) -> dict[bytes, bytes | None]:
+    rows = operation_rows(A, 1, key="k")
+    write(scene.n1, rows)
+    write(scene.n2, rows)
+    scene.ledger.copied(PARTITION, "k", 2, who="c")
+    return rows
+
+
+def test_what_was_acknowledged_by_two_must_be_on_two_disks(scene: Scene) -> None:
+    rows = acknowledged_by_two(scene)
+    assert lacking(scene, disk(rows), disk(rows)) == []
+    assert lacking(scene, disk(rows), disk()) == ["the write of c with key k was acknowledged by 2, and is left on n1"]
+    assert scene.broken == []
+
+
+def test_a_disk_that_was_replaced_since_need_not_hold_what_it_held(scene: Scene) -> None:
+    rows = acknowledged_by_two(scene)
+    scene.n2.replaced()
+    assert lacking(scene, disk(rows), disk()) == []
+    assert lacking(scene, disk(), disk())
+
+
+def test_a_disk_that_was_replaced_before_must_hold_what_it_acknowledged(scene: Scene) -> None:
+    scene.n2.replaced()
+    rows = acknowledged_by_two(scene)
+    assert lacking(scene, disk(rows), disk())
+
+
 # ── watches ───────────────────────────────────────────────────────────────────
 
 

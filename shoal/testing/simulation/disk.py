@@ -32,6 +32,10 @@ class Watcher(Protocol):
         """A life begins on what is there."""
         ...
 
+    def replaced(self) -> None:
+        """What was there is lost: another disk, or an older state of it, is in its place."""
+        ...
+
     def wrote(self, rows: Mapping[bytes, bytes | None], /) -> None: ...
 
     def synced(self) -> None:
@@ -74,6 +78,8 @@ class Disk:
         if whole:
             self._storage.identity = identity
         self.corrupt.clear()
+        for watcher in self.watchers:
+            watcher.replaced()
 
     def corrupt_rows(self, table: bytes) -> None:
         """Let a third of the rows of a table be unreadable: always the same of the same rows."""

@@ -24,7 +24,7 @@ from structlog.testing import capture_logs
 
 from shoal.testing.simulation.agents import Agents
 from shoal.testing.simulation.cluster import SimulatedCluster
-from shoal.testing.simulation.judge import judge
+from shoal.testing.simulation.judge import judge, lost_with_a_minority
 from shoal.testing.simulation.loop import Stalled, TooLong, run
 from shoal.testing.simulation.plan import Act, Fault, Plan
 from shoal.testing.simulation.trace import Trace
@@ -135,6 +135,7 @@ class _Run:
             self.fired, self._problems = cluster.fired, cluster.problems
             agents = Agents(cluster, self._plan, trace=self.trace)
             under_way = await self._begin_all(cluster, agents)
+            lost_with_a_minority(cluster, agents)
             self.trace.mark("-", "everything is healed")
             await cluster.heal()
             for ended in await asyncio.gather(*under_way, return_exceptions=True):

@@ -1,7 +1,9 @@
 """The verdict on a run: every promise that its end, or anything on the way to it, shows broken.
 
 Laws:
-- The cluster is healed by then. First every node must serve, and all must come to
+- Before anything is healed the disks are counted: what a client was told that a quorum, or all, hold is on so many,
+  and so outlives the loss of any minority (`lost_with_a_minority`).
+- Then the cluster is healed. First every node must serve, and all must come to
   hold the same, within bounds of virtual time. Then the disks are compared, before
   anything is read that a read could mend. Then everything is read from every node
   through a session of its own, and held against all that the clients were told, and
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from shoal.testing.simulation.cluster import SimulatedCluster
     from shoal.testing.simulation.host import SimulatedNode
 
-__all__ = ["Violation", "judge"]
+__all__ = ["Violation", "judge", "lost_with_a_minority"]
 
 CONVERGED_S_MAX = 60.0
 """Healed, all nodes hold the same within this virtual time."""
@@ -102,6 +104,12 @@ async def judge(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:
     found += disks.broken("after everything was read")
     found += _erased(cluster, agents)
     return [*agents.violations, *found]
+
+
+def lost_with_a_minority(cluster: SimulatedCluster, agents: Agents) -> None:
+    """Note what was acknowledged, and would be lost with some nodes that may be: while nothing is healed yet."""
+    for text in agents.ledger.lacking({name: host.disk.copy() for name, host in cluster.hosts.items()}):
+        agents.record.violated("3", text)
 
 
 # ── once it is healed ─────────────────────────────────────────────────────────

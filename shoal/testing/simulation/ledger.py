@@ -11,13 +11,16 @@ Laws, each with the number of its invariant:
 - A change that a watcher is told was made, just so, and is durable (18).
 
 What was durable once on a disk counts for ever: a node may be asked, lose its disk,
-and its answer arrive after that.
+and its answer arrive after that. Only when the faults of a plan end are the disks themselves counted
+(`lacking`): of what was acknowledged as held by so many, so many hold it then, less those whose disks were
+replaced since it was issued. So whatever minority is lost with them, the others hold it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from shoal.client.watching import Change
 from shoal.cluster import operation
@@ -49,6 +52,8 @@ class Ledger:
         self.bodies: dict[tuple[int, Dot], operation.Body] = {}  # Of all operations that were ever written, by partition.
         self._chains: dict[tuple[int, Dot], bytes] = {}
         self._dots: defaultdict[tuple[int, str], list[Dot]] = defaultdict(list)  # By the request's key.
+        self._losses: dict[tuple[int, Dot], dict[str, int]] = {}  # Of each disk, when an operation was issued.
+        self._promises: list[_Promise] = []
 
     def shelf(self, name: str, storage: Storage) -> Shelf:
         """The watcher of the disk of `name`, which holds what `storage` does."""
@@ -69,6 +74,7 @@ class Ledger:
         known = self._chains.get((partition, dot))
         if known is None:
             self._chains[partition, dot] = chain
+            self._losses[partition, dot] = {shelf: each.losses for shelf, each in self.shelves.items()}
             self.shelves[name].origins.add(dot.origin)
         elif known != chain:
             self._violated("1", f"{name} holds another operation as {_dot(partition, dot)} than was written before")
@@ -89,6 +95,26 @@ class Ledger:
         copies = max((self._copies(partition, dot) for dot in dots), default=needed)
         if copies < needed:
             self._violated("3", f"{who} is told of {needed} copies of the write with key {key}, and {copies} are durable")
+        elif dots and needed:
+            self._promises.append(_Promise(partition, tuple(dots), needed, f"the write of {who} with key {key}"))
+
+    def lacking(self, disks: Mapping[str, Storage]) -> Iterator[str]:
+        """What was acknowledged, and is not on as many of these disks as it was said to be, though they were not replaced."""
+        held = {name: _vectors(storage) for name, storage in disks.items()}
+        for promise in self._promises:
+            left = [self._left(held, promise.partition, dot) for dot in promise.dots]
+            if (most := max(left, key=len)) and len(most) >= promise.needed:
+                continue
+            yield f"{promise.what} was acknowledged by {promise.needed}, and is left on {', '.join(most) or 'none'}"
+
+    def _left(self, held: Mapping[str, Mapping[_Place, int]], partition: int, dot: Dot) -> list[str]:
+        """Where an operation is, or was until its disk was replaced."""
+        before = self._losses[partition, dot]
+        return [
+            name
+            for name, shelf in self.shelves.items()
+            if held[name].get((partition, dot.origin), 0) >= dot.sequence or shelf.losses > before.get(name, 0)
+        ]
 
     def told(self, change: Change, earlier: Sequence[str], *, who: str) -> None:
         """A watcher was told of an event, after those of the same journal with these ids."""
@@ -115,24 +141,40 @@ class Ledger:
         return sum(shelf.durable.get((partition, dot.origin), 0) >= dot.sequence for shelf in self.shelves.values())
 
 
+class _Promise(NamedTuple):
+    """What was acknowledged as durable on `needed` nodes: that one of these operations is."""
+
+    partition: int
+    dots: tuple[Dot, ...]
+    needed: int
+    what: str
+
+
 class Shelf:
-    """One disk. `held` is what its vectors must say; `durable` the most that was ever durable; `origins` wrote here first."""
+    """One disk. `held` is what its vectors must say; `durable` the most that was ever durable; `origins` wrote here first.
+
+    `losses` counts how often it was replaced.
+    """
 
     def __init__(self, name: str, ledger: Ledger, violated: Violated) -> None:
         self.held: dict[_Place, int] = {}
         self.durable: dict[_Place, int] = {}
         self.origins: set[Origin] = set()
+        self.losses = 0
         self._times: dict[int, int] = {}  # By partition: the greatest of the operations that are there.
         self._name = name
         self._ledger = ledger
         self._violated = violated
 
     def mounted(self, storage: Storage, /) -> None:
-        self.held = {_place(key): Tip.unpack(tip).sequence for key, tip in storage.scan(keys.VECTOR, successor(keys.VECTOR))}
+        self.held = _vectors(storage)
         self._times = {}
         for key, stored in storage.scan(keys.LOG, successor(keys.LOG)):
             self._time(keys.split_log(key)[0], operation.decode(Entry.unpack(stored).packed).hlc)
         self.synced()
+
+    def replaced(self) -> None:
+        self.losses += 1
 
     def wrote(self, rows: Mapping[bytes, bytes | None], /) -> None:
         vectors: dict[_Place, int] = {}
@@ -202,6 +244,10 @@ def _tag(change: mutation.Change) -> str:
 
 def _place(vector_key: bytes) -> _Place:
     return int.from_bytes(vector_key[1:3], "big"), Origin(vector_key[3:])
+
+
+def _vectors(storage: Storage) -> dict[_Place, int]:
+    return {_place(key): Tip.unpack(tip).sequence for key, tip in storage.scan(keys.VECTOR, successor(keys.VECTOR))}
 
 
 def _dot(partition: int, dot: Dot) -> str:
