@@ -10,67 +10,67 @@ docs/ERRORS.md is made from this module.
 
     ShoalError
     ├── InvalidInput            the request itself is wrong; sending it again cannot help
-    │   ├── InvalidName         a name is empty, too long, or holds control characters
-    │   ├── InvalidValue        a value cannot be serialised, or bytes are not what they claim
+    │   ├── InvalidName         a name is empty, too long, or contains control characters
+    │   ├── InvalidValue        a value cannot be serialised, or the given bytes are malformed
     │   ├── InvalidConfig       a setting is unknown, of the wrong type, or out of range
-    │   ├── TooLarge            a body, frame or value is over its bound
+    │   ├── TooLarge            a body, frame or value exceeds its bound
     │   ├── SpansPartitions     a batch names objects of more than one partition
-    │   ├── InvalidSchema       a schema is none, is over its bounds, or its migrations leave a gap
+    │   ├── InvalidSchema       a schema is malformed or exceeds its bounds, or its migrations have a gap
     │   ├── SchemaViolation     a state breaks a schema or an invariant
-    │   └── Unsupported         unknown request type, or a feature of a newer version
-    ├── NotFound                no such thread, checkpoint, branch, document, …
-    │   ├── Pruned              the checkpoint was given up, and its history ends there
-    │   ├── JournalTrimmed      events that the reader had not got were given up
-    │   └── HistoryCompacted    a document's past was made one with what came after it
-    ├── Conflict                the request is valid, the state has moved on
+    │   └── Unsupported         the request type is unknown, or the feature needs a newer version
+    ├── NotFound                the thread, checkpoint, branch, document, … does not exist
+    │   ├── Pruned              the checkpoint was pruned, and its history ends there
+    │   ├── JournalTrimmed      events that the reader had not received were trimmed
+    │   └── HistoryCompacted    this past state of a document was compacted
+    ├── Conflict                the request is valid, but the state has moved on
     │   ├── HeadMoved           a branch is not where the caller last saw it
-    │   ├── BranchTaken         a branch of this name is elsewhere
-    │   ├── MergeConflict       heads changed one channel in ways that do not fit together
+    │   ├── BranchTaken         a branch of this name exists at another checkpoint
+    │   ├── MergeConflict       heads changed one channel in conflicting ways
     │   ├── ItemChanged         `expect` is not the version of the item
     │   ├── RegisterChanged     `expect` is not the version of the register
     │   ├── DocumentChanged     `expect` is not the version of the document
-    │   ├── KeyReused           an idempotency key came again with another payload
+    │   ├── KeyReused           an idempotency key was used again with another payload
     │   ├── KeyExpired          a key is older than the window in which keys are remembered
     │   ├── TooManySiblings     a register would hold more concurrent values than allowed
-    │   ├── BudgetExhausted     less is left of a budget than was to be spent
-    │   ├── ConsumerReset       a consumer's cursor was set anew since its reader began
+    │   ├── BudgetExhausted     the amount to be spent exceeds what is left of the budget
+    │   ├── ConsumerReset       a consumer's cursor was reset after its reader started
     │   ├── OwnerSuperseded     another writer has claimed the thread since
-    │   ├── Taken               a message was taken by somebody before
-    │   ├── UndoConflict        what is to be undone has been changed since
+    │   ├── Taken               somebody else has already taken the message
+    │   ├── UndoConflict        the change to be undone was itself changed since
     │   ├── RootConflict        a document's root exists with another type
-    │   ├── GenerationEnded     a document was deleted since this client opened it
-    │   ├── StepUnresolved      an effect may have happened: its intent is there, its result is not
-    │   │   └── ResultNotKept   an effect has happened, and its result could not be kept
-    │   ├── StepFailed          a step failed as often as it may
-    │   ├── StepAbandoned       a human decided that a step is not to be done
-    │   ├── StepSettled         a step has a result, or no attempt that this could be about
+    │   ├── GenerationEnded     the document was deleted after this client opened it
+    │   ├── StepUnresolved      an effect may have happened: its intent was written, its result was not
+    │   │   └── ResultNotKept   an effect has happened, but its result could not be stored
+    │   ├── StepFailed          a step failed as often as it may be attempted
+    │   ├── StepAbandoned       somebody decided that a step is not to be done
+    │   ├── StepSettled         a step already has a result, or has no attempt to settle
     │   ├── ThreadHeld          the thread is paused, or waits for a human
-    │   ├── SchemaTaken         a version of a replicated schema is there with another content
+    │   ├── SchemaTaken         this version of a replicated schema exists with other content
     │   ├── SchemaMismatch      a checkpoint was saved under another schema than the handle's
     │   ├── SchemaTooNew        a checkpoint's schema is newer than the reader's, and not readable by it
-    │   ├── MigrationFailed     no migration leads up from a checkpoint's version, or one failed
-    │   ├── DriftRefused        an agent's configuration is not that of the checkpoint
-    │   └── BookmarkLost        no node holds what the client has seen
+    │   ├── MigrationFailed     no migration starts at a checkpoint's version, or one failed
+    │   ├── DriftRefused        an agent's configuration differs from the checkpoint's
+    │   └── BookmarkLost        no node holds the state that the client has seen
     ├── Retryable               the same call may succeed later, or on another node
-    │   ├── NotReady            an update depends on one that this replica lacks
-    │   ├── Unavailable         try again later, or elsewhere
+    │   ├── NotReady            the request depends on an update that this replica lacks
+    │   ├── Unavailable         the node cannot serve the request now; try again later, or at another node
     │   │   ├── Overloaded      a bound was reached; `retry_after_s` says when to try again
     │   │   ├── ShuttingDown    the node is stopping
-    │   │   ├── ReadOnly        storage failed; the node reads, and refuses writes
-    │   │   ├── RightsElsewhere other nodes have the rights to what is left of a budget
+    │   │   ├── ReadOnly        storage failed; the node serves reads and rejects writes
+    │   │   ├── RightsElsewhere other nodes hold the rights to what is left of a budget
     │   │   ├── SlowConsumer    a watcher fell behind its byte budget and was cut off
     │   │   ├── SessionBehind   the node has not caught up with what the client has seen
-    │   │   ├── CatchingUp      a part of a document is still on its way to the node
-    │   │   └── NoQuorum        too few owners can be reached for the durability that was asked
+    │   │   ├── CatchingUp      the node is still fetching data that it needs for this request
+    │   │   └── NoQuorum        too few owners can be reached for the requested durability
     │   ├── Disconnected        no node could be reached; nothing was sent
-    │   └── OutcomeUnknown      no answer came, or too few copies were made in time
+    │   └── OutcomeUnknown      no reply came, or too few copies were made in time
     ├── Unreachable             none of the client's addresses has led to a node yet; nothing was sent
     ├── PeerRefused             two nodes cannot work together
     ├── BadOperation            a peer sent an operation that cannot be applied; it is quarantined
-    └── StorageError            the data directory
-        ├── StoreLocked         another process has it open
-        ├── StoreCorrupt        a checksum, a witness or the log does not hold
-        ├── StoreTooNew         it was written by a newer version
+    └── StorageError            the data directory cannot be used
+        ├── StoreLocked         another process has the directory open
+        ├── StoreCorrupt        a checksum, a witness or the log does not match
+        ├── StoreTooNew         a newer version has written the directory
         └── StorageFull         the disk is full, or a write or its fsync failed
 """
 
@@ -82,7 +82,7 @@ Written = Literal["no", "yes", "unknown"]
 
 
 class ShoalError(Exception):
-    """The root: catch it to catch everything that Shoal raises on purpose. Itself it means a bug in a node; see its log."""
+    """Catch it to catch everything that Shoal raises on purpose. The class itself means a bug in a node; see its log."""
 
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 500
@@ -148,7 +148,7 @@ class Pruned(NotFound):
 
 
 class JournalTrimmed(NotFound):
-    """`detail["trimmed_ms"]` is when the last event that is gone was ordered."""
+    """`detail["trimmed_ms"]` is the time of the last event that was trimmed."""
 
     code = "journal-trimmed"
     status = 410
@@ -172,19 +172,19 @@ class HeadMoved(Conflict):
 
 
 class BranchTaken(Conflict):
-    """`detail["heads"]` lists the heads of the branch that has the name."""
+    """`detail["heads"]` lists the heads of the existing branch."""
 
     code = "branch-taken"
 
 
 class MergeConflict(Conflict):
-    """`detail["channels"]` names the channels."""
+    """`detail["channels"]` names the conflicting channels."""
 
     code = "merge-conflict"
 
 
 class ItemChanged(Conflict):
-    """`detail["version"]` is the item's version on the replica that was asked; "" if it is not there."""
+    """`detail["version"]` is the item's version on the replica that was asked; "" if the item does not exist there."""
 
     code = "item-changed"
     status = 412
@@ -198,7 +198,7 @@ class RegisterChanged(Conflict):
 
 
 class DocumentChanged(Conflict):
-    """`detail["version"]` is the document's version on the replica that was asked; "" if it is not there."""
+    """`detail["version"]` is the document's version on the replica that was asked; "" if the document does not exist there."""
 
     code = "document-changed"
     status = 412
@@ -219,13 +219,13 @@ class TooManySiblings(Conflict):
 
 
 class BudgetExhausted(Conflict):
-    """`detail["remaining"]` is what is left of the budget, as this replica knows it."""
+    """`detail["remaining"]` is what is left of the budget, as far as this replica knows."""
 
     code = "budget-exhausted"
 
 
 class ConsumerReset(Conflict):
-    """`detail["generation"]` is the one that counts now."""
+    """`detail["generation"]` is the current generation."""
 
     code = "consumer-reset"
 
@@ -233,11 +233,11 @@ class ConsumerReset(Conflict):
 class OwnerSuperseded(Conflict):
     code = "owner-superseded"
     status = 412
-    is_stale_write_owner_error = True  # By which LangGraph's runtimes know it.
+    is_stale_write_owner_error = True  # LangGraph's runtimes recognise the error by this attribute.
 
 
 class Taken(Conflict):
-    """`detail["by"]` lists who took it."""
+    """`detail["by"]` lists the takers."""
 
     code = "taken"
 
@@ -253,20 +253,20 @@ class RootConflict(Conflict):
 
 
 class GenerationEnded(Conflict):
-    """`detail["generation"]` is the one that counts now."""
+    """`detail["generation"]` is the current generation."""
 
     code = "generation-ended"
     status = 410
 
 
 class StepUnresolved(Conflict):
-    """`detail` has `key`, `name`, `holder` (who wrote the intent) and `since_ms`."""
+    """`detail` has `key`, `name`, `holder` (which wrote the intent) and `since_ms`."""
 
     code = "step-unresolved"
 
 
 class ResultNotKept(StepUnresolved):
-    """`detail` has `key`, `name`, `holder`, `since_ms`, and the `result` as text, shortened."""
+    """`detail` has `key`, `name`, `holder`, `since_ms`, and the `result` as shortened text."""
 
     code = "result-not-kept"
 
@@ -290,7 +290,7 @@ class StepSettled(Conflict):
 
 
 class ThreadHeld(Conflict):
-    """`detail` has `status`, `reason` and `by`. `thread.ready()` waits until it goes on."""
+    """`detail` has `status`, `reason` and `by`. `thread.ready()` waits until the thread may continue."""
 
     code = "thread-held"
     status = 423
@@ -311,20 +311,20 @@ class SchemaTooNew(Conflict):
 
 
 class MigrationFailed(Conflict):
-    """The checkpoint stays as it was saved, and a handle without a schema reads it. `detail["version"]` is the failing step."""
+    """The checkpoint is unchanged, and a handle without a schema can read it. `detail["version"]` is the failing step."""
 
     code = "migration-failed"
     status = 422
 
 
 class DriftRefused(Conflict):
-    """`detail["differences"]` lists what differs."""
+    """`detail["differences"]` lists the differences."""
 
     code = "drift-refused"
 
 
 class BookmarkLost(Conflict):
-    """Reading with `stale=True` goes on from what is there."""
+    """Read with `stale=True` to continue from what is there."""
 
     code = "bookmark-lost"
 
@@ -332,7 +332,7 @@ class BookmarkLost(Conflict):
 class Retryable(ShoalError):
     """The same call may succeed later, or on another node. Nothing is wrong with it.
 
-    Where `written` is "unknown", send it with the same idempotency key, so that it is applied once.
+    If `written` is "unknown", repeat the call with the same idempotency key, so that it is applied once.
     """
 
     code = "retryable"
@@ -366,8 +366,8 @@ class ReadOnly(Unavailable):
 
 
 class RightsElsewhere(Unavailable):
-    """`detail` has `budget`, `amount`, `rights` (of the node that was asked), `pool` (what nobody has drawn), `holders` (the
-    other nodes, as "n2:7400: 20"), `unreachable` (owners) and `retry_after_s`.
+    """`detail` has `budget`, `amount`, `rights` (of the node that was asked), `pool` (rights that no node has drawn), `holders`
+    (the other nodes, as "n2:7400: 20"), `unreachable` (owners) and `retry_after_s`.
     """
 
     code = "rights-elsewhere"
@@ -378,7 +378,7 @@ class SlowConsumer(Unavailable):
 
 
 class SessionBehind(Unavailable):
-    """Reading with `stale=True` goes on from what is there."""
+    """Read with `stale=True` to continue from what is there."""
 
     code = "session-behind"
 
@@ -388,7 +388,7 @@ class CatchingUp(Unavailable):
 
 
 class NoQuorum(Unavailable):
-    """`detail["reachable"]` owners of `detail["needed"]` can be reached, this node included."""
+    """`detail["reachable"]` of the `detail["needed"]` owners can be reached, this node included."""
 
     code = "no-quorum"
 
@@ -407,7 +407,7 @@ class OutcomeUnknown(Retryable):
 
 
 class Unreachable(ShoalError):
-    """The message says why, for each address. `connect(…, wait=30)` waits for a node that is about to come."""
+    """The message gives the reason for each address. `connect(…, wait=30)` waits for a node that is still starting."""
 
     code = "unreachable"
     status = 503
@@ -436,7 +436,7 @@ class StoreLocked(StorageError):
 
 
 class StoreCorrupt(StorageError):
-    """`lost` names the rows of the object that was read which are missing or damaged, as far as that is known."""
+    """`lost` names the missing or damaged rows of the object that was read, as far as they are known."""
 
     code = "store-corrupt"
 
@@ -452,7 +452,7 @@ class StoreTooNew(StorageError):
 
 
 class StorageFull(StorageError):
-    """What was waiting for that fsync may or may not be on disk."""
+    """Writes that were waiting for this fsync may or may not be on disk."""
 
     code = "storage-full"
     status = 507
@@ -477,7 +477,7 @@ def from_wire(
     *,
     retryable: bool = False,
 ) -> ShoalError:
-    """Rebuild the error that a node sent; a code of a newer version becomes a ShoalError, or a Retryable if it says so."""
+    """Rebuild the error that a node sent. An unknown code, of a newer version, becomes a Retryable or a ShoalError."""
     error = BY_CODE.get(code, Retryable if retryable else ShoalError)(message, **detail)
     if written in ("no", "yes", "unknown"):
         error.written = written  # type: ignore[assignment]

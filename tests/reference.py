@@ -24,39 +24,39 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 ERRORS = """# Errors
 
-This page is made from `shoal/errors.py` by `python -m tests.reference`.
+`python -m tests.reference` generates this page from `shoal/errors.py`.
 
 Every error that Shoal raises on purpose is a `shoal.errors.ShoalError`. Its text says what happened, whether anything
-was written, and what to do. Beside the text it has:
+was written, and what to do. Its attributes:
 
-- `error.written`: `"no"`; `"yes"`; or `"unknown"` if the write may or may not be applied. The table shows what holds
-  for the class; a single error may say otherwise. After a bug in a node (`ShoalError` itself, code `error`) it is
+- `error.written`: `"no"`, `"yes"`, or `"unknown"` if the write may or may not have been applied. The table shows the
+  default of the class; a single error may differ. After a bug in a node (`ShoalError` itself, code `error`) it is
   `"unknown"`.
 - `error.retryable`: whether the same call, unchanged, may succeed later or on another node. It is true for `Retryable`
-  and the classes below it. Where `written` is `"unknown"`, repeat the call with the same idempotency key, so that it is
-  applied once.
-- `error.detail`: more, by name. `error.message`: the text. `error.code` and `error.status`: what it is called in
-  problem documents and on the wire, and its HTTP status.
+  and its subclasses. If `written` is `"unknown"`, repeat the call with the same idempotency key, so that it is applied
+  once.
+- `error.message`: the text. `error.detail`: further values, by name. `error.code` and `error.status`: the name of the
+  class in problem documents and on the wire, and its HTTP status.
 
 ```python
 try:
     await thread.save(state, key="turn-7")
 except shoal.errors.Retryable as error:
-    ...  # Wait (for error.detail.get("retry_after_s"), if it is there), then save again with key="turn-7".
+    ...  # Wait (error.detail.get("retry_after_s") seconds, if given), then save again with key="turn-7".
 except shoal.errors.Conflict:
-    ...  # The state has moved on: load it, decide again.
+    ...  # The state has moved on: load it and decide again.
 ```
 
-The client retries by itself for as long as `request_timeout_s` where that is safe: a call that did not reach a node, a
-write that has a key (each has one), a stream that broke. What it raises in the end is the last error. Over HTTP a
-problem document has the members `code`, `written` and `retryable`, and the details beside them; 429 and 503 come with
+The client retries by itself, for up to `request_timeout_s`, if that is safe: a call that did not reach a node, a write
+(every write has a key), a stream that broke. If no attempt succeeds, it raises the last error. Over HTTP a problem
+document has the members `code`, `written` and `retryable`, and the details as further members; 429 and 503 come with
 `Retry-After`.
 """
 
 HTTP = """
 ## Over HTTP alone
 
-The node refuses these requests before it reads what they ask for. Nothing was written, and the same request is refused again.
+The node rejects these requests before it handles them. Nothing was written, and the same request will be rejected again.
 
 | code | status | when |
 |---|---|---|
@@ -71,7 +71,7 @@ class Described(NamedTuple):
 
 def described() -> Iterator[Described]:
     """Every class, in the order in which the module's docstring draws them, and what it says of each."""
-    yield Described(ShoalError, 0, "the root; raised itself, it means a bug in a node: see its log")
+    yield Described(ShoalError, 0, "the root of the tree")
     for line in (errors.__doc__ or "").splitlines():
         if found := re.match(r"(.*?)[├└]── (\w+) +(.*)", line):
             yield Described(getattr(errors, found[2]), len(found[1]) // 4, found[3])
@@ -96,12 +96,12 @@ def errors_page() -> str:
 
 API = """# The Python API
 
-This page is made from signatures and docstrings by `python -m tests.reference`. It is an index: the docstrings say more,
+`python -m tests.reference` generates this page from signatures and docstrings. It is an index: the docstrings say more,
 and [THREADS.md](THREADS.md), [DOCUMENTS.md](DOCUMENTS.md), [NATIVE.md](NATIVE.md), [ITEMS.md](ITEMS.md) and
 [WATCHING.md](WATCHING.md) explain with examples. Errors are in [ERRORS.md](ERRORS.md), LangGraph's saver and store in
 [LANGGRAPH.md](LANGGRAPH.md), the testing kit in [TESTING_AGENTS.md](TESTING_AGENTS.md).
 
-Every name is one of `shoal`. With `shoal.sync.open` and `shoal.sync.connect` the same methods block: leave out `await`,
+All names are in `shoal`. With `shoal.sync.open` and `shoal.sync.connect` the same methods block: leave out `await`,
 and write `for` and `with` instead of `async for` and `async with`.
 
 ## Functions

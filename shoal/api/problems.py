@@ -29,14 +29,14 @@ _log = structlog.get_logger("shoal.api")
 
 
 class MethodNotAllowed(Unsupported):
-    """The route exists, and does not take this method."""
+    """The route exists, but does not support this method."""
 
     code = "method-not-allowed"
     status = 405
 
 
 class UnknownMethod(Unsupported):
-    """No route takes this method."""
+    """No route supports this method."""
 
     code = "unknown-method"
     status = 501
@@ -50,14 +50,14 @@ class UnsupportedMediaType(Unsupported):
 
 
 class UnsupportedEncoding(Unsupported):
-    """The body's Content-Encoding is none that is understood."""
+    """The body has an unknown Content-Encoding."""
 
     code = "unsupported-encoding"
     status = 415
 
 
 class CrossOrigin(Unsupported):
-    """A browser asks on behalf of a page of another origin."""
+    """A browser sent the request for a page of another origin."""
 
     code = "cross-origin"
     status = 403
@@ -71,14 +71,12 @@ class WrongHost(Unsupported):
 
 
 class Malformed(InvalidInput):
-    """The request is no HTTP, or its path or query is no text in percent-encoding."""
+    """The request is not HTTP, or its path or query is not percent-encoded text."""
 
     code = "malformed-request"
 
 
 class UriTooLong(TooLarge):
-    """The URL is over its bound."""
-
     """The URL is longer than `url_bytes_max`."""
 
     code = "uri-too-long"
@@ -86,9 +84,7 @@ class UriTooLong(TooLarge):
 
 
 class HeadersTooLarge(TooLarge):
-    """A header is over its bound, or there are too many."""
-
-    """The headers have more than `header_bytes_max` bytes."""
+    """A header is longer than `header_bytes_max`, or there are too many headers."""
 
     code = "headers-too-large"
     status = 431
@@ -102,14 +98,14 @@ class RequestTimeout(InvalidInput):
 
 
 class ExpectationFailed(Unsupported):
-    """The header Expect asks for something other than 100-continue."""
+    """The Expect header asks for something other than 100-continue."""
 
     code = "expectation-failed"
     status = 417
 
 
 class UpgradeRequired(Unsupported):
-    """The route is a WebSocket's, and the request does not begin one."""
+    """The route is a WebSocket, but the request does not open one."""
 
     code = "upgrade-required"
     status = 426
