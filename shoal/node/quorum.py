@@ -263,9 +263,13 @@ class Quorum:
         """Whether this node is one."""
         return self._protocol.learning is not None
 
+    def counts(self, node: bytes) -> bool:
+        """Whether this owner counts, as far as this node knows."""
+        return self._protocol.is_member(node)
+
     def _countable(self) -> int:
         """Owners that are linked and no learners. To a learner nobody is: it cannot tell what they would confirm."""
-        return 0 if self.is_learner else 1 + sum(map(self._protocol.is_member, self._linked()))
+        return 0 if self.is_learner else 1 + sum(map(self.counts, self._linked()))
 
     def _linked(self) -> set[bytes]:
         """The other owners that can be asked."""
@@ -276,7 +280,7 @@ class Quorum:
         if self.is_learner:
             return self._unlearnt()
         away = [member.address for member in self.members.all if member.outlet is None]
-        learners = [m.address for m in self.members.all if m.outlet is not None and not self._protocol.is_member(m.node)]
+        learners = [m.address for m in self.members.all if m.outlet is not None and not self.counts(m.node)]
         return (f"; {', '.join(away)} cannot be reached" if away else "") + (
             f"; {', '.join(learners)} can be, and does not count until it has fetched what the others hold" if learners else ""
         )

@@ -42,6 +42,12 @@ def test_a_lost_disk_takes_what_only_it_was_known_to_hold(fault: Fault) -> None:
     assert is_owed("all", fault)
 
 
+def test_a_disk_that_was_set_back_keeps_what_is_written_to_it_since() -> None:
+    fault = Restore(at=5.0, node="n1", copied_at=2.0, whole=True)
+    assert not is_owed("local", fault, at_s=7.0), "it may have been on its way since before the fault"
+    assert is_owed("local", fault, at_s=9.0)
+
+
 def test_a_quorum_is_owed_after_the_loss_of_a_minority_and_no_more() -> None:
     other = Wipe(at=6.0, node="n2")
     assert is_owed("quorum", WIPE, other, nodes=5)

@@ -45,7 +45,10 @@ class Agents:
         self._clients = [self._client(number) for number in range(plan.agents)]
         self.parts: dict[str, Part] = {family: part() for family, part in PARTS.items()}
         self._desks: dict[tuple[int, str], Desk] = {}
-        self._bounding = asyncio.create_task(keep_watch(cluster, self.record.violated))
+        self._watches = [
+            asyncio.create_task(keep_watch(cluster, self.record.violated)),
+            asyncio.create_task(cluster.fallen.keep_watch(self.record.violated)),
+        ]
         self._probes = [asyncio.create_task(probe.made(self._cluster, self.record)) for probe in probes(plan)]
 
     def _client(self, number: int) -> Client:
@@ -105,7 +108,8 @@ class Agents:
     async def finish(self) -> None:
         """Write what waits in mirrors. No act is under way any more."""
         await asyncio.gather(*self._probes)
-        self._bounding.cancel()
+        for watch in self._watches:
+            watch.cancel()
         for desk in self._desks.values():
             await desk.flush()
 

@@ -24,6 +24,7 @@ import msgspec
 from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.storage.memory import MemoryStorage
+from shoal.testing.simulation.fallen import Fallen
 from shoal.testing.simulation.host import SimulatedNode
 from shoal.testing.simulation.incarnation import Fenced, life_of, own_tasks
 from shoal.testing.simulation.network import CLIENT, Network
@@ -83,6 +84,7 @@ class SimulatedCluster:
     def __init__(self, plan: Plan, *, trace: Trace) -> None:
         self.fired: Counter[str] = Counter()  # By the fault's tag, and for crash points by "crash-at POINT" as well.
         self.problems: list[str] = []
+        self.fallen = Fallen()
         self.config = msgspec.convert(SETTINGS | plan.settings, Config)
         self._plan = plan
         self._trace = trace
@@ -197,9 +199,14 @@ class SimulatedCluster:
             case Wipe():
                 host.kill()
                 host.disk.wipe()
+                self.fallen.replaced()
             case Restore():
                 host.kill()
-                host.disk.put_back(self._copies[fault.node, fault.copied_at], whole=fault.whole)
+                before, copy = host.disk.copy(), self._copies[fault.node, fault.copied_at]
+                host.disk.put_back(copy, whole=fault.whole)
+                self.fallen.replaced()
+                if fault.whole:
+                    self.fallen.fell(host, before=before, after=copy)
             case FullDisk() | CorruptBlock():
                 await self._spoil(host, fault)
                 return
@@ -220,6 +227,7 @@ class SimulatedCluster:
             if host.up:
                 host.kill()
             host.disk.wipe()
+            self.fallen.replaced()
         await self._bring_up(host)
 
     async def _crash_at(self, host: SimulatedNode, fault: CrashAt) -> None:

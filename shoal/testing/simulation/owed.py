@@ -18,6 +18,9 @@ from shoal.testing.simulation.plan import ClockJump, CorruptBlock, Crash, CrashA
 _REPLACED_S = 20.0
 """After this time, and what the fault itself takes, the node is on its other disk."""
 
+_SET_BACK_S = 3.0
+"""A disk is set back at the fault's time; an answer from before it takes no longer to arrive."""
+
 
 FAR_MS = 12 * 3600 * 1000
 """A clock that jumps so far may be past the window of keys, which is a day."""
@@ -36,8 +39,9 @@ class Losses:
         for fault in plan.faults:
             match fault:
                 case Wipe() | Restore() | CorruptBlock():
+                    takes_s = _SET_BACK_S if isinstance(fault, Restore) else fault.down_s + _REPLACED_S
                     self._struck.add(fault.node)
-                    self._until[fault.node] = max(self._until.get(fault.node, 0.0), fault.at + fault.down_s + _REPLACED_S)
+                    self._until[fault.node] = max(self._until.get(fault.node, 0.0), fault.at + takes_s)
                 case Crash() | CrashAt() | FullDisk():
                     self._struck.add(fault.node)
 
