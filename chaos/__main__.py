@@ -20,8 +20,9 @@ from rich.console import Console
 
 from chaos import evidence as archive
 from chaos.cluster import last_words
+from chaos.composed import FAULTS, GROUPS
 from chaos.evidence import Evidence, Options
-from chaos.faults import FAULTS
+from chaos.faults import Kill
 from chaos.judge import judge as judged
 from chaos.report import print_verdict, to_html
 from chaos.run import run as run_trial
@@ -29,6 +30,8 @@ from shoal.cli.execution import FAILED, execute, interruptible
 from shoal.testing.history import History
 
 NODES_MAX = 9
+MAJORITY_MIN = 3
+"""With fewer nodes no minority can be lost."""
 
 Report = Annotated[
     Path | None,
@@ -50,11 +53,14 @@ class Durability(StrEnum):
 def run(
     nodes: Annotated[int, typer.Option(min=1, max=NODES_MAX, help="How many nodes, each a process of its own.")] = 3,
     minutes: Annotated[float, typer.Option(min=0.01, help="How long agents work and strikes fall.")] = 1.0,
-    faults: Annotated[str, typer.Option(metavar="NAME,…", help=f"Of: {', '.join(FAULTS)}.")] = "kill",
+    faults: Annotated[str, typer.Option(metavar="NAME,…", help=f"Of: {', '.join((*FAULTS, *GROUPS))}.")] = "kill",
     seed: Annotated[int | None, typer.Option(help="Of all chance in the harness; drawn and told if it is not given.")] = None,
     agents: Annotated[int, typer.Option(min=1, max=1000, help="Clients, spread over the nodes.")] = 24,
     rate: Annotated[float, typer.Option(min=1, help="What all agents do in a second, reads and writes.")] = 500.0,
-    durability: Annotated[Durability, typer.Option(help="Of every write.")] = Durability.local,
+    workers: Annotated[int, typer.Option(min=0, max=1000, help="Clients with effects, budgets and worklists.")] = 6,
+    durability: Annotated[
+        Durability | None, typer.Option(help="Of the agents' writes: local, but quorum where faults take disks.")
+    ] = None,
     kills: Annotated[int | None, typer.Option(min=1, help="Go on until so many strikes were made, however long.")] = None,
     report: Report = None,
     keep: Annotated[
@@ -68,15 +74,17 @@ def run(
 
     Example: python -m chaos run --nodes 3 --minutes 1 --faults kill
     """
+    chosen = _known(faults, nodes=nodes)
     options = Options(
         nodes=nodes,
         minutes=minutes,
         strikes=kills,
-        faults=_known(faults),
+        faults=chosen,
         seed=SystemRandom().getrandbits(32) if seed is None else seed,
         agents=agents,
         rate=rate,
-        durability=durability.value,
+        workers=workers,
+        durability=_durable(durability, chosen).value,
     )
     console = Console()
     console.print(f"seed {options.seed}", highlight=False)
@@ -121,18 +129,34 @@ def judge(
         raise typer.Exit(FAILED)
 
 
-def _known(names: str) -> list[str]:
+def _known(names: str, *, nodes: int) -> list[str]:
     """
     Raises:
-        typer.BadParameter: there is no such fault.
+        typer.BadParameter: there is no such fault, or it takes more nodes.
     """
-    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    asked = [name.strip() for name in names.split(",") if name.strip()]
+    chosen = list(dict.fromkeys(each for name in asked for each in GROUPS.get(name, (name,))))
     for name in chosen:
         if name not in FAULTS:
-            raise typer.BadParameter(f"{name!r} is no fault; there is: {', '.join(FAULTS)}.", param_hint="--faults")
+            raise typer.BadParameter(f"{name!r} is no fault; there is: {', '.join((*FAULTS, *GROUPS))}.", param_hint="--faults")
+        if nodes < MAJORITY_MIN and FAULTS[name] is not Kill:
+            raise typer.BadParameter(f"{name!r} takes {MAJORITY_MIN} nodes, so that a majority stays.", param_hint="--faults")
     if not chosen:
-        raise typer.BadParameter(f"name at least one of: {', '.join(FAULTS)}.", param_hint="--faults")
+        raise typer.BadParameter(f"name at least one of: {', '.join((*FAULTS, *GROUPS))}.", param_hint="--faults")
     return chosen
+
+
+def _durable(durability: Durability | None, faults: list[str]) -> Durability:
+    """
+    Raises:
+        typer.BadParameter: what is acknowledged so may be lost with a disk.
+    """
+    takers = [name for name in faults if FAULTS[name].loses_disks]
+    if durability is Durability.local and takers:
+        raise typer.BadParameter(
+            f"{takers[0]!r} takes disks, and local writes with them: quorum, or all.", param_hint="--durability"
+        )
+    return durability or (Durability.quorum if takers else Durability.local)
 
 
 def _reachable(report: Path | None) -> Path | None:

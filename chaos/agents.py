@@ -24,6 +24,7 @@ from random import Random
 import shoal
 from chaos.cluster import Cluster
 from chaos.timeline import Timeline
+from chaos.workers import Desk, Worker
 from shoal.client.document import Document
 from shoal.client.store import Store
 from shoal.errors import BookmarkLost, NotFound, Overloaded, SessionBehind, ShoalError
@@ -295,18 +296,19 @@ class Agent:
 
 
 class Crowd:
-    """All agents, at work."""
+    """All agents and workers, at work."""
 
-    def __init__(self, agents: list[Agent], tasks: list[asyncio.Task[None]]) -> None:
+    def __init__(self, agents: list[Agent], workers: list[Worker], tasks: list[asyncio.Task[None]]) -> None:
         self.agents = agents
+        self._everybody: list[Agent | Worker] = [*agents, *workers]
         self._tasks = tasks
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Every agent has ended what it did, and does nothing until the context is left; edits may still be under way."""
+        """Everybody has ended what it did, and does nothing until the context is left; edits may still be under way."""
         async with AsyncExitStack() as stack:
-            for agent in self.agents:
-                await stack.enter_async_context(agent.turn)
+            for one in self._everybody:
+                await stack.enter_async_context(one.turn)
             yield
 
     def return_to(self, node: str) -> None:
@@ -315,21 +317,28 @@ class Crowd:
             agent.return_to(node)
 
     async def finish(self) -> None:
-        """Let every agent end what it does, and all its edits; what ended an agent before its time is raised."""
-        for agent in self.agents:
-            agent.stop()
+        """Let everybody end what it does, and all edits; what ended one before its time is raised."""
+        for one in self._everybody:
+            one.stop()
         await asyncio.gather(*self._tasks)
 
 
 @asynccontextmanager
 async def at_work(
-    cluster: Cluster, *, agents: int, rate: float, durability: Durability, note: Callable[[Event], None], random: Random
+    desk: Desk,
+    *,
+    agents: int,
+    rate: float,
+    workers: int,
+    durability: Durability,
+    note: Callable[[Event], None],
+    random: Random,
 ) -> AsyncIterator[Crowd]:
-    """Agents that together do `rate` things a second, spread evenly over the nodes."""
+    """Agents that together do `rate` things a second, and workers beside them, spread evenly over the nodes."""
     numbers, amounts = count(1), Amounts()
     crowd = [
         Agent(
-            cluster,
+            desk.cluster,
             number=number,
             durability=durability,
             numbers=numbers,
@@ -339,9 +348,11 @@ async def at_work(
         )
         for number in range(agents)
     ]
+    crew = [Worker(desk, number=number, random=Random(random.random())) for number in range(workers)]
     tasks = [asyncio.create_task(agent.run(agents / rate)) for agent in crowd]
+    tasks += [asyncio.create_task(worker.run()) for worker in crew]
     try:
-        yield Crowd(crowd, tasks)
+        yield Crowd(crowd, crew, tasks)
     finally:
         for task in tasks:
             task.cancel()

@@ -3,7 +3,9 @@
 Laws:
 - Whatever ends the trial ends the nodes: on every way out of `running` each is
   killed and waited for.
-- A node comes back on the directory and the port that it had.
+- A node comes back on the port that it had, and on its directory, unless that was
+  taken away or replaced while it was down.
+- Nodes reach each other through the `Network` alone.
 - A node that ends by itself is a failure, noticed at the next look: it is never
   started again as if it had been killed.
 """
@@ -12,19 +14,28 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import aiohttp
 import msgspec
 
+from chaos.network import Network
+
+PROGRAM = (sys.executable, "-m", "shoal.cli")
+"""What a node runs, before its arguments."""
+
 START_S_MAX = 30.0
 STOP_S_MAX = 20.0
+ADMITTED_S_MAX = 60.0
+"""For a node that has learned to be a member again."""
+
 _POLL_S = 0.02
 _LOG_LINES = 20
 
@@ -37,11 +48,17 @@ class Member(msgspec.Struct):
     vector: dict[str, int]
 
 
+class Own(msgspec.Struct):
+    garbage: int
+
+
 class View(msgspec.Struct):
     """What is of interest in a node's `/v1/cluster`: itself is the first member."""
 
     digest: str
+    learning: list[str]
     members: list[Member]
+    node: Own
 
     @property
     def vector(self) -> dict[str, int]:
@@ -52,10 +69,11 @@ class View(msgspec.Struct):
 class Node:
     """One node, alive or not."""
 
-    def __init__(self, name: str, *, directory: Path, address: str) -> None:
+    def __init__(self, name: str, *, directory: Path, address: str, advertise: str) -> None:
         self.name = name
         self.directory = directory
-        self.address = address
+        self.address = address  # For clients.
+        self.advertise = advertise  # For peers: the network's.
         self.url = f"http://{address}"
         self.log = directory.parent / f"{name}.log"
         self.id = ""  # As the node names itself, once it answered.
@@ -70,13 +88,13 @@ class Node:
         """True if it ended, and nobody had ended it."""
         return self._process is not None and self._process.returncode is not None
 
-    async def launch(self, *, join: str, environment: Mapping[str, str]) -> None:
+    async def launch(self, *, join: str, environment: Mapping[str, str], program: Sequence[str]) -> None:
         arguments = ["serve", "--data", str(self.directory), "--listen", self.address]
-        arguments += ["--join", join, "--set", f"advertise={self.address}"]
+        arguments += ["--join", join, "--set", f"advertise={self.advertise}"]
         with self.log.open("ab") as log:
             # A session of its own: the terminal's Ctrl-C is for the harness, which then sees to its nodes.
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "shoal.cli", *arguments),
+                *(*program, *arguments),
                 stdin=DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -104,11 +122,23 @@ def last_words(log: Path) -> str:
 class Cluster:
     """The nodes, and what can be done to them."""
 
-    def __init__(self, nodes: list[Node], *, http: aiohttp.ClientSession, name: str, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        nodes: list[Node],
+        *,
+        network: Network,
+        http: aiohttp.ClientSession,
+        name: str,
+        program: Sequence[str],
+        now_s: Callable[[], float],
+    ) -> None:
         self.nodes = nodes
+        self.network = network
         self.now_s = now_s
         self._http = http
-        self._join = ",".join(node.address for node in nodes)
+        self._program = program
+        self._copies = 0
+        self._join = ",".join(node.advertise for node in nodes)
         self._environment = {key: value for key, value in os.environ.items() if not key.startswith("SHOAL_")}
         self._environment["SHOAL_CLUSTER"] = name
 
@@ -127,20 +157,68 @@ class Cluster:
         Raises:
             NodeFailed: it did not, in time.
         """
-        await node.launch(join=self._join, environment=self._environment)
+        await self.launch(node)
+        await self._wait(node, self._is_ready, START_S_MAX, "was not ready")
+
+    async def launch(self, node: Node) -> None:
+        """Start a node, and return once its process answers; it may take nothing yet.
+
+        Raises:
+            NodeFailed: it did not, in time.
+        """
+        await node.launch(join=self._join, environment=self._environment, program=self._program)
+        await self._wait(node, self._is_alive, START_S_MAX, "did not answer")
+
+    async def admitted(self, node: Node) -> None:
+        """Return once a node takes reads and writes and is no learner: until then its disk counts as lost.
+
+        Raises:
+            NodeFailed: it was not, in time.
+        """
+        await self._wait(node, self.is_member, ADMITTED_S_MAX, "was no member")
+
+    async def _wait(self, node: Node, has_come: Callable[[Node], Awaitable[bool]], within_s: float, what: str) -> None:
         try:
-            async with asyncio.timeout(START_S_MAX):
-                while not await self._is_ready(node):
+            async with asyncio.timeout(within_s):
+                while not await has_come(node):
                     self.check()
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            raise NodeFailed(
-                f"{node.name} was not ready within {START_S_MAX:g} s. It said last:\n{last_words(node.log)}"
-            ) from None
+            raise NodeFailed(f"{node.name} {what} within {within_s:g} s. It said last:\n{last_words(node.log)}") from None
 
     async def kill(self, node: Node) -> None:
         node.signal(signal.SIGKILL)
         await node.gone()
+
+    def wipe(self, node: Node) -> None:
+        """Remove the directory of a node that is down."""
+        shutil.rmtree(node.directory)
+
+    def copy(self, node: Node) -> Path:
+        """Copy the directory of a node that is down: other files, with other inodes."""
+        self._copies += 1
+        copy = node.directory.parent / f"{node.name}.copy-{self._copies}"
+        shutil.copytree(node.directory, copy)
+        return copy
+
+    def put_back(self, node: Node, copy: Path) -> None:
+        """Replace the directory of a node that is down by a copy, which is used up."""
+        shutil.rmtree(node.directory)
+        copy.rename(node.directory)
+
+    @asynccontextmanager
+    async def cloned(self, node: Node, copy: Path) -> AsyncIterator[Node]:
+        """A further process, on a copy of a node's directory, that advertises what the node does."""
+        with _free_ports(1) as [port]:
+            pass
+        clone = Node(f"{node.name}-clone", directory=copy, address=f"127.0.0.1:{port}", advertise=node.advertise)
+        try:
+            await self.launch(clone)
+            yield clone
+        finally:
+            clone.signal(signal.SIGKILL)
+            await clone.gone()
+            shutil.rmtree(copy)
 
     async def stop(self, node: Node) -> None:
         """Stop a node as an operator would.
@@ -190,6 +268,10 @@ class Cluster:
 
         return await self._until(reached, self.now_s(), within_s)
 
+    async def swept(self, within_s: float) -> float | None:
+        """How long it took until no node held anything that was erased; None: too long."""
+        return await self._until(lambda views: all(view.node.garbage == 0 for view in views.values()), self.now_s(), within_s)
+
     async def _until(self, reached: Callable[[Mapping[str, View]], bool], began_s: float, within_s: float) -> float | None:
         while self.now_s() - began_s < within_s:
             self.check()
@@ -206,6 +288,13 @@ class Cluster:
         node.id = msgspec.json.decode(answer)["node"]
         return True
 
+    async def _is_alive(self, node: Node) -> bool:
+        return await self._get(node, "/healthz") is not None
+
+    async def is_member(self, node: Node) -> bool:
+        view = await self._view(node)
+        return view is not None and not view.learning and await self._is_ready(node)
+
     async def _view(self, node: Node) -> View | None:
         answer = await self._get(node, "/v1/cluster")
         return None if answer is None else msgspec.json.decode(answer, type=View)
@@ -220,21 +309,28 @@ class Cluster:
 
 
 @asynccontextmanager
-async def running(directory: Path, *, nodes: int, now_s: Callable[[], float]) -> AsyncIterator[Cluster]:
-    """`nodes` nodes below `directory`, ready. None of them outlives the context.
+async def running(
+    directory: Path, *, nodes: int, now_s: Callable[[], float], program: Sequence[str] = PROGRAM
+) -> AsyncIterator[Cluster]:
+    """`nodes` nodes below `directory`, ready, and members. None of them outlives the context.
 
     Raises:
         NodeFailed: one did not start.
     """
-    with _free_ports(nodes) as ports:
-        addresses = [f"127.0.0.1:{port}" for port in ports]
-    placed = [
-        Node(f"n{number}", directory=directory / f"n{number}", address=address) for number, address in enumerate(addresses, 1)
-    ]
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2.0)) as http:
-        cluster = Cluster(placed, http=http, name=f"chaos-{directory.name}", now_s=now_s)
+    names = [f"n{number}" for number in range(1, nodes + 1)]
+    async with Network(names) as network, aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2.0)) as http:
+        with _free_ports(nodes) as free:
+            ports = dict(zip(names, free, strict=True))
+        network.place(ports)
+        placed = [
+            Node(name, directory=directory / name, address=f"127.0.0.1:{port}", advertise=network.addresses[name])
+            for name, port in ports.items()
+        ]
+        name = f"chaos-{directory.name}"
+        cluster = Cluster(placed, network=network, http=http, name=name, program=program, now_s=now_s)
         try:
             await asyncio.gather(*(cluster.start(node) for node in placed))
+            await asyncio.gather(*(cluster.admitted(node) for node in placed))
             yield cluster
         finally:
             for node in placed:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import msgspec
 
+from chaos.composed import FAULTS
 from chaos.faults import Strike
+from chaos.ledger import Deed, Holding
 from shoal.protocol.requests import Durability
 from shoal.testing.found import Found
 from shoal.testing.history import History, read_line, to_line
@@ -29,6 +31,12 @@ class Options(msgspec.Struct, kw_only=True, frozen=True):
     agents: int = 24
     rate: float = 500.0
     durability: Durability = "local"
+    workers: int = 6
+
+    @property
+    def loses_disks(self) -> bool:
+        """What only one node had may then be gone, though it was shown."""
+        return any(FAULTS[name].loses_disks for name in self.faults)
 
 
 class Recovery(msgspec.Struct):
@@ -45,8 +53,13 @@ class Evidence(msgspec.Struct, kw_only=True):
     recoveries: list[Recovery] = []
     equal_s: float | None = None  # At the end, until the nodes' digests were equal; None: they were not.
     seconds: float = 0.0  # That agents were at work.
-    founds: dict[str, Found] = {}  # By node.
-    damage: dict[str, list[str]] = {}  # By node: what `shoal verify` and the checkers of rows say.
+    learners: int = 0  # Nodes that lost their disks, and were admitted as members again.
+    passed_bytes: int = 0  # Between nodes.
+    deeds: list[Deed] = []
+    damage: dict[str, list[str]] = {}  # By node: what `shoal verify` and the checkers of rows say. Before anything was read.
+    unequal: list[str] = []  # Rows that differ between the nodes' directories, likewise.
+    founds: dict[str, Found] = {}  # By node, read while no other ran.
+    holdings: dict[str, Holding] = {}  # The same.
     trouble: list[str] = []  # What ended the trial before its time.
 
 

@@ -17,6 +17,8 @@ from statistics import median
 from typing import NamedTuple
 
 from chaos.evidence import Evidence
+from chaos.faults import Kill
+from chaos.ledger import Kind, broken_anywhere, broken_by
 from shoal.testing import checkers
 from shoal.testing.checkers import InvariantViolated
 from shoal.testing.found import Found
@@ -30,12 +32,21 @@ BACK_S_MAX = 3.0
 TO_BE_EXPECTED = frozenset(
     ("session-behind", "overloaded", "no-quorum", "shutting-down", "disconnected", "outcome-unknown", "unavailable")
 )
-"""What a client may be told while one node is down. Any other error is a promise broken."""
+"""What a client may be told while nodes are away. Any other error is a promise broken, but for those below."""
+
+OF_LOST_DISKS = frozenset(("catching-up", "bookmark-lost"))
+"""What a client may be told, too, where disks are lost: a node that learns refuses, and what only one had may be gone."""
+
+OF_DEEDS: Mapping[Kind, frozenset[str]] = {
+    "step": frozenset(("step-unresolved", "unreachable")),
+    "spend": frozenset(("budget-exhausted", "rights-elsewhere")),
+    "save": frozenset(("unreachable",)),
+}
+"""What a worker may be told of what it does, by the kind of that."""
 
 _EACH_NODE: tuple[Callable[[History, Found], None], ...] = (
     checkers.check_nothing_invented,
     checkers.check_acknowledged,
-    checkers.check_seen,
     checkers.check_counters,
     checkers.check_refused,
 )
@@ -68,19 +79,38 @@ def judge(history: History, evidence: Evidence) -> Verdict:
     violations = list(
         chain(
             (Violation("9", "the trial ended before its time", "", trouble) for trouble in evidence.trouble),
-            _on_each_node(history, evidence.founds),
-            _over_all(history, evidence.founds),
-            _unequal(evidence),
+            _troubled(evidence),
             (Violation("4", "a store is damaged", node, text) for node, texts in evidence.damage.items() for text in texts),
-            _unexpected(history),
+            (Violation("4", "directories differ", "", text) for text in evidence.unequal),
+            _on_each_node(history, evidence),
+            _over_all(history, evidence.founds),
+            _deeds(evidence),
+            _unequal(evidence),
+            _unexpected(history, evidence),
         )
     )
     return Verdict(violations, _figures(history, evidence))
 
 
-def _on_each_node(history: History, founds: Mapping[str, Found]) -> Iterator[Violation]:
-    for node, found in founds.items():
-        for check in _EACH_NODE:
+def _troubled(evidence: Evidence) -> Iterator[Violation]:
+    for nth, recovery in enumerate(evidence.recoveries, 1):
+        if recovery.strike.trouble:
+            yield Violation("1", "a fault was not withstood", recovery.strike.node, f"strike {nth}: {recovery.strike.trouble}")
+
+
+def _deeds(evidence: Evidence) -> Iterator[Violation]:
+    for node, held in evidence.holdings.items():
+        for broken in broken_by(evidence.deeds, held):
+            yield Violation(broken.invariant, broken.what, node, broken.culprit)
+    for broken in broken_anywhere(evidence.deeds, evidence.holdings):
+        yield Violation(broken.invariant, broken.what, "", broken.culprit)
+
+
+def _on_each_node(history: History, evidence: Evidence) -> Iterator[Violation]:
+    # Where disks are lost, what only one node had may be gone, though it was shown.
+    checks = _EACH_NODE if evidence.options.loses_disks else (*_EACH_NODE, checkers.check_seen)
+    for node, found in evidence.founds.items():
+        for check in checks:
             yield from _violations(lambda check=check, found=found: check(history, found), node)  # type: ignore[misc]
 
 
@@ -115,10 +145,14 @@ def _unequal(evidence: Evidence) -> Iterator[Violation]:
         yield Violation("4", "the nodes did not become equal", "", "at the end")
 
 
-def _unexpected(history: History) -> Iterator[Violation]:
-    """Errors that a node which is down explains to nobody."""
+def _unexpected(history: History, evidence: Evidence) -> Iterator[Violation]:
+    """Errors that no fault explains."""
+    expected = TO_BE_EXPECTED | OF_LOST_DISKS if evidence.options.loses_disks else TO_BE_EXPECTED
+    for deed in evidence.deeds:
+        if deed.code and deed.code not in expected | OF_DEEDS.get(deed.kind, frozenset()):
+            yield Violation("9", "a request was refused for no reason", "", f"{deed.kind} of {deed.name}: {deed.code}")
     for event in history.events:
-        if isinstance(event, Failed | Refused | LetGo) and event.code not in TO_BE_EXPECTED:
+        if isinstance(event, Failed | Refused | LetGo) and event.code not in expected:
             who = f"write {event.number}" if isinstance(event, Failed) else f"{event.session}, {event.name}"
             node = "" if isinstance(event, LetGo) else event.node
             yield Violation("9", "a request was refused for no reason", node, f"{who}: {event.code}")
@@ -129,14 +163,19 @@ def _unexpected(history: History) -> Iterator[Violation]:
 
 def _figures(history: History, evidence: Evidence) -> list[Figure]:
     recoveries = evidence.recoveries
-    back_s = [each for recovery in recoveries for each in recovery.back_s]
+    back_s = [each for recovery in recoveries if recovery.strike.fault == Kill.name for each in recovery.back_s]
+    done = [deed for deed in evidence.deeds if deed.outcome == "yes"]
     return [
         Figure("strikes", _counted(Counter(recovery.strike.fault for recovery in recoveries))),
+        Figure("learners admitted", f"{evidence.learners:,}"),
         Figure("writes acknowledged", f"{len(history.acknowledged):,}", ""),
         Figure("writes of unknown outcome", f"{len(history.unknown):,}"),
+        Figure("deeds acknowledged, effects included", _counted(Counter(deed.kind for deed in done))),
+        Figure("deeds of unknown outcome", f"{sum(deed.outcome == 'unknown' for deed in evidence.deeds):,}"),
+        Figure("errors told to workers", _counted(Counter(deed.code for deed in evidence.deeds if deed.code))),
         Figure("errors told to agents", _counted(_errors(history))),
         _behind(history, evidence),
-        _spread("agents back at work", back_s, bound_s=BACK_S_MAX),
+        _spread("agents back at work after a kill", back_s, bound_s=BACK_S_MAX),
         _spread("ready after the fault", [each.strike.over_s - each.strike.lifted_s for each in recoveries]),
         _spread("caught up after the return", [recovery.healed_s for recovery in recoveries]),
         _spread("equal once writes paused", [recovery.equal_s for recovery in recoveries]),

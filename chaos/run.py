@@ -1,23 +1,33 @@
 """A trial from its first process to its evidence.
 
-Law: at every strike's end all nodes are up, and the agents are paused until the
-nodes say that they hold the same; the next strike comes after that.
+Laws:
+- At every strike's end all nodes are up, and the agents are paused until the nodes say
+  that they hold the same; the next strike comes after that.
+- Disks are looked at before anything is read, for reads repair; then each node is read
+  while no other runs, so that none of them leans on another.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from random import Random
 
+import shoal
 from chaos.agents import Agent, Crowd, at_work
-from chaos.cluster import Cluster, Node, NodeFailed, running
+from chaos.cluster import PROGRAM, Cluster, Node, NodeFailed, running
+from chaos.composed import FAULTS
 from chaos.evidence import Evidence, Options, Recovery
-from chaos.faults import FAULTS, Fault, Strike
+from chaos.faults import Fault, Stage, Strike
+from chaos.ledger import hold
+from chaos.workers import Desk
 from shoal.config import Config
+from shoal.errors import ShoalError
 from shoal.node.environment import system_environment
 from shoal.node.verify import verify
+from shoal.storage import keys
 from shoal.storage.rocks import RocksStorage
 from shoal.testing.checkers import DotLedger, InvariantViolated, check_vectors
 from shoal.testing.found import Found, find
@@ -27,20 +37,31 @@ from shoal.transport.session import RemoteSession
 EQUAL_S_MAX = 30.0
 """For the nodes to become equal, once nobody writes; and for a node to catch up."""
 
+SWEPT_S_MAX = 60.0
+"""For the nodes to be rid of what was erased, once they are equal."""
+
 _LULL_S = (0.3, 1.5)  # Between two strikes, at least and at most.
+_ROWS_TOLD = 5
+
+_OF_THE_NODE = (keys.META, keys.SNAPSHOT, keys.INDEX)
+"""Tables that differ between nodes that hold the same operations."""
 
 Say = Callable[[str], None]
+Rows = dict[bytes, bytes]  # Key → hash.
 
 
-async def run(options: Options, directory: Path, *, say: Say, now_s: Callable[[], float]) -> tuple[History, Evidence]:
-    """Run a trial below `directory`, which exists."""
+async def run(
+    options: Options, directory: Path, *, say: Say, now_s: Callable[[], float], program: Sequence[str] = PROGRAM
+) -> tuple[History, Evidence]:
+    """Run a trial below `directory`, which exists. `program` is what each node runs."""
     trial = _Trial(options, say=say, now_s=now_s)
     try:
-        async with running(directory, nodes=options.nodes, now_s=now_s) as cluster:
+        async with running(directory, nodes=options.nodes, now_s=now_s, program=program) as cluster:
             say(f"{options.nodes} nodes are up: {', '.join(node.url for node in cluster.nodes)}")
             await trial.storm(cluster)
+            await trial.rest(cluster)
+            await trial.inspect(cluster)
             await trial.survey(cluster)
-        await trial.inspect(cluster)
     except NodeFailed as failure:
         trial.evidence.trouble.append(str(failure))
     return trial.history, trial.evidence
@@ -60,20 +81,27 @@ class _Trial:
     async def storm(self, cluster: Cluster) -> None:
         """Agents at work, and one strike after the other."""
         began_s = self._now_s()
+        desk = Desk(cluster, self.evidence.deeds.append)
+        stage = Stage(cluster, self._random, desk)
         async with at_work(
-            cluster,
+            desk,
             agents=self._options.agents,
             rate=self._options.rate,
+            workers=self._options.workers,
             durability=self._options.durability,
             note=self.history.note,
             random=self._random,
         ) as crowd:
             faults = [FAULTS[name]() for name in self._options.faults]
-            while not self._is_over(began_s):
-                await asyncio.sleep(self._random.uniform(*_LULL_S))
-                await self._strike(self._random.choice(faults), cluster, crowd)
-            await crowd.finish()
-            self.evidence.seconds = self._now_s() - began_s
+            try:
+                while not self._is_over(began_s):
+                    await asyncio.sleep(self._random.uniform(*_LULL_S))
+                    await self._strike(self._random.choice(faults), stage, crowd)
+                await crowd.finish()
+            finally:
+                self.evidence.seconds = self._now_s() - began_s
+                self.evidence.learners = stage.learners
+                self.evidence.passed_bytes = sum(cluster.network.passed.values())
             self._note_returns(crowd.agents)
 
     def _is_over(self, began_s: float) -> bool:
@@ -81,13 +109,13 @@ class _Trial:
             return len(self.evidence.recoveries) >= self._options.strikes
         return self._now_s() - began_s >= self._options.minutes * 60
 
-    async def _strike(self, fault: Fault, cluster: Cluster, crowd: Crowd) -> None:
-        strike = await fault.strike(cluster, self._random)
+    async def _strike(self, fault: Fault, stage: Stage, crowd: Crowd) -> None:
+        strike = await fault.strike(stage)
         # At once: what they have seen may be more than the node that is back has yet.
         crowd.return_to(strike.node)
-        healed_s = await cluster.caught_up(EQUAL_S_MAX)
+        healed_s = await stage.cluster.caught_up(EQUAL_S_MAX)
         async with crowd.paused():
-            equal_s = await cluster.equal(EQUAL_S_MAX)
+            equal_s = await stage.cluster.equal(EQUAL_S_MAX)
         self.evidence.recoveries.append(Recovery(strike, [], healed_s, equal_s))
         self._tell(strike, healed_s, equal_s)
 
@@ -95,9 +123,10 @@ class _Trial:
         nth, of = len(self.evidence.recoveries), self._options.strikes
         healed = "did not catch up" if healed_s is None else f"caught up in {healed_s:.2f} s"
         equal = "the nodes are NOT equal" if equal_s is None else "all nodes equal"
+        deeds = sum(deed.outcome == "yes" for deed in self.evidence.deeds)
         self._say(
             f"{strike.fault} {nth}{f'/{of}' if of else ''}: {strike.node} back after {strike.over_s - strike.began_s:.2f} s, "
-            f"{healed}, {equal}; {len(self.history.acknowledged):,} writes acknowledged"
+            f"{healed}, {equal}; {len(self.history.acknowledged):,} writes and {deeds:,} deeds acknowledged"
         )
 
     def _note_returns(self, agents: list[Agent]) -> None:
@@ -108,20 +137,36 @@ class _Trial:
 
     # ── afterwards ────────────────────────────────────────────────────────────
 
-    async def survey(self, cluster: Cluster) -> None:
-        """Wait until the nodes are equal, read everything from each, and stop them."""
+    async def rest(self, cluster: Cluster) -> None:
+        """Wait until the nodes are equal and have swept what was erased, and stop them."""
         self.evidence.equal_s = await cluster.equal(EQUAL_S_MAX)
-        self._say("reading every object from every node")
-        founds = await asyncio.gather(*(_find(node) for node in cluster.nodes))
-        self.evidence.founds = {node.name: found for node, found in zip(cluster.nodes, founds, strict=True)}
+        if await cluster.swept(SWEPT_S_MAX) is None:
+            self.evidence.unequal.append(f"a node has not swept what was erased within {SWEPT_S_MAX:g} s")
         await asyncio.gather(*(cluster.stop(node) for node in cluster.nodes))
 
     async def inspect(self, cluster: Cluster) -> None:
-        """Check the directories of nodes that have stopped."""
-        self._say("verifying every directory")
+        """Check the directories of nodes that have stopped, and compare them."""
+        self._say("verifying and comparing every directory")
         dots = DotLedger()  # One for all: a dot names one payload, wherever it is.
+        rows: dict[str, Rows] = {}
         for node in cluster.nodes:
-            self.evidence.damage[node.name] = await asyncio.to_thread(_inspect, node, dots)
+            self.evidence.damage[node.name], rows[node.name] = await asyncio.to_thread(_inspect, node, dots)
+        first, *others = rows
+        for other in others:
+            self.evidence.unequal += _differing(first, rows[first], other, rows[other])
+
+    async def survey(self, cluster: Cluster) -> None:
+        """Read everything from each node, while the others are down."""
+        self._say("reading every object from every node, one alone at a time")
+        for node in cluster.nodes:
+            await cluster.start(node)
+            try:
+                self.evidence.founds[node.name] = await _find(node)
+                async with shoal.connect(node.url) as store:
+                    self.evidence.holdings[node.name] = await hold(store, self.evidence.deeds)
+            except ShoalError as error:
+                self.evidence.damage[node.name].append(f"alone, it cannot be read: {error!r}")
+            await cluster.stop(node)
 
 
 async def _find(node: Node) -> Found:
@@ -135,16 +180,30 @@ async def _find(node: Node) -> Found:
         environment.close()
 
 
-def _inspect(node: Node, dots: DotLedger) -> list[str]:
-    """What `shoal verify` finds wrong, and what the checkers of rows do."""
+def _inspect(node: Node, dots: DotLedger) -> tuple[list[str], Rows]:
+    """What `shoal verify` finds wrong, and what the checkers of rows do; and what the node's rows are."""
     config = Config()
     storage = RocksStorage.open(node.directory, config=config, now_ms=0)
+    rows: Rows = {}
     try:
+        rows |= {
+            key: blake2b(value, digest_size=16).digest()
+            for key, value in storage.scan(b"", None)
+            if key[:1] not in _OF_THE_NODE
+        }
         problems = list(verify(storage, config=config).problems)
         dots.check(storage)
         check_vectors(History(), storage)
     except InvariantViolated as violated:
-        return [*problems, str(violated)]
+        return [*problems, str(violated)], rows
     finally:
         storage.close()
-    return problems
+    return problems, rows
+
+
+def _differing(one: str, ours: Rows, other: str, theirs: Rows) -> list[str]:
+    differing = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
+    if not differing:
+        return []
+    shown = ", ".join(repr(key[:60]) for key in differing[:_ROWS_TOLD])
+    return [f"{len(differing)} rows of {one} and {other} differ: {shown}"]

@@ -130,12 +130,12 @@ def test_agents_that_were_away_too_long_miss_the_figure_and_break_no_promise(his
     evidence.recoveries[0].back_s = [0.1, 3.5]
     verdict = judge(history, evidence)
     assert verdict.kept
-    assert [figure.name for figure in verdict.figures if not figure.met] == ["agents back at work"]
+    assert [figure.name for figure in verdict.figures if not figure.met] == ["agents back at work after a kill"]
 
 
 def test_an_agent_that_never_came_back_is_told(history: History, evidence: Evidence) -> None:
     evidence.recoveries[0].back_s = [0.1, None]
-    back = figure("agents back at work", history, evidence)
+    back = figure("agents back at work after a kill", history, evidence)
     assert not back.met
     assert back.value.endswith("1 never")
 
