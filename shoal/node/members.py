@@ -98,13 +98,22 @@ class Members:
         """Whether a peer may send; one that advertises this node's `own` address may, so that both sides tell of it.
 
         Raises:
-            PeerRefused: it is no member, or a node with its id is linked under another address or in another process.
+            PeerRefused: it is no member, another node is linked at its address, or one with its id is linked under another
+                address or in another process.
         """
         if peer.name not in self._members and peer.name != own:
             raise PeerRefused(
                 f"{peer.name[:NAME_CHARS_MAX]!r} is not among the members that this node has. Nothing was written. Add it to "
                 "SHOAL_JOIN here and restart; if it is in the list under another name, start it with that as SHOAL_ADVERTISE.",
                 reason="member",
+            )
+        there = self._members.get(peer.name)
+        if there is not None and there.outlet is not None and there.node != peer.node:
+            raise PeerRefused(
+                f"node {peer.node.hex()[:8]} advertises {peer.name}, where node {there.node.hex()[:8]} is linked: it is a clone "
+                "of that one, or has its address. Nothing was written. Stop it, or give it an empty directory and an address "
+                "of its own. If it replaces that one, stop that one: it is let in once the old link has ended.",
+                reason="clone",
             )
         for member in self._members.values():
             if member.outlet is None or member.node != peer.node or member.identity is None:

@@ -219,9 +219,12 @@ class Replicator:
 
         Raises:
             InvalidValue, BadOperation: it is no message, or claims what cannot be.
+            PeerRefused: another node is linked at its address by now.
             ReadOnly, StorageFull: storage refuses what it brings.
         """
         decoded = messages.decode(message)
+        if isinstance(decoded, Digest):  # A clone may have been here before the original was.
+            self.quorum.members.check(peer, own=self._config.advertise)
         self._mender.heard(peer.node)
         match decoded:
             case Push(operations):

@@ -18,7 +18,7 @@ from shoal.errors import BadOperation, InvalidValue, ShoalError
 from shoal.protocol import requests
 from shoal.storage import keys
 from shoal.testing.fleet import Fleet, Member
-from tests.node.wiretap import BRINGER, Tap, issued_by, named, take
+from tests.node.wiretap import BRINGER, Tap, admit, issued_by, take
 
 N = partition_of("crew", "n")
 SOMEBODY = b"o" * 16
@@ -31,7 +31,7 @@ async def add(fleet: Fleet, name: str, counter: str = "n") -> None:
 async def said_to(member: Member, message: Message) -> Tap:
     """What a node answers to one message of a peer."""
     tap = Tap()
-    member.replicator.admit(named(BRINGER, member))
+    admit(BRINGER, member)
     member.replicator.linked(BRINGER, tap)
     tap.messages.clear()
     await member.replicator.received(BRINGER, messages.encode(message))

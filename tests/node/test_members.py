@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import msgspec
 import pytest
 
 from shoal.cluster.peering import Identity
+from shoal.errors import PeerRefused
 from shoal.node.members import Members
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.fleet import Fleet, Member
@@ -60,10 +62,29 @@ async def test_an_address_that_two_nodes_advertise_is_told_by_all_who_meet_them(
         twin = fleet["c"]
         fleet.members["c"] = _advertising("a:1", twin)
         await twin.node.stop()
-        fleet.link_all("c")
+        for pair in (("c", "a"), ("a", "c"), ("b", "c")):
+            fleet.link(*pair)
+        with pytest.raises(PeerRefused, match=r"advertises a:1, where node .* is linked: it is a clone") as refused:
+            fleet.link("c", "b")
+        assert refused.value.detail["reason"] == "clone"
         for name in "abc":
             assert any("two nodes advertise a:1" in text for text in await disagreements(fleet, name))
         assert any("two nodes advertise a:1" in text and "(this one)" in text for text in warnings(caplog))
+
+
+async def test_a_clone_that_came_before_the_original_is_cut_off_once_the_original_is_linked() -> None:
+    async with Fleet() as fleet:
+        await fleet.isolate("c")
+        await fleet.cut("b", "a")  # So that nobody is known to be at its address.
+        twin = fleet["c"]
+        fleet.members["c"] = _advertising("a:1", twin)
+        await twin.node.stop()
+        fleet.link("c", "b")
+        fleet.link("b", "a")
+        async with asyncio.timeout(30):
+            while fleet.wires["c", "b"].refusal is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert isinstance(fleet.wires["c", "b"].refusal, PeerRefused)
 
 
 def _advertising(address: str, member: Member) -> Member:

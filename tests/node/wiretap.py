@@ -13,9 +13,12 @@ from shoal.testing.fleet import Member
 BRINGER = Identity(b"b" * 16, "b:1", "test")
 
 
-def named(peer: Identity, member: Member) -> Identity:
-    """`peer` under the name of a member: others are not admitted."""
-    return peer._replace(name=member.replicator.quorum.members.all[0].address)
+def admit(peer: Identity, member: Member) -> None:
+    """Admit `peer` under the name of a member, as if that one's link had just ended: others are not admitted."""
+    place = member.replicator.quorum.members.all[0]
+    outlet, place.outlet = place.outlet, None
+    member.replicator.admit(peer._replace(name=place.address))
+    place.outlet = outlet
 
 
 class Tap:
@@ -52,7 +55,7 @@ async def issued_by(member: Member, writes: Sequence[Awaitable[object]]) -> list
 async def take(member: Member, operations: Sequence[Shipment], *, peer: Identity = BRINGER) -> list[Trouble]:
     """Push operations to a node, and return what it complains of, once all is durable."""
     tap = Tap()
-    member.replicator.admit(named(peer, member))
+    admit(peer, member)
     member.replicator.linked(peer, tap)
     await member.replicator.received(peer, messages.encode(Push(operations)))
     member.replicator.unlinked(peer, tap)
@@ -63,7 +66,7 @@ async def take(member: Member, operations: Sequence[Shipment], *, peer: Identity
 async def asked_of(member: Member, want: Want) -> list[Shipment]:
     """What a node supplies."""
     tap = Tap()
-    member.replicator.admit(named(BRINGER, member))
+    admit(BRINGER, member)
     member.replicator.linked(BRINGER, tap)
     await member.replicator.received(BRINGER, messages.encode(want))
     member.replicator.unlinked(BRINGER, tap)
