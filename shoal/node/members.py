@@ -110,9 +110,9 @@ class Members:
         there = self._members.get(peer.name)
         if there is not None and there.outlet is not None and there.node != peer.node:
             raise PeerRefused(
-                f"node {peer.node.hex()[:8]} advertises {peer.name}, where node {there.node.hex()[:8]} is linked: it is a clone "
-                "of that one, or has its address. Nothing was written. Stop it, or give it an empty directory and an address "
-                "of its own. If it replaces that one, stop that one: it is let in once the old link has ended.",
+                f"node {peer.node.hex()[:8]} advertises {peer.name}, where node {there.node.hex()[:8]} is linked: it is a "
+                "clone of that one, or has its address. Nothing was written. Stop it, or give it an address of its own and an "
+                "empty directory. If it replaces that node, stop that one: it is let in once the old link has ended.",
                 reason="clone",
             )
         for member in self._members.values():

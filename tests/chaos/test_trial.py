@@ -66,3 +66,30 @@ async def test_whoever_ends_a_trial_ends_its_nodes_and_leaves_nothing(tmp_path: 
         host, port = url.removeprefix("http://").split(":")
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(host, int(port))
+
+
+COMPOSED = Options(strikes=1, faults=["step-wipe-cut"], seed=1, agents=3, rate=30, workers=3, durability="quorum")
+
+
+async def test_a_step_is_not_repeated_where_a_disk_is_lost_and_a_network_cut(tmp_path: Path) -> None:
+    history, evidence = await run(COMPOSED, tmp_path, say=lambda text: None, now_s=time.monotonic)
+    verdict = judge(history, evidence)
+    assert verdict.kept, verdict.violations
+    assert evidence.learners == 1
+    kinds = {deed.kind for deed in evidence.deeds if deed.outcome == "yes"}
+    assert kinds >= {"effect", "step", "add", "grant", "spend", "put"}
+    assert set(evidence.founds) == set(evidence.holdings) == {"n1", "n2", "n3"}
+
+
+@pytest.mark.parametrize("mutant", ["a-learner-counts", "one-other-is-enough-to-learn-from"])
+async def test_a_node_that_has_forgotten_and_counts_is_found(tmp_path: Path, mutant: str) -> None:
+    program = (sys.executable, "-m", "tests.chaos.planted", mutant)
+    history, evidence = await run(COMPOSED, tmp_path, say=lambda text: None, now_s=time.monotonic, program=program)
+    assert {"3", "14"} & {violation.invariant for violation in judge(history, evidence).violations}
+
+
+async def test_a_clone_that_is_started_beside_its_original_is_refused_and_told_why(tmp_path: Path) -> None:
+    options = Options(strikes=1, faults=["clone"], seed=3, agents=3, rate=30, workers=3, durability="quorum")
+    history, evidence = await run(options, tmp_path, say=lambda text: None, now_s=time.monotonic)
+    verdict = judge(history, evidence)
+    assert verdict.kept, verdict.violations

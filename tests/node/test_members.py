@@ -82,7 +82,7 @@ async def test_a_clone_that_came_before_the_original_is_cut_off_once_the_origina
         fleet.link("c", "b")
         fleet.link("b", "a")
         async with asyncio.timeout(30):
-            while fleet.wires["c", "b"].refusal is None:  # noqa: ASYNC110
+            while fleet.wires["c", "b"].refusal is None:
                 await asyncio.sleep(0.005)
         assert isinstance(fleet.wires["c", "b"].refusal, PeerRefused)
 
