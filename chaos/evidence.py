@@ -54,7 +54,6 @@ class Evidence(msgspec.Struct, kw_only=True):
     equal_s: float | None = None  # At the end, until the nodes' digests were equal; None: they were not.
     seconds: float = 0.0  # That agents were at work.
     learners: int = 0  # Nodes that lost their disks, and were admitted as members again.
-    passed_bytes: int = 0  # Between nodes.
     deeds: list[Deed] = []
     damage: dict[str, list[str]] = {}  # By node: what `shoal verify` and the checkers of rows say. Before anything was read.
     unequal: list[str] = []  # Rows that differ between the nodes' directories, likewise.

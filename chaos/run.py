@@ -101,7 +101,6 @@ class _Trial:
             finally:
                 self.evidence.seconds = self._now_s() - began_s
                 self.evidence.learners = stage.learners
-                self.evidence.passed_bytes = sum(cluster.network.passed.values())
             self._note_returns(crowd.agents)
 
     def _is_over(self, began_s: float) -> bool:
