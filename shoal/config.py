@@ -20,7 +20,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@,]+")
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """Settings of a node; an embedded store has the same, less the listener's."""
+    """The settings of a node. An embedded store has the same, except those of the listener."""
 
     # Where it listens. Port 0 lets the system choose.
     listen_host: str = "127.0.0.1"

@@ -60,7 +60,8 @@ class Opening(AbstractAsyncContextManager[Store]):
 def open(
     directory: str | os.PathLike[str], *, config: Config | None = None, durability: Durability = "local"
 ) -> AbstractAsyncContextManager[Store]:
-    """Open an embedded store in `directory`, which is made if it is missing: a whole node, without a listener.
+    """Open an embedded store in `directory`: a whole node, without a listener. The directory is
+    created if it is missing.
 
     Raises:
         StoreLocked: another process has it open; the message says how to share it.
@@ -95,7 +96,7 @@ def connect(
     in_order: bool = False,
     wait: float = 0.0,
 ) -> AbstractAsyncContextManager[Store]:
-    """Connect to a node ("http://n1:7400"), or to any one of several: a list, or a text that separates them by commas.
+    """Connect to a node ("http://n1:7400"), or to any of several, given as a list or as a text with commas.
 
     Connections are made, and made again, when they are needed: the first with the first request. If no address leads to
     a node then, that request says why within 2 s (`Unreachable`). `wait` gives nodes that are about to come so many

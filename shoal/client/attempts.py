@@ -32,7 +32,7 @@ class Attempt(Struct, frozen=True):
 
 
 class StepRecord(Struct, frozen=True):
-    """What the ledger says of a step."""
+    """The ledger's record of a step."""
 
     key: str
     name: str
@@ -65,7 +65,7 @@ class StepRecord(Struct, frozen=True):
 
     @property
     def holder(self) -> str:
-        """Who made the attempt that is open, or else the last one."""
+        """Who made the open attempt or, if none is open, the last one."""
         return self._latest.holder
 
     @property
@@ -80,7 +80,7 @@ class StepRecord(Struct, frozen=True):
 
     @property
     def progress(self) -> Any:
-        """The last that an attempt told, the latest attempt first."""
+        """The last reported progress, that of the latest attempt first."""
         return next((attempt.progress for attempt in reversed(self.attempts) if attempt.progress is not None), None)
 
     @property

@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 class Pending(Generic[R]):
-    """A reply that is there once the batch is durable."""
+    """A reply that is available when the batch is durable."""
 
     def __init__(self, settled: Callable[[R], None] | None = None) -> None:
         self._reply: R | None = None
@@ -111,7 +111,7 @@ class Batch:
         return self.add(save)
 
     async def commit(self) -> None:
-        """Send what was collected; an empty batch does nothing.
+        """Commit the collected writes; an empty batch does nothing.
 
         Raises:
             SpansPartitions: the objects do not share a partition; nothing was written.
@@ -182,7 +182,7 @@ class BatchThread:
         return self._batch.add(request)
 
     def append(self, channel: str, element: Any) -> Pending[requests.Saved]:
-        """One element more at the end of a channel's list: see `update`."""
+        """Append an element to the list of a channel: see `update`."""
         return self.update(append={channel: [element]})
 
     @property
@@ -190,7 +190,7 @@ class BatchThread:
         return BatchJournal(self._batch, self._space, self._name)
 
     def ack(self, consumer: Consumer, event: Event) -> Pending[requests.ConsumerState]:
-        """Acknowledge an event with what it led to: see `Journal.consumer`."""
+        """Acknowledge an event together with its effects: see `Journal.consumer`."""
         return self._batch.add(requests.Ack(self._space, self._name, consumer.name, event.cursor, consumer.generation))
 
     def send(self, message: Any, *, key: str | None = None, by: str = "") -> Pending[requests.Enqueued]:
@@ -199,11 +199,14 @@ class BatchThread:
         return self._batch.add(requests.Enqueue(self._space, self._name, INBOX, [item], by))
 
     def take(self, message: Message, *, by: str = "") -> Pending[requests.Dequeued]:
-        """Take a message with what it led to: if somebody has taken it, nothing of the batch is written."""
+        """Take a message together with its effects; if somebody has already taken it, nothing of
+        the batch is written.
+        """
         return self._batch.add(take_request(self._space, self._name, message, by=by))
 
     def finish(self, step: Step, result: Any = None) -> Pending[requests.Step]:
-        """A step's result, with what it led to: `async with thread.begin(…) as step` has nothing left to write then.
+        """Write the result of a step together with what follows from it; the block of
+        `thread.begin` then has nothing left to write.
 
         If the batch is refused, the block writes the result alone, for the effect has happened.
 
@@ -214,7 +217,7 @@ class BatchThread:
         return self._batch.add(step.result_request(self._space, self._name, result), step.settle)
 
     def done(self, worklist: str, item: Item | str, *, result: Any = None, by: str = "") -> Pending[requests.Dequeued]:
-        """An item of a worklist is done, with what it led to."""
+        """Mark an item of a worklist as done, together with its effects."""
         return self._batch.add(done_request(self._space, self._name, worklist, item, result=result, by=by))
 
 
@@ -290,7 +293,7 @@ class BatchBudget:
         return self._batch.add(requests.Grant(self._space, self._name, amount, key))
 
     def spend(self, amount: int = 1, *, key: str | None = None) -> Pending[requests.Spent]:
-        """If it cannot be spent, nothing of the batch is written."""
+        """If the amount cannot be spent, nothing of the batch is written."""
         return self._batch.add(requests.Spend(self._space, self._name, amount, key))
 
 

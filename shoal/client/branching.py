@@ -44,7 +44,7 @@ class Branch(Struct, frozen=True):
 
 
 class Difference(Struct, frozen=True):
-    """What makes the checkpoint `after` of the checkpoint `before`."""
+    """The changes from the checkpoint `before` to the checkpoint `after`."""
 
     before: str
     after: str
@@ -95,7 +95,7 @@ class ThreadBranches:
     async def branch(
         self, name: str, *, at: str | None = None, key: str | None = None, durability: Durability | None = None
     ) -> Branch:
-        """Make a branch at a checkpoint of this thread: `at`, or what this handle last saw of "main".
+        """Create a branch at a checkpoint of this thread: `at`, or the handle's position on "main".
 
         Raises:
             BranchTaken: there is one of this name, elsewhere.
@@ -113,7 +113,7 @@ class ThreadBranches:
         key: str | None = None,
         durability: Durability | None = None,
     ) -> Branch:
-        """Put a branch on a checkpoint of this thread, and build on it from now on.
+        """Move a branch to a checkpoint of this thread, and the handle with it.
 
         Nothing is deleted, and the journal records it. Other handles' saves are refused
         until they load; one that was made meanwhile on a node that did not know stays as
@@ -170,7 +170,8 @@ class ThreadBranches:
         key: str | None = None,
         durability: Durability | None = None,
     ) -> Checkpoint:
-        """Join all heads of a branch, or these checkpoints, in one checkpoint on it, and build on that from now on.
+        """Merge all heads of a branch, or the given checkpoints, into one checkpoint on the branch,
+        and move the handle to it.
 
         Per channel: what one side left as their nearest common ancestor has it takes the
         other's; lists that grew on both sides keep both; the rest is for
@@ -206,7 +207,7 @@ class ThreadBranches:
         return await self._save(request, key, durability)
 
     async def sides(self, heads: Sequence[str] | None = None, *, branch: str = "main") -> Sides:
-        """What a `merge` of the same would join.
+        """What a `merge` with the same arguments would join.
 
         Raises:
             NotFound: there is no such branch or checkpoint.

@@ -13,7 +13,7 @@ from shoal.protocol.requests import BudgetConflict, Durability, Holder
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Who may spend what is left, as the node that was asked knows it."""
+    """Which nodes may spend what is left, as the serving node knows it."""
 
     granted: int
     spent: int
@@ -26,7 +26,8 @@ class Rights:
 
 @named
 class Budget:
-    """An amount that is never overspent, though a spend asks nobody: each node spends what it has the rights to.
+    """An amount that is never overspent, though a spend needs no coordination: each node spends
+    what it has the rights to.
 
     A node draws rights from what was granted, or gets them from another node, before it spends more than it has.
     """
@@ -67,11 +68,11 @@ class Budget:
         return reply.remaining
 
     async def remaining(self, *, stale: bool = False) -> int:
-        """What was granted and not spent. `stale`: see `Store`."""
+        """The amount that was granted and is not spent yet. `stale`: see `Store`."""
         return (await self.rights(stale=stale)).remaining
 
     async def rights(self, *, stale: bool = False) -> Rights:
-        """Who may spend what is left."""
+        """Which nodes may spend what is left."""
         reply = await self._connection.read(requests.ReadBudget(self.space, self.name), stale=stale)
         assert isinstance(reply, requests.BudgetState)
         return Rights(
@@ -85,7 +86,8 @@ class Budget:
         )
 
     async def draw(self, amount: int, *, reclaim: str = "") -> int:
-        """See that the node has rights to so much, if so much is to be had, and return what it has: it spends that alone.
+        """Get rights to `amount` for the node, if they are available, and return what it has: it
+        can spend that much alone.
 
         `reclaim` is the origin of a holder whose data directory is lost for good, or set back: you know that
         it is not in use any more, and its rights come to this node. Openings of this node's own directory need no such word.
@@ -99,7 +101,7 @@ class Budget:
         return reply.rights
 
     async def release(self, amount: int, *, durability: Durability | None = None) -> int:
-        """Put up to so much of the node's rights back, so that others can draw it, and return what it has."""
+        """Return up to `amount` of the node's rights, so that others can draw them, and return what it has left."""
         request = requests.ReleaseRights(self.space, self.name, amount)
         reply = await self._connection.write(request, key=None, durability=durability)
         assert isinstance(reply, requests.Rights)

@@ -26,7 +26,7 @@ ChangeKind = Literal["add", "set", "delete", "insert", "conflict"]
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A value of a map's key that was lost: whoever overwrote it had not seen it."""
+    """A value of a map key that was overwritten by a writer that had not seen it."""
 
     path: tuple[str, ...]  # From the root on; "*" is some element of an array.
     lost: Any
@@ -49,7 +49,7 @@ def shown_conflict(lost: Overwritten) -> Conflict:
 
 @dataclass(frozen=True, slots=True)
 class DocumentChange:
-    """A change that is durable.
+    """A durable change.
 
     `kind`: of a map's key "add", "set" or "delete", with its `old` and `new` value; of an array
     or a text "insert" or "delete" at the index that ends the path, with a list or a string.

@@ -42,7 +42,7 @@ class Checkpoint(Struct, frozen=True):
 
     @property
     def time(self) -> datetime:
-        """When it was saved, by the clock of the node that did."""
+        """When it was saved, by the clock of the node that saved it."""
         return moment(self.wall_ms)
 
     @property
@@ -56,17 +56,19 @@ class Checkpoint(Struct, frozen=True):
 
     @property
     def setting(self) -> dict[str, Any]:
-        """What its author ran with, where that was said anew; `Thread.why` knows it for every checkpoint."""
+        """The configuration and dependencies of its author, if they changed; `Thread.why` has them
+        for every checkpoint.
+        """
         return dict(values.decode(self._setting)) if self._setting else {}
 
     @property
     def seen(self) -> str:
-        """What its author had read elsewhere that its parent's had not: a bookmark, for `Store.observe`."""
+        """What its author had read elsewhere and its parent's author had not: a bookmark, for `Store.observe`."""
         return Bookmark.unpack(self._seen).text()
 
     @property
     def state(self) -> dict[str, Any]:
-        """Channel name → value, decoded anew at each access: change it as you like.
+        """Channel name → value. Decoded anew at each access, so you can change it freely.
 
         Raises:
             InvalidInput: this came from a history without states, or was saved as a change.
@@ -78,7 +80,7 @@ class Checkpoint(Struct, frozen=True):
 
     @property
     def redacted(self) -> dict[str, Any]:
-        """The state to be shown: with «secret» in the place of its secret fields."""
+        """The state for display, with «secret» in place of its secret fields."""
         return redacted(self.state, self.secret)
 
 

@@ -70,7 +70,7 @@ class Consumer:
         timeout: float | None = None,  # noqa: ASYNC109
         skip_trimmed: bool = False,
     ) -> AsyncGenerator[Event, None]:
-        """The events that this name has not acknowledged, and with `follow` those to come.
+        """Yield the events that this consumer has not acknowledged, and with `follow` new ones as they come.
 
         If the node goes away it goes on by itself, with another one if there is one. With a `timeout` it follows until
         nothing has come for so many seconds.
@@ -95,7 +95,7 @@ class Consumer:
                 yield event
 
     async def ack(self, event: Event, *, durability: Durability | None = None) -> None:
-        """This name is done with `event`, and with all that it got before it.
+        """Acknowledge `event` and all events that this consumer received before it.
 
         Raises:
             ConsumerReset: the cursor was reset since this handle began to read; read again.
@@ -103,7 +103,7 @@ class Consumer:
         await self._write(event.cursor, self.generation, reset=False, durability=durability)
 
     async def reset(self, after: Event | None = None, *, durability: Durability | None = None) -> None:
-        """Go on after `event`, or from the journal's start, wherever the cursor is now."""
+        """Move the cursor after `event`, or to the start of the journal, wherever it is now."""
         cursor = b"" if after is None else after.cursor
         self.generation = await self._write(cursor, None, reset=True, durability=durability)
 

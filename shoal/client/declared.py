@@ -27,7 +27,7 @@ Fetch = Callable[[str], Awaitable[requests.Checkpoint]]
 
 
 class Violation(Struct, frozen=True):
-    """What a head breaks."""
+    """A rule that a head violates."""
 
     checkpoint: str
     branch: str
@@ -168,7 +168,7 @@ class ThreadSchema:
         async def heads(self, *, stale: bool = False) -> dict[str, list[str]]: ...
 
     def declare(self, schema: Schema) -> None:
-        """From now on save and load states of this schema: see `shoal.Schema`."""
+        """Save and load states of this schema from now on: see `shoal.Schema`."""
         self._declared = Declared(schema, self._whole)
 
     @property
@@ -176,7 +176,7 @@ class ThreadSchema:
         return None if self._declared is None else self._declared.schema
 
     async def violations(self, *, stale: bool = False) -> list[Violation]:
-        """What the heads of this thread break: of schemas that its space has for it, and of the declared one.
+        """List how the heads of this thread violate the schemas of its space and the declared schema.
 
         A save that breaks one is refused; what a fork, a merge without the schema, or a
         save from before it made stays, and is listed here.

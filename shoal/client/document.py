@@ -177,7 +177,7 @@ class Document:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Edits within are one update, which others see whole or not at all.
+        """The edits of the block form one update; others see all of it or none.
 
         Do not await within: nothing is sent or received until it ends. An
         exception takes nothing back of what was edited before it.
@@ -193,7 +193,8 @@ class Document:
             self._mirror.settle_undo()
 
     def replace(self, content: Mapping[str, Any]) -> None:
-        """Edit in place until the content is `content`, as `to_py` shows it, by a small change and as one update.
+        """Edit in place, with small changes and as one update, until the content equals `content`
+        (in the form of `to_py`).
 
         What is equal is left alone, so that concurrent edits of it survive; a root that is not named is emptied.
 
@@ -209,7 +210,8 @@ class Document:
             editor.replace(self._mirror.content.doc, self._mirror.content.roots, content)
 
     def undo(self) -> bool:
-        """Take back the last transaction of this mirror that is not taken back yet; others' edits stay. False: there is none.
+        """Undo the last transaction of this mirror that is not undone yet; edits by others stay.
+        False: there is none.
 
         Raises:
             InvalidInput: the mirror was opened without `undo=`, the number of steps that it is to keep.
@@ -218,7 +220,7 @@ class Document:
         return self._steps().undo()
 
     def redo(self) -> bool:
-        """Do again what was taken back last, if nothing was edited here since. Raises as `undo`."""
+        """Redo what was undone last, if nothing was edited here since. Raises as `undo`."""
         return self._steps().redo()
 
     def _steps(self) -> Undo:
@@ -242,7 +244,7 @@ class Document:
 
     @property
     def presence(self) -> Presence:
-        """Who is here, in this document, editors included; what one says of oneself with `set`."""
+        """Who is present in this document, editors included, and the state that each has announced with `set`."""
         if self._presence is None:
             self._presence = Presence(self._session, self.space, self.name, client_id=self.client_id, config=self._config)
         return self._presence
@@ -254,7 +256,7 @@ class Document:
     # ── life ──────────────────────────────────────────────────────────────────
 
     async def flush(self) -> None:
-        """Return once every edit made before this call is durable.
+        """Return when every edit made before this call is durable.
 
         Raises:
             ShoalError: one could not be written. It stays in the mirror. After `Disconnected`, `OutcomeUnknown`,
@@ -263,7 +265,7 @@ class Document:
         await self._mirror.flush()
 
     def changes(self, *, timeout: float | None = None) -> AsyncIterator[DocumentChange]:
-        """What changes from now on, place by place: by others, and here once it is durable.
+        """Yield changes from now on, place by place: those by others, and those made here when they are durable.
 
         It ends when the document closes, and with a `timeout` once nothing has changed for so many seconds. If the node
         goes away it goes on by itself, with another one if there is one.
@@ -280,7 +282,8 @@ class Document:
         return reader
 
     async def snapshot(self) -> str:
-        """Name the document as it is, edits of this mirror included, as text to hand to `at`, here or elsewhere.
+        """Name the current state of the document, edits of this mirror included, as text to pass to
+        `at`, here or elsewhere.
 
         Raises:
             ShoalError: an edit could not be written, as `flush`.
@@ -313,7 +316,8 @@ class Document:
         return content
 
     async def conflicts(self) -> Sequence[Conflict]:
-        """Values of maps' keys that were lost to concurrent ones, the latest first: what was overwritten, and by whom.
+        """Values of map keys that were lost to concurrent writes, the latest first: what was
+        overwritten, and by whom.
 
         As the node knows it; `flush` first to have it know what was edited here. It knows of what is
         in the document's history still, and at most of `config.document_conflicts_max`.
@@ -323,10 +327,11 @@ class Document:
         return [shown_conflict(each) for each in found.overwritten]
 
     async def compact(self, *, older_than: timedelta | float | None = None) -> Compaction:
-        """Make its updates one, without what was deleted: on every node, once all have heard of it. It stays what it is.
+        """Merge the document's updates into one, without deleted content. The content stays the same.
 
-        What it was before is then told no more: `at` raises `HistoryCompacted`, and `conflicts` begins anew. `older_than`
-        spares what is younger. A node does so by itself with what is older than its `document_history_s`.
+        Past states are then gone: `at` raises `HistoryCompacted` for them, and `conflicts` starts again from
+        empty. `older_than` leaves younger updates alone. A node compacts by itself what is older than its
+        `document_history_s`. Disk is freed when all nodes have received the compaction.
 
         Raises:
             ShoalError: an edit could not be written, as `flush`.

@@ -74,7 +74,7 @@ class ThreadHistory:
             after = page.items[-1].label
 
     async def unlabel(self, *labels: str, key: str | None = None, durability: Durability | None = None) -> int:
-        """Take these labels from the checkpoints that have them, and count those that were there."""
+        """Remove these labels from their checkpoints, and return how many existed."""
         request = requests.Unlabel(self.space, self.name, list(labels))
         reply = await self._connection.write(request, key=key, durability=durability)
         assert isinstance(reply, requests.Unlabelled)

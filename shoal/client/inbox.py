@@ -51,7 +51,7 @@ class Message:
 
     @property
     def others(self) -> list[Any]:
-        """Other values that were sent under its key at the same time elsewhere, and are no message."""
+        """Other values that were sent concurrently under the same key; they do not count as messages."""
         return [values.decode(other) for other in self._others]
 
 
@@ -81,7 +81,7 @@ class Inbox:
         return Sent(reply.ids[0], reply.added[0])
 
     async def receive(self, *, timeout: float | None = None) -> AsyncGenerator[Message, None]:  # noqa: ASYNC109
-        """The messages that wait, in order, then those to come; each once, taken or not.
+        """Yield the waiting messages in order, then new ones; each once, taken or not.
 
         If the node goes away it goes on by itself, with another one if there is one. With a `timeout` it ends once
         nothing has come for so many seconds. To stop early, close it (`contextlib.aclosing`), which ends its
@@ -95,7 +95,7 @@ class Inbox:
                 yield shown_message(entry)
 
     async def next(self, *, timeout: float | None = None) -> Message | None:  # noqa: ASYNC109
-        """The first message that waits, once there is one; None if none comes for `timeout` seconds."""
+        """Wait for the first message; None if none comes for `timeout` seconds."""
         async with aclosing(self.receive(timeout=timeout)) as messages:
             return await anext(messages, None)
 
@@ -106,7 +106,7 @@ class Inbox:
                 yield shown_message(entry)
 
     async def taken(self) -> AsyncIterator[Message]:
-        """The messages that were taken and are not forgotten yet, by the time they were."""
+        """The messages that were taken and are not forgotten yet, in the order in which they were taken."""
         async for page in self._queue.pages(finished=True):
             for entry in page:
                 yield shown_message(entry)
@@ -117,7 +117,8 @@ class Inbox:
         return None if entry is None else shown_message(entry)
 
     async def take(self, message: Message, *, by: str = "", durability: Durability | None = None) -> None:
-        """Nobody gets it again. To take it together with a checkpoint: `thread.save(state, take=[message])`.
+        """Take the message, so that no reader gets it again. To take it together with a checkpoint:
+        `thread.save(state, take=[message])`.
 
         Raises:
             Taken: somebody has taken it.

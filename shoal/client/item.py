@@ -42,13 +42,13 @@ class Item:
 
     @property
     def siblings(self) -> list[Any]:
-        """Values that were put concurrently, and that no put or delete has seen since; the latest first."""
+        """Values that were put concurrently and that no later put or delete has seen; the latest first."""
         return [values.decode(sibling) for sibling in self._siblings]
 
 
 @dataclass(frozen=True, slots=True)
 class ItemChange:
-    """An item was put or deleted, which is durable."""
+    """A durable put or delete of an item."""
 
     namespace: Namespace
     key: str

@@ -67,7 +67,7 @@ class Items:
         idempotency_key: str | None = None,
         durability: Durability | None = None,
     ) -> str:
-        """Put `value` in the place of what the node shows, and return the item's version.
+        """Put `value`, replacing what the node shows, and return the item's version.
 
         `ttl` is how long it is shown. `expect` is the version that it must have, NO_ITEM for none: the
         replica that is asked decides, and two that are cut off from each other can both agree; then both values stay.
@@ -85,7 +85,7 @@ class Items:
         return reply.version
 
     async def get(self, namespace: Sequence[str], key: str, *, stale: bool = False) -> Item | None:
-        """The item, or None if it is not there or has expired. `stale`: see `Store`."""
+        """The item, or None if it does not exist or has expired. `stale`: see `Store`."""
         return (await self.get_many([(namespace, key)], stale=stale))[0]
 
     async def get_many(self, names: Sequence[tuple[Sequence[str], str]], *, stale: bool = False) -> list[Item | None]:
@@ -208,7 +208,7 @@ class Items:
     async def explain(
         self, namespace: Sequence[str], *, filter: Mapping[str, Any] | None = None, limit: int = 100, stale: bool = False
     ) -> Explanation:
-        """How `search` finds these items on the node that is asked. A page that was scanned makes all of it a scan."""
+        """How `search` finds these items on the serving node. A page that was scanned makes all of it a scan."""
         if limit < 1:
             raise InvalidInput(f"limit is at least 1; got {limit}.")
         label, rest = split(namespace)
@@ -295,7 +295,7 @@ class Items:
         return found[offset:]
 
     async def refresh(self, namespace: Sequence[str], keys: Sequence[str], *, durability: Durability | None = None) -> int:
-        """Let the times to live of these items begin anew; the number of those whose expiry moved."""
+        """Restart the time to live of these items, and return how many expiries moved."""
         label, rest = split(namespace)
         refreshed, page = 0, self._connection.config.page_items_max
         for start in range(0, len(keys), page):
@@ -306,7 +306,7 @@ class Items:
         return refreshed
 
     async def sweep(self, label: str) -> int:
-        """Erase what expired longer than the node's `item_expiry_grace_s` ago below a first label; how many that were.
+        """Erase the items below a first label that expired more than `item_expiry_grace_s` ago, and return how many.
 
         Puts below the label do the same by and by.
         """
@@ -318,7 +318,7 @@ class Items:
         return erased
 
     async def index(self, namespace: Sequence[str], *fields: str, durability: Durability | None = None) -> list[str]:
-        """Have `fields` of all items below a first label indexed, and return those that were not.
+        """Index `fields` of all items below a first label, and return the fields that were not indexed before.
 
         A field is named as in a filter (`"user.age"` is one within another). Every node builds the index from what it
         holds, in the background; a search whose filter bounds the field by a number or a text then reads what the index
@@ -334,14 +334,14 @@ class Items:
         return reply.changed
 
     async def unindex(self, namespace: Sequence[str], *fields: str, durability: Durability | None = None) -> list[str]:
-        """Give up the indexes of `fields`, on every node, and return those that there were."""
+        """Drop the indexes of `fields` on every node, and return those that existed."""
         request = requests.UnindexItems(self.space, only(namespace), list(fields))
         reply = await self._connection.write(request, key=None, durability=durability)
         assert isinstance(reply, requests.ItemsIndexed)
         return reply.changed
 
     async def indexes(self, namespace: Sequence[str], *, stale: bool = False) -> dict[str, bool]:
-        """The fields that are indexed, and whether the node that is asked has built the index."""
+        """The indexed fields, and whether the serving node has built each index."""
         reply = await self._connection.read(requests.ListItemIndexes(self.space, only(namespace)), stale=stale)
         assert isinstance(reply, requests.ItemIndexes)
         return {index.field: index.built for index in reply.indexes}
@@ -352,7 +352,8 @@ class Items:
         *,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> AsyncGenerator[ItemChange, None]:
-        """Every durable put and delete in a namespace and those below it, from now on, once. What expires is not told.
+        """Yield every durable put and delete in a namespace and those below it once, from now on.
+        What expires is not told.
 
         It goes on by itself when the node goes away, with another one if there is one. With a `timeout` it ends once
         nothing has come for so many seconds. To stop early, close it (`contextlib.aclosing`), which ends its

@@ -31,7 +31,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a journal keeps; None: there is no such bound."""
+    """The bounds of a journal; None means no bound."""
 
     older_than: timedelta | None
     bytes: int | None
@@ -101,7 +101,7 @@ class Journal:
                 yield event
 
     async def wait(self, *, after: bytes | None = None, timeout: float | None = None) -> Event | None:  # noqa: ASYNC109
-        """The first event that `after` does not cover, once it is there; None if none comes for `timeout` seconds.
+        """Wait for the first event that `after` does not cover; None if none comes for `timeout` seconds.
 
         Without a cursor it is the journal's first. To wait for the next one, give the cursor of the last.
         """
@@ -111,11 +111,11 @@ class Journal:
     # ── consumers ─────────────────────────────────────────────────────────────
 
     def consumer(self, name: str) -> Consumer:
-        """A reader whose cursor is kept with the journal, under `name`."""
+        """A reader whose cursor is stored with the journal, under `name`."""
         return Consumer(self._connection, self, name)
 
     async def consumers(self) -> AsyncIterator[ConsumerInfo]:
-        """All that have acknowledged something, by name, and how far behind they are."""
+        """All consumers that have acknowledged something, by name, and how far behind they are."""
         after: str | None = None
         while True:
             page = await self._connection.read(requests.ReadConsumers(self.space, self.thread, after))
@@ -159,7 +159,7 @@ class Journal:
         version: int = 0,
         every: int | None = None,
     ) -> Any:
-        """What `reducer(value, event)` makes of `initial` and the events, in order, up to `until`.
+        """Fold the events up to `until`, in order: start from `initial` and apply `reducer(value, event)`.
 
         `until` is an event's id (that event included), or a time by the writers' clocks.
         With a `name` the replay begins at the latest snapshot that `snapshot` kept under
@@ -175,7 +175,8 @@ class Journal:
         return await replay(self._connection, self, reducer, initial=initial, until=until, naming=naming, every=every)
 
     async def snapshot(self, value: Any, *, at: Event, name: str, version: int = 0) -> None:
-        """Keep `value` as what the reducer `name` makes of all events up to `at`: the last 8 such are kept.
+        """Store `value` as the result of the reducer `name` over all events up to `at`; the last 8
+        snapshots are kept.
 
         Raises:
             InvalidInput: `at` came late, after events that it sorts before.
@@ -195,12 +196,13 @@ class Journal:
         dry_run: bool = False,
         durability: Durability | None = None,
     ) -> requests.TrimReport:
-        """Give up old events, on every node: those that everything that is given lets go.
+        """Remove old events on every node: those that all given conditions allow to go.
 
-        `before`: an event (or its id) before which they sort, or a cursor that covers them. `keep`: of
-        the last so many, and `keep_bytes`: of the last that have so many bytes together, none goes.
-        An operation's events go together. What another node appended meanwhile, and this one did
-        not know, stays. The keys of what goes may be used again.
+        `before`: an event (or its id), or a cursor; only events before the one, or covered by the
+        other, are removed. `keep`: the last events, that many, stay. `keep_bytes`: the last events,
+        up to that many bytes together, stay. The events of an operation are removed together.
+        Events that another node appended and that this one does not know yet stay. The keys of
+        removed events may be used again.
 
         Raises:
             InvalidInput: nothing is given, or something is out of range.
@@ -228,10 +230,10 @@ class Journal:
         events: int | None = None,
         durability: Durability | None = None,
     ) -> Retention:
-        """From now on the journal trims itself as it is appended to: what is beyond any of these bounds goes.
+        """From now on, trim the journal as it grows: events beyond any of these bounds are removed.
 
-        Each replaces what was set before; none of them: nothing goes by itself. It
-        begins once a bound is exceeded by an eighth.
+        The call replaces all bounds set before; without arguments nothing is trimmed by itself.
+        Trimming starts when a bound is exceeded by an eighth.
 
         Raises:
             InvalidInput: a bound is out of range.

@@ -69,7 +69,7 @@ class Step:
 
     @property
     def key(self) -> str:
-        """Hand it to the other side as its idempotency key, where it takes one."""
+        """Pass it to the other side as the idempotency key, if it accepts one."""
         return self.record.key
 
     @property
@@ -88,7 +88,7 @@ class Step:
         self._result = value
 
     async def progress(self, value: Any) -> None:
-        """Write how far this attempt is; the next attempt finds it in `step.record.progress`.
+        """Store the progress of this attempt; the next attempt finds it in `step.record.progress`.
 
         Raises:
             InvalidValue, TooLarge: it cannot be stored.

@@ -62,7 +62,7 @@ class SharedMap:
         expect: Entry | str | None = None,
         durability: Durability | None = None,
     ) -> str:
-        """Set a key's register, over all that the node shows of it, and return its version.
+        """Set the register of a key, replacing what the node shows, and return its version.
 
         `expect` is the entry that was read, its version, or "" for none: as in `Register.set`.
 
@@ -79,7 +79,7 @@ class SharedMap:
         await self._write(requests.AddEntry(self.space, self.name, key, amount), durability)
 
     async def include(self, key: str, *elements: Any, durability: Durability | None = None) -> int:
-        """Add elements to a key's set, and return how many were no members."""
+        """Add elements to the set of a key, and return how many were not members before."""
         return (await self._alter(key, elements, (), durability)).added
 
     async def exclude(self, key: str, *elements: Any, durability: Durability | None = None) -> int:

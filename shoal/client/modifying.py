@@ -1,4 +1,4 @@
-"""Change a thread's state by a function, tried again where somebody was faster.
+"""Change a thread's state by a function, and retry if another save came first.
 
 Laws:
 - The function gets the newest state, and what it makes of it is saved on just that: no
@@ -72,25 +72,25 @@ class ThreadModify:
         key: str | None = None,
         durability: Durability | None = None,
     ) -> Checkpoint:
-        """Load the newest state of `branch`, let `fn` change it, and save it; do it again if somebody was faster.
+        """Load the newest state of `branch`, let `fn` change it, and save it; retry if another save came first.
 
-        `fn(state)` returns the new state, or changes the one that it gets and returns None.
-        It may be asynchronous; a synchronous one runs on the loop. A branch that does not
-        exist yet has the state `{}`. Because `fn` is called anew for each attempt, of which
-        there are up to `save_attempts_max`, it should have no effect but on the state.
+        `fn(state)` returns the new state, or changes the given one and returns None. It may be
+        asynchronous; a synchronous function runs on the event loop. A branch that does not exist
+        yet has the state `{}`. `fn` is called again for each attempt, up to `save_attempts_max`
+        times, so it must have no other effect.
 
-        On a forked branch it changes the winner; the other heads stay, and the checkpoint says `forked`.
-        The rest is as in `save`. With a `key` a repetition, also by another process, returns the
-        checkpoint that the first one made.
+        On a forked branch it changes the winner; the other heads stay, and the checkpoint has
+        `forked` set. The rest is as in `save`. With a `key`, repeating the call, even in another
+        process, returns the checkpoint of the first call.
 
         Raises:
-            HeadMoved: others were faster each time. Nothing was written.
-            InvalidInput: `fn` is no function of one argument.
+            HeadMoved: another save came first at every attempt. Nothing was written.
+            InvalidInput: `fn` is not a function of one argument.
             InvalidValue, SchemaViolation, Taken, KeyReused, OutcomeUnknown: as `save`.
             Exception: whatever `fn` raises. Nothing was written.
         """
         if not _takes_a_state(fn):
-            raise InvalidInput(f"fn is a function of the state; got {fn!r:.100}. Nothing was written.", field="fn")
+            raise InvalidInput(f"fn must be a function of the state, not {fn!r:.100}. Nothing was written.", field="fn")
         if key is not None and (sent := self._positions.unsettled(branch, key)) is not None:
             return await self._save(sent, key, durability, take)
         told = metadata if key is None else {**(metadata or {}), KEY: key}
@@ -120,7 +120,7 @@ class ThreadModify:
                     raise crowded(moved, self._connection) from None
                 await asyncio.sleep(pause)
             except KeyReused as refused:
-                reused = refused  # Either somebody else was faster with this very change, or the key is another's.
+                reused = refused  # Either this very change was already saved elsewhere, or the key belongs to another one.
 
     @property
     def _log(self) -> MutationLog:
@@ -151,4 +151,4 @@ def _takes_a_state(fn: object) -> bool:
 
 def crowded(moved: HeadMoved, connection: Connection) -> HeadMoved:
     attempts = connection.config.save_attempts_max
-    return HeadMoved(f"somebody else was faster at each of {attempts} attempts: {moved.message}", **moved.detail)
+    return HeadMoved(f"another save came first at each of {attempts} attempts: {moved.message}", **moved.detail)

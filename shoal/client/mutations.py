@@ -311,7 +311,7 @@ class ThreadMutations:
     async def mutations(
         self, *, branch: str = "main", after: str | None = None, limit: int | None = None, reveal: bool = False
     ) -> AsyncIterator[Mutation]:
-        """What changed in the state, oldest first: each change of a place with who made it and when.
+        """Yield the changes of the state, oldest first: each changed place, with its author and time.
 
         `after` is a mutation's id or a checkpoint's, and leaves out all up to it. Of secret
         fields it shows that they changed, and with `reveal` how.
@@ -333,7 +333,7 @@ class ThreadMutations:
         key: str | None = None,
         durability: Durability | None = None,
     ) -> Checkpoint:
-        """Take back the changes of the branch's last `n` checkpoints, or of one by its id, as a new checkpoint.
+        """Revert the changes of the branch's last `n` checkpoints, or of one by its id, in a new checkpoint.
 
         Raises:
             NotFound: there are not so many.
@@ -350,7 +350,7 @@ class ThreadMutations:
     async def redo(
         self, n: int = 1, *, branch: str = "main", key: str | None = None, durability: Durability | None = None
     ) -> Checkpoint:
-        """Take back the last `n` undos.
+        """Revert the last `n` undos.
 
         Raises:
             NotFound: there are not so many since something else was saved.

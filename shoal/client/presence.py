@@ -38,7 +38,7 @@ RENEWALS = 2  # In the time after which one is gone; Yjs clients do the same.
 
 @dataclass(frozen=True, slots=True)
 class PresentMember:
-    """One who is here. In a document `id` is the Yjs client id that its edits have."""
+    """A member that is present. In a document `id` is the Yjs client id that its edits have."""
 
     id: int
     state: Any
@@ -47,7 +47,7 @@ class PresentMember:
 
 @dataclass(frozen=True, slots=True)
 class PresenceChange:
-    """`state` of one who left is what they said last."""
+    """A change of presence. For a member that left, `state` is the last one announced."""
 
     kind: Literal["joined", "changed", "left"]
     member: PresentMember
@@ -55,7 +55,7 @@ class PresenceChange:
 
 @named
 class Presence:
-    """Of one space, or of one document."""
+    """Presence in a space or in a document."""
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class Presence:
 
     @property
     def id(self) -> int:
-        """Under which others see what is set here."""
+        """The id under which others see this handle."""
         return self._id
 
     async def set(self, state: Mapping[str, Any]) -> None:
-        """Be here, and say this of yourself: JSON values. It takes the place of what was set before.
+        """Announce yourself with this state, of JSON values. It takes the place of what was set before.
 
         Raises:
             InvalidValue: it is no JSON.
@@ -102,7 +102,7 @@ class Presence:
             self._on_set(self)
 
     async def clear(self) -> None:
-        """Be gone. Others are told at once, if a node can be reached."""
+        """Withdraw what was announced. Others are told at once, if a node can be reached."""
         await self._stop()
         if self._state is not None:
             self._state = None
@@ -110,13 +110,13 @@ class Presence:
                 await self._announce()
 
     async def members(self) -> list[PresentMember]:
-        """Who is here, as far as the node has heard; oneself included."""
+        """The members present, as far as the node knows, including this one."""
         reply = await self._session.call(ReadPresence(self._space, self._document))
         assert isinstance(reply, PresenceReply)
         return [self._member(present) for present in reply.entries]
 
     async def changes(self, *, timeout: float | None = None) -> AsyncGenerator[PresenceChange, None]:  # noqa: ASYNC109
-        """Who is here now, each as one who joined, and from then on what changes.
+        """Yield the members present now, each as joined, and then every change.
 
         If the node goes away it goes on by itself, with another one if there is one. With a `timeout` it ends once
         nothing has changed for so many seconds. To stop early, close it (`contextlib.aclosing`), which ends its
@@ -140,7 +140,7 @@ class Presence:
                 yield change
 
     async def close(self) -> None:
-        """Be gone, and stop. Closing twice is allowed."""
+        """Withdraw, and stop. Closing twice is allowed."""
         self._closed = True
         await self.clear()
 

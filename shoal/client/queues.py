@@ -19,7 +19,7 @@ _PAGE = 200
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Somebody took it, or did it."""
+    """Who took a message or finished an item, and when."""
 
     by: str
     time: datetime

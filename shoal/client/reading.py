@@ -43,7 +43,7 @@ R = TypeVar("R")
 
 
 class Found(Generic[R]):
-    """What a read has found, once the block has ended."""
+    """The result of a read, available after the block has ended."""
 
     def __init__(self, decode: Callable[[Any], R]) -> None:
         self._decode = decode
@@ -69,7 +69,7 @@ class Found(Generic[R]):
 
 @named
 class Reading:
-    """Collects reads, and asks for all of them at the end of its block."""
+    """Collects reads and sends all of them at the end of the block."""
 
     def __init__(self, connection: Connection, space: str, *, stale: bool) -> None:
         self._connection = connection
@@ -100,7 +100,7 @@ class Reading:
         return MapReading(self, self._space, name)
 
     def remaining(self, budget: str) -> Found[int]:
-        """What of a budget is not spent yet."""
+        """The amount of a budget that is not spent yet."""
         return self.add(requests.ReadBudget(self._space, budget), lambda reply: int(reply.remaining))
 
     def set(self, name: str) -> SetReading:
@@ -120,7 +120,7 @@ class Reading:
         return self._found[-1]
 
     async def ask(self) -> None:
-        """Ask for what was collected; for nothing if that is nothing.
+        """Send the collected reads; without any, do nothing.
 
         Raises:
             SpansPartitions: the objects do not share a partition.
@@ -158,7 +158,7 @@ class ThreadReading:
         return self._reading.add(requests.Heads(self._space, self._name), lambda reply: dict(reply.branches))
 
     def events(self, *, after: bytes | None = None, limit: int = 1000) -> Found[list[Event]]:
-        """The first so many events of the journal that `after` does not cover."""
+        """The first `limit` events of the journal that `after` does not cover."""
         request = requests.ReadJournal(self._space, self._name, after or b"", limit)
         return self._reading.add(
             request,
@@ -173,7 +173,7 @@ class ThreadReading:
         return self._reading.add(requests.ReadStanding(self._space, self._name), standing_of)
 
     def inbox(self, *, limit: int = 1000) -> Found[list[Message]]:
-        """The first so many messages that wait."""
+        """The first `limit` waiting messages."""
         request = requests.ReadQueue(self._space, self._name, INBOX, limit=limit)
         return self._reading.add(request, lambda reply: [shown_message(entry) for entry in reply.entries])
 
@@ -232,7 +232,7 @@ class SetReading:
         self._reading, self._space, self._name = reading, space, name
 
     def members(self, *, limit: int = 1000) -> Found[list[Any]]:
-        """The first so many, in the order of their bytes; `size` counts all."""
+        """The first `limit` members, in the order of their bytes; `size` counts all."""
         request = requests.ReadSet(self._space, self._name, limit=limit)
         return self._reading.add(request, lambda reply: [values.decode(member) for member in reply.members])
 
@@ -251,7 +251,7 @@ class MapReading:
         return self._reading.add(request, lambda reply: Entry.of(reply.entries[0]) if reply.entries else None)
 
     def entries(self, prefix: str = "", *, limit: int = 1000) -> Found[list[Entry]]:
-        """The first so many, in the order of their keys."""
+        """The first `limit` entries, in the order of their keys."""
         request = requests.ReadMap(self._space, self._name, prefix=prefix, limit=limit)
         return self._reading.add(request, lambda reply: [Entry.of(entry) for entry in reply.entries])
 
@@ -262,7 +262,7 @@ class ItemsReading:
         self._reading, self._space = reading, space
 
     def get(self, namespace: Sequence[str], key: str) -> Found[Item | None]:
-        """The item, or None if it is not there or has expired."""
+        """The item, or None if it does not exist or has expired."""
         label, rest = split(namespace)
         request = requests.GetItems(self._space, label, [(rest, key)])
         return self._reading.add(request, lambda reply: None if reply.items[0] is None else shown(reply.items[0]))

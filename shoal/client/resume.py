@@ -36,7 +36,7 @@ _NAMED_MAX = 10  # In a text.
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a resumption is what it is."""
+    """Why `resume` chose this state, and what may be missing."""
 
     branch: str
     head: str | None  # The checkpoint that was chosen; None: there is none.
@@ -66,7 +66,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What an agent goes on from."""
+    """The state from which an agent continues."""
 
     checkpoint: Checkpoint | None  # None: there is none yet.
     open: tuple[StepRecord, ...]
@@ -115,12 +115,14 @@ class ThreadResume:
         async def _claimed(self, request: requests.Save, *, carry: bool = False) -> requests.Save: ...
 
     def on_rehydrate(self, hook: Hook) -> Hook:
-        """Await `hook(resumption)` in every `resume` of this handle: to open connections and tools again. A decorator, too."""
+        """Await `hook(resumption)` in every `resume` of this handle, to reopen connections and
+        tools. A decorator, too.
+        """
         self._hooks.append(hook)
         return hook
 
     async def resume(self, *, branch: str = "main", on_drift: Literal["warn", "refuse"] = "warn") -> Resumption:
-        """The newest state, the open steps and the journal since, and why; the handle builds on it from now on.
+        """Return the newest state, the open steps and the journal since, with the reason, and move the handle there.
 
         A node that has peers first takes in what a majority of them holds; where that
         cannot be had, `reason.quorum` is false and `reason.staleness` says why. Where this
@@ -199,7 +201,7 @@ class ThreadResume:
         key: str | None = None,
         durability: Durability | None = None,
     ) -> Checkpoint:
-        """Change the newest state by hand, and save it as a checkpoint whose author is `by`.
+        """Change the newest state by hand, and save it as a checkpoint with the author `by`.
 
         `patch` maps channels to their new values, or is a JSON Patch (RFC 6902) of the whole state.
 

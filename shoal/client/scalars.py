@@ -42,7 +42,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class RegisterState:
-    """What a read has seen: `version` is to be given back as `expect`."""
+    """What a read has seen. Pass `version` back as `expect`."""
 
     siblings: tuple[Any, ...]  # The latest first; more than one: they did not know of each other.
     version: str  # Another one for other values; empty: it was never set.
@@ -73,7 +73,7 @@ class Register:
         return f"Register({self.space!r}, {self.name!r})"
 
     async def get(self, default: Any = None, *, stale: bool = False) -> Any:
-        """The latest value: the one that no other has seen; of concurrent ones, that with the greatest HLC."""
+        """The latest value; of concurrent values, the one with the greatest HLC."""
         found = await self.siblings(stale=stale)
         return found[0] if found else default
 

@@ -20,7 +20,7 @@ from shoal.protocol.requests import Durability
 
 
 class SchemaVersion(Struct, frozen=True):
-    """What the nodes of a space enforce under one name and version."""
+    """A schema that the nodes enforce in a space, under one name and version."""
 
     name: str
     version: int
@@ -55,7 +55,7 @@ class Schemas:
         threads: str = "",
         durability: Durability | None = None,
     ) -> SchemaVersion:
-        """Put a version of the schema `name`; what a version says never changes.
+        """Put a version of the schema `name`. A version never changes.
 
         Saves under this name keep the version that they name. `threads` ("planner-1",
         "planner-*") must keep the newest version whatever they are saved under; a newer

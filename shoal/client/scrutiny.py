@@ -29,7 +29,7 @@ class Verified(Struct, frozen=True):
 
 
 class Why(Struct, frozen=True):
-    """What a checkpoint's author could see."""
+    """What the author of a checkpoint knew."""
 
     checkpoint: Checkpoint
     setting: dict[str, Any]  # What it ran with; empty: not said.
@@ -52,7 +52,7 @@ class ThreadScrutiny:
     _connection: Connection
 
     async def verify(self, checkpoint: str | None = None, *, branch: str = "main", stale: bool = False) -> Verified:
-        """Let a node compute again what it has stored: chunks, values and ids, of one checkpoint, or of all on a branch.
+        """Let a node check what it has stored (chunks, values and ids) of one checkpoint, or of all on a branch.
 
         Its own copy alone; `shoal verify` checks a whole directory.
 
@@ -70,7 +70,7 @@ class ThreadScrutiny:
                 return Verified(checked, tuple(damage))
 
     async def why(self, checkpoint: str, *, limit: int = 20, stale: bool = False) -> Why:
-        """What the author of a checkpoint could see: what it built on, ran with and had read, and the journal before it.
+        """What the author of a checkpoint knew: what it built on, ran with and had read, and the journal before it.
 
         Of earlier checkpoints and events at most `limit` each. What another node issued shortly before may be
         among them though it had not arrived; what the author had not seen for sure is not.

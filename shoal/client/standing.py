@@ -43,12 +43,12 @@ class ThreadStanding:
     _connection: Connection
 
     async def status(self, *, stale: bool = False) -> Standing:
-        """A thread whose status was never set is running. `stale`: see `Store`."""
+        """The status of the thread: "running" if it was never set. `stale`: see `Store`."""
         reply = await self._connection.read(requests.ReadStanding(self.space, self.name), stale=stale)
         return standing_of(reply)
 
     async def pause(self, reason: str = "", *, by: str = "", durability: Durability | None = None) -> Standing:
-        """Ask everybody to stop here: steps wait from now on."""
+        """Pause the thread: steps wait from now on."""
         return await self._set_status("paused", reason, by, durability)
 
     async def request_approval(self, reason: str = "", *, by: str = "", durability: Durability | None = None) -> Standing:
@@ -56,7 +56,7 @@ class ThreadStanding:
         return await self._set_status("waiting", reason, by, durability)
 
     async def approve(self, *, by: str = "", reason: str = "", durability: Durability | None = None) -> Standing:
-        """Let the thread go on, whatever held it."""
+        """Let the thread continue, whatever held it."""
         return await self._set_status("running", reason, by, durability)
 
     async def finish(self, *, by: str = "", reason: str = "", durability: Durability | None = None) -> Standing:
@@ -71,7 +71,7 @@ class ThreadStanding:
         return standing_of(await self._connection.write(request, key=None, durability=durability))
 
     async def ready(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        """Return once the thread is neither paused nor waiting.
+        """Return when the thread is neither paused nor waiting.
 
         Raises:
             TimeoutError: it was, for `timeout` seconds.
@@ -84,7 +84,7 @@ class ThreadStanding:
         *,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Standing:
-        """Return once the status is this, or one of these.
+        """Return when the status is the given one, or one of those given.
 
         Raises:
             InvalidInput: there is no such status.

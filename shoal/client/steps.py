@@ -81,7 +81,8 @@ class ThreadSteps:
         compensate: Callable[..., Any] | None = None,
         durability: Durability | None = None,
     ) -> Any:
-        """Cause an effect once: write the intent, call, write the result, and return it. A step that is done is not called.
+        """Run an effect once: write the intent, call, write the result, and return it. A step that
+        is done is not called.
 
         `call` may be synchronous (it then runs on the loop) or not; it gets the `Step` if it
         takes an argument. Without a `key` the name is the key: once per thread. Concurrent
@@ -178,7 +179,7 @@ class ThreadSteps:
             after = page.items[-1].position
 
     async def unresolved(self, *, stale: bool = False) -> list[StepRecord]:
-        """The steps of which nobody knows how they ended, with `holder` and `since`; some may go on elsewhere."""
+        """The steps whose outcome is unknown, with `holder` and `since`; some may still be running elsewhere."""
         return [record async for record in self.steps(open=True, stale=stale)]
 
     async def resolve(
@@ -191,7 +192,7 @@ class ThreadSteps:
         reason: str = "",
         durability: Durability | None = None,
     ) -> StepRecord:
-        """Settle a step: it has this result, may be called again, or is not to be done. The journal says who and why.
+        """Settle a step: give it a result, allow it to be called again, or abandon it. The journal says who and why.
 
         Raises:
             NotFound: there is no such step.
@@ -206,7 +207,7 @@ class ThreadSteps:
         return record_of(reply)
 
     async def compensate(self, compensations: Mapping[str, Callable[..., Any]] | None = None) -> list[str]:
-        """Undo the steps that are done and say how, the last one completed first; return their keys.
+        """Undo the finished steps that have a compensation, the last one completed first; return their keys.
 
         Each is undone as a step of its own, once. Callables are found by the recorded
         name, in `compensations` or among those that this handle has seen; one that takes an

@@ -56,16 +56,16 @@ class Store:
 
     @property
     def connection(self) -> Connection:
-        """What the handles stand on: for integrations, which make requests of their own."""
+        """The connection that the handles share, for integrations that make requests of their own."""
         return self._connection
 
     @property
     def bookmark(self) -> str:
-        """What this store has written and seen, as text to hand to another one's `observe`."""
+        """What this store has written and seen, as text to pass to `observe` of another store."""
         return self._connection.session.bookmark.text()
 
     def observe(self, bookmark: str) -> None:
-        """From now on show no less than the store that this bookmark comes from has written and seen.
+        """From now on, show at least what the store of this bookmark has written and seen.
 
         Raises:
             InvalidValue: it is no bookmark.
@@ -110,13 +110,13 @@ class Store:
         return status
 
     async def cluster(self) -> requests.ClusterView:
-        """The owners as the node that answers sees them, itself first."""
+        """The owners as the serving node sees them, itself first."""
         view = await self._connection.read(requests.Cluster())
         assert isinstance(view, requests.ClusterView)
         return view
 
     async def close(self) -> None:
-        """Finish what is under way, and release everything. Closing twice is allowed."""
+        """Finish pending requests and release all resources. Closing twice is allowed."""
         self._connection.closed.set()
         closing = list(self._connection.closing.values())
         self._connection.closing.clear()
@@ -147,7 +147,7 @@ class Space:
         dependencies: Mapping[str, str] | None = None,
         schema: Schema | None = None,
     ) -> Thread:
-        """A handle of its own, with a position of its own.
+        """A new handle on a thread, with its own position.
 
         `author`: who saves with it; each checkpoint then tells what its author had read, too. Of a `configuration`
         a hash is kept beside the checkpoints, of `dependencies` the versions by name. With a `schema` its saves and loads
@@ -185,7 +185,7 @@ class Space:
 
     @property
     def presence(self) -> Presence:
-        """Who is here, in this space; what one says of oneself with `set`."""
+        """Who is present in this space, and the state that each has announced with `set`."""
         if self._presence is None:
             connection = self._connection
 
@@ -200,7 +200,7 @@ class Space:
     async def document(
         self, name: str, *, author: str = "", initial: Mapping[str, Any] | None = None, undo: int = 0
     ) -> Document:
-        """Open a live local mirror of a document, under a client id of its own.
+        """Open a live local mirror of a document, with a new client id.
 
         `author`: who edits here; others see it beside what changes. `initial`: its content, if nobody has written
         it yet; where several give it one at once, it does not double. `undo`: how many of the own edits can be taken back.
@@ -244,7 +244,7 @@ class Space:
         after: str | None = None,
         timeout: float | None = None,
     ) -> AsyncGenerator[Change | Reset, None]:
-        """Every durable change in this space, from now on or after a change's `bookmark`, once and in causal order.
+        """Yield every durable change in this space once, in causal order, from now on or after a change's `bookmark`.
 
         `kinds`: only objects of these. It goes on by itself when the node goes away, with
         another one if there is one. A watcher that falls behind too far gets one `Reset` for what is
@@ -261,7 +261,7 @@ class Space:
     def threads(
         self, prefix: str = "", *, status: ThreadStatus | None = None, filter: Mapping[str, Any] | None = None
     ) -> AsyncIterator[str]:
-        """Names in byte order; so do the others.
+        """Names in byte order, as for all kinds of objects.
 
         `status`: only threads of which it is the status (running, where none was set).
         `filter`: only those where the metadata of the head of `main` holds these values.

@@ -142,30 +142,29 @@ class Thread(
         key: str | None = None,
         durability: Durability | None = None,
     ) -> Checkpoint:
-        """Save `state` (channel name → value) as a checkpoint, and build on it from now on.
+        """Save `state` (channel name → value) as a checkpoint, and move the handle to it.
 
         It builds on what the handle last saved or loaded on `branch`, or on `parent`
-        (NO_HEAD: on nothing). A handle that has done neither may begin a branch, and is
-        refused where there is one: load first, or say `overwrite=True`, which replaces the
-        branch's winner, whatever it is. A branch that does not exist yet begins at `parent`,
-        and without one at nothing. Where the branch has moved on, `on_conflict="fork"` makes
-        it a head beside the others.
+        (NO_HEAD: on nothing). A handle that has done neither can start a new branch, but is
+        rejected if the branch exists: load first, or pass `overwrite=True`, which replaces the
+        branch's winner, whatever it is. A branch that does not exist yet starts at `parent`,
+        or at nothing. If the branch has moved on, `on_conflict="fork"` adds a head beside the
+        others.
 
-        `take` takes messages of this thread's inbox with it, all or none.
+        `take` takes messages of this thread's inbox together with the save, all or none.
 
         `expect_head` is the id that must be the branch's only head, or NO_HEAD for a
         branch that must not exist yet. `label` is a name to find this checkpoint by
-        within its thread; one that had it loses it. `key` makes a repetition of this very save,
-        by anyone, return the first one's checkpoint.
+        within its thread; a checkpoint that had the label loses it. If the same save is repeated
+        with the same `key`, by anyone, it returns the checkpoint of the first.
 
         Raises:
             InvalidValue: a value cannot be serialised; the message shows the line that registers its type.
-            SchemaViolation: it breaks the declared schema, or one of the space.
-            HeadMoved: `expect_head` does not hold, or the branch has moved on from what this builds on, or the
-                handle has not seen it.
-            InvalidInput: `overwrite` comes with `parent`, `expect_head` or a fork.
-            Taken: somebody has taken one of these messages.
-            OutcomeUnknown: no answer came; the same save with the same key is safe.
+            SchemaViolation: the state violates the declared schema, or one of the space.
+            HeadMoved: `expect_head` does not hold, the branch has moved on, or the handle has not seen it.
+            InvalidInput: `overwrite` is combined with `parent`, `expect_head` or a fork.
+            Taken: somebody else has taken one of the messages.
+            OutcomeUnknown: no reply came; it is safe to repeat the save with the same key.
         """
         check_overwrite(overwrite, parent=parent, expect_head=expect_head, on_conflict=on_conflict)
         carry = False
@@ -192,19 +191,21 @@ class Thread(
         key: str | None = None,
         durability: Durability | None = None,
     ) -> Checkpoint:
-        """Save a change of what this builds on: all that it does not name stays as it is. Otherwise as `save`.
+        """Save changes to parts of the state; everything else stays as it is. Otherwise like `save`.
 
-        A handle that has not loaded changes the branch's winner. If somebody else saves first,
-        the change is made of what that one saved, unless a channel that it sets or removes was
-        changed there, or the branch was put elsewhere (`rollback`). With `parent` or
-        `expect_head` it is made of that, or refused.
+        A handle that has not loaded changes the branch's winner. If another save comes first,
+        the change is applied to that one, unless it changed a channel that this call sets or
+        removes, or the branch was moved (`rollback`). With `parent` or `expect_head` the change
+        is applied to exactly that checkpoint, or rejected.
 
-        `changes` are channels as a whole; `append` has for a channel what is new at the end of its list,
-        which is begun if there is none; `remove` names channels that go. What it costs does not grow with the state.
-        The checkpoint comes without its state, which this process need not know; `load` has it.
+        `changes` replaces whole channels; `append` adds elements to the end of a channel's list,
+        which is created if it does not exist; `remove` names channels to delete. The cost does
+        not grow with the state. The returned checkpoint has no state, as this process need not
+        know it; use `load`.
 
         Raises:
-            InvalidInput: it appends to what is no list, removes what is not there, or names a channel twice.
+            InvalidInput: it appends to a value that is not a list, removes a channel that does not exist,
+                or names a channel twice.
             InvalidValue, HeadMoved, OutcomeUnknown: as `save`.
         """
         request = requests.Save(
@@ -224,11 +225,11 @@ class Thread(
         return await self._save(request, key, durability, take)
 
     async def append(self, channel: str, element: Any, **options: Unpack[ChangeOptions]) -> Checkpoint:
-        """Save one element more at the end of a channel's list: see `update`."""
+        """Append an element to the list of a channel and save: see `update`."""
         return await self.update(append={channel: [element]}, **options)
 
     async def extend(self, channel: str, elements: Iterable[Any], **options: Unpack[ChangeOptions]) -> Checkpoint:
-        """Save elements at the end of a channel's list: see `update`."""
+        """Append elements to the list of a channel and save: see `update`."""
         return await self.update(append={channel: elements}, **options)
 
     async def _save(
@@ -270,18 +271,19 @@ class Thread(
                     basis = await self._positions.next_basis(request, moved, overwrite=overwrite)
 
     def worklist(self, name: str) -> Worklist:
-        """A keyed list of what is to be done, and what is done."""
+        """A list of work items by key: those to do and those done."""
         return Worklist(self._connection, self.space, self.name, name)
 
     def iterate(
         self, rows: Iterable[T] | AsyncIterable[T], *, key: str, every: int = 1000, restart: bool = False
     ) -> AsyncGenerator[T, None]:
-        """`async for row in thread.iterate(rows, key="import")`: a loop that goes on where its last run came to.
+        """`async for row in thread.iterate(rows, key="import")`: a loop that continues where its last run ended.
 
-        Its place is kept under `key` after every so many rows, and at its end; a row counts
-        as finished once the next one is asked for. Who may leave the loop early closes it
-        (`contextlib.aclosing`), which keeps the place at once. `rows` must be the same in each
-        run; a sequence is not read again up to the place. `restart` begins again.
+        Its position is stored under `key` every `every` rows and at the end. A row counts as
+        finished when the next one is requested. If you may leave the loop early, close it
+        (`contextlib.aclosing`): that stores the position at once. `rows` must be the same in
+        each run; of a sequence, the rows before the position are not read again. `restart`
+        starts from the beginning.
         """
         return Loop(self._connection, self.space, self.name, key).rows(rows, every=every, restart=restart)
 
@@ -294,10 +296,11 @@ class Thread(
         on_sigterm: bool = False,
         **options: Unpack[SaveOptions],
     ) -> Autosave:
-        """`async with thread.autosave(get_state, every=30):` saves what it returns, every so many seconds and at the end.
+        """`async with thread.autosave(get_state, every=30):` saves the returned state every `every`
+        seconds and at the end.
 
-        With `on_change` only what differs from what it saved last. `on_sigterm` ends the block
-        when the process is asked to stop, saves, and exits with 143. The rest is as in `save`.
+        With `on_change` it saves only if the state differs from the last one saved. With
+        `on_sigterm`, SIGTERM ends the block, saves, and exits with 143. The rest is as in `save`.
 
         Raises:
             HeadMoved: at the beginning, if the branch exists and this handle has not loaded it.
@@ -348,7 +351,7 @@ class Thread(
         as_of: datetime | float | None = None,
         stale: bool = False,
     ) -> Checkpoint:
-        """Load a checkpoint by id or label, or the winner of `branch` ("main"), and build on it from now on.
+        """Load a checkpoint by id or label, or the winner of `branch` ("main"), and move the handle to it.
 
         With `channels` its state has, and the node reads, only those.
         `as_of`: where the branch was at that time, by the clocks of the nodes that put it there; a datetime with a time zone,
@@ -395,7 +398,8 @@ class Thread(
         dry_run: bool = False,
         durability: Durability | None = None,
     ) -> requests.PruneReport:
-        """Give up old checkpoints: those that are neither among the last `keep_last` of a branch nor younger than `older_than`.
+        """Prune old checkpoints: those that are neither among the last `keep_last` of a branch nor
+        younger than `older_than`.
 
         Heads stay, and what has a label, and where lines part. With `branch` only what was saved on
         that one goes; with `dry_run` nothing does, and the report says what would. Histories
@@ -411,7 +415,7 @@ class Thread(
         return reply
 
     async def delete(self, *, key: str | None = None, durability: Durability | None = None) -> bool:
-        """Delete the thread: checkpoints, branches, journal, all of it, on every node. False: there was none.
+        """Delete the thread with its checkpoints, branches and journal, on every node. False: there was none.
 
         What other nodes write to it without knowing of this dies with it, also if it comes
         later. What is written with knowledge of it begins the thread anew.

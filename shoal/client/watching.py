@@ -33,7 +33,7 @@ from shoal.protocol.requests import ObjectKind
 
 
 class Change(Struct, frozen=True):
-    """One change that is durable. `what` is its kind: "save", "append", "update", …"""
+    """One durable change. `what` is its kind: "save", "append", "update", …"""
 
     space: str
     kind: ObjectKind
@@ -51,19 +51,19 @@ class Change(Struct, frozen=True):
 
     @property
     def bookmark(self) -> str:
-        """To go on after this change: `space.watch(after=…)`."""
+        """Resumes after this change: `space.watch(after=…)`."""
         return self._position.text()
 
 
 class Reset(Struct, frozen=True):
-    """Some changes are not told: read the state again."""
+    """Some changes were left out: read the state again."""
 
     reason: str
     _position: Position
 
     @property
     def bookmark(self) -> str:
-        """To go on after what is not told: read only once you have this."""
+        """Resumes after the changes left out. Read the state only after you received this."""
         return self._position.text()
 
 

@@ -106,7 +106,7 @@ class Worklist:
         follow: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> AsyncGenerator[Item, None]:
-        """What is to be done, in the order in which it was added; with `follow` what is added later, too.
+        """Yield the items to do in the order in which they were added; with `follow` also those added later.
 
         What another worker finishes meanwhile is left out, as far as this node knows. If the node goes away it goes on by
         itself, with another one if there is one. With a `timeout` it follows until nothing has been added for so many
@@ -122,7 +122,7 @@ class Worklist:
                 yield shown_item(entry)
 
     async def finished(self) -> AsyncIterator[Item]:
-        """What is done, in the order in which it was."""
+        """Yield the finished items in the order in which they were finished."""
         async for page in self._queue.pages(finished=True):
             for entry in page:
                 yield shown_item(entry)
@@ -132,7 +132,7 @@ class Worklist:
         return None if entry is None else shown_item(entry)
 
     async def done(self, item: Item | str, *, result: Any = None, by: str = "", durability: Durability | None = None) -> Done:
-        """It is done. If it was already, nothing changes, and the answer has that result.
+        """Mark an item as done. If it was already, nothing changes, and the answer has that result.
 
         Raises:
             NotFound: it was never added.
@@ -146,7 +146,7 @@ class Worklist:
         return Progress(page.pending, page.finished)
 
     async def forget(self, *, before: datetime, durability: Durability | None = None) -> int:
-        """Forget what was done before a time: added again it is to be done again. Return how many."""
+        """Forget the items done before a time; if added again, they are to be done again. Return how many."""
         return await self._queue.purge(before, durability=durability)
 
 

@@ -99,7 +99,7 @@ def register(
     version: int = 1,
     upgrade: Upgrade | None = None,
 ) -> Any:
-    """Let values hold instances of `cls`; returns `cls`, or without it a decorator.
+    """Register `cls`, so that values may contain its instances. Returns `cls`, or a decorator if `cls` is not given.
 
     Dataclasses, pydantic models, msgspec Structs, enums and named tuples need
     nothing more; other classes need `pack` (instance → a value) and `unpack`

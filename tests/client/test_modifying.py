@@ -88,7 +88,7 @@ async def test_attempts_are_bounded(tmp_path: Path) -> None:
             calls += 1
             await store.space("crew").thread("p").append("log", calls)
 
-        with pytest.raises(HeadMoved, match="faster at each of 3 attempts"):
+        with pytest.raises(HeadMoved, match="another save came first at each of 3 attempts"):
             await thread.modify(never_alone)
         assert calls == 3
 
@@ -110,7 +110,7 @@ async def test_a_function_that_raises_changes_nothing_and_the_handle_has_seen_no
 
 
 async def test_what_is_no_function_or_makes_no_state_is_refused(space: Space) -> None:
-    with pytest.raises(InvalidInput, match="fn is a function"):
+    with pytest.raises(InvalidInput, match="fn must be a function"):
         await space.thread("p").modify({"n": 1})  # type: ignore[arg-type]
     with pytest.raises(InvalidValue, match="a state is a mapping"):
         await space.thread("p").modify(lambda state: 7)  # type: ignore[arg-type, return-value]

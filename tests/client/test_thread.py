@@ -99,7 +99,7 @@ async def test_what_is_tried_again_has_the_same_key_and_is_written_once(session:
 
 async def test_attempts_are_bounded(session: Recording) -> None:
     session.rivals = 3
-    with pytest.raises(HeadMoved, match="faster at each of 3 attempts"):
+    with pytest.raises(HeadMoved, match="another save came first at each of 3 attempts"):
         await thread(session, Config(save_attempts_max=3)).append("log", "mine")
     assert (await thread(session).load()).state == {"log": ["r", "r", "r"]}
 

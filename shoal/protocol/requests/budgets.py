@@ -108,7 +108,7 @@ class Holder(Struct, array_like=True, frozen=True):
 
 
 class BudgetConflict(Struct, array_like=True, frozen=True):
-    """A grant or a spend that does not count, for another amount has its key."""
+    """A grant or a spend that does not count because another amount has its key."""
 
     what: str  # "grant" or "spend".
     key: str

@@ -39,7 +39,7 @@ class Cluster(Read, array_like=True, frozen=True, tag="cluster"):
 
 
 class Member(Struct, array_like=True, frozen=True):
-    """An owner, as the node that answers sees it."""
+    """An owner, as the serving node sees it."""
 
     name: str  # "host:port"
     node: str  # Hex; empty while it was never reached.
