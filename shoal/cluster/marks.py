@@ -47,9 +47,9 @@ class Mark:
         return not self._uncompared and not self._behind
 
     @property
-    def lost(self) -> int:
-        """How many origins' operations the peer once held, and does not hold now."""
-        return sum(map(len, self._behind.values()))
+    def is_behind(self) -> bool:
+        """Whether the peer has said, on this link, that it holds less than this."""
+        return bool(self._behind)
 
     def note(self, partition: int, vector: VersionVector) -> None:
         """The peer holds this, at least."""

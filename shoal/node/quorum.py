@@ -389,10 +389,9 @@ class Quorum:
         )
 
     def _lost_by(self, node: bytes) -> str:
-        lost = self._protocol.mark(node).lost if node else 0
-        return f"was set back: it once held operations of {lost:,} openings more, and does not count until it has them" * bool(
-            lost
-        )
+        if not node or not self._protocol.mark(node).is_behind:
+            return ""
+        return "its directory was set back: it once held more, and does not count until it has fetched that"
 
     def _lacks(self, node: bytes) -> tuple[int, list[tuple[int, Dot]]]:
         """How many durable operations a peer is not known to hold, and per partition and origin the first of them."""

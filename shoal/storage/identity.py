@@ -5,7 +5,8 @@ the original, so nothing in it can tell the two apart. The file system can: a fi
 an inode number, which no copy keeps, and a generation number, which differs even if
 the inode number is used again. A directory that was only renamed keeps both.
 
-What this cannot notice is a block device or a virtual machine that was set back as a whole.
+What this cannot notice is a block device or a virtual machine that was set back as a whole: its peers
+tell it (`shoal.cluster.marks`).
 """
 
 from __future__ import annotations
