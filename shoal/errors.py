@@ -39,6 +39,7 @@ docs/ERRORS.md is made from this module.
     │   ├── UndoConflict        the change to be undone was itself changed since
     │   ├── RootConflict        a document's root exists with another type
     │   ├── GenerationEnded     the document was deleted after this client opened it
+    │   ├── DeletedMeanwhile    a write is recorded, but its object was deleted meanwhile
     │   ├── StepUnresolved      an effect may have happened: its intent was written, its result was not
     │   │   └── ResultNotKept   an effect has happened, but its result could not be stored
     │   ├── StepFailed          a step failed as often as it may be attempted
@@ -257,6 +258,13 @@ class GenerationEnded(Conflict):
 
     code = "generation-ended"
     status = 410
+
+
+class DeletedMeanwhile(Conflict):
+    """Raised under `quorum` and `all`. `detail["objects"]` lists the deleted objects."""
+
+    code = "deleted-meanwhile"
+    written: Written = "yes"
 
 
 class StepUnresolved(Conflict):

@@ -6,6 +6,9 @@ Laws:
   begins with nothing known, for a restored directory holds less than it did.
 - A peer cannot hold what this replica has not made durable under its own origin:
   such a claim is refused.
+- An operation of this replica's own is acknowledged by a peer only once this replica holds
+  every deletion that the peer held by then. So what it acknowledges is not dead there, or this
+  replica knows that it is.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from hashlib import sha256
 from typing import Protocol
 
 from shoal.cluster.messages import Held
-from shoal.crdt.dot import Origin, VersionVector
+from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue
 
 PART_BYTES = 8
@@ -27,6 +30,10 @@ class Replica(Protocol):
     def applied(self, partition: int, /) -> VersionVector: ...
 
     def durable(self, partition: int, /) -> VersionVector: ...
+
+    def endings(self, partition: int, /) -> VersionVector:
+        """Covers every deletion that was applied there."""
+        ...
 
     def partitions(self) -> Iterable[int]:
         """Those that hold anything durable."""
@@ -68,6 +75,8 @@ class Knowledge:
         self.unmarked: set[int] = set()
         self._answered: dict[int, int] = {}  # By partition: the last question that was answered with a whole vector.
         self._whole: dict[int, VersionVector] = {}
+        self._unproven: dict[int, tuple[int, VersionVector]] = {}  # By partition: own operations, and what they wait for.
+        self._aware: dict[int, VersionVector] = {}  # By partition: `endings` that the peer is known to hold.
 
     def answer(self, partition: int, question: int) -> None:
         self._answered[partition] = max(question, self._answered.get(partition, 0))
@@ -76,20 +85,62 @@ class Knowledge:
         """Whether the peer's whole vector is known as it was when it heard this question, or a later one."""
         return self._answered.get(partition, 0) >= question
 
-    def take(self, held: Iterable[Held]) -> None:
-        """
+    def take(self, held: Iterable[Held], *, proven: bool = False) -> None:
+        """What the peer holds; of this replica's own operations only if it is `proven` that the peer's deletions are here.
+
         Raises:
             BadOperation: the peer claims what this replica has not issued.
             InvalidValue: it claims what no origin can have issued.
         """
+        own = None if proven else self._replica.own_origin()
         for partition, raw, sequence in held:
             origin = Origin(raw)
             self._check_claim(partition, origin, sequence)
             vector = self._vectors.setdefault(partition, {})
-            if sequence > vector.get(origin, 0):
+            if sequence > vector.get(origin, 0) and origin != own:
                 vector[origin] = sequence
                 self.advanced.add(partition)
                 self.unmarked.add(partition)
+
+    def acknowledge(self, held: Iterable[Held], needs: Iterable[tuple[int, bytes]]) -> list[int]:
+        """Take a `Have`. Returns the partitions in which this replica lacks what it needs.
+
+        Raises:
+            InvalidValue, BadOperation: as `take`, and `take_vector`.
+        """
+        needed = {partition: vector_of(packed) for partition, packed in needs}
+        lacking = {p: vector for p, vector in needed.items() if not self._replica.applied(p).dominates(vector)}
+        for partition, vector in lacking.items():
+            self.take((partition, origin, sequence) for origin, sequence in vector.items())
+        if not lacking:
+            self.take(held, proven=True)
+            return []
+        own = self._replica.own_origin()
+        for partition, origin, sequence in held:
+            self.take([(partition, origin, sequence)], proven=partition not in lacking)
+            if partition in lacking and origin == own:
+                before, waited = self._unproven.get(partition, (0, NOTHING_SEEN))
+                self._unproven[partition] = max(before, sequence), waited.join(lacking[partition])
+        return list(lacking)
+
+    def prove(self, partitions: Iterable[int]) -> None:
+        """This replica has applied more there: what was acknowledged may be proven by now."""
+        for partition in partitions if self._unproven else ():
+            sequence, needed = self._unproven.get(partition, (0, NOTHING_SEEN))
+            own = self._replica.own_origin()
+            if own is not None and sequence and self._replica.applied(partition).dominates(needed):
+                del self._unproven[partition]
+                self.take([(partition, own, sequence)], proven=True)
+
+    def needs(self, partition: int) -> VersionVector | None:
+        """What the peer must hold before an acknowledgement of its own operations counts; None: it is known to."""
+        endings = self._replica.endings(partition)
+        if not endings or self._aware.get(partition) is endings:
+            return None
+        if self.holds(partition, endings):
+            self._aware[partition] = endings
+            return None
+        return endings
 
     def take_vector(self, partition: int, packed: bytes) -> VersionVector:
         """A whole vector, as the peer sent it.
@@ -98,11 +149,9 @@ class Knowledge:
             InvalidValue: it is none.
             BadOperation: as `take`.
         """
-        try:
-            vector = VersionVector.unpack(packed)
-        except ValueError:
-            raise InvalidValue("a peer sent bytes that are no version vector. Nothing was written.") from None
-        self.take((partition, origin, sequence) for origin, sequence in vector.items())
+        vector = vector_of(packed)
+        proven = self._replica.applied(partition).dominates(vector)
+        self.take(((partition, origin, sequence) for origin, sequence in vector.items()), proven=proven)
         self._whole[partition] = vector
         return vector
 
@@ -115,7 +164,7 @@ class Knowledge:
         """The peer's vector there is this replica's: their hashes are equal."""
         vector = self._replica.durable(partition)
         if self._whole.get(partition) is not vector:
-            self.take((partition, origin, sequence) for origin, sequence in vector.items())
+            self.take(((partition, origin, sequence) for origin, sequence in vector.items()), proven=True)
             self._whole[partition] = vector
 
     def whole(self, partition: int) -> VersionVector | None:
@@ -159,3 +208,14 @@ class Knowledge:
                 "node ran, restart it.",
                 reason="claim",
             )
+
+
+def vector_of(packed: bytes) -> VersionVector:
+    """
+    Raises:
+        InvalidValue: it is none.
+    """
+    try:
+        return VersionVector.unpack(packed)
+    except ValueError:
+        raise InvalidValue("a peer sent bytes that are no version vector. Nothing was written.") from None

@@ -55,9 +55,14 @@ class Push(Struct, array_like=True, frozen=True, tag=1):
 
 
 class Have(Struct, array_like=True, frozen=True, tag=2):
-    """What the sender holds durably, as far as it changed."""
+    """What the sender holds durably, as far as it changed.
+
+    An operation of the receiver's may be dead at the sender, by a deletion that the receiver has not heard of. So the
+    receiver counts its own ones as acknowledged only once it holds what `needs` names, by partition.
+    """
 
     held: list[Held]
+    needs: list[tuple[int, bytes]] = []  # Vectors that cover the sender's deletions, where the receiver may lack some.
 
 
 class Digest(Struct, array_like=True, frozen=True, tag=3):
@@ -204,8 +209,9 @@ def decode(packed: bytes) -> Message:
         case _Supply(id, operations):
             _check_shipments(operations)
             return Supply(id, operations)
-        case Have(held):
+        case Have(held, needs):
             _check_places((partition, origin) for partition, origin, _ in held)
+            _check_places((partition, bytes(ORIGIN_BYTES)) for partition, _ in needs)
         case Want(_, ranges):
             _check_ranges(ranges)
         case Parts(parts) | Vectors(parts):

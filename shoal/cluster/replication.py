@@ -29,7 +29,7 @@ from msgspec import Raw
 
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival, Delivery
-from shoal.cluster.knowledge import Knowledge, Parts, Replica
+from shoal.cluster.knowledge import Knowledge, Parts, Replica, vector_of
 from shoal.cluster.learning import Learning
 from shoal.cluster.marks import Mark
 from shoal.cluster.messages import (
@@ -53,6 +53,7 @@ from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue, ShoalError
 
 PARTITIONS_WANTED_MAX = 64  # In one Want.
+NEEDS_BYTES_MAX = 64 * 1024  # Of vectors in one Have, unless a single one is longer.
 _DOUBLINGS_MAX = 16  # Of a pause; far past any bound on it.
 
 
@@ -192,8 +193,9 @@ class Replication:
         """
         state = self._state(peer)
         match message:
-            case Have(held):
-                state.known.take(held)
+            case Have(held, needs):
+                for partition in state.known.acknowledge(held, needs):
+                    state.doubtful.setdefault(partition, now)
             case Digest():
                 state.member = not message.learner
                 self._settle(peer, state, message)
@@ -322,7 +324,7 @@ class Replication:
         """`peer` says what this node once held."""
         if not message.once:
             return
-        once = {partition: _unpacked(packed) for partition, packed in message.once}
+        once = {partition: vector_of(packed) for partition, packed in message.once}
         owed = {
             partition: vector for partition, vector in once.items() if not self._replica.durable(partition).dominates(vector)
         }
@@ -426,7 +428,32 @@ class Replication:
                     told = said.setdefault(peer, {}) if peer == source else state.unsaid
                     told[place] = max(dot.sequence, told.get(place, 0))
         for peer, held in said.items():
-            self._send(peer, Have(_held(held)))
+            self._acknowledge(peer, held)
+
+    def applied(self, partitions: Iterable[int]) -> None:
+        """Operations of peers were applied there."""
+        partitions = list(partitions)
+        for state in self._peers.values():
+            state.known.prove(partitions)
+
+    def _acknowledge(self, peer: bytes, said: dict[tuple[int, Origin], int]) -> None:
+        """Tell a peer what is held; what does not fit the message's bound is told with the next tick."""
+        state = self._state(peer)
+        needs: list[tuple[int, bytes]] = []
+        size = 0
+        for partition in dict.fromkeys(partition for partition, _ in said):
+            needed = state.known.needs(partition)
+            if needed is None:
+                continue
+            packed = needed.pack()
+            if needs and size + len(packed) > NEEDS_BYTES_MAX:
+                for place in [place for place in said if place[0] == partition]:
+                    state.unsaid[place] = max(said.pop(place), state.unsaid.get(place, 0))
+                continue
+            needs.append((partition, packed))
+            size += len(packed)
+        held: list[Held] = [(partition, origin, sequence) for (partition, origin), sequence in said.items()]
+        self._send(peer, Have(held, needs))
 
     def refused(self, peer: bytes, shipment: Shipment, error: ShoalError, now: float) -> None:
         """An operation could not be applied: tell its sender, and leave it alone for a while."""
@@ -451,7 +478,7 @@ class Replication:
                 continue
             if state.unsaid:
                 unsaid, state.unsaid = state.unsaid, {}
-                self._send(peer, Have(_held(unsaid)))
+                self._acknowledge(peer, unsaid)
             if state.wanting is not None and now - state.wanting.since > self._limits.answer_s:
                 pause_s = self._limits.answer_s * 2.0 ** min(state.unanswered, _DOUBLINGS_MAX)
                 state.wanting, state.pause_until = None, now + min(pause_s, self._limits.pause_s_max)
@@ -508,18 +535,3 @@ class Replication:
 
     def _send(self, peer: bytes, message: Message) -> None:
         self._outbox.append(Send((peer,), message))
-
-
-def _unpacked(packed: bytes) -> VersionVector:
-    """
-    Raises:
-        InvalidValue: these bytes are no vector.
-    """
-    try:
-        return VersionVector.unpack(packed)
-    except ValueError:
-        raise InvalidValue("a peer sent bytes that are no version vector. Nothing was written.") from None
-
-
-def _held(said: dict[tuple[int, Origin], int]) -> list[Held]:
-    return [(partition, origin, sequence) for (partition, origin), sequence in said.items()]

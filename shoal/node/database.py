@@ -15,14 +15,15 @@ from functools import partial
 
 from shoal.cluster import operation
 from shoal.config import Config
-from shoal.crdt import ledger
+from shoal.crdt import deletion, ledger
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.errors import (
     ShoalError,
+    StoreCorrupt,
     Unsupported,
 )
-from shoal.node import listing, retention, steps
+from shoal.node import listing, mutation, retention, steps
 from shoal.node.branches import Branches
 from shoal.node.budgets import Budgets
 from shoal.node.catalog import Catalog
@@ -73,6 +74,7 @@ from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol import requests
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit, LoggedStorage
+from shoal.storage.keys import Kind
 
 
 class Database:
@@ -105,7 +107,14 @@ class Database:
         self._items = Items(config, environment.now_ms)
         lifetimes = Lifetimes(config, self.generations)
         self.documents = Documents(config, environment, self.catalog, lifetimes)
-        self.eraser = Eraser(self.generations, self.garbage, self.catalog, shapes, self.documents)
+        self.eraser = Eraser(
+            self.generations,
+            self.garbage,
+            partitions=self.partitions,
+            catalog=self.catalog,
+            shapes=shapes,
+            documents=self.documents,
+        )
         rules = Rules(storage, self.catalog, config)
         self.budgets = Budgets(opening, config)
         facets: list[Facet] = [
@@ -197,6 +206,28 @@ class Database:
             return self.generations.current(Transaction(self._storage), target).rows
 
         return retention.planned(rows, request, self._environment.now_ms())
+
+    def dead(self, partition: int, dot: Dot) -> list[Target]:
+        """The objects whose changes by an operation have no effect: they were deleted, knowing of it or not."""
+        body = operation.decode(operation.Entry.unpack(self._logged(partition, dot)).packed)
+        transaction = Transaction(self._storage)
+        found: list[Target] = []
+        for change in mutation.decode(body.payload):
+            target = Target(Kind(change.kind), change.space, change.name)
+            if isinstance(change.change, deletion.Delete) or target in found:
+                continue
+            if change.generation < self.generations.current(transaction, target).number:
+                found.append(target)
+        return found
+
+    def _logged(self, partition: int, dot: Dot) -> bytes:
+        stored = self._storage.get(keys.log(partition, dot))
+        if stored is None:
+            raise StoreCorrupt(
+                f"operation {dot.sequence} of {dot.origin.hex()} in partition {partition} is missing from the log. "
+                "Run `shoal verify`."
+            )
+        return stored
 
     # ── reads ─────────────────────────────────────────────────────────────────
 

@@ -22,6 +22,7 @@ from shoal.node.facet import Checks, Readers, Site, Writers
 from shoal.node.garbage import Collector, What
 from shoal.node.generations import Generation, Generations
 from shoal.node.mutation import Mutation
+from shoal.node.partitions import Partitions
 from shoal.node.shapes import ShapeCache, Spot
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
@@ -56,8 +57,16 @@ class Deletions:
 
 class Eraser:
     def __init__(
-        self, generations: Generations, garbage: Collector, catalog: Catalog, shapes: ShapeCache, documents: Documents
+        self,
+        generations: Generations,
+        garbage: Collector,
+        *,
+        partitions: Partitions,
+        catalog: Catalog,
+        shapes: ShapeCache,
+        documents: Documents,
     ) -> None:
+        self._partitions = partitions
         self._generations = generations
         self._garbage = garbage
         self._catalog = catalog
@@ -114,6 +123,7 @@ class Eraser:
 
     def _delete(self, transaction: Transaction, target: Target, stamp: Stamp, made: deletion.Delete) -> None:
         self._garbage.enter(transaction, stamp, What.GENERATION, target, made.generation)
+        transaction.when_written(lambda: self._partitions.load(target.partition).ends(stamp.dot))
         if self._generations.delete(transaction, target, stamp, made):
             self._catalog.leave(transaction, target)
             if target.kind is Kind.DOCUMENT:

@@ -65,6 +65,7 @@ class Issued(Struct, frozen=True):
     number: int  # The storage write to wait for.
     vector: VersionVector  # Of the partition: what the reply shows.
     dot: Dot | None = None  # Of the operation; None: nothing had to change.
+    again: bool = False  # Whether it was issued before, maybe elsewhere: its key has come again.
 
     @property
     def copied(self) -> VersionVector:
@@ -149,7 +150,7 @@ class Issuer:
         """
         partition = self._partitions.load(located.partition)
         if key is not None and (known := self._receipts.find(partition.number, key, located.request)) is not None:
-            return Issued(known.reply, partition.written, partition.vector, known.dot)
+            return Issued(known.reply, partition.written, partition.vector, known.dot, again=True)
         writing = _Writing(located, Transaction(self._storage), partition, key)
         try:
             return self._issue(writing)

@@ -17,13 +17,14 @@ from shoal.storage.interface import Storage
 class Partition:
     """Mutable; one per partition of a node."""
 
-    __slots__ = ("context", "durable", "number", "tips", "vector", "written")
+    __slots__ = ("context", "durable", "endings", "number", "tips", "vector", "written")
 
     def __init__(self, number: int, tips: dict[Origin, Tip]) -> None:
         self.number = number
         self.tips = tips
         self.vector = VersionVector({origin: tip.sequence for origin, tip in tips.items()})
         self.durable = self.vector  # What of it survives a crash, and so may be told to peers.
+        self.endings = self.vector  # Covers every deletion that was applied; which those were is not known after a start.
         self.context = VersionVector()  # Of our own last operation here: what the next one's is coded against.
         self.written = 0  # Number of the last storage write that touched this partition.
 
@@ -41,6 +42,10 @@ class Partition:
         self.vector = vector
         self.tips.update(tips)
         self.written = written
+
+    def ends(self, dot: Dot) -> None:
+        """Take note of an operation that deletes."""
+        self.endings = self.endings.join(VersionVector([dot]))
 
     def settle(self, dot: Dot) -> None:
         """An applied operation became durable."""

@@ -307,7 +307,9 @@ class Replicator:
         for arrival in received.applied:
             partition = self._database.partitions.load(arrival.shipment.partition)
             self._unsettled.append(_Unsettled(received.number, partition, arrival.dot, None, peer))
-        self.quorum.applied({arrival.shipment.partition for arrival in received.applied})
+        partitions = {arrival.shipment.partition for arrival in received.applied}
+        self._protocol.applied(partitions)
+        self.quorum.applied(partitions)
 
     def _answer(self, peer: bytes, want: messages.Want) -> Supply | Busy:
         if self._is_behind(peer):
@@ -411,6 +413,9 @@ class _Replica:
 
     def durable(self, partition: int, /) -> VersionVector:
         return self._partitions.load(partition).durable
+
+    def endings(self, partition: int, /) -> VersionVector:
+        return self._partitions.load(partition).endings
 
     def partitions(self) -> Iterable[int]:
         return self._partitions.holding()

@@ -24,6 +24,7 @@ from shoal.errors import (
     BudgetExhausted,
     CatchingUp,
     Conflict,
+    DeletedMeanwhile,
     InvalidInput,
     NoQuorum,
     OutcomeUnknown,
@@ -162,6 +163,7 @@ class Service:
             await self._commit.covered(issued.number)
             if durability != "local":
                 await self._owners.spread(partition, issued.copied, durability)
+                await self._refuse_dead(located, issued, bookmark, durability)
         bookmark.note(partition, issued.vector)
         if isinstance(request, requests.BeginStep) and durability in ("quorum", "all"):
             return await self._looked_again(request, issued.reply, partition, bookmark)
@@ -211,6 +213,38 @@ class Service:
                     raise  # It does not say of which object.
                 mending = mending or self._owners.mending(located.targets[0])
                 await mending.mend(error)
+
+    async def _refuse_dead(self, located: Located, issued: Issued, bookmark: Bookmark, durability: Durability) -> None:
+        """
+        Raises:
+            DeletedMeanwhile: what was written has no effect on an object that was deleted.
+            OutcomeUnknown: whether it has any is not known.
+        """
+        if issued.dot is None:
+            return
+        partition = located.partition
+        if issued.again:
+            # The owners acknowledged it to the node that issued it: this one may lack what they knew.
+            try:
+                await self._owners.current(partition, durability)
+            except NoQuorum as error:
+                raise OutcomeUnknown(
+                    f"the write is recorded, and whether its object was deleted meanwhile is not known: {error.message} "
+                    "Send it again with the same key."
+                ) from None
+        dead = self._database.dead(partition, issued.dot)
+        if not dead:
+            return
+        shown = self._database.vector_of(partition)
+        await self._database.durable_of(partition)
+        bookmark.note(partition, shown)
+        objects = [f"{target.kind.label} {target.name!r} of space {target.space!r}" for target in dead]
+        rest = " The rest of the batch counts." if len(dead) < len(set(located.targets)) else ""
+        raise DeletedMeanwhile(
+            f"{', '.join(objects)} was deleted by somebody who had not seen this write. It is recorded, and has no effect "
+            f"there: it was deleted with the rest.{rest} Load again, and write anew with a new key if it still matters.",
+            objects=objects,
+        )
 
     async def _looked_again(self, request: requests.BeginStep, reply: AnyReply, partition: int, bookmark: Bookmark) -> AnyReply:
         """The step as it is once a quorum holds the intent: of two that began it at once, at least one sees the other."""

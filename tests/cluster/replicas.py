@@ -58,6 +58,9 @@ class ToyReplica:
     def durable(self, partition: int, /) -> VersionVector:
         return self._durable.get(partition, VersionVector())
 
+    def endings(self, partition: int) -> VersionVector:
+        return VersionVector()
+
     def partitions(self) -> Iterable[int]:
         return [partition for partition, vector in self._durable.items() if vector]
 

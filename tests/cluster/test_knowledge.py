@@ -113,3 +113,50 @@ def test_a_sequence_that_cannot_be_is_refused(replica: ToyReplica, sequence: int
 def test_a_vector_has_one_form_and_no_other(replica: ToyReplica, packed: bytes) -> None:
     with pytest.raises(InvalidValue):
         Knowledge(replica).take_vector(1, packed)
+
+
+class Deleting(ToyReplica):
+    """A replica that holds a deletion in partition 1."""
+
+    def endings(self, partition: int) -> VersionVector:
+        return DELETION if partition == 1 else VersionVector()
+
+
+DELETION = VersionVector({THEIRS: 1})
+
+
+def test_own_operations_count_once_the_deletions_of_who_holds_them_are_here(replica: ToyReplica) -> None:
+    known, own = issued_by(replica)
+    assert known.acknowledge([(1, replica.origin, 1)], [(1, DELETION.pack())]) == [1]
+    assert not known.holds(1, own)
+    replica._applied[1] = own.join(DELETION)
+    known.prove([1])
+    assert known.holds(1, own)
+    assert known.advanced == {1}
+
+
+def test_what_a_peer_builds_on_or_tells_as_a_vector_is_no_acknowledgement_while_it_may_hold_a_deletion(
+    replica: ToyReplica,
+) -> None:
+    known, own = issued_by(replica)
+    known.take([(1, replica.origin, 1)])
+    known.take_vector(1, own.join(DELETION).pack())
+    assert not known.holds(1, own)
+    replica._applied[1] = own.join(DELETION)
+    known.take_vector(1, own.join(DELETION).pack())
+    assert known.holds(1, own)
+
+
+def test_a_deletion_is_named_until_the_peer_is_known_to_hold_it() -> None:
+    replica = Deleting(1, Random(1))
+    known = Knowledge(replica)
+    assert known.needs(2) is None
+    assert known.needs(1) == DELETION
+    known.take([(1, THEIRS, 1)])
+    assert known.needs(1) is None
+
+
+def issued_by(replica: ToyReplica) -> tuple[Knowledge, VersionVector]:
+    replica.write(1)
+    replica.sync()
+    return Knowledge(replica), VersionVector({replica.origin: 1})

@@ -81,6 +81,7 @@ TO_BE_EXPECTED = frozenset(
         "not-ready",
         "head-moved",
         "key-reused",
+        "deleted-meanwhile",
         "too-many-siblings",
     )
 )

@@ -4,7 +4,8 @@ Laws (invariant 15: what was erased stays erased, and nothing else is):
 - What its own session saved before a deletion, or was told is pruned, no node shows
   again, whatever came late; of what was deleted no disk holds a row, once all hold the deletion.
 - What was saved with knowledge of the last deletion is there, as it was saved, unless a
-  prune that anybody sent may have named it.
+  prune that anybody sent may have named it. So is what copies acknowledged after copies had
+  acknowledged all deletions, whoever knew of them.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from shoal.protocol.requests import DeleteThread
 from shoal.protocol.session import Session
 from shoal.testing.agents import SPACE
 from shoal.testing.simulation.owed import Losses
-from shoal.testing.simulation.parts.authoring import Author, Books, Saved
-from shoal.testing.simulation.parts.part import Bench, Deeds, Told
+from shoal.testing.simulation.parts.authoring import Author, Books
+from shoal.testing.simulation.parts.part import Bench, Deeds, Told, outlives
 from shoal.testing.simulation.plan import Act, ActKind
 from shoal.testing.simulation.violation import Violation
 
@@ -83,26 +84,15 @@ class Erasing:
                     found.append(Violation(ERASED, f"save {saved.at.number} of {name} was erased, and is shown"))
                 if state is not None and not self.books.shows(state):
                     found.append(Violation("10", f"save {saved.at.number} of {name} is not shown as it was saved"))
-                kept = saved.at.id not in maybe and not thread.maybe_pruned and _lives(saved, thread, losses)
-                if state is None and kept and saved.told.is_owed(losses):
+                kept = saved.at.id not in maybe and not thread.maybe_pruned and saved.told.is_owed(losses)
+                lives = outlives(saved.session, saved.begun_s, saved.told, thread.deletions, losses)
+                if state is None and kept and lives:
                     found.append(Violation("3", f"save {saved.at.number} of {name} was erased by nobody, and is not there"))
         return found
 
 
 def _deleted(thread: Thread, losses: Losses) -> set[str]:
     return set().union(*(each.mine for each in thread.deletions if each.told is not None and each.told.is_owed(losses)))
-
-
-def _lives(saved: Saved, thread: Thread, losses: Losses) -> bool:
-    """Whether no deletion can have ended the generation that it was saved in."""
-    if not thread.deletions:
-        return True
-    last = max(thread.deletions, key=lambda each: each.begun_s)
-    return (
-        last.session == saved.session
-        and last.ended_s <= saved.begun_s
-        and all(each is last or each.ended_s < last.begun_s for each in thread.deletions)
-    )
 
 
 class _Agent:

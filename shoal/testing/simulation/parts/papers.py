@@ -1,7 +1,8 @@
 """Documents that are patched, replaced in place, compacted, deleted and begun anew.
 
 Laws:
-- What was written with knowledge of the last deletion is there (3). Nothing is shown that nobody wrote (10).
+- What was written with knowledge of the last deletion is there, and what copies acknowledged after copies had
+  acknowledged all deletions (3). Nothing is shown that nobody wrote (10).
 - What its own session wrote before a deletion no node shows again, whatever came late (15).
 """
 
@@ -25,7 +26,7 @@ from shoal.protocol.session import Session
 from shoal.testing.agents import SPACE
 from shoal.testing.simulation.owed import Losses
 from shoal.testing.simulation.parts.compacting import compact
-from shoal.testing.simulation.parts.part import Bench, Deeds, Told
+from shoal.testing.simulation.parts.part import Bench, Deeds, Told, outlives
 from shoal.testing.simulation.plan import Act, ActKind
 from shoal.testing.simulation.violation import Violation
 
@@ -90,22 +91,12 @@ class Papers:
             if gone:
                 found.append(Violation("15", f"document {name} was deleted, and shows {sorted(gone)}"))
             for wrote in paper.wrote:
-                kept = wrote.told is not None and wrote.told.is_owed(losses) and _lives(wrote, paper)
-                if kept and wrote.number not in numbers:
+                told = wrote.told
+                if told is None or not told.is_owed(losses) or wrote.number in numbers:
+                    continue
+                if outlives(wrote.session, wrote.begun_s, told, paper.deleted, losses):
                     found.append(Violation("3", f"document {name} has lost {wrote.number}"))
         return found
-
-
-def _lives(wrote: Wrote, paper: Paper) -> bool:
-    """Whether no deletion can have ended the generation that it was written in."""
-    if not paper.deleted:
-        return True
-    last = max(paper.deleted, key=lambda each: each.begun_s)
-    return (
-        last.session == wrote.session
-        and last.ended_s <= wrote.begun_s
-        and all(each is last or each.ended_s < last.begun_s for each in paper.deleted)
-    )
 
 
 class _Agent:

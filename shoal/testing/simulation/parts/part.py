@@ -11,7 +11,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple, Protocol
@@ -28,6 +28,8 @@ from shoal.testing.simulation.record import Record
 from shoal.testing.simulation.violation import Violation
 from shoal.testing.simulation.writing import Writer
 
+_COPIED = ("quorum", "all")
+
 Deeds = Mapping[ActKind, Callable[[Act, Random], Awaitable[None]]]
 
 
@@ -40,6 +42,36 @@ class Told(NamedTuple):
 
     def is_owed(self, losses: Losses) -> bool:
         return losses.spare(self.durability, self.node, self.at_s)
+
+
+class Ending(Protocol):
+    """A deletion. `told` is None, and the end never, where the outcome is not known."""
+
+    session: str
+    begun_s: float
+    ended_s: float
+    told: Told | None
+
+
+def outlives(session: str, begun_s: float, told: Told, deletions: Sequence[Ending], losses: Losses) -> bool:
+    """Whether no deletion can have ended the object's lifetime that a write, begun then and acknowledged so, belongs to.
+
+    Either its own session made the last deletion before, and all others were over by then. Or all were
+    acknowledged by copies before, and the write was: of any two quorums some node belongs to both.
+    """
+    if not deletions:
+        return True
+    if told.durability in _COPIED and all(
+        each.told is not None and each.told.durability in _COPIED and each.told.is_owed(losses) and each.ended_s < begun_s
+        for each in deletions
+    ):
+        return True
+    last = max(deletions, key=lambda each: each.begun_s)
+    return (
+        last.session == session
+        and last.ended_s <= begun_s
+        and all(each is last or each.ended_s < last.begun_s for each in deletions)
+    )
 
 
 @dataclass(frozen=True, slots=True)
