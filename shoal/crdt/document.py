@@ -26,7 +26,7 @@ from typing import NamedTuple
 import msgspec
 import pycrdt
 
-from shoal.crdt import yjs
+from shoal.crdt import repeats, yjs
 from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.yjs import RootKind as RootKind
@@ -44,6 +44,7 @@ class Update(msgspec.Struct, array_like=True, frozen=True, tag="update"):
     authors: dict[int, str] = {}  # By Yjs client id; the sender comes first.
     inferred: dict[str, RootKind] = {}  # What roots were taken for.
     genesis: bytes = b""  # Of a beginning: its hash.
+    attempt: repeats.Attempt | None = None  # Of an edit that a node made: the request that it was made for.
 
     @property
     def kinds(self) -> dict[str, RootKind]:
@@ -72,7 +73,9 @@ def apply(rows: Rows, stamp: Stamp, update: Update, payload: bytes) -> None:
 
 
 def declare(rows: Rows, stamp: Stamp, update: Update) -> None:
-    """Put what an operation says beside its update: kinds of roots, and authors."""
+    """Put what an operation says beside its update: kinds of roots, authors, and the request."""
+    if update.attempt is not None:
+        repeats.note(rows, stamp, update.attempt)
     for row, kinds in ((_ROOT, update.roots), (_INFERRED, update.inferred)):
         for name, kind in kinds.items():
             found = {declared.kind: declared.dot for declared in _unpack(rows.get(row + name.encode()))}
@@ -114,8 +117,9 @@ def _geneses(rows: Rows) -> list[Beginning]:
 
 
 def withdrawn(rows: Rows, *, known: Callable[[bytes], bool] = lambda position: True) -> bytes:
-    """An update that deletes what geneses brought that do not count; one that brings nothing if there are none."""
+    """An update that deletes what geneses and repeats brought that do not count; it brings nothing if there are none."""
     deletes = [(lost.client, 0, lost.clocks) for lost in lost_geneses(rows, known=known) if lost.clocks]
+    deletes += repeats.deletes(rows, known=known)
     return b"\x00" + yjs.pack_delete_set(deletes)
 
 

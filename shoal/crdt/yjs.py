@@ -142,9 +142,12 @@ def pack_deletes(deletes: list[tuple[int, int, int]]) -> bytes:
 
 
 def pack_delete_set(deletes: list[tuple[int, int, int]]) -> bytes:
-    """Deletions, one range of each client, as an update holds them behind its structs."""
-    return _varuint(len(deletes)) + b"".join(
-        _varuint(client) + _varuint(1) + _varuint(clock) + _varuint(length) for client, clock, length in sorted(deletes)
+    """Deletions, as an update holds them behind its structs."""
+    ranges: dict[int, list[bytes]] = {}
+    for client, clock, length in sorted(deletes):
+        ranges.setdefault(client, []).append(_varuint(clock) + _varuint(length))
+    return _varuint(len(ranges)) + b"".join(
+        _varuint(client) + _varuint(len(found)) + b"".join(found) for client, found in ranges.items()
     )
 
 

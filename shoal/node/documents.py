@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from shoal.config import Config
-from shoal.crdt import compaction, document, editing, genesis, patch
+from shoal.crdt import compaction, document, editing, genesis, patch, repeats
 from shoal.crdt.editing import Edited, Editor
 from shoal.crdt.live import EMPTY, LiveDocument, merged
 from shoal.crdt.rows import POSITION_BYTES, Stamp
@@ -32,6 +32,7 @@ from shoal.node.compacting import BYTES_PER_UPDATE, check_whole
 from shoal.node.decision import Decision, Made
 from shoal.node.environment import Environment
 from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.implied import implied_key
 from shoal.node.lifetimes import Lifetimes
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
@@ -237,13 +238,16 @@ class Documents:
         client_id = int.from_bytes(self._environment.entropy(8), "big") >> (64 - CLIENT_ID_BITS)
         edited = edit(live, client_id)
         made = _Authored(*edited, {client_id: author} if author else {})
-        decision = self._integrated(place, site.stamp, made)
+        attempt = None
+        if (key := implied_key(site.key, site.stamp.nth)) is not None:
+            attempt = repeats.attempt(key, client_id, made.update)
+        decision = self._integrated(place, site.stamp, made, attempt=attempt)
         return Decision(_json(live), decision.made)
 
     def receive(self, place: Place, stamp: Stamp, change: document.Update, update: bytes) -> None:
         """Apply an update that another node issued. It stands whatever it makes of bounds and roots here."""
         document.apply(place.rows, stamp, change, update)
-        if change.genesis:
+        if change.genesis or (change.attempt is not None and repeats.is_repeated(place.rows, change.attempt)):
             # What it brings, or what was there, may not count.
             self._lose(place)
             return
@@ -285,11 +289,19 @@ class Documents:
         opened.updates_since += 1
         return True
 
-    def _integrated(self, place: Place, stamp: Stamp, made: _Authored, beginning: bytes = b"") -> Decision:
+    def _integrated(
+        self,
+        place: Place,
+        stamp: Stamp,
+        made: _Authored,
+        beginning: bytes = b"",
+        *,
+        attempt: repeats.Attempt | None = None,
+    ) -> Decision:
         opened = self._opened(place)
         opened.live.integrate(made.update, made.roots)
         declared = {name: kind for name, kind in made.roots.items() if not document.declarations(place.rows, name)}
-        change = document.Update(sha256(made.update).digest(), declared, made.authors, genesis=beginning)
+        change = document.Update(sha256(made.update).digest(), declared, made.authors, genesis=beginning, attempt=attempt)
         return self._put(opened, place, stamp, change, made.update)
 
     def _put(self, opened: _Open, place: Place, stamp: Stamp, change: document.Update, update: bytes) -> Decision:
@@ -392,7 +404,8 @@ class Documents:
         """What followers are sent of an applied update; None while there is a gap below it."""
         if compaction.has_gap(place.rows):
             return None
-        update = merged([update, document.withdrawn(place.rows)]) if change.genesis else update
+        if change.genesis or (change.attempt is not None and repeats.is_repeated(place.rows, change.attempt)):
+            update = merged([update, document.withdrawn(place.rows)])
         return requests.Edit(update, change.kinds, change.authors)
 
     def told_whole(self, place: Place) -> requests.Edit | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from shoal.crdt import compaction, document, genesis, yjs
+from shoal.crdt import compaction, document, genesis, repeats, yjs
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, ShoalError, StoreCorrupt
 from shoal.names import check_names
@@ -50,6 +50,8 @@ def check_update(change: document.Update, attached: Attached) -> None:
         yjs.parse(attached.content)
         if change.genesis:
             genesis.check(change.genesis, attached.content)
+        if change.attempt is not None:
+            repeats.check(change.attempt, attached.content)
     except ShoalError as error:
         raise BadOperation(error.message, reason="content") from None
 

@@ -4,8 +4,8 @@ Laws:
 - A page shows one of its beginnings, whole and once, or none of them (10), and the same one on every node (4);
   none that was acknowledged, and that is owed, would count before it (3).
 - An edit that was acknowledged is there, whichever beginning counts (3), and nothing is that nobody wrote (10). Every third
-  note is an element of XML, and is there no more often than it was put (10): others' edits leave it where it is. A patch that
-  went to several nodes may be carried out at each of them.
+  note is an element of XML, and is there no more often than it was put (10): others' edits leave it where it is. Nor
+  is that of a patch which went to several nodes.
 - A mirror that is kept shows no more of beginnings than a node does (10).
 """
 
@@ -40,7 +40,6 @@ _NOTES = "notes"  # The root that is edited: a map wherever it is one of a begin
 _NOTE = "note-"
 _BODY = "body"  # The root of XML, in no beginning.
 _XML_EVERY = 3
-_NODES_MAX = 9  # Of a plan.
 
 BEGINNINGS: tuple[dict[str, Any], ...] = (
     {"title": "one", "tasks": [10, 11], _NOTES: {"by": 1}},
@@ -188,7 +187,7 @@ class _Agent:
         root: dict[str, requests.RootKind] = {_NOTES: "map"} if number % _XML_EVERY else {_BODY: "xml"}
         entry: dict[str, Any] = {"op": "add", "path": f"/{_NOTES}/{_NOTE}{number}", "value": number}
         if number % _XML_EVERY == 0:
-            self._page.put[number] += _NODES_MAX
+            self._page.put[number] += 1
             entry = {"op": "add", "path": f"/{_BODY}/-", "value": {"tag": "note", "attributes": {"n": str(number)}}}
         patch = Patch(SPACE, self._bench.name, json.dumps([entry]).encode())
         try:
