@@ -333,8 +333,10 @@ class Replication:
         if owed and not is_over:
             began = self.learning is None
             self.learning = self.learning or Learning(self._replica.durable)
+            before = self.learning.owed
             self.learning.owe(owed)
-            self._outbox.append(SetBack(peer))
+            if self.learning.owed != before:  # It is told again until it has caught up.
+                self._outbox.append(SetBack(peer))
             if began:
                 self._send_digests()
         self._send(peer, self._vectors(once, answer=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from shoal.cluster import marks
 from shoal.cluster.learning import Learning
 from shoal.cluster.marks import Mark
 from shoal.cluster.messages import Digest, Vectors
-from shoal.cluster.replication import Send
+from shoal.cluster.replication import Send, SetBack
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.errors import InvalidValue
 from tests.cluster.replicas import ToyCluster
@@ -167,3 +168,24 @@ def test_a_node_that_holds_all_that_it_is_told_of_answers_and_is_no_learner() ->
     one.machine.receive(other.name, Digest(one.machine.digest(), once=[(3, once.pack())], number=1), 0.0)
     assert one.machine.learning is None
     assert one.machine.take_outbox() == [Send((other.name,), Vectors([(3, once.pack())], answer=False))]
+
+
+def test_a_node_that_is_told_again_has_nothing_new_to_record() -> None:
+    one, other = ToyCluster(2, Random(1)).replicas
+    for number, once, records in ((1, vector(3), 1), (1, vector(3), 0), (2, vector(2), 0), (3, vector(3, 1), 1)):
+        one.machine.take_outbox()
+        one.machine.receive(other.name, Digest(b"", once=[(3, once.pack())], number=number), 0.0)
+        assert one.machine.take_outbox().count(SetBack(other.name)) == records
+    assert one.machine.learning is not None
+    assert one.machine.learning.owed == {3: vector(3, 1)}
+
+
+def test_a_node_that_has_caught_up_and_is_told_late_once_more_goes_on() -> None:
+    one, other = ToyCluster(2, Random(1)).replicas
+    told = Digest(b"", once=[(3, vector(3).pack())], number=1)
+    one.machine.receive(other.name, told, 0.0)
+    one.machine.admit_itself()
+    one.machine.receive(other.name, told, 0.0)
+    assert one.machine.learning is None
+    one.machine.receive(other.name, msgspec.structs.replace(told, number=2), 0.0)
+    assert one.machine.learning is not None
