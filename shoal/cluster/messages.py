@@ -10,7 +10,8 @@ Laws:
 Any message may be lost with its link. Pushes and `Have` are hints that make
 things fast; `Digest`, `Parts`, `Vectors`, `Want` and `Supply` are what guarantees them.
 `Lost` and `Found` mend what a disk has damaged since; `Seek` and `Given` are about rights to spend;
-`Present` tells of who is there now, and of nothing that lasts.
+`Present` tells of who is there now, and of nothing that lasts; `Rows` and `Objects` compare what equal
+operations have made (`shoal.cluster.scrub`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ Range = tuple[int, bytes, int, int]  # Partition, origin, first and last sequenc
 RANGES_MAX = 1024  # In one Want.
 LOST_MAX = 256  # Rows in one Lost.
 PRESENT_MAX = 256  # Entries in one Present.
+OBJECTS_MAX = 8192  # In one Objects.
 
 
 class Shipment(Struct, array_like=True, frozen=True):
@@ -166,7 +168,45 @@ class Present(Struct, array_like=True, frozen=True, tag=14):
     entries: list[tuple[str, str, int, int, bytes]]
 
 
-Message = Push | Have | Digest | Parts | Vectors | Want | Supply | Busy | Trouble | Lost | Found | Seek | Given | Present
+class Rows(Struct, array_like=True, frozen=True, tag=15):
+    """A hash over the sender's rows in a range of keys; answered by `Objects` if the receiver's differ at this vector."""
+
+    partition: int
+    vector: bytes  # A hash of the sender's.
+    start: bytes
+    stop: bytes
+    digest: bytes
+
+
+class Objects(Struct, array_like=True, frozen=True, tag=16):
+    """A hash for each object in a range, none for those that cannot be compared; with `answer` the receiver sends its own."""
+
+    partition: int
+    vector: bytes
+    start: bytes
+    stop: bytes
+    objects: list[tuple[bytes, bytes]]  # By the prefix of its rows' keys.
+    answer: bool
+
+
+Message = (
+    Push
+    | Have
+    | Digest
+    | Parts
+    | Vectors
+    | Want
+    | Supply
+    | Busy
+    | Trouble
+    | Lost
+    | Found
+    | Seek
+    | Given
+    | Present
+    | Rows
+    | Objects
+)
 
 
 class _Push(Struct, array_like=True, frozen=True, tag=1):
@@ -179,7 +219,24 @@ class _Supply(Struct, array_like=True, frozen=True, tag=7):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_Received = _Push | Have | Digest | Parts | Vectors | Want | _Supply | Busy | Trouble | Lost | Found | Seek | Given | Present
+_Received = (
+    _Push
+    | Have
+    | Digest
+    | Parts
+    | Vectors
+    | Want
+    | _Supply
+    | Busy
+    | Trouble
+    | Lost
+    | Found
+    | Seek
+    | Given
+    | Present
+    | Rows
+    | Objects
+)
 _decoder: msgspec.msgpack.Decoder[_Received] = msgspec.msgpack.Decoder(_Received)
 _T = TypeVar("_T")
 
@@ -230,6 +287,10 @@ def decode(packed: bytes) -> Message:
         case Present(entries):
             if len(entries) > PRESENT_MAX or not all(_is_entry(*entry) for entry in entries):
                 raise InvalidValue("a peer tells of presence that cannot be. Nothing was written.")
+        case Rows(partition, _, start, stop, _) | Objects(partition, _, start, stop, _, _):
+            _check_places(iter([(partition, bytes(ORIGIN_BYTES))]))
+            if not start < stop or (isinstance(message, Objects) and len(message.objects) > OBJECTS_MAX):
+                raise InvalidValue("a peer compares rows that cannot be. Nothing was written.")
     return message
 
 

@@ -1,0 +1,172 @@
+"""Compare rows among peers whose vectors are equal: a hash tree that is made as it is walked.
+
+Laws:
+- Equal operations make equal rows: of two peers that hold the same of a partition, one
+  whose rows differ is wrong. The comparison finds that, and names the object.
+- A node walks through its rows a piece at a time, no faster than its budget, and tells
+  each peer a hash of the piece. Only if that differs from the peer's own do they tell
+  each other a hash for each object in it.
+- A hash names the vector at which it was made. What was made at another vector is ignored.
+- What an erased object still has depends on when a node sweeps: `UNSURE` takes the place of
+  its hash, and it is not compared.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
+from typing import NamedTuple
+
+from shoal.cluster.messages import Objects, Rows
+from shoal.crdt.dot import VersionVector
+
+DIGEST_BYTES = 16
+UNSURE = b""
+_PASSES_KEPT = 3  # A difference that no pass has met again after so many is over.
+
+
+class Piece(NamedTuple):
+    """Some of a partition's rows as they are at one vector. Objects are named by the prefix of their rows' keys."""
+
+    partition: int
+    vector: bytes  # Its hash.
+    start: bytes
+    stop: bytes
+    size: int  # Bytes.
+    rows: list[tuple[bytes, bytes, bytes]]  # The object, key and value of each.
+    unsure: frozenset[bytes]  # Objects of the partition that cannot be compared.
+
+    def told(self) -> Rows:
+        return Rows(self.partition, self.vector, self.start, self.stop, self.digest())
+
+    def told_of_objects(self, *, answer: bool) -> Objects:
+        return Objects(self.partition, self.vector, self.start, self.stop, list(self.objects().items()), answer)
+
+    def digest(self) -> bytes:
+        return _digest(self.rows)
+
+    def objects(self) -> dict[bytes, bytes]:
+        """A hash of each object's rows in this piece."""
+        by_object: dict[bytes, list[tuple[bytes, bytes, bytes]]] = {}
+        for row in self.rows:
+            by_object.setdefault(row[0], []).append(row)
+        hashed = {name: _digest(rows) for name, rows in by_object.items()}
+        return hashed | dict.fromkeys(self.unsure, UNSURE)
+
+    def holds_all_of(self, name: bytes) -> bool:
+        """Whether no row of this object can be outside."""
+        return self.start <= name and not self.stop.startswith(name)
+
+
+def vector_digest(vector: VersionVector) -> bytes:
+    return blake2b(vector.pack(), digest_size=DIGEST_BYTES).digest()
+
+
+def _digest(rows: Iterable[tuple[bytes, bytes, bytes]]) -> bytes:
+    parts: list[bytes] = []
+    for _, key, value in rows:
+        parts += (len(key).to_bytes(4, "big"), len(value).to_bytes(4, "big"), key, value)
+    return blake2b(b"".join(parts), digest_size=DIGEST_BYTES).digest()
+
+
+class Walk:
+    """Where the next piece begins, and when it may be read: one pass through all partitions each interval."""
+
+    def __init__(self, *, interval_s: float, bytes_per_s: float) -> None:
+        self._interval_s = interval_s
+        self._bytes_per_s = bytes_per_s
+        self._left: deque[int] = deque()
+        self._after = b""
+        self._free_at = 0.0
+        self._next_pass: float | None = None
+        self._began = 0.0
+        self.pass_s = interval_s
+        """How long the last pass took, or the interval if that is longer."""
+
+    def due(self, now: float, partitions: Callable[[], Iterable[int]]) -> tuple[int, bytes] | None:
+        """The partition of the next piece and the key that it begins with, empty for the first; None: not yet."""
+        if self._next_pass is None:
+            self._next_pass = now + self._interval_s  # What was found on disk at the start need not be read again at once.
+        if now < self._free_at:
+            return None
+        if not self._left:
+            if now < self._next_pass:
+                return None
+            self._left.extend(sorted(partitions()))
+            self._began, self._next_pass, self._after = now, now + self._interval_s, b""
+            if not self._left:
+                return None
+        return self._left[0], self._after
+
+    def done(self, size: int, stop: bytes | None, now: float) -> None:
+        """A piece of `size` bytes was read; the next begins at `stop`, or with None in the next partition."""
+        self._free_at = max(now, self._free_at) + size / self._bytes_per_s
+        self._after = stop or b""
+        if stop is None:
+            self._left.popleft()
+            if not self._left:
+                self.pass_s = max(self._interval_s, now - self._began)
+
+
+class Difference(NamedTuple):
+    peer: bytes
+    object: bytes
+
+
+class Differences:
+    """Objects whose rows are not those of a peer, until they are equal again; at most `most` are kept."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._seen: dict[Difference, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def all(self) -> list[Difference]:
+        return sorted(self._seen)
+
+    def within(self, piece: Piece) -> bool:
+        """Whether one of them is in this piece."""
+        return any(piece.start <= found.object < piece.stop or piece.start.startswith(found.object) for found in self._seen)
+
+    def compare(self, peer: bytes, ours: Piece, theirs: Mapping[bytes, bytes], now: float) -> list[bytes]:
+        """Take note of a peer's hashes of the objects of a piece; returns those objects that differ."""
+        own = ours.objects()
+        differing = []
+        for name in sorted(own.keys() | theirs.keys()):
+            mine, its = own.get(name), theirs.get(name)
+            if UNSURE in (mine, its):
+                continue
+            if mine == its:
+                self._equal(peer, ours, name)
+                continue
+            differing.append(name)
+            if Difference(peer, name) in self._seen or len(self._seen) < self._most:
+                self._seen[Difference(peer, name)] = now
+        return differing
+
+    def equal(self, peer: bytes, ours: Piece) -> None:
+        """The peer's rows of this piece are the same."""
+        for found in self.all():
+            if found.peer == peer:
+                self._equal(peer, ours, found.object)
+
+    def _equal(self, peer: bytes, ours: Piece, name: bytes) -> None:
+        if ours.holds_all_of(name):
+            self._seen.pop(Difference(peer, name), None)
+
+    def forget(self, name: bytes) -> None:
+        """The object's rows were replaced here."""
+        for found in [found for found in self._seen if found.object == name]:
+            del self._seen[found]
+
+    def expire(self, now: float, pass_s: float, linked: Iterable[bytes]) -> None:
+        """Drop those that were not met again, of peers that can be asked; those of others stay."""
+        present = frozenset(linked)
+        for found, seen in list(self._seen.items()):
+            if found.peer not in present:
+                self._seen[found] = now
+            elif now - seen > _PASSES_KEPT * pass_s:
+                del self._seen[found]
