@@ -60,6 +60,12 @@ class Config(Struct, frozen=True, kw_only=True):
     early_s: float = 60.0  # How long they wait; what they depend on may be lost with a disk.
     repair_wait_s: float = 5.0  # For a peer's answer to what was found damaged here; then the next one is asked.
     repair_rows_max: int = 4096  # Mended for one read; what is damaged further stays so until the next.
+    scrub_interval_s: float = 60.0  # From one comparison of all rows with the peers' to the next, at the least.
+    scrub_bytes_per_s: int = MiB  # Read for it: at most 1 % of a core; a larger store takes longer than the interval.
+    scrub_piece_rows: int = 128  # Compared at once, so that it does not hold up the others.
+    scrub_piece_bytes: int = 64 * KiB  # The same, but for its first row.
+    rows_differ_max: int = 1024  # Objects, by peer, that are known to have other rows there.
+    rebuild_bytes_max: int = 256 * MiB  # An object of more is not made anew from the log while the node runs.
     quarantine_max: int = 1024  # Operations that were refused, and are not asked for again.
     quarantine_s: float = 60.0  # For how long.
     peer_pause_s_max: float = 10.0  # How long a peer that answers no request for operations is left alone, at the most.

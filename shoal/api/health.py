@@ -72,6 +72,8 @@ class ClusterDocument(Struct):
     clock_ahead_ms: int
     disagreements: list[str]  # Nodes that have other members, or the address of another node; and what to do.
     learning: list[str]  # If the node is a learner: how far it is with each of the others. Until then it counts in no quorum.
+    differing: list[str]  # Objects whose rows differ from a peer's at equal vectors, and what came of it here.
+    replaced: int  # Objects whose rows were replaced by what the log makes, in this opening.
     members: list[MemberView]  # The node that answers first.
     node: NodeView  # More of that one.
 
@@ -116,6 +118,8 @@ async def cluster(exchange: Exchange) -> web.Response:
         clock_ahead_ms=view.clock_ahead_ms,
         disagreements=view.disagreements,
         learning=view.learning,
+        differing=view.differing,
+        replaced=view.replaced,
         members=[MemberView(**structs.asdict(member)) for member in view.members],
         node=NodeView(**structs.asdict(status)),
     )

@@ -159,6 +159,10 @@ def _of_cluster(cluster: ClusterView) -> Iterator[Metric]:
     others = "Nodes that have other members, or the address of another node"
     yield gauge("shoal_member_disagreements", others, len(cluster.disagreements))
     yield gauge("shoal_learner", "1 if the node counts in no quorum, for it may have forgotten", bool(cluster.learning))
+    yield gauge(
+        "shoal_rows_differ", "Objects whose rows differ from a peer's at equal vectors, by peer", len(cluster.differing)
+    )
+    yield counter("shoal_replaced_objects", "Objects whose rows were replaced by what the log makes", cluster.replaced)
     ahead_s = cluster.clock_ahead_ms / 1000
     yield gauge("shoal_clock_ahead_seconds", "How far operations' times are ahead of the clock", ahead_s)
     peers = cluster.members[1:]

@@ -101,6 +101,8 @@ def _show_cluster(cluster: ClusterView) -> None:
         line(f"learning, so this node counts in no quorum yet: {progress}")
     for disagreement in cluster.disagreements:
         line(f"members differ: {disagreement}")
+    for difference in cluster.differing:
+        line(f"differs: {difference}")
     for refused in cluster.quarantined:
         line(f"quarantined: {refused}")
 

@@ -35,6 +35,7 @@ from shoal.node.declaring import Declaring
 from shoal.node.documents import Documents, Place
 from shoal.node.environment import Environment
 from shoal.node.erasing import Deletions, Eraser
+from shoal.node.evidence import Evidence
 from shoal.node.facet import Facet, Readers, View
 from shoal.node.feed import Feed
 from shoal.node.garbage import Collector
@@ -57,6 +58,7 @@ from shoal.node.places import Places
 from shoal.node.pruning import Planning, Prunes, planned
 from shoal.node.queues import Queues
 from shoal.node.ranking import Ranking, Rankings
+from shoal.node.rebuilding import Rebuilder
 from shoal.node.reductions import Reductions
 from shoal.node.retention import Retentions
 from shoal.node.rules import Rules
@@ -148,6 +150,17 @@ class Database:
             Schemas(config, self.catalog, rules),
         ]
         self._readers: Readers = {request: reader for facet in facets for request, reader in facet.readers.items()}
+        self._shapes = shapes
+        self._rules = rules
+        self.evidence = Evidence(storage, self.partitions, config)
+        self.rebuilder = Rebuilder(
+            storage,
+            commit,
+            partitions=self.partitions,
+            generations=self.generations,
+            forget=self._forget,
+            config=config,
+        )
         self.outgoing = Outgoing(storage, self.partitions, self.generations)
         self.changelog = Changelog(storage, self.partitions, self.generations, self.catalog)
         self.incoming = Incoming(
@@ -228,6 +241,18 @@ class Database:
                 "Run `shoal verify`."
             )
         return stored
+
+    def _forget(self, transaction: Transaction, target: Target) -> None:
+        """An object's rows are replaced: what is in memory of it goes once that is written."""
+        if target.kind is Kind.DOCUMENT:
+            self.documents.forget(transaction, target)
+        elif target.kind is Kind.SCHEMA:
+            transaction.when_written(lambda: self._rules.forget(target.space))
+        elif target.kind is Kind.BUDGET:
+            self.budgets.changes(transaction, target)
+        elif target.kind is Kind.THREAD:
+            transaction.when_written(lambda: self._shapes.forget(target.space, target.name))
+        transaction.when_written(lambda: self.generations.forget(target))
 
     # ── reads ─────────────────────────────────────────────────────────────────
 

@@ -34,7 +34,7 @@ from shoal.node.owners import Owners
 from shoal.node.partitions import Partitions
 from shoal.node.sweeping import SLICE, Marking
 from shoal.node.target import Target
-from shoal.node.transaction import ObjectRows, Transaction
+from shoal.node.transaction import ObjectRows, Readable, Transaction
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
@@ -302,6 +302,16 @@ class Collector:
             self._storage.reclaim()
             self._unreclaimed = False
             self._reclaim_at = self._now() + self._config.reclaim_interval_s
+
+
+def of_partition(storage: Readable, partition: int, most: int) -> frozenset[bytes] | None:
+    """The objects of a partition that the queue names, by the prefix of their rows' keys; None: more than `most` entries."""
+    prefix = keys.GARBAGE + partition.to_bytes(2, "big")
+    packed = [packed for _, packed in storage.scan(prefix, successor(prefix), limit=most + 1)]
+    if len(packed) > most:
+        return None
+    targets = {_decoder.decode(entry).target for entry in packed}
+    return frozenset(keys.object_rows(partition, *target) for target in targets)
 
 
 def _generation(entries: list[Entry]) -> Iterator[Piece]:

@@ -65,6 +65,10 @@ class Generations:
         transaction.when_written(lambda: self._first.drop(target))
         return deletion.apply(ObjectRows(transaction, keys.object_rows(target.partition, *target)), stamp, change)
 
+    def forget(self, target: Target) -> None:
+        """Look again at the next request."""
+        self._first.drop(target)
+
     def bury(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> None:
         """Keep what came beside a change of a generation that was ended, for peers that lack the change."""
         rows_of(transaction, target, change.generation).put(LIMBO + stamp.pack_position(), attached.pack([beside]))

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
+from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Tip
 from shoal.crdt import compaction, deletion, document, lineage
 from shoal.crdt.clock import END_MS, HybridClock, is_plausible
@@ -117,6 +118,11 @@ class Incoming:
         """Whether the log holds just this operation under its dot."""
         stored = self._storage.get(keys.log(arrival.shipment.partition, arrival.dot))
         return stored is None or operation.Entry.unpack(stored).chain == arrival.shipment.chain
+
+    def logged(self, shipment: Shipment) -> bool:
+        """Whether the log holds just this operation."""
+        stored = self._storage.get(keys.log(shipment.partition, shipment.dot))
+        return stored is not None and operation.Entry.unpack(stored) == operation.Entry(shipment.chain, shipment.packed)
 
     def _try(
         self, batch: Transaction, ahead: dict[int, _Ahead], arrival: Arrival, *, received: Received, staged: list[Staged]

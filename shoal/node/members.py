@@ -94,6 +94,10 @@ class Members:
     def linked_nodes(self) -> set[bytes]:
         return {member.node for member in self._members.values() if member.outlet is not None}
 
+    def address_of(self, node: bytes) -> str:
+        """For people: the address of a node, or its id if it is no member any more."""
+        return next((member.address for member in self.all if member.node == node), node.hex())
+
     def check(self, peer: Identity, *, own: str) -> None:
         """Whether a peer may send; one that advertises this node's `own` address may, so that both sides tell of it.
 

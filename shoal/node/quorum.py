@@ -28,6 +28,7 @@ from shoal.node.members import Members, MemberState
 from shoal.node.mending import Mender, Mending
 from shoal.node.opening import Opening
 from shoal.node.owners import Mended
+from shoal.node.scrubbing import Scrubber
 from shoal.node.seeking import Seeker
 from shoal.node.target import Target
 from shoal.protocol.requests import ClusterView, Durability, Member
@@ -52,9 +53,11 @@ class Quorum:
         hurry: Callable[[int], int],
         mender: Mender,
         seeker: Seeker,
+        scrubber: Scrubber,
     ) -> None:
         self.members = members
         self._seeker = seeker
+        self._scrubber = scrubber
         self._mender = mender
         self._protocol = protocol
         self._database = database
@@ -330,6 +333,8 @@ class Quorum:
             clock_ahead_ms=self._database.clock_ahead_ms(),
             disagreements=self.members.disagreements,
             learning=self.learning,
+            differing=self._scrubber.told,
+            replaced=self._scrubber.replaced,
         )
 
     @property

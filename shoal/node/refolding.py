@@ -9,7 +9,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from shoal.crdt.dot import Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node import mutation
+from shoal.node.attached import Attached, is_gone
 from shoal.node.findings import Logged, Object, Place, Report, reason, text_of
 from shoal.node.generations import split
 from shoal.node.transaction import ObjectRows, Transaction
@@ -45,7 +46,7 @@ class Folded(NamedTuple):
 def refolded(storage: Storage, partition: int, logged: list[Logged], report: Report) -> Folded:
     """The objects that the log makes, applied to nothing in causal order."""
     memory: dict[Place, Transaction] = {}
-    found = Folded({}, set(), *_erased(logged))
+    found = Folded({}, set(), *erased(logged))
     contexts: dict[Origin, VersionVector] = {}
     for entry in sorted(logged, key=lambda entry: (entry.hlc, entry.dot)):
         try:
@@ -63,13 +64,18 @@ def inhabited(stored: dict[Place, dict[bytes, bytes]], folded: Folded) -> set[Pl
 
 def compare(stored: dict[Place, dict[bytes, bytes]], folded: Folded, report: Report) -> None:
     for place in sorted(stored.keys() | folded.rows.keys()):
-        here = {row: value for row, value in stored.get(place, {}).items() if folded.shows(place, row)}
-        there = folded.rows.get(place, {})
-        if place.kind is Kind.THREAD:
-            there = _without_marks(there, here)
-        differing = [row for row in here.keys() | there.keys() if here.get(row) != there.get(row)]
-        if differing:
-            report.problem(f"{text_of(place)}: {len(differing)} rows differ from what its operations make")
+        flawed = differing(place, stored.get(place, {}), folded)
+        if flawed:
+            report.problem(f"{text_of(place)}: {len(flawed)} rows differ from what its operations make")
+
+
+def differing(place: Place, stored: Mapping[bytes, bytes], folded: Folded) -> dict[bytes, bytes | None]:
+    """The rows of an object that are not what its operations make, with what they must be; None: not there."""
+    here = {row: value for row, value in stored.items() if folded.shows(place, row)}
+    there = folded.rows.get(place, {})
+    if place.kind is Kind.THREAD:
+        there = _without_marks(there, here)
+    return {row: there.get(row) for row in sorted(here.keys() | there.keys()) if here.get(row) != there.get(row)}
 
 
 def _fold(
@@ -86,25 +92,46 @@ def _fold(
     for nth, change in enumerate(mutation.decode(entry.body.payload)):
         stamp = Stamp(entry.dot, entry.hlc, entry.body.wall_ms, context, nth)
         place = Place(entry.partition, Kind(change.kind), change.space, change.name)
-        into = memory.setdefault(place, Transaction(_Nothing()))
-        if isinstance(change.change, deletion.Delete):
-            deletion.apply(ObjectRows(into, b""), stamp, change.change)
-            continue
-        if change.generation != found.current(place):
-            continue
-        found.alive.add(place)
-        stored = Object(storage, place, change.generation).rows
-        folding = ObjectRows(into, deletion.prefix(change.generation))
         try:
-            beside = mutation.attached_of(stored, stamp, change.change)
-            if beside.erased:
-                _check_erased(stamp, change.change, found, place, stored)
-            mutation.apply(folding, stamp, change.change, beside)
+            fold(storage, place, stamp, change, found=found, into=memory.setdefault(place, blank()))
         except ShoalError as error:
             report.problem(f"{text_of(place)}: {error.message}")
 
 
-def _erased(
+def fold(
+    storage: Storage,
+    place: Place,
+    stamp: Stamp,
+    change: mutation.Mutation,
+    *,
+    found: Folded,
+    into: Transaction,
+    supplied: Attached | None = None,
+) -> None:
+    """Apply a change to what the ones before it made. `supplied` is what a peer sent beside it, instead of what is stored.
+
+    Raises:
+        StoreCorrupt: what came beside the change is missing or damaged here.
+        BadOperation: what a peer sent is not what the change names.
+    """
+    if isinstance(change.change, deletion.Delete):
+        deletion.apply(ObjectRows(into, b""), stamp, change.change)
+        return
+    if change.generation != found.current(place):
+        return
+    found.alive.add(place)
+    stored = Object(storage, place, change.generation).rows
+    folding = ObjectRows(into, deletion.prefix(change.generation))
+    beside = mutation.attached_of(stored, stamp, change.change) if supplied is None else supplied
+    if beside.erased:
+        _check_erased(stamp, change.change, found, place, stored)
+    if supplied is None or is_gone(supplied):
+        mutation.apply(folding, stamp, change.change, beside)
+    else:
+        mutation.receive(folding, stamp, change.change, supplied)
+
+
+def erased(
     logged: list[Logged],
 ) -> tuple[dict[Place, int], dict[Place, set[bytes]], dict[Place, VersionVector], dict[Place, list[VersionVector]]]:
     current: dict[Place, int] = {}
@@ -155,6 +182,11 @@ def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: P
 def _without_marks(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> dict[bytes, bytes]:
     """The marks of pruned checkpoints go with their records, when nothing needs these."""
     return {row: value for row, value in folded.items() if row in stored or not split(row)[1].startswith(lineage.PRUNED)}
+
+
+def blank() -> Transaction:
+    """What a fold begins with."""
+    return Transaction(_Nothing())
 
 
 class _Nothing:

@@ -26,7 +26,22 @@ from msgspec import Raw
 from shoal.cluster import messages
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.handshake import OPENING_BYTES
-from shoal.cluster.messages import Busy, Digest, Found, Given, Lost, Message, Present, Push, Seek, Shipment, Supply, Trouble
+from shoal.cluster.messages import (
+    Busy,
+    Digest,
+    Found,
+    Given,
+    Lost,
+    Message,
+    Objects,
+    Present,
+    Push,
+    Rows,
+    Seek,
+    Shipment,
+    Supply,
+    Trouble,
+)
 from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.quarantine import taken
 from shoal.cluster.replication import Apply, Limits, Read, Replication, Send, SetBack
@@ -43,6 +58,7 @@ from shoal.node.mending import Mender
 from shoal.node.opening import Opening
 from shoal.node.partitions import Partition
 from shoal.node.quorum import Quorum
+from shoal.node.scrubbing import Scrubber
 from shoal.node.seeking import Seeker
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
@@ -121,6 +137,14 @@ class Replicator:
             linked=lambda: (self.quorum.linked, len(self.quorum.linked) + 1 >= self.quorum.size),
             config=config,
         )
+        self.scrubber = Scrubber(
+            database,
+            own=opening.node,
+            send=lambda node, message: self._send([] if self._is_behind(node) else [node], message),
+            linked=lambda: sorted(self.quorum.linked),
+            named=members.address_of,
+            config=config,
+        )
         self.quorum = Quorum(
             self._protocol,
             database,
@@ -131,6 +155,7 @@ class Replicator:
             hurry=self._hurry,
             mender=self._mender,
             seeker=self._seeker,
+            scrubber=self.scrubber,
         )
 
     def start(self) -> None:
@@ -151,6 +176,7 @@ class Replicator:
             await asyncio.gather(self._ticking, return_exceptions=True)
             self._ticking = None
         await self._mender.stop()
+        await self.scrubber.stop()
 
     @property
     def early(self) -> int:
@@ -229,6 +255,10 @@ class Replicator:
         match decoded:
             case Push(operations):
                 await self._deliver(peer.node, operations)
+            case Supply() if self.scrubber.expects(decoded):
+                self.scrubber.supplied(peer.node, decoded)
+            case Rows() | Objects():
+                self.scrubber.heard(peer.node, decoded, self._environment.monotonic())
             case Supply(_, operations):
                 self._protocol.supplied(peer.node, decoded, self._environment.monotonic())
                 self._carry_out()
@@ -397,6 +427,7 @@ class Replicator:
                 self._carry_out()
                 self._seek_admission()
                 self._keep_records()
+                self.scrubber.tick(self._environment.monotonic())
             except ShoalError:
                 continue  # Storage refuses; writers are told so, and peers are not admitted.
 

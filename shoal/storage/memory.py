@@ -117,6 +117,10 @@ class MemoryStorage:
         """Let the next `write` or `sync` find the disk full."""
         self._fails_next.add(operation)
 
+    def alter(self, key: bytes, value: bytes, /) -> None:
+        """Let the disk hold another value than what was written, as if it had always."""
+        self._shown.rows[key] = self._durable.rows[key] = value
+
     def left_by_crash(self, keep: int | None = 0) -> MemoryStorage:
         """A copy of what a crash now would leave: the synced writes and the first `keep` unsynced ones.
 

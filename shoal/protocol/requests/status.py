@@ -66,6 +66,8 @@ class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):
     clock_ahead_ms: int  # How far operations' times are ahead of this node's clock.
     disagreements: list[str] = field(default_factory=list)  # Other lists of members, and addresses that two nodes advertise.
     learning: list[str] = field(default_factory=list)  # If this node is a learner: how far it is with each of the others.
+    differing: list[str] = field(default_factory=list)  # Objects whose rows differ from a peer's at equal vectors, and why.
+    replaced: int = 0  # Objects whose rows were replaced by what the log makes, in this opening.
 
 
 ReadReply = NodeStatus | ClusterView

@@ -1,0 +1,207 @@
+"""An object made anew from the log, and compared with the rows that are stored.
+
+Laws:
+- The log is the truth: its hash chains were checked when it was written. Rows that are not what it makes are replaced by
+  what it makes, in one write. They are never merged with anything.
+- Bytes that the log names by hash and that are missing or damaged here come from a peer, beside the operation that the
+  log here holds. With one of them missing nothing is replaced.
+- An object that changes meanwhile is begun again, a few times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from enum import Enum
+from hashlib import sha256
+from typing import NamedTuple
+
+from shoal.cluster import operation
+from shoal.config import Config
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.rows import Stamp, successor
+from shoal.errors import ShoalError, StoreCorrupt
+from shoal.node import mutation
+from shoal.node.attached import Attached
+from shoal.node.findings import Logged, Object, Place
+from shoal.node.generations import Generations
+from shoal.node.partitions import Partitions
+from shoal.node.refolding import Folded, blank, differing, erased, fold
+from shoal.node.target import Target
+from shoal.node.transaction import Transaction
+from shoal.storage import keys
+from shoal.storage.commit import GroupCommit
+from shoal.storage.interface import Storage
+from shoal.storage.keys import Kind
+
+_SLICE = 24  # Operations, or some hundred rows, that are looked at before others get a turn.
+_ROWS = 256
+_ATTEMPTS_MAX = 4
+
+Supplied = Mapping[Dot, list[Attached]]  # By operation: what came beside each of its mutations.
+Fetch = Callable[[int, list[Dot]], Awaitable[Supplied]]
+Forget = Callable[[Transaction, Target], None]
+
+
+class Outcome(Enum):
+    SOUND = "they are what its log makes"
+    REPLACED = "they were replaced by what its log makes"
+    LACKING = "what its log names is damaged here, and no peer gave it"
+    TOO_LARGE = "the object is too large to be made anew while the node runs; run `shoal verify`"
+    CHANGING = "the object changed all the time"
+    REFUSED = "the log or the disk cannot be used"
+
+
+class _Entry(NamedTuple):
+    logged: Logged
+    context: VersionVector
+    changes: list[mutation.Mutation]
+
+
+class Rebuilder:
+    """`forget` drops what is in memory of an object's rows, once they are written."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        commit: GroupCommit,
+        *,
+        partitions: Partitions,
+        generations: Generations,
+        forget: Forget,
+        config: Config,
+    ) -> None:
+        self._storage = storage
+        self._commit = commit
+        self._partitions = partitions
+        self._generations = generations
+        self._forget = forget
+        self._config = config
+
+    async def rebuild(self, place: Place, fetch: Fetch) -> Outcome:
+        """Make an object anew, and replace its rows if they differ; `fetch` asks peers for what came beside operations."""
+        supplied: Supplied = {}
+        try:
+            for _ in range(_ATTEMPTS_MAX):
+                if await self._is_too_large(place):
+                    return Outcome.TOO_LARGE
+                vector = self._partitions.load(place.partition).vector
+                entries = [entry async for entry in self._entries(place, vector)]
+                folded, lacking = await self._folded(place, entries, supplied)
+                if not lacking and self._partitions.load(place.partition).vector == vector:
+                    return await self._replace(place, folded)
+                if not lacking:
+                    continue
+                found = await fetch(place.partition, lacking)
+                if not found.keys() - supplied.keys():
+                    return Outcome.LACKING
+                supplied = {**supplied, **found}
+        except ShoalError:
+            return Outcome.REFUSED
+        return Outcome.CHANGING
+
+    async def _is_too_large(self, place: Place) -> bool:
+        start: bytes | None = keys.object_rows(*place)
+        assert start is not None
+        stop, size = successor(start), 0
+        while True:
+            rows = list(self._storage.scan(start, stop, limit=_ROWS))
+            size += sum(len(value) for _, value in rows)
+            if size > self._config.rebuild_bytes_max:
+                return True
+            if len(rows) < _ROWS:
+                return False
+            start = rows[-1][0] + b"\x00"
+            await asyncio.sleep(0)
+
+    async def _entries(self, place: Place, vector: VersionVector) -> AsyncIterator[_Entry]:
+        """The operations that changed the object, each with the vector that its origin knew."""
+        for origin, last in sorted(vector.items()):
+            context, first = VersionVector(), 1
+            while first <= last:
+                stop = min(first + _SLICE - 1, last)
+                scanned = self._storage.scan(
+                    keys.log(place.partition, Dot(origin, first)), keys.log(place.partition, Dot(origin, stop + 1))
+                )
+                for key, stored in scanned:
+                    _, dot = keys.split_log(key)
+                    body = operation.decode(operation.Entry.unpack(stored).packed)
+                    context = context.join(body.delta())
+                    changes = mutation.decode(body.payload)
+                    if any(_place(place.partition, change) == place for change in changes):
+                        yield _Entry(Logged(place.partition, body.hlc, dot, body), context, changes)
+                    context = context.join(VersionVector({Origin(dot.origin): dot.sequence}))
+                first = stop + 1
+                await asyncio.sleep(0)
+
+    async def _folded(self, place: Place, entries: list[_Entry], supplied: Supplied) -> tuple[Folded, list[Dot]]:
+        """What they make; and those whose content is missing here."""
+        entries.sort(key=lambda entry: (entry.logged.hlc, entry.logged.dot))
+        found, into = Folded({}, set(), *erased([entry.logged for entry in entries])), blank()
+        lacking: list[Dot] = []
+        for number, entry in enumerate(entries):
+            if not self._fold(place, entry, supplied, found=found, into=into):
+                lacking.append(entry.logged.dot)
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
+        found.rows[place] = {row: value for row, value in into.rows.items() if value is not None}
+        return found, lacking
+
+    def _fold(self, place: Place, entry: _Entry, supplied: Supplied, *, found: Folded, into: Transaction) -> bool:
+        """Returns whether all that came beside the operation is here."""
+        logged = entry.logged
+        sent = supplied.get(logged.dot)
+        for nth, change in enumerate(entry.changes):
+            if _place(place.partition, change) != place:
+                continue
+            stamp = Stamp(logged.dot, logged.hlc, logged.body.wall_ms, entry.context, nth)
+            try:
+                if sent is None:
+                    self._check_chunks(place, stamp, change, found)
+                beside = sent[nth] if sent is not None and nth < len(sent) and mutation.names_content(change.change) else None
+                fold(self._storage, place, stamp, change, found=found, into=into, supplied=beside)
+            except ShoalError:
+                return False
+        return True
+
+    def _check_chunks(self, place: Place, stamp: Stamp, change: mutation.Mutation, found: Folded) -> None:
+        """
+        Raises:
+            StoreCorrupt: a chunk is not what its digest names.
+        """
+        if place.kind is not Kind.THREAD or change.generation != found.current(place):
+            return
+        beside = mutation.attached_of(Object(self._storage, place, change.generation).rows, stamp, change.change)
+        for digest, piece in beside.chunks.items():
+            if digest and sha256(piece).digest() != digest:
+                raise StoreCorrupt(f"chunk {digest.hex()} is damaged.")
+
+    async def _replace(self, place: Place, folded: Folded) -> Outcome:
+        """Write what differs, in the step in which it was compared: nothing can come between."""
+        prefix = keys.object_rows(*place)
+        stored = {key[len(prefix) :]: value for key, value in self._storage.scan(prefix, successor(prefix))}
+        flawed = differing(place, stored, folded)
+        if not flawed:
+            return Outcome.SOUND
+        batch, target = Transaction(self._storage), Target(*place[1:])
+        current = self._generations.current(batch, target)
+        own = current.rows.key(b"")
+        for row, value in flawed.items():
+            key = prefix + row
+            if not key.startswith(own):
+                batch.rows[key] = value
+            elif value is None:
+                current.rows.delete(key[len(own) :])
+            else:
+                current.rows.put(key[len(own) :], value)  # With the indexes of items.
+        self._forget(batch, target)
+        number = self._commit.write(batch.rows)
+        partition = self._partitions.load(place.partition)
+        partition.written = max(partition.written, number)
+        batch.written()
+        await self._commit.covered(number)
+        return Outcome.REPLACED
+
+
+def _place(partition: int, change: mutation.Mutation) -> Place:
+    return Place(partition, Kind(change.kind), change.space, change.name)
