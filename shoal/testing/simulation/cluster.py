@@ -22,13 +22,19 @@ import aiohttp
 import msgspec
 
 from shoal.config import Config
+from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
+from shoal.node.evidence import object_of
+from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.simulation.fallen import Fallen
 from shoal.testing.simulation.host import SimulatedNode
 from shoal.testing.simulation.incarnation import Fenced, life_of, own_tasks
 from shoal.testing.simulation.network import CLIENT, Network
+from shoal.testing.simulation.parts.evidence import FAMILY
+from shoal.testing.simulation.parts.part import name_of
 from shoal.testing.simulation.plan import (
+    AlterRow,
     ClockDrift,
     ClockJump,
     CorruptBlock,
@@ -69,11 +75,13 @@ SETTINGS: dict[str, int | float | str] = {
     "witness_interval_s": 5.0,
     "document_history_s": 1.0,
     "mark_interval_s": 3600.0,
+    "scrub_interval_s": 1e6,  # Plans that are drawn say when.
+    "scrub_bytes_per_s": 1 << 30,
 }
 """Of every node, unless the plan has others: patience that fits runs of seconds."""
 
 _OfARunningNode = Crash | Stop | Pause | FullDisk | CorruptBlock | Wipe | Restore
-_OfOneNode = _OfARunningNode | CrashAt | ClockJump | ClockDrift | SlowDisk
+_OfOneNode = _OfARunningNode | CrashAt | ClockJump | ClockDrift | SlowDisk | AlterRow
 
 _LOOK_S = 0.05  # Between two looks at whether all agree.
 
@@ -85,6 +93,7 @@ class SimulatedCluster:
         self.fired: Counter[str] = Counter()  # By the fault's tag, and for crash points by "crash-at POINT" as well.
         self.problems: list[str] = []
         self.fallen = Fallen()
+        self.altered: set[bytes] = set()  # Objects of which a disk has altered rows.
         self.config = msgspec.convert(SETTINGS | plan.settings, Config)
         self._plan = plan
         self._trace = trace
@@ -179,6 +188,8 @@ class SimulatedCluster:
                     await self._last(fault, fault.for_s)
             case CrashAt():
                 await self._crash_at(host, fault)
+            case AlterRow():
+                self._alter(host, fault)
             case _ if host.up and not host.stopping and not self.network.is_paused(host.name):
                 await self._strike(host, fault)
 
@@ -244,6 +255,27 @@ class SimulatedCluster:
         if struck.done():
             await self._pass(fault.down_s)
             await self._bring_up(host)
+
+    def _alter(self, host: SimulatedNode, fault: AlterRow) -> None:
+        """Of an object that every node holds whole: a peer may ask this one for it, and nobody else might have it."""
+        if not all(other.up for other in self.hosts.values()):
+            return
+        rows = [
+            row
+            for row in ([key for key, _ in host.disk.copy().scan(keys.OBJECT, successor(keys.OBJECT))])
+            if keys.split_object(row)[3].startswith(name_of(FAMILY, ""))
+            and self._is_everywhere(int.from_bytes(row[1:3], "big"))
+        ]
+        if rows:
+            self._fire(fault)
+            key = rows[fault.nth % len(rows)]
+            host.disk.alter(key)
+            self.altered.add(object_of(key))
+
+    def _is_everywhere(self, partition: int) -> bool:
+        prefix = keys.vector(partition)
+        held = [dict(host.disk.copy().scan(prefix, successor(prefix))) for host in self.hosts.values()]
+        return all(other == held[0] for other in held)
 
     async def _last(self, fault: Fault, seconds: float) -> None:
         self._fire(fault)

@@ -86,6 +86,11 @@ class Disk:
         rows = self._storage.scan(table, table + b"\xff")
         self.corrupt.update(key for key, _ in rows if crc32(key) % _CORRUPT_OF == 0)
 
+    def alter(self, key: bytes) -> None:
+        """Let the last bit of a row's value be another one; no checksum tells."""
+        value = self._storage.get(key) or b"\x00"
+        self._storage.alter(key, value[:-1] + bytes([value[-1] ^ 1]))
+
     @contextmanager
     def slowed(self, seconds: float) -> Iterator[None]:
         """Each sync takes so much longer while the context is open."""

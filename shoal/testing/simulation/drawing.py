@@ -21,9 +21,11 @@ from shoal.protocol.requests import Durability
 from shoal.testing.simulation.composing import compose
 from shoal.testing.simulation.parts.all import FAMILIES
 from shoal.testing.simulation.parts.drawing import draw_parts
+from shoal.testing.simulation.parts.evidence import FAMILY as EVIDENCE
 from shoal.testing.simulation.plan import (
     Act,
     ActKind,
+    AlterRow,
     ClockDrift,
     ClockJump,
     CorruptBlock,
@@ -59,8 +61,12 @@ PROFILES = {
 
 ACTS_MIN = 20
 DURATION_S = (5.0, 30.0)
+
 SPARED_S = 0.5
 """Nothing happens in the first moments: nodes are meeting."""
+
+SCRUB_INTERVAL_S = 2.0
+"""Nodes compare their rows this often in each run: what they take for different must have been altered."""
 
 
 class _Scene(NamedTuple):
@@ -111,7 +117,8 @@ def draw(seed: int, *, profile: str = "default") -> Plan:
         faults=faults,
         acts=sorted(acts, key=_at),
     )
-    return _composed(plan, losers, wanted, _random(f"compose/{profile}/{seed}"))
+    plan = _composed(plan, losers, wanted, _random(f"compose/{profile}/{seed}"))
+    return _scrubbed(plan, wanted, _random(f"alter-row/{profile}/{seed}"))
 
 
 def _random(purpose: str) -> Random:
@@ -229,6 +236,18 @@ def _restore(scene: _Scene) -> Fault:
     return Restore(
         at=at, node=scene.loser(), copied_at=copied_at, down_s=scene.while_s(), whole=scene.random.random() < _WHOLE_SHARE
     )
+
+
+def _scrubbed(plan: Plan, wanted: Profile, random: Random) -> Plan:
+    """The plan with a scrub, and with rows that the disk of one node alters, if there are some that nobody reads."""
+    settings = {"scrub_interval_s": SCRUB_INTERVAL_S} | plan.settings
+    faults: list[Fault] = list(plan.faults)
+    if wanted.kinds and plan.nodes > 2 and any(FAMILIES.get(act.kind) == EVIDENCE for act in plan.acts):
+        node = random.choice(plan.names)
+        for _ in range(random.randint(0, 3)):
+            at = _round(random.uniform(SPARED_S, plan.duration_s * 0.95))
+            faults.append(AlterRow(at=at, node=node, nth=random.randrange(1000)))
+    return replace(plan, settings=settings, faults=sorted(faults, key=_at))
 
 
 _DRAWN: list[Callable[[_Scene], Fault]] = [

@@ -87,6 +87,7 @@ class SimulatedNode:
         self.points = CrashPoints()
         self.others: list[SimulatedNode] = []
         self.stopping = False
+        self.noticed: set[bytes] = set()  # Objects whose rows its past nodes found to differ from a peer's.
         self.life = Incarnation(self.name, 0)
         self.life.over = True  # It has not begun.
         self._node: Node | None = None
@@ -161,6 +162,7 @@ class SimulatedNode:
 
     def _end(self) -> None:
         self.life.end()
+        self.noticed |= self.peer.scrubber.noticed
         self.stopping = False
         for _, socket in self._served.values():
             socket.abort()

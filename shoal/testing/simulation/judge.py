@@ -56,6 +56,9 @@ SERVES_S_MAX = 20.0
 SWEPT_S_MAX = 60.0
 """Healed, and holding the same, all nodes have swept what was erased within this virtual time."""
 
+SCRUBBED_S_MAX = 30.0
+"""Healed, and holding the same, altered rows are noticed and replaced within this virtual time."""
+
 READ_S_MAX = 60.0
 """To read everything from one node."""
 
@@ -97,6 +100,7 @@ async def judge(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:
     await _serves(cluster, agents, "quorum")
     found += await _converges(cluster)
     found += await _sweeps(cluster)
+    found += await _scrubs(cluster)
     disks = Disks(cluster)
     found += disks.broken("before anything was read")
     await agents.close()
@@ -157,6 +161,33 @@ async def _sweeps(cluster: SimulatedCluster) -> list[Violation]:
             return [Violation("15", f"healed, and equal, {name} has not swept what was erased") for name in left]
         await asyncio.sleep(cluster.config.sync_interval_s)
     return []
+
+
+async def _scrubs(cluster: SimulatedCluster) -> list[Violation]:
+    """All hold all: what a disk has altered is noticed and replaced soon; and nothing else is taken for altered."""
+    if cluster.altered:
+        ends_at = asyncio.get_running_loop().time() + SCRUBBED_S_MAX
+        while left := [name for name, host in cluster.hosts.items() if host.peer.scrubber.told or _altered(cluster)]:
+            if asyncio.get_running_loop().time() >= ends_at:
+                return [Violation("19", f"healed, and equal, {name} has rows that differ: {_told(cluster)}") for name in left]
+            await asyncio.sleep(cluster.config.sync_interval_s)
+    alarms = {name: (host.noticed | host.peer.scrubber.noticed) - cluster.altered for name, host in cluster.hosts.items()}
+    return [
+        Violation("4", f"{name} noticed at equal vectors that rows of {object[:60]!r} differ")
+        for name, noticed in alarms.items()
+        for object in sorted(noticed)
+    ]
+
+
+def _altered(cluster: SimulatedCluster) -> bool:
+    """Whether any object of which a row was altered has other rows on one node than on another."""
+    held = [host.disk.copy() for host in cluster.hosts.values()]
+    return any(len({tuple(disk.scan(name, successor(name))) for disk in held}) > 1 for name in sorted(cluster.altered))
+
+
+def _told(cluster: SimulatedCluster) -> str:
+    told = [text for host in cluster.hosts.values() for text in host.peer.scrubber.told]
+    return "; ".join(told) or "nobody noticed"
 
 
 def _garbage(host: SimulatedNode) -> int:

@@ -144,6 +144,16 @@ class Restore(Event, frozen=True, kw_only=True, tag="restore"):
     whole: bool = False
 
 
+class AlterRow(Event, frozen=True, kw_only=True, tag="alter-row"):
+    """A running node's disk alters a row, and its checksum holds: the `nth` of those that nobody reads.
+
+    Skipped unless all nodes are up and hold the same of its partition.
+    """
+
+    node: str
+    nth: int = 0
+
+
 Fault = (
     Crash
     | CrashAt
@@ -158,6 +168,7 @@ Fault = (
     | CorruptBlock
     | Wipe
     | Restore
+    | AlterRow
 )
 
 # ── acts ──────────────────────────────────────────────────────────────────────
@@ -220,6 +231,7 @@ ActKind = Literal[
     "compact-page",
     "edit-page",
     "read-page",
+    "write-evidence",
 ]
 
 

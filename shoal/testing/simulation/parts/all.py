@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from shoal.testing.simulation.parts.boards import Boards
 from shoal.testing.simulation.parts.erasing import Erasing
+from shoal.testing.simulation.parts.evidence import FAMILY as EVIDENCE
+from shoal.testing.simulation.parts.evidence import Evidence
 from shoal.testing.simulation.parts.lines import Lines
 from shoal.testing.simulation.parts.mapping import Maps
 from shoal.testing.simulation.parts.memory import Items
@@ -34,6 +36,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "watching": Watchers,
     "boards": Boards,
     "pages": Pages,
+    EVIDENCE: Evidence,
 }
 """By the name of the family of their objects."""
 
