@@ -1,0 +1,51 @@
+"""Bugs of the comparison of rows among peers, and of what it replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from shoal.cluster import scrub
+from shoal.node import evidence
+from shoal.node.rebuilding import Outcome, Rebuilder
+from tests.mutants.mutant import Mutant
+
+
+def a_hash_covers_keys_alone(patch: pytest.MonkeyPatch) -> None:
+    sound = scrub._digest
+
+    def digest(rows: Iterable[tuple[bytes, bytes, bytes]]) -> bytes:
+        return sound([(name, key, b"") for name, key, _ in rows])
+
+    patch.setattr(scrub, "_digest", digest)
+
+
+def rows_are_compared_at_unequal_vectors(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(evidence, "vector_digest", lambda vector: b"any")
+
+
+def what_is_being_swept_is_compared(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(evidence, "of_partition", lambda storage, partition, most: frozenset())
+
+
+def a_damaged_chunk_is_taken_for_whole(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Rebuilder, "_check_chunks", lambda *_: None)
+
+
+def rows_that_differ_are_not_replaced(patch: pytest.MonkeyPatch) -> None:
+    async def replace(*_: object) -> Outcome:
+        return Outcome.SOUND
+
+    patch.setattr(Rebuilder, "_replace", replace)
+
+
+MUTANTS = (
+    Mutant(a_hash_covers_keys_alone, "peers compare hashes of which rows there are, not of what they hold", ("19",)),
+    Mutant(rows_are_compared_at_unequal_vectors, "peers compare their rows while one holds more operations", ("4",)),
+    Mutant(what_is_being_swept_is_compared, "peers compare what one has swept and the other has not yet", ("4",)),
+    Mutant(
+        a_damaged_chunk_is_taken_for_whole, "an object is made anew from a chunk that is not what its digest names", ("19",)
+    ),
+    Mutant(rows_that_differ_are_not_replaced, "rows that differ are reported, and stay", ("19",)),
+)
