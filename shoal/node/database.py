@@ -158,6 +158,7 @@ class Database:
             commit,
             partitions=self.partitions,
             generations=self.generations,
+            garbage=self.garbage,
             forget=self._forget,
             config=config,
         )

@@ -5,6 +5,8 @@ Laws:
   what it makes, in one write. They are never merged with anything.
 - Bytes that the log names by hash and that are missing or damaged here come from a peer, beside the operation that the
   log here holds. With one of them missing nothing is replaced.
+- A checkpoint that is shown and builds on what was erased here can be read once that is there again: what peers still have
+  of it is taken from them, and what is not needed is swept once more.
 - An object that changes meanwhile is begun again, a few times.
 """
 
@@ -18,15 +20,18 @@ from typing import NamedTuple
 
 from shoal.cluster import operation
 from shoal.config import Config
+from shoal.crdt import lineage, pruning
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp, successor
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node import mutation
-from shoal.node.attached import Attached
+from shoal.node.attached import Attached, is_gone
 from shoal.node.findings import Logged, Object, Place
-from shoal.node.generations import Generations
+from shoal.node.garbage import Collector, What
+from shoal.node.generations import Generations, split
 from shoal.node.partitions import Partitions
 from shoal.node.refolding import Folded, blank, differing, erased, fold
+from shoal.node.soundness import unreadable
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.storage import keys
@@ -49,6 +54,7 @@ class Outcome(Enum):
     LACKING = "what its log names is damaged here, and no peer gave it"
     TOO_LARGE = "the object is too large to be made anew while the node runs; run `shoal verify`"
     CHANGING = "the object changed all the time"
+    DEAD = "a checkpoint of it builds on one that was pruned, and which no peer has any more: nobody can read it"
     REFUSED = "the log or the disk cannot be used"
 
 
@@ -56,6 +62,13 @@ class _Entry(NamedTuple):
     logged: Logged
     context: VersionVector
     changes: list[mutation.Mutation]
+
+
+class _Made(NamedTuple):
+    folded: Folded
+    lacking: list[Dot]  # Operations whose content is missing or damaged here.
+    erased: list[Dot]  # Saves whose content was erased here.
+    pruned: tuple[Stamp, int] | None  # The last prune, and the generation that it belongs to.
 
 
 class Rebuilder:
@@ -68,6 +81,7 @@ class Rebuilder:
         *,
         partitions: Partitions,
         generations: Generations,
+        garbage: Collector,
         forget: Forget,
         config: Config,
     ) -> None:
@@ -75,27 +89,36 @@ class Rebuilder:
         self._commit = commit
         self._partitions = partitions
         self._generations = generations
+        self._garbage = garbage
         self._forget = forget
         self._config = config
 
     async def rebuild(self, place: Place, fetch: Fetch) -> Outcome:
         """Make an object anew, and replace its rows if they differ; `fetch` asks peers for what came beside operations."""
         supplied: Supplied = {}
+        asked: set[Dot] = set()
         try:
             for _ in range(_ATTEMPTS_MAX):
                 if await self._is_too_large(place):
                     return Outcome.TOO_LARGE
                 vector = self._partitions.load(place.partition).vector
                 entries = [entry async for entry in self._entries(place, vector)]
-                folded, lacking = await self._folded(place, entries, supplied)
-                if not lacking and self._partitions.load(place.partition).vector == vector:
-                    return await self._replace(place, folded)
-                if not lacking:
-                    continue
-                found = await fetch(place.partition, lacking)
-                if not found.keys() - supplied.keys():
-                    return Outcome.LACKING
-                supplied = {**supplied, **found}
+                made = await self._folded(place, entries, supplied)
+                dead = not made.lacking and bool(self._unreadable(place, made.folded))
+                wanted = made.lacking or [dot for dot in made.erased if dead and dot not in asked]
+                if wanted:
+                    found = await fetch(place.partition, wanted)
+                    if made.lacking and not found.keys() - supplied.keys():
+                        return Outcome.LACKING
+                    asked.update(wanted)
+                    erased_here = set(made.erased)
+                    supplied = {
+                        **supplied,
+                        **{dot: sent for dot, sent in found.items() if dot not in erased_here or _has_any(sent)},
+                    }
+                elif self._partitions.load(place.partition).vector == vector:
+                    outcome = await self._replace(place, made, again=not asked.isdisjoint(supplied))
+                    return Outcome.DEAD if dead else outcome
         except ShoalError:
             return Outcome.REFUSED
         return Outcome.CHANGING
@@ -134,35 +157,47 @@ class Rebuilder:
                 first = stop + 1
                 await asyncio.sleep(0)
 
-    async def _folded(self, place: Place, entries: list[_Entry], supplied: Supplied) -> tuple[Folded, list[Dot]]:
-        """What they make; and those whose content is missing here."""
+    async def _folded(self, place: Place, entries: list[_Entry], supplied: Supplied) -> _Made:
+        """What they make."""
         entries.sort(key=lambda entry: (entry.logged.hlc, entry.logged.dot))
-        found, into = Folded({}, set(), *erased([entry.logged for entry in entries])), blank()
-        lacking: list[Dot] = []
+        made = _Made(Folded({}, set(), *erased([entry.logged for entry in entries])), [], [], None)
+        into = blank()
         for number, entry in enumerate(entries):
-            if not self._fold(place, entry, supplied, found=found, into=into):
-                lacking.append(entry.logged.dot)
+            made = self._fold(place, entry, supplied, made=made, into=into)
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
-        found.rows[place] = {row: value for row, value in into.rows.items() if value is not None}
-        return found, lacking
+        made.folded.rows[place] = {row: value for row, value in into.rows.items() if value is not None}
+        return made
 
-    def _fold(self, place: Place, entry: _Entry, supplied: Supplied, *, found: Folded, into: Transaction) -> bool:
-        """Returns whether all that came beside the operation is here."""
+    def _fold(self, place: Place, entry: _Entry, supplied: Supplied, *, made: _Made, into: Transaction) -> _Made:
         logged = entry.logged
         sent = supplied.get(logged.dot)
         for nth, change in enumerate(entry.changes):
             if _place(place.partition, change) != place:
                 continue
             stamp = Stamp(logged.dot, logged.hlc, logged.body.wall_ms, entry.context, nth)
+            beside = sent[nth] if sent is not None and nth < len(sent) and mutation.names_content(change.change) else None
             try:
-                if sent is None:
-                    self._check_chunks(place, stamp, change, found)
-                beside = sent[nth] if sent is not None and nth < len(sent) and mutation.names_content(change.change) else None
-                fold(self._storage, place, stamp, change, found=found, into=into, supplied=beside)
+                if beside is None:
+                    self._check_chunks(place, stamp, change, made.folded)
+                gone = fold(self._storage, place, stamp, change, found=made.folded, into=into, supplied=beside)
             except ShoalError:
-                return False
-        return True
+                made.lacking.append(logged.dot)
+                break
+            if gone and isinstance(change.change, lineage.Save):
+                made.erased.append(logged.dot)
+            elif isinstance(change.change, pruning.Prune) and change.generation == made.folded.current(place):
+                made = made._replace(pruned=(stamp, change.generation))
+        return made
+
+    def _unreadable(self, place: Place, folded: Folded) -> list[bytes]:
+        """Checkpoints that are shown and build on what is missing."""
+        if place.kind is not Kind.THREAD or place not in folded.pruned:
+            return []
+        own = {
+            key: value for row, value in folded.rows[place].items() for of, key in [split(row)] if of == folded.current(place)
+        }
+        return unreadable(own)
 
     def _check_chunks(self, place: Place, stamp: Stamp, change: mutation.Mutation, found: Folded) -> None:
         """
@@ -176,11 +211,14 @@ class Rebuilder:
             if digest and sha256(piece).digest() != digest:
                 raise StoreCorrupt(f"chunk {digest.hex()} is damaged.")
 
-    async def _replace(self, place: Place, folded: Folded) -> Outcome:
-        """Write what differs, in the step in which it was compared: nothing can come between."""
+    async def _replace(self, place: Place, made: _Made, *, again: bool) -> Outcome:
+        """Write what differs, in the step in which it was compared: nothing can come between.
+
+        `again`: some of it was erased before, and what of that is not needed must be swept once more.
+        """
         prefix = keys.object_rows(*place)
         stored = {key[len(prefix) :]: value for key, value in self._storage.scan(prefix, successor(prefix))}
-        flawed = differing(place, stored, folded)
+        flawed = differing(place, stored, made.folded)
         if not flawed:
             return Outcome.SOUND
         batch, target = Transaction(self._storage), Target(*place[1:])
@@ -194,6 +232,8 @@ class Rebuilder:
                 current.rows.delete(key[len(own) :])
             else:
                 current.rows.put(key[len(own) :], value)  # With the indexes of items.
+        if again and made.pruned is not None:
+            self._garbage.enter(batch, made.pruned[0], What.CHECKPOINTS, target, made.pruned[1])
         self._forget(batch, target)
         number = self._commit.write(batch.rows)
         partition = self._partitions.load(place.partition)
@@ -201,6 +241,10 @@ class Rebuilder:
         batch.written()
         await self._commit.covered(number)
         return Outcome.REPLACED
+
+
+def _has_any(sent: list[Attached]) -> bool:
+    return any(not is_gone(beside) for beside in sent)
 
 
 def _place(partition: int, change: mutation.Mutation) -> Place:

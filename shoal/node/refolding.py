@@ -107,8 +107,10 @@ def fold(
     found: Folded,
     into: Transaction,
     supplied: Attached | None = None,
-) -> None:
+) -> bool:
     """Apply a change to what the ones before it made. `supplied` is what a peer sent beside it, instead of what is stored.
+
+    Returns whether all that came beside it was erased.
 
     Raises:
         StoreCorrupt: what came beside the change is missing or damaged here.
@@ -116,9 +118,9 @@ def fold(
     """
     if isinstance(change.change, deletion.Delete):
         deletion.apply(ObjectRows(into, b""), stamp, change.change)
-        return
+        return False
     if change.generation != found.current(place):
-        return
+        return False
     found.alive.add(place)
     stored = Object(storage, place, change.generation).rows
     folding = ObjectRows(into, deletion.prefix(change.generation))
@@ -129,6 +131,7 @@ def fold(
         mutation.apply(folding, stamp, change.change, beside)
     else:
         mutation.receive(folding, stamp, change.change, supplied)
+    return is_gone(beside)
 
 
 def erased(
@@ -181,7 +184,14 @@ def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: P
 
 def _without_marks(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> dict[bytes, bytes]:
     """The marks of pruned checkpoints go with their records, when nothing needs these."""
-    return {row: value for row, value in folded.items() if row in stored or not split(row)[1].startswith(lineage.PRUNED)}
+
+    def is_over(row: bytes) -> bool:
+        key = split(row)[1]
+        if not key.startswith(lineage.PRUNED) or key == lineage.PRUNED:
+            return False
+        return row[: len(row) - len(key)] + lineage.CHECKPOINT + key[1:] not in folded
+
+    return {row: value for row, value in folded.items() if row in stored or not is_over(row)}
 
 
 def blank() -> Transaction:

@@ -25,6 +25,7 @@ from shoal.node.database import Database
 from shoal.node.evidence import bounds
 from shoal.node.findings import Place, text_of
 from shoal.node.rebuilding import Outcome, Supplied
+from shoal.node.target import Target
 from shoal.storage import keys
 
 _log = logging.getLogger("shoal.node")
@@ -56,10 +57,13 @@ class Scrubber:
         self._differences = Differences(config.rows_differ_max)
         self._outcomes: dict[bytes, Outcome] = {}  # By object that differs.
         self._due: dict[bytes, None] = {}  # Objects that are to be made anew.
+        self._dangling: set[bytes] = set()  # Objects in which a save builds on what is gone; at most `rows_differ_max`.
+        self._again_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self._wanted: dict[int, tuple[bytes, asyncio.Future[Supply]]] = {}
         self._last_id = _FIRST_ID
         self._stopped = False
+        database.incoming.on_dangling = self._dangles
         self.replaced = 0  # Objects, in this opening.
         self.noticed: set[bytes] = set()  # Objects that differed, in this opening; at most `rows_differ_max`.
 
@@ -72,7 +76,11 @@ class Scrubber:
     @property
     def told(self) -> list[str]:
         """What differs, for people."""
-        return [self._text(found.object, found.peer) for found in self._differences.all()]
+        differing = self._differences.all()
+        dead = sorted(self._dangling - {found.object for found in differing})
+        return [self._text(found.object, found.peer) for found in differing] + [
+            f"{text_of(place_of(name))}: {outcome.value}" for name in dead if (outcome := self._outcomes.get(name)) is not None
+        ]
 
     def _text(self, name: bytes, peer: bytes) -> str:
         outcome = self._outcomes.get(name)
@@ -86,6 +94,7 @@ class Scrubber:
         linked = list(self._linked())
         self._differences.expire(now, self._walk.pass_s, linked)
         self._tidy()
+        self._look_again(now)
         asked = [peer for peer in linked if peer > self._own]
         place = self._walk.due(now, self._database.partitions.holding) if asked else None
         if place is None:
@@ -128,16 +137,35 @@ class Scrubber:
             return
         if self._outcomes.get(name) is Outcome.SOUND:
             return  # The other node is wrong, or the program is: looking again would show the same.
+        self._examine_soon(name)
+
+    def _examine_soon(self, name: bytes) -> None:
+        if self._stopped or name in self._due:
+            return
         self._outcomes.pop(name, None)
         self._due[name] = None
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._examine())
 
+    def _dangles(self, target: Target) -> None:
+        """A save came that builds on what was pruned here: have what it needs supplied."""
+        if len(self._dangling) < self._config.rows_differ_max:
+            name = keys.object_rows(target.partition, *target)
+            self._dangling.add(name)
+            self._examine_soon(name)
+
+    def _look_again(self, now: float) -> None:
+        """A peer that was away may have what was lacking."""
+        if self._dangling and now >= self._again_at:
+            self._again_at = now + self._config.quarantine_s
+            for name in sorted(self._dangling):
+                self._examine_soon(name)
+
     def _tidy(self) -> None:
         """Forget what came of objects that are equal again."""
         if self._outcomes:
             differing = {found.object for found in self._differences.all()}
-            for name in [name for name in self._outcomes if name not in differing]:
+            for name in [name for name in self._outcomes if name not in differing and name not in self._dangling]:
                 del self._outcomes[name]
 
     # ── repairing ─────────────────────────────────────────────────────────────
@@ -157,9 +185,23 @@ class Scrubber:
         place = place_of(name)
         outcome = await self._database.rebuilder.rebuild(place, self._fetch)
         self._outcomes[name] = outcome
-        if outcome is not Outcome.REPLACED:
+        if name in self._dangling:
+            self._settle(name, place, outcome)
+        elif outcome is not Outcome.REPLACED:
             _log.warning("the rows of %s differ from those of a peer: %s", text_of(place), outcome.value)
-            return
+        else:
+            self._replaced(name, place)
+
+    def _settle(self, name: bytes, place: Place, outcome: Outcome) -> None:
+        """What came of an object in which a save builds on what is gone."""
+        if outcome in (Outcome.SOUND, Outcome.REPLACED):
+            self._dangling.discard(name)
+            if outcome is Outcome.REPLACED:
+                _log.info("what %s needs of pruned checkpoints came from peers", text_of(place))
+        elif outcome is Outcome.DEAD:
+            _log.warning("%s: %s", text_of(place), outcome.value)
+
+    def _replaced(self, name: bytes, place: Place) -> None:
         self.replaced += 1
         _log.warning("the rows of %s were not what its log makes, and were replaced", text_of(place))
         peers = [found.peer for found in self._differences.all() if found.object == name]
@@ -189,13 +231,17 @@ class Scrubber:
     async def _fetch(self, partition: int, dots: list[Dot]) -> Supplied:
         """What peers have beside these operations."""
         found: dict[Dot, list[attached.Attached]] = {}
+        erased: dict[Dot, list[attached.Attached]] = {}  # There, which says nothing of the next peer.
         for peer in list(self._linked()):
-            while wanted := [dot for dot in dots if dot not in found][:_WANTED_MAX]:
-                brought = self._brought(partition, set(wanted), await self._ask(peer, partition, wanted))
+            left = [dot for dot in dots if dot not in found]
+            while left:
+                brought = self._brought(partition, set(left), await self._ask(peer, partition, left[:_WANTED_MAX]))
                 if not brought:
                     break
-                found |= brought
-        return found
+                for dot, sent in brought.items():
+                    (erased if any(map(attached.is_gone, sent)) else found)[dot] = sent
+                left = [dot for dot in left if dot not in brought]
+        return erased | found
 
     async def _ask(self, peer: bytes, partition: int, dots: list[Dot]) -> Supply | None:
         self._last_id += 1

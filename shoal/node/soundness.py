@@ -67,6 +67,24 @@ def _check_thread(place: Place, object_rows: ObjectRows, rows: dict[bytes, bytes
                 report.problem(f"{text_of(place)}: channel {name!r} of checkpoint {id.hex()} does not match its hash")
 
 
+def unreadable(rows: dict[bytes, bytes]) -> list[bytes]:
+    """Checkpoints of a thread, given its rows, that are shown and build on what is missing."""
+    records = {
+        row[1:]: lineage.unpack(row[1:], stored).record for row, stored in rows.items() if row.startswith(lineage.CHECKPOINT)
+    }
+    chunks = _Chunks(rows)
+
+    def is_whole(name: str, recipe: channel.Recipe) -> bool:
+        def of_base(base: bytes) -> channel.Recipe | None:
+            return records[base].channels.get(name) if base in records else None
+
+        outline = channel.outline_of(recipe, of_base)
+        return outline is not None and chunks.size(outline.tops) is not None
+
+    shown = [(id, record) for id, record in sorted(records.items()) if lineage.PRUNED + id not in rows]
+    return [id for id, record in shown if not all(is_whole(name, recipe) for name, recipe in record.channels.items())]
+
+
 class _Chunks:
     """How many bytes there are below the tops of a tree. Each node is looked at once: the trees share them."""
 
