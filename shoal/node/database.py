@@ -116,6 +116,7 @@ class Database:
             catalog=self.catalog,
             shapes=shapes,
             documents=self.documents,
+            known_max=config.objects_known_max,
         )
         rules = Rules(storage, self.catalog, config)
         self.budgets = Budgets(opening, config)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 
 from shoal.crdt import compaction, deletion, lineage, pruning, trimming
-from shoal.crdt.rows import Stamp
+from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation
 from shoal.names import check_name
 from shoal.node.attached import Attached
@@ -23,6 +23,7 @@ from shoal.node.garbage import Collector, What
 from shoal.node.generations import Generation, Generations
 from shoal.node.mutation import Mutation
 from shoal.node.partitions import Partitions
+from shoal.node.recent import Recent
 from shoal.node.shapes import ShapeCache, Spot
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
@@ -65,6 +66,7 @@ class Eraser:
         catalog: Catalog,
         shapes: ShapeCache,
         documents: Documents,
+        known_max: int,
     ) -> None:
         self._partitions = partitions
         self._generations = generations
@@ -72,6 +74,7 @@ class Eraser:
         self._catalog = catalog
         self._shapes = shapes
         self._documents = documents
+        self._unpruned: Recent[Target] = Recent(known_max)  # Known to have lost no checkpoint: a save need not look.
         self.dead: deque[str] = deque(maxlen=DEAD_LISTED_MAX)  # The last changes that arrived too late.
 
     def belongs(self, transaction: Transaction, target: Target, change: Mutation) -> Generation | None:
@@ -99,6 +102,8 @@ class Eraser:
             return
         self._catalog.enter(transaction, target)
         if isinstance(made, pruning.Prune):
+            self._unpruned.drop(target)
+            transaction.when_written(lambda: self._unpruned.drop(target))
             self._garbage.enter(transaction, stamp, What.CHECKPOINTS, target, change.generation)
             spots = [Spot(target.space, target.name, id) for id in made.ids]
             self._shapes.drop(spots)
@@ -111,6 +116,15 @@ class Eraser:
             )
         elif isinstance(made, lineage.Save) and beside.content and (marking := self._garbage.markings.get(target)) is not None:
             marking.protect(lineage.decode_record(beside.content))
+
+    def may_have_pruned(self, rows: Rows, target: Target) -> bool:
+        """Whether checkpoints of the thread whose rows these are may have been pruned."""
+        if target in self._unpruned:
+            return False
+        if pruning.ever_pruned(rows):
+            return True
+        self._unpruned.put(target)
+        return False
 
     def check(self, change: Mutation) -> None:
         """

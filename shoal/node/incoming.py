@@ -17,10 +17,10 @@ from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Tip
-from shoal.crdt import compaction, deletion, document, lineage, pruning
+from shoal.crdt import compaction, deletion, document, lineage
 from shoal.crdt.clock import END_MS, HybridClock, is_plausible
 from shoal.crdt.dot import Dot, Origin
-from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation, ShoalError
 from shoal.names import check_key, check_name
 from shoal.node import attached, mutation
@@ -188,7 +188,7 @@ class Incoming:
                 self._eraser.bury(own, target, stamp, change, beside)
                 return
             place = Place(own, generation.rows, target)
-            if isinstance(change.change, lineage.Save) and _dangles(place.rows, beside):
+            if isinstance(change.change, lineage.Save) and self._dangles(place, beside):
                 own.when_written(lambda: self.on_dangling(target))
             filled = self._receive(place, stamp, change.change, beside)
             if target.kind is Kind.SCHEMA:
@@ -227,6 +227,14 @@ class Incoming:
             # It stood on what was erased, and was erased with it.
         return False
 
+    def _dangles(self, place: Place, beside: Attached) -> bool:
+        """Whether a checkpoint is described against one that was pruned: what it needs of that may be gone."""
+        if is_gone(beside) or not self._eraser.may_have_pruned(place.rows, place.target):
+            return False
+        record = lineage.decode_record(beside.content)
+        bases = {recipe.base for recipe in record.channels.values() if recipe.base}
+        return any(lineage.shown(place.rows, base) is None for base in bases)
+
     def _write(self, batch: Transaction, ahead: dict[int, _Ahead], *, received: Received, staged: list[Staged]) -> Received:
         self._opening.settle(batch)
         number = self._commit.write(batch.rows)
@@ -252,15 +260,6 @@ def _check_body(arrival: Arrival, before: Tip) -> None:
         raise _bad(arrival, "its wall time is beyond all clocks", "content")
     if body.key is not None:
         check_key("idempotency key", body.key)
-
-
-def _dangles(rows: Rows, beside: Attached) -> bool:
-    """Whether a checkpoint is described against one that was pruned: what it needs of that may be gone."""
-    if is_gone(beside) or not pruning.ever_pruned(rows):
-        return False
-    record = lineage.decode_record(beside.content)
-    bases = {recipe.base for recipe in record.channels.values() if recipe.base}
-    return any(lineage.shown(rows, base) is None for base in bases)
 
 
 def _claim(own: Transaction, key: bytes, dot: Dot) -> None:

@@ -204,9 +204,10 @@ class Fleet:
             await member.node.stop()
         return left
 
-    def start(self, name: str, storage: MemoryStorage) -> Member:
+    def start(self, name: str, storage: MemoryStorage, *, linked: bool = True) -> Member:
         made = self._make(name, storage)
-        self.link_all(name)
+        if linked:
+            self.link_all(name)
         return made
 
     async def converged(self, seconds: float = 10.0) -> None:
