@@ -41,11 +41,11 @@ def rows_that_differ_are_not_replaced(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = (
-    Mutant(a_hash_covers_keys_alone, "peers compare hashes of which rows there are, not of what they hold", ("19",)),
+    Mutant(a_hash_covers_keys_alone, "peers compare hashes of which rows there are, not of what they hold", ("20",)),
     Mutant(rows_are_compared_at_unequal_vectors, "peers compare their rows while one holds more operations", ("4",)),
     Mutant(what_is_being_swept_is_compared, "peers compare what one has swept and the other has not yet", ("4",)),
     Mutant(
-        a_damaged_chunk_is_taken_for_whole, "an object is made anew from a chunk that is not what its digest names", ("19",)
+        a_damaged_chunk_is_taken_for_whole, "an object is made anew from a chunk that is not what its digest names", ("20",)
     ),
-    Mutant(rows_that_differ_are_not_replaced, "rows that differ are reported, and stay", ("19",)),
+    Mutant(rows_that_differ_are_not_replaced, "rows that differ are reported, and stay", ("20",)),
 )

@@ -169,7 +169,7 @@ async def _scrubs(cluster: SimulatedCluster) -> list[Violation]:
         ends_at = asyncio.get_running_loop().time() + SCRUBBED_S_MAX
         while left := [name for name, host in cluster.hosts.items() if host.peer.scrubber.told or _altered(cluster)]:
             if asyncio.get_running_loop().time() >= ends_at:
-                return [Violation("19", f"healed, and equal, {name} has rows that differ: {_told(cluster)}") for name in left]
+                return [Violation("20", f"healed, and equal, {name} has rows that differ: {_told(cluster)}") for name in left]
             await asyncio.sleep(cluster.config.sync_interval_s)
     alarms = {name: (host.noticed | host.peer.scrubber.noticed) - cluster.altered for name, host in cluster.hosts.items()}
     return [
