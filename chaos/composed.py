@@ -17,7 +17,7 @@ from chaos.cluster import Node
 from chaos.faults import CUT_S_MAX, DOWN_S_MAX, Clone, CutOff, Fault, Kill, Pause, Stage, StaleCopy, Strike, Wipe
 from chaos.ledger import WORK, Deed
 from shoal.config import Config
-from shoal.errors import ShoalError
+from shoal.errors import NotFound, ShoalError
 from shoal.protocol.requests import Durability
 
 SWEPT_S_MAX = 10.0
@@ -60,7 +60,7 @@ class StepWipeCut:
 
 
 class CopyPruneCut:
-    """A copy is made, others prune what it holds, it is put back, cut off, and saved on what is gone elsewhere."""
+    """A copy is made, others prune the head that it holds, it is put back, cut off, and saved on what is gone elsewhere."""
 
     name: ClassVar[str] = "copy-prune-cut"
     loses_disks: ClassVar[bool] = True
@@ -71,10 +71,10 @@ class CopyPruneCut:
         thread = f"pruned-{desk.number()}"
         blob = [f"{_BLOB}{thread} {nth}" for nth in range(200)]
         await self._save(stage, other, thread, {"number": 1, "blob": blob}, durability="all", owed=False)
-        await self._save(stage, other, thread, {"number": 2}, durability="all")
         await cluster.kill(restored)
         copy = cluster.copy(restored)
         await cluster.start(restored)
+        await self._save(stage, other, thread, {"number": 2}, durability="all")
         await self._erase(stage, other, thread)
         began_s = cluster.now_s()
         await cluster.kill(restored)
@@ -117,7 +117,10 @@ class CopyPruneCut:
         with suppress(TimeoutError):
             async with asyncio.timeout(3 * _TRY_S), shoal.connect(node.url, durability=durability, config=config) as store:
                 try:
-                    saved = await store.space(WORK).thread(thread).save(state, on_conflict="fork")
+                    handle = store.space(WORK).thread(thread)
+                    with suppress(NotFound):
+                        await handle.load()  # What is saved then builds on what this node has.
+                    saved = await handle.save(state, on_conflict="fork")
                 except ShoalError as error:
                     stage.desk.note(Deed("save", thread, "", number, "unknown", error.code, node.name))
                     return

@@ -88,6 +88,22 @@ async def test_a_node_that_has_forgotten_and_counts_is_found(tmp_path: Path, mut
     assert {"3", "14"} & {violation.invariant for violation in judge(history, evidence).violations}
 
 
+OLD_COPY = Options(strikes=1, faults=["copy-prune-cut"], seed=2, agents=1, rate=1, workers=1, durability="quorum")
+"""With this seed the copy is put back while its node is cut off."""
+
+
+async def test_an_old_copy_that_is_put_back_and_cut_off_builds_on_nothing_that_others_pruned(tmp_path: Path) -> None:
+    history, evidence = await run(OLD_COPY, tmp_path, say=lambda text: None, now_s=time.monotonic)
+    verdict = judge(history, evidence)
+    assert verdict.kept, verdict.violations
+
+
+async def test_a_copy_that_writes_at_once_is_found(tmp_path: Path) -> None:
+    program = (sys.executable, "-m", "tests.chaos.planted", "a-copy-writes-at-once")
+    history, evidence = await run(OLD_COPY, tmp_path, say=lambda text: None, now_s=time.monotonic, program=program)
+    assert "directories differ" in {violation.what for violation in judge(history, evidence).violations}
+
+
 async def test_a_clone_that_is_started_beside_its_original_is_refused_and_told_why(tmp_path: Path) -> None:
     options = Options(strikes=1, faults=["clone"], seed=3, agents=3, rate=30, workers=3, durability="quorum")
     history, evidence = await run(options, tmp_path, say=lambda text: None, now_s=time.monotonic)
