@@ -25,3 +25,6 @@ class Decision(Struct, frozen=True):
 
     reply: WriteReply
     made: tuple[Made, ...] = ()
+    remembered: bool = (
+        False  # The key is kept though nothing changed: what was to be removed may be made before it comes again.
+    )

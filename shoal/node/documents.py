@@ -145,7 +145,7 @@ class Documents:
         """
         self._check_expected(site, request)
         if not self._catalog.lists(site.transaction, site.target):
-            return Decision(requests.Deleted(existed=False))
+            return Decision(requests.Deleted(existed=False), remembered=True)
         change = self._lifetimes.ending(site.transaction, site.target, self._opened(place_of(site)).live.clients)
         return Decision(requests.Deleted(existed=True), (Made(change),))
 

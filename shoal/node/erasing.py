@@ -51,7 +51,7 @@ class Deletions:
     def _delete(self, site: Site, _request: DeleteThread) -> Decision:
         """What is not there needs no deletion: that it is gone is what was asked for."""
         if not self._catalog.lists(site.transaction, site.target):
-            return Decision(Deleted(existed=False))
+            return Decision(Deleted(existed=False), remembered=True)
         number = self._generations.current(site.transaction, site.target).number
         return Decision(Deleted(existed=True), (Made(deletion.Delete(number)),))
 

@@ -175,11 +175,13 @@ class Issuer:
         mutations: list[Mutation] = []
         besides: list[Attached] = []
         staged: list[Staged] = []
+        remembered = False
         for target, write in zip(located.targets, located.writes, strict=True):
             here = stamp.at(len(mutations))
             generation = self._generations.current(transaction, target)
             decision = self._writers[type(write)](Site(transaction, target, generation.rows, here, writing.key), write)
             replies.append(decision.reply)
+            remembered = remembered or decision.remembered
             for made in decision.made:
                 at = stamp.at(len(mutations))
                 mutations.append(Mutation(target.kind, target.space, target.name, made.change, generation.number))
@@ -188,7 +190,7 @@ class Issuer:
                     staged.append(_staged(target, at, made))
                 self._eraser.follow(transaction, target, at, mutations[-1], made.attached)
         reply = replies[0] if located.writes[0] is located.request else requests.BatchReply(replies)  # type: ignore[arg-type]
-        if not mutations:
+        if not mutations and not (remembered and writing.key is not None):
             return Issued(reply, partition.written, partition.vector)
         entry = self._log(writing, stamp, mutation.encode(mutations), reply)
         if self.on_logged is not None:

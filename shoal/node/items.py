@@ -141,7 +141,7 @@ class Items:
         shown = self._shown(there)
         _check_expected(request, shown)
         if there is None:
-            return Decision(ItemDeleted(deleted=False))
+            return Decision(ItemDeleted(deleted=False), remembered=True)
         change = items.Delete(rest, request.key, there.seen)
         items.apply_delete(site.rows, site.stamp, change)
         return Decision(ItemDeleted(deleted=shown is not None), (Made(change, id=_address(request)),))

@@ -129,7 +129,7 @@ class Maps:
 
     def _remove(self, site: Site, request: RemoveEntry) -> Decision:
         if not ormap.holds(site.rows, request.key):
-            return Decision(EntryRemoved(removed=False))
+            return Decision(EntryRemoved(removed=False), remembered=True)
         change = ormap.removal(site.rows, request.key)
         ormap.apply(site.rows, site.stamp, change)
         return Decision(EntryRemoved(removed=True), (Made(change, id=request.key),))
