@@ -15,6 +15,7 @@ Laws:
   that a slow watcher loses its subscription and not its session.
 - A reply has with it what the session's bookmark changed by, no later than what
   it shows (`shoal.protocol.sharing`).
+- A request is begun no more once its caller has given up: what was made since is not for it to change.
 - A broken socket cancels subscriptions and lets requests finish: a session's
   place is free only once its last request is done.
 """
@@ -29,7 +30,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from shoal.api.metrics import Metrics
 from shoal.api.problems import internal
 from shoal.config import Config
-from shoal.errors import InvalidInput, InvalidValue, Overloaded, ShoalError, ShuttingDown
+from shoal.errors import InvalidInput, InvalidValue, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, Unavailable
 from shoal.names import check_key
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.frames import (
@@ -95,6 +96,7 @@ class SessionSocket:
         self._sent = asyncio.Event()  # Something was.
         self._answered = asyncio.Event()  # A request has finished.
         self._stopping = False
+        self._welcomed_at = 0.0
         self._turn = asyncio.Lock()  # Fair: requests that wait to begin keep their order.
 
     async def serve(self, request: web.Request) -> None:
@@ -152,6 +154,7 @@ class SessionSocket:
             await self._socket.send_bytes(encode_hello(Refused(Fault.of(error))))
             await self._close(WSCloseCode.PROTOCOL_ERROR, str(error))
             return False
+        self._welcomed_at = asyncio.get_running_loop().time()
         await self._socket.send_bytes(encode_hello(self._welcome))
         return True
 
@@ -235,6 +238,7 @@ class SessionSocket:
         self._begun += 1
         self._call_bytes += size
         try:
+            self._refuse_late(call)
             request, durability = _checked(call)
             if self._prompt.begin(request, told, key=call.key, durability=durability, stale=call.stale):
                 return True
@@ -259,11 +263,27 @@ class SessionSocket:
         try:
             if self._stopping:
                 raise _stopping()
+            self._refuse_late(call)
             request, durability = _checked(call)
-            answer = await self._session.call(request, key=call.key, durability=durability, stale=call.stale)
+            async with asyncio.timeout_at(self._ends_at(call)):
+                answer = await self._session.call(request, key=call.key, durability=durability, stale=call.stale)
+        except TimeoutError:
+            answer = OutcomeUnknown("the caller gave up. The write may or may not be applied. Send it again with the same key.")
         except Exception as error:
             answer = _answer_of(error)
         self._send_answer(call.id, answer)
+
+    def _ends_at(self, call: CallFrame) -> float | None:
+        return self._welcomed_at + call.until_ms / 1000 if call.until_ms else None
+
+    def _refuse_late(self, call: CallFrame) -> None:
+        """
+        Raises:
+            Unavailable: its caller has given up by now, and may have made anew what it would change.
+        """
+        ends_at = self._ends_at(call)
+        if ends_at is not None and asyncio.get_running_loop().time() >= ends_at:
+            raise Unavailable("the request came after its caller had given up. Nothing was written. Send it again.")
 
     async def _take_turn(self) -> bool:
         """Wait until the peer has taken enough of what was answered; False if it is gone."""

@@ -88,6 +88,7 @@ class CallFrame(Struct, array_like=True, frozen=True, tag=0):
     durability: str  # Checked with the request, so that a bad one fails alone.
     request: Raw
     stale: bool = False
+    until_ms: int = 0  # When the caller gives up, after it was welcomed; 0: never. Then the node begins it no more.
 
 
 class SubscribeFrame(Struct, array_like=True, frozen=True, tag=1):
@@ -158,9 +159,17 @@ def encode_hello(hello: Hello | Welcome | Refused) -> bytes:
 
 
 def encode_call(
-    id: int, request: AnyRequest, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    id: int,
+    request: AnyRequest,
+    *,
+    key: str | None = None,
+    durability: Durability = "local",
+    stale: bool = False,
+    until_ms: int = 0,
 ) -> bytes:
     frame = (0, id, key, durability, request)
+    if until_ms:
+        return _encoder.encode((*frame, stale, until_ms))
     return _encoder.encode((*frame, True) if stale else frame)
 
 

@@ -82,6 +82,7 @@ class Link:
         bookmark: Bookmark,
     ) -> None:
         self.welcome = welcome
+        self._welcomed_at = asyncio.get_running_loop().time()
         self._bookmark = bookmark
         self._observed = 0  # The revision of the bookmark that the node knows.
         self._http = http
@@ -162,8 +163,10 @@ class Link:
             ShoalError: the node's own answer.
         """
         id = next(self._ids)
-        frame = self._bounded(encode_call(id, request, key=key, durability=durability, stale=stale))
         ends_at = asyncio.get_running_loop().time() + (timeout_s or self._config.request_timeout_s)
+        # The node counts from a moment before this one, so that by its watch the caller gives up no later.
+        until_ms = max(1, int((ends_at - self._welcomed_at) * 1000))
+        frame = self._bounded(encode_call(id, request, key=key, durability=durability, stale=stale, until_ms=until_ms))
         await self._take_room(ends_at)
         try:
             return decode_reply(await self._exchange(id, frame, write=not isinstance(request, Read), ends_at=ends_at))

@@ -15,10 +15,12 @@ from shoal.errors import (
     InvalidInput,
     InvalidName,
     NotFound,
+    OutcomeUnknown,
     Overloaded,
     ShoalError,
     ShuttingDown,
     SlowConsumer,
+    Unavailable,
     Unsupported,
 )
 from shoal.protocol import requests
@@ -119,6 +121,22 @@ async def test_a_call_reaches_the_session_with_key_and_durability(served: Served
     link = await served.link()
     assert await link.call(WRITE, key="k", durability="all") == Added(1, True)
     assert served.session.asked == [(WRITE, "k", "all")]
+
+
+async def test_a_request_whose_caller_has_given_up_is_not_begun(served: Served, wire: Wire) -> None:
+    await asyncio.sleep(0.01)
+    await wire.send(encode_call(1, WRITE, key="late", until_ms=5), encode_call(2, WRITE, key="k", until_ms=60_000))
+    late = await wire.error()
+    assert isinstance(late, Unavailable)
+    assert late.written == "no"
+    assert isinstance(await wire.frame(), ReplyFrame)
+    assert served.session.asked == [(WRITE, "k", "local")]
+
+
+async def test_a_request_that_waits_is_not_begun_once_its_caller_has_given_up(served: Served, wire: Wire) -> None:
+    served.session.gate = asyncio.Event()
+    await wire.send(encode_call(1, READ, until_ms=200))
+    assert isinstance(await wire.error(), OutcomeUnknown)
 
 
 async def test_requests_start_in_the_order_of_arrival(served: Served) -> None:
