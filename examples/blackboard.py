@@ -36,7 +36,7 @@ from shoal.errors import BudgetExhausted
 SPACE = "crew"
 WORKERS = ("ann", "bob", "cy")
 PRICE, BUDGET = 2, 100
-SURE = 0.5  # Findings of less are doubtful.
+SURE = 0.5  # Findings with a lower sureness are doubtful.
 
 
 class Page(NamedTuple):
@@ -78,7 +78,7 @@ async def planner(store: Store) -> None:
     async with await space.document("plan", author="planner") as plan:
         board = Board(plan)
         for topic, name in zip(TOPICS, sorted(here), strict=True):
-            # Who works on it shall see what we saw: the grant, and the index.
+            # Workers on this plan must see what we saw: the grant and the index.
             plan.map("tasks")[topic] = {"do": "research", "url": f"{topic}/", "worker": name, "after": store.bookmark}
         await board.until(lambda: board.tasks.keys() == board.reviewed.keys())
         for bookmark in board.done.values():
@@ -98,7 +98,7 @@ async def worker(store: Store, name: str) -> None:
             for id, task in board.waiting_for(name).items():
                 store.observe(task["after"])
                 await (research if task["do"] == "research" else confirm)(space, task["url"], name)
-                # Another node may hear of this before it has what was found: its readers wait for that by our bookmark.
+                # Another node may hear of this before it has the findings; with our bookmark its readers wait for them.
                 plan.map("done")[id] = store.bookmark
                 await plan.flush()
 

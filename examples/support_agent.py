@@ -33,7 +33,7 @@ async def agent(store: Store, look_up: Call, was_looked_up: Call, search: Call) 
     thread = store.space("support").thread(TICKET, author="agent")
     found = await thread.resume()
     for step in found.open:
-        # Nobody else knows: the process that began it is gone.
+        # Nobody else knows the outcome: the process that started the step is gone.
         happened = step.name == "billing" and await was_looked_up(step.key)
         if happened:
             await thread.resolve(step, "result", value={"due": 120}, by="agent", reason="asked the billing system")
@@ -59,7 +59,7 @@ async def searched(thread: Thread, search: Call) -> list[str]:
         except TimeoutError:
             continue
         except StepFailed:
-            return []  # Go on without.
+            return []  # Continue without it.
 
 
 async def review(store: Store) -> str:
