@@ -6,7 +6,8 @@ majority of the other owners hold it is a *learner*: it counts in no quorum.
 
 Why a majority of the others: a write that a quorum acknowledged, of n owners and with
 this node among them, is on at least a majority less one of the n - 1 others. Every
-majority of the others meets that set, and so names the write.
+majority of the others meets that set, and so names the write. Another learner may have
+forgotten the write as well, so it is not counted, unless all the others were heard.
 
 A peer may tell a node that its directory was set back (`shoal.cluster.marks`). Then the node must also
 hold what it once held, as far as any owner still holds it.
@@ -62,6 +63,10 @@ class Learning:
         if partition in told:
             told[partition] = vector
 
+    def forget(self, peer: bytes) -> None:
+        """It was a learner, and is none any more: what it said by then may be less than what it has acknowledged."""
+        self._told.pop(peer, None)
+
     def owe(self, owed: Mapping[int, VersionVector]) -> None:
         """A peer says that this node's directory once held this, too."""
         for partition, vector in owed.items():
@@ -79,13 +84,15 @@ class Learning:
         """Whether one of these told of what this node does not hold."""
         return any(peer in self._told and not self._is_held(peer) for peer in peers)
 
-    def is_done(self, others: Collection[bytes], *, needed: int, everyone: int) -> bool:
-        """Whether this node holds all that `needed` of the other owners hold, and what it once held.
+    def is_done(
+        self, others: Collection[bytes], *, needed: int, everyone: int, learners: Collection[bytes] = frozenset()
+    ) -> bool:
+        """Whether this node holds all that `needed` of the other owners hold, `learners` not counted, and what it once held.
 
         Once it holds all that `everyone` of them holds, nobody has what else it once held: that is lost.
         """
-        held = sum(self._is_held(peer) for peer in others)
-        return held >= needed and (held >= everyone or not self.owed)
+        held = {peer for peer in others if self._is_held(peer)}
+        return len(held) >= everyone or (len(held.difference(learners)) >= needed and not self.owed)
 
     def progress(self, peer: bytes) -> Progress:
         told = self._told.get(peer)

@@ -197,6 +197,8 @@ class Replication:
                 for partition in state.known.acknowledge(held, needs):
                     state.doubtful.setdefault(partition, now)
             case Digest():
+                if self.learning is not None and not message.learner and not state.member:
+                    self.learning.forget(peer)
                 state.member = not message.learner
                 self._settle(peer, state, message)
                 self._hear(peer, state, message)

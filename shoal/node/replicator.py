@@ -389,7 +389,8 @@ class Replicator:
             return
         members = self.quorum.members
         others = members.nodes - {self._opening.node}
-        if learning.is_done(others, needed=members.others_needed, everyone=members.size - 1):
+        learners = {node for node in others if not self._protocol.is_member(node)}
+        if learning.is_done(others, needed=members.others_needed, everyone=members.size - 1, learners=learners):
             self._admission = self._commit.write(*self._opening.admission())
 
     def _fall_back(self, peer: bytes) -> None:

@@ -68,6 +68,24 @@ def test_a_vector_that_was_lost_on_the_way_is_waited_for_until_it_is_equal() -> 
     assert learning.is_done({b"a"}, needed=1, everyone=2)
 
 
+def test_another_learner_may_have_forgotten_too_and_is_counted_only_if_all_others_were_heard() -> None:
+    learning = Learning(Held())
+    for peer in (b"a", b"b", b"c"):
+        learning.equal(peer)
+    others = {b"a", b"b", b"c", b"d"}
+    assert learning.is_done(others, needed=3, everyone=4)
+    assert not learning.is_done(others, needed=3, everyone=4, learners={b"c"})
+    learning.equal(b"d")
+    assert learning.is_done(others, needed=3, everyone=4, learners={b"c", b"d"})
+
+
+def test_what_an_owner_said_while_it_was_a_learner_is_not_counted_once_it_is_none() -> None:
+    learning = Learning(Held())
+    learning.equal(b"a")
+    learning.forget(b"a")
+    assert not learning.is_done({b"a"}, needed=1, everyone=2)
+
+
 def test_a_node_without_others_has_nothing_to_learn() -> None:
     assert Learning(Held()).is_done(set(), needed=0, everyone=0)
 

@@ -29,6 +29,7 @@ from shoal.testing.simulation.network import CLIENT
 from shoal.testing.simulation.plan import (
     ClockDrift,
     ClockJump,
+    Clone,
     CorruptBlock,
     Crash,
     CrashAt,
@@ -36,8 +37,10 @@ from shoal.testing.simulation.plan import (
     Cut,
     Fault,
     FullDisk,
+    Misroute,
     Pause,
     Plan,
+    Relist,
     Restore,
     SlowDisk,
     Stop,
@@ -486,5 +489,49 @@ def test_nodes_that_never_agree_are_told_apart() -> None:
         await scene.cluster.heal()
         await begun
         await scene.cluster.converged(5.0)
+
+    on(story)
+
+
+# ── who is who ────────────────────────────────────────────────────────────────
+
+
+def test_a_clone_that_serves_takes_no_writes_and_is_gone_after_its_time() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.client("n1").call(ADD, durability="all")
+        clone = scene.begin(Clone(at=0, node="n1", name="n1", for_s=3.0, serves=True))
+        await asyncio.sleep(1.0)
+        assert await scene.count("n1") == 1
+        with pytest.raises(ShoalError) as refused:
+            await scene.client("n1").call(ADD)
+        assert refused.value.code == "catching-up"
+        await clone
+        await scene.client("n1").call(ADD, durability="all")
+
+    on(story)
+
+
+def test_an_address_that_leads_back_leaves_a_quorum_as_large_as_it_was() -> None:
+    async def story(scene: Scene) -> None:
+        astray = [scene.begin(Misroute(at=0, node="n1", name=name, to="n1", for_s=4.0)) for name in ("n2", "n3")]
+        await asyncio.sleep(1.0)
+        with pytest.raises(ShoalError) as refused:
+            await scene.client("n1").call(ADD, durability="quorum")
+        assert refused.value.code == "no-quorum"
+        await asyncio.gather(*astray)
+        await asyncio.sleep(2.0)
+        await scene.client("n1").call(ADD, durability="quorum")
+
+    on(story)
+
+
+def test_a_node_with_another_list_counts_by_it_until_all_is_healed() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.client().call(ADD, durability="all")
+        await scene.cluster.carry_out(Relist(at=0, node="n1", members=["n1", "n2"]))
+        assert scene.cluster.hosts["n1"].peer.quorum.members.size == 2
+        await scene.cluster.heal()
+        assert scene.cluster.hosts["n1"].peer.quorum.members.size == 3
+        await scene.cluster.converged()
 
     on(story)

@@ -7,6 +7,8 @@ from random import Random
 from shoal.testing.simulation.network import CLIENT, Network
 from shoal.testing.simulation.plan import Weather
 
+ENDS = "n1", "n2"
+
 
 class Told:
     """A line that remembers what it was told."""
@@ -107,15 +109,32 @@ def test_a_line_that_was_removed_is_told_nothing() -> None:
 
 def test_fine_weather_loses_repeats_and_reorders_nothing() -> None:
     net, random = network(), Random(1)
-    assert not any(net.is_lost(random) or net.is_duplicated(random) or net.is_overtaken(random) for _ in range(100))
+    assert not any(
+        net.is_lost(random, ENDS, 1) or net.is_duplicated(random, ENDS) or net.is_overtaken(random, ENDS) for _ in range(100)
+    )
 
 
 def test_weather_does_what_it_says_as_long_as_it_lasts() -> None:
     net, random = network(), Random(1)
     with net.weather(Weather(at=0, loss=1, duplicate=1, reorder=1, delay_s=10)):
-        assert net.is_lost(random)
-        assert net.is_duplicated(random)
-        assert net.is_overtaken(random)
-        assert max(net.delay_s(random) for _ in range(20)) > 1
-    assert not net.is_lost(random)
-    assert net.delay_s(random) < 1
+        assert net.is_lost(random, ENDS, 1)
+        assert net.is_duplicated(random, ENDS)
+        assert net.is_overtaken(random, ENDS)
+        assert max(net.delay_s(random, ENDS) for _ in range(20)) > 1
+    assert not net.is_lost(random, ENDS, 1)
+    assert net.delay_s(random, ENDS) < 1
+
+
+def test_weather_between_some_machines_does_not_touch_the_others_nor_the_way_back() -> None:
+    net, random = network(), Random(1)
+    with net.weather(Weather(at=0, loss=1, sources=["n1"], targets=["n2"])):
+        assert net.is_lost(random, ENDS, 1)
+        assert not net.is_lost(random, ("n2", "n1"), 1)
+        assert not net.is_lost(random, ("n1", "n3"), 1)
+
+
+def test_where_large_messages_are_lost_small_ones_pass() -> None:
+    net, random = network(), Random(1)
+    with net.weather(Weather(at=0, loss=1, over_bytes=100)):
+        assert net.is_lost(random, ENDS, 101)
+        assert not net.is_lost(random, ENDS, 100)

@@ -74,7 +74,7 @@ class Scene:
 
     def wire(self) -> Wire:
         source, target = cast(SimulatedNode, self.source), cast(SimulatedNode, self.target)
-        return Wire(source, target, wiring=self.wiring, random=Random(1))
+        return Wire(source, target, address=target.address, wiring=self.wiring, random=Random(1))
 
     @property
     def heard(self) -> list[int]:

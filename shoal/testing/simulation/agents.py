@@ -20,7 +20,7 @@ from shoal.testing.simulation.desk import Desk
 from shoal.testing.simulation.ledger import Ledger
 from shoal.testing.simulation.parts.all import FAMILIES, PARTS
 from shoal.testing.simulation.parts.part import Part, name_of
-from shoal.testing.simulation.plan import Act, Plan
+from shoal.testing.simulation.plan import Act, Plan, Relist
 from shoal.testing.simulation.probing import probes
 from shoal.testing.simulation.record import Record
 from shoal.testing.simulation.trace import Trace
@@ -102,8 +102,9 @@ class Agents:
         return self._desks[place]
 
     def _needed(self, durability: Durability) -> int:
-        """How many nodes hold what was acknowledged so."""
-        return {"memory": 0, "local": 1, "quorum": self.plan.nodes // 2 + 1, "all": self.plan.nodes}[durability]
+        """How many nodes hold what was acknowledged so, by the shortest list of members that a node has."""
+        size = min(self.plan.nodes, *(len(fault.members) for fault in self.plan.faults if isinstance(fault, Relist)), 99)
+        return {"memory": 0, "local": 1, "quorum": size // 2 + 1, "all": size}[durability]
 
     async def finish(self) -> None:
         """Write what waits in mirrors. No act is under way any more."""

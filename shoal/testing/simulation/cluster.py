@@ -4,7 +4,7 @@ Laws:
 - What is carried out is data of the plan; what cannot be carried out, because a node
   is down or there is none of that name, is skipped, and not counted in `fired`.
 - A fault lasts as long as it says or until `heal`, whichever is first. After `heal`
-  every node is up, hears all others, has a disk that works, and knows what day it is.
+  every node is up, lists and hears all others, has a disk that works, and knows what day it is.
 - Bugs that nobody would hear of are in `problems`: what a task or a callback of a
   living node raised, and nobody took.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, cast
@@ -37,14 +38,17 @@ from shoal.testing.simulation.plan import (
     AlterRow,
     ClockDrift,
     ClockJump,
+    Clone,
     CorruptBlock,
     Crash,
     CrashAt,
     Cut,
     Fault,
     FullDisk,
+    Misroute,
     Pause,
     Plan,
+    Relist,
     Restore,
     SlowDisk,
     Stop,
@@ -80,8 +84,8 @@ SETTINGS: dict[str, int | float | str] = {
 }
 """Of every node, unless the plan has others: patience that fits runs of seconds."""
 
-_OfARunningNode = Crash | Stop | Pause | FullDisk | CorruptBlock | Wipe | Restore
-_OfOneNode = _OfARunningNode | CrashAt | ClockJump | ClockDrift | SlowDisk | AlterRow
+_OfARunningNode = Crash | Stop | Pause | FullDisk | CorruptBlock | Wipe | Restore | Relist
+_OfOneNode = _OfARunningNode | CrashAt | ClockJump | ClockDrift | SlowDisk | AlterRow | Clone | Misroute
 
 _LOOK_S = 0.05  # Between two looks at whether all agree.
 
@@ -99,15 +103,12 @@ class SimulatedCluster:
         self._trace = trace
         self._loop = asyncio.get_running_loop()
         self.network = Network(self._loop.time)
-        wiring = Wiring(self.network, trace, random_for=plan.random_for, problems=self.problems)
+        self._wiring = wiring = Wiring(self.network, trace, random_for=plan.random_for, problems=self.problems)
         self.refusals: list[Refusal] = wiring.refusals
-        join = ",".join(f"{name}:{PORT}" for name in plan.names)
-        self.hosts = {
-            name: SimulatedNode(msgspec.structs.replace(self.config, join=join, advertise=f"{name}:{PORT}"), wiring=wiring)
-            for name in plan.names
-        }
+        self.hosts = {name: SimulatedNode(self._config(name, plan.names), wiring=wiring) for name in plan.names}
+        self._clones: dict[str, SimulatedNode] = {}  # Those that serve, by the names of their originals.
         for host in self.hosts.values():
-            host.others = [other for other in self.hosts.values() if other is not host]
+            self._list(host, plan.names)
         self.urls = {host.name: host.url for host in self.hosts.values()}
         self.dial = partial(Link.dial, connect=self._connect)
         self._dialled = plan.random_for("dialled")
@@ -140,13 +141,23 @@ class SimulatedCluster:
         for host in self.hosts.values():
             await host.gone()
 
+    def _config(self, name: str, members: Sequence[str]) -> Config:
+        join = ",".join(f"{member}:{PORT}" for member in members)
+        return msgspec.structs.replace(self.config, join=join, advertise=f"{name}:{PORT}")
+
+    def _list(self, host: SimulatedNode, members: Sequence[str]) -> None:
+        """From its next start on these are its members."""
+        host.config = self._config(host.name, members)
+        host.others = [other for other in self.hosts.values() if other is not host and other.name in members]
+
     # ── clients ───────────────────────────────────────────────────────────────
 
     async def _connect(
         self, url: str, *, config: Config, token: str | None, heartbeat_s: float
     ) -> tuple[aiohttp.ClientSession, aiohttp.ClientWebSocketResponse]:
         """A socket to the node at `url`; see `shoal.transport.dialling.open_socket`."""
-        host = next(host for host in self.hosts.values() if host.url == url)
+        name = next(name for name, known in self.urls.items() if known == url)
+        host = self._clones.get(name) or self.hosts[name]
         while not await self.network.travel(CLIENT, host.name, self._dialled):  # noqa: ASYNC110
             await asyncio.sleep(config.connect_timeout_s)  # As a connection that is tried again and again.
         socket = host.accept(config=config, heartbeat_s=heartbeat_s)
@@ -190,8 +201,32 @@ class SimulatedCluster:
                 await self._crash_at(host, fault)
             case AlterRow():
                 self._alter(host, fault)
+            case Misroute():
+                if fault.name in self.hosts and fault.to in self.hosts and fault.name != fault.node:
+                    with host.misrouted(fault.name, self.hosts[fault.to]):
+                        await self._last(fault, fault.for_s)
+            case Clone():
+                if host.up and fault.node not in self._clones:
+                    await self._clone(host, fault)
             case _ if host.up and not host.stopping and not self.network.is_paused(host.name):
                 await self._strike(host, fault)
+
+    async def _clone(self, original: SimulatedNode, fault: Clone) -> None:
+        config = self._config(fault.name, self._plan.names)
+        clone = SimulatedNode(config, wiring=self._wiring, name=f"{fault.node}-copy@{fault.at:g}")
+        clone.others = [host for host in self.hosts.values() if host.name != fault.name]
+        clone.disk.put_back(original.disk.copy())
+        clone.start()
+        if fault.serves:
+            self._clones[fault.node] = clone
+        try:
+            await self._last(fault, fault.for_s)
+        finally:
+            if fault.serves:
+                del self._clones[fault.node]
+            if clone.up:
+                clone.kill()
+            await clone.gone()
 
     async def _strike(self, host: SimulatedNode, fault: _OfARunningNode) -> None:
         match fault:
@@ -218,6 +253,10 @@ class SimulatedCluster:
                 self.fallen.replaced()
                 if fault.whole:
                     self.fallen.fell(host, before=before, after=copy)
+            case Relist():
+                await host.stop()
+                await host.gone()
+                self._list(host, fault.members)
             case FullDisk() | CorruptBlock():
                 await self._spoil(host, fault)
                 return
@@ -316,6 +355,11 @@ class SimulatedCluster:
             self._idle.clear()
             await self._idle.wait()
         for host in self.hosts.values():
+            if len(host.others) < len(self.hosts) - 1:
+                if host.up:
+                    await host.stop()
+                await host.gone()
+                self._list(host, self._plan.names)
             await self._bring_up(host)
 
     def _end_faults(self) -> None:

@@ -21,13 +21,17 @@ from shoal.testing.simulation.plan import (
     Act,
     ActKind,
     ClockJump,
+    Clone,
     CorruptBlock,
     Crash,
     Cut,
     Fault,
+    Misroute,
     Pause,
+    Relist,
     Restore,
     Stop,
+    Weather,
     Wipe,
 )
 
@@ -129,7 +133,7 @@ def compose(random: Random, nodes: Sequence[str], losers: Sequence[str], agents:
     if len(nodes) < 2:
         return Composed([], [], {}, 0.0)
     losers = losers or random.sample(list(nodes), (len(nodes) - 1) // 2)
-    composite = random.choice(COMPOSITES if losers else _WITHOUT_LOSSES)
+    composite = random.choice(COMPOSITES if losers else _OF_TWO)
     composed = composite(Stage(random, list(nodes), list(losers), agents, round(random.uniform(*at), 3)))
     ends_at = max(event.at for event in (*composed.faults, *composed.acts))
     return composed._replace(ends_at=max(ends_at, composed.ends_at))
@@ -258,6 +262,9 @@ def _one_way(stage: Stage) -> Composed:
     return Composed(faults, acts, {}, stage.at + for_s)
 
 
+KEY_WINDOW_S = 20
+"""More than a client waits for one answer: less is not promised."""
+
 _WINDOWS: dict[str, tuple[int | float, ...]] = {
     "early_s": (0.5, 2.0),
     "quarantine_s": (0.5, 2.0),
@@ -265,7 +272,7 @@ _WINDOWS: dict[str, tuple[int | float, ...]] = {
     "watch_replay_operations_max": (3, 20),
     "document_history_s": (0.2, 3.0),
     "session_wait_s": (0.2,),
-    "key_window_s": (20,),  # More than a client waits for one answer: less is not promised.
+    "key_window_s": (KEY_WINDOW_S,),
     "sync_interval_s": (0.2, 2.0),
     "objects_known_max": (1, 4),
 }
@@ -300,6 +307,106 @@ def _outage(stage: Stage) -> Composed:
     return Composed([stage.random.choice(away)], acts, settings, back_at)
 
 
+def _black_hole(stage: Stage) -> Composed:
+    """What a node sends to another arrives if it is small, and is lost if it is large: the other hears what it does not get.
+
+    Owed: everything; and that the other fetches it from a third node in time (`shoal.testing.simulation.probing`).
+    """
+    source, target, *rest = stage.random.sample(stage.nodes, len(stage.nodes))
+    for_s = stage.between(10.0, 18.0)
+    faults: list[Fault] = [
+        Weather(
+            at=stage.at, for_s=for_s, loss=1.0, sources=[source], targets=[target], over_bytes=stage.random.choice((200, 400))
+        )
+    ]
+    acts: list[Act] = []
+    for family in stage.families(["erasing", "lines", "papers", "maps"]):
+        acts += stage.acts(_FAMILIES[family], [source, *rest], (stage.at, stage.at + for_s - 6.0), least=8, most=25)
+    return Composed(faults, acts, {"quorum_timeout_s": 1.0, "sync_interval_s": 0.3}, stage.at + for_s)
+
+
+# ── who is who ────────────────────────────────────────────────────────────────
+
+
+def _cloned(stage: Stage) -> Composed:
+    """A copy of a node's disk runs beside it, under its name, another member's or an unlisted one; clients may reach it.
+
+    Owed: everything. The copy issues nothing, and what it says counts for nobody.
+    """
+    node = stage.random.choice(stage.nodes)
+    others = [name for name in stage.nodes if name != node]
+    cloned_at = stage.at + stage.between(1.0, 3.0)
+    for_s = stage.between(3.0, 8.0)
+    name = stage.random.choice((node, stage.random.choice(others), "n9"))
+    serves = stage.random.random() < 0.6
+    faults: list[Fault] = [Clone(at=round(cloned_at, 3), node=node, name=name, for_s=for_s, serves=serves)]
+    if stage.random.random() < 0.5:
+        at, cut_s = stage.between(cloned_at - 0.5, cloned_at + for_s), stage.between(1.0, 5.0)
+        faults.append(Cut(at=at, sources=[stage.random.choice(others)], targets=stage.nodes, for_s=cut_s))
+    acts: list[Act] = []
+    for family in dict.fromkeys([stage.random.choice(("budgets", "steps", "erasing")), *stage.families(list(_FAMILIES))]):
+        kinds = _FAMILIES[family]
+        acts += stage.acts(kinds, stage.nodes, (stage.at, cloned_at), most=6)
+        acts += stage.acts(kinds, [node], (cloned_at + 0.1, cloned_at + for_s), most=6)
+        acts += stage.acts(kinds, stage.nodes, (cloned_at, cloned_at + for_s + 1.0), most=10)
+    return Composed(faults, acts, {}, cloned_at + for_s)
+
+
+def _misrouted(stage: Stage) -> Composed:
+    """For a while addresses lead a node back to itself, or to another one, and other nodes are away.
+
+    Owed: everything; fewer nodes than were asked for acknowledge nothing.
+    """
+    node = stage.random.choice(stage.nodes)
+    others = stage.random.sample(rest := [name for name in stage.nodes if name != node], stage.random.randint(1, len(rest)))
+    for_s = stage.between(2.0, 8.0)
+    faults: list[Fault] = [
+        Misroute(
+            at=stage.at,
+            node=node,
+            name=name,
+            to=node if stage.random.random() < 0.7 else stage.random.choice(rest),
+            for_s=for_s,
+        )
+        for name in others
+    ]
+    if stage.random.random() < 0.5:
+        at, cut_s = stage.between(stage.at, stage.at + for_s), stage.between(1.0, 6.0)
+        faults.append(Cut(at=at, sources=[stage.random.choice(rest)], targets=stage.nodes, for_s=cut_s))
+    acts = [
+        act
+        for family in stage.families(list(_FAMILIES))
+        for act in stage.acts(
+            _FAMILIES[family], stage.nodes, (stage.at, stage.at + for_s + 4.0), least=4, most=15, durabilities=("quorum", "all")
+        )
+    ]
+    return Composed(faults, acts, {}, stage.at + for_s)
+
+
+def _relisted(stage: Stage) -> Composed:
+    """A member goes, the others are restarted one by one with a shorter list, and later with the old one; then it comes back.
+
+    Owed: everything. `all` is then all of the shorter list.
+    """
+    gone, *rest = stage.random.sample(stage.nodes, len(stage.nodes))
+    members = [name for name in stage.nodes if name != gone]
+    faults: list[Fault] = []
+    at = stage.at
+    for listed in (members, stage.nodes):
+        for name in stage.random.sample(rest, len(rest)):
+            at = round(at + stage.between(0.3, 2.0), 3)
+            faults.append(Relist(at=at, node=name, members=listed, down_s=stage.between(0.05, 0.4)))
+        at = round(at + stage.between(0.0, 3.0), 3)
+    back_at = stage.between(stage.at + 2.0, at + 1.0)
+    faults.append(Crash(at=stage.at, node=gone, down_s=round(back_at - stage.at, 3)))
+    acts = [
+        act
+        for family in stage.families(list(_FAMILIES))
+        for act in stage.acts(_FAMILIES[family], stage.nodes, (stage.at, at + 2.0), least=5, most=20)
+    ]
+    return Composed(faults, acts, {}, at)
+
+
 # ── clocks ────────────────────────────────────────────────────────────────────
 
 
@@ -313,7 +420,7 @@ def _years_off(stage: Stage) -> Composed:
     by_ms = stage.random.choice(
         (
             stage.random.randint(1, 300) * YEAR_MS,
-            -stage.random.randint(1, 55) * YEAR_MS,
+            -min(stage.random.randint(1, 60) * YEAR_MS, START_MS),
             to_the_end_ms - stage.random.randint(-5000, 5000),
             to_the_end_ms + stage.random.randint(0, 100) * YEAR_MS,
         )
@@ -337,5 +444,11 @@ def _years_off(stage: Stage) -> Composed:
     return Composed(faults, acts, {"key_window_s": NEVER_S} if stage.random.random() < 0.8 else {}, back_at)
 
 
-_WITHOUT_LOSSES: tuple[Composite, ...] = (_one_way, _outage, _years_off)
-COMPOSITES: tuple[Composite, ...] = (_forgotten, _forgotten, _stale_copy, _stale_copy, _one_by_one, *_WITHOUT_LOSSES)
+_OF_TWO: tuple[Composite, ...] = (_one_way, _outage, _years_off, _cloned, _misrouted)
+"""Those that two nodes can have, of which none may lose its disk."""
+
+COMPOSITES: tuple[Composite, ...] = (
+    *(_forgotten, _forgotten, _stale_copy, _stale_copy, _one_by_one),
+    *_OF_TWO,
+    *(_black_hole, _relisted),
+)

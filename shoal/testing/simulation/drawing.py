@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from shoal.errors import InvalidValue
 from shoal.protocol.requests import Durability
-from shoal.testing.simulation.composing import compose
+from shoal.testing.simulation.composing import KEY_WINDOW_S, compose
 from shoal.testing.simulation.parts.all import FAMILIES
 from shoal.testing.simulation.parts.drawing import draw_parts
 from shoal.testing.simulation.parts.evidence import FAMILY as EVIDENCE
@@ -136,12 +136,17 @@ def _composed(plan: Plan, losers: list[str], wanted: Profile, random: Random) ->
     settings = dict(plan.settings)
     for composed in composites:
         settings |= composed.settings
+    faults = sorted([*plan.faults, *(fault for composed in composites for fault in composed.faults)], key=_at)
+    if settings.get("key_window_s") == KEY_WINDOW_S and any(isinstance(fault, ClockJump | ClockDrift) for fault in faults):
+        del settings["key_window_s"]  # A node whose clock is off by more than the window refuses what clients send it.
+    if any(isinstance(fault, Restore) for fault in faults):
+        settings.setdefault("mark_interval_s", random.choice((0.1, 1.0)))
     return replace(
         plan,
         agents=agents,
         duration_s=_round(max(plan.duration_s, *(composed.ends_at + 1.0 for composed in composites))),
         settings=settings,
-        faults=sorted([*plan.faults, *(fault for composed in composites for fault in composed.faults)], key=_at),
+        faults=faults,
         acts=sorted([*plan.acts, *(act for composed in composites for act in composed.acts)], key=_at),
     )
 

@@ -22,7 +22,9 @@ from aiohttp import ClientConnectionError, web
 
 from shoal.api.metrics import Metrics
 from shoal.api.session import SessionSocket
+from shoal.cluster.operation import Tip
 from shoal.config import Config
+from shoal.crdt.rows import successor
 from shoal.errors import Overloaded, ShoalError, StorageFull, Unavailable
 from shoal.node.environment import Environment
 from shoal.node.node import Node
@@ -30,6 +32,7 @@ from shoal.node.replicator import Replicator
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.frames import PROTOCOL, Welcome
 from shoal.protocol.session import Session
+from shoal.storage import keys
 from shoal.testing.environment import START_MS
 from shoal.testing.simulation.crash_points import AnsweringSession, CrashPoints
 from shoal.testing.simulation.disk import Disk, SimulatedDisk
@@ -75,17 +78,18 @@ class Clock:
 
 
 class SimulatedNode:
-    """One machine, down until `start`. `others` are those that its node dials."""
+    """One machine, down until `start`. `others` are those that its node dials; by their names, `routes` lead elsewhere."""
 
-    def __init__(self, config: Config, *, wiring: Wiring) -> None:
+    def __init__(self, config: Config, *, wiring: Wiring, name: str = "") -> None:
         self.address = config.advertise
-        self.name = config.advertise.partition(":")[0]
+        self.name = name or config.advertise.partition(":")[0]
         self.url = f"http://{config.advertise}"
         self.config = config
         self.disk = Disk()
         self.clock = Clock(wiring.network.now)
         self.points = CrashPoints()
         self.others: list[SimulatedNode] = []
+        self.routes: dict[str, SimulatedNode] = {}
         self.stopping = False
         self.noticed: set[bytes] = set()  # Objects whose rows its past nodes found to differ from a peer's.
         self.life = Incarnation(self.name, 0)
@@ -123,6 +127,11 @@ class SimulatedNode:
     def digest(self) -> str:
         """Of all that it holds durably."""
         return self.peer.quorum.view().digest
+
+    def held(self) -> dict[bytes, int]:
+        """How many operations its disk holds durably, by partition and origin."""
+        tips = self.disk.copy().scan(keys.VECTOR, successor(keys.VECTOR))
+        return {key: Tip.unpack(tip).sequence for key, tip in tips}
 
     # ── its lives ─────────────────────────────────────────────────────────────
 
@@ -218,6 +227,22 @@ class SimulatedNode:
             if not self._network.is_paused(self.name):
                 self._awake.set()
                 self._trace.mark(self.name, "goes on")
+
+    @contextmanager
+    def misrouted(self, name: str, to: SimulatedNode) -> Iterator[None]:
+        """The address of `name` leads to another machine while the context is open."""
+        self.routes[name] = to
+        self._unlink(name)
+        try:
+            yield
+        finally:
+            self.routes.pop(name, None)
+            self._unlink(to.name)
+
+    def _unlink(self, name: str) -> None:
+        wire = self._wiring.newest.get((self.name, name))
+        if wire is not None:
+            wire.sever()
 
     async def running(self) -> None:
         """Wait while it is paused."""

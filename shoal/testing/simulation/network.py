@@ -31,6 +31,9 @@ REORDERED_S = 0.05
 APART_S = 1e-6
 """Between two messages of one line that keep their order: timers of one moment run in any."""
 
+Ends = tuple[str, str]
+"""A source and a target."""
+
 Passage = Literal["open", "held", "lost"]
 
 
@@ -38,7 +41,7 @@ class Line(Protocol):
     """Something that passes between two ends."""
 
     @property
-    def ends(self) -> tuple[str, str]: ...
+    def ends(self) -> Ends: ...
 
     def silenced(self, paused: str | None, /) -> None:
         """From now on something of it does not pass: `paused` stands still, or there is a cut."""
@@ -54,7 +57,7 @@ class Network:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
-        self._cut: Counter[tuple[str, str]] = Counter()
+        self._cut: Counter[Ends] = Counter()
         self._paused: Counter[str] = Counter()
         self._weather: list[Weather] = []
         self._lines: dict[int, Line] = {}
@@ -73,7 +76,7 @@ class Network:
 
     async def travel(self, source: str, target: str, random: Random) -> bool:
         """Go from one machine to another; False if that is not possible."""
-        await asyncio.sleep(self.delay_s(random))
+        await asyncio.sleep(self.delay_s(random, (source, target)))
         return self.both_open(source, target)
 
     # ── trouble ───────────────────────────────────────────────────────────────
@@ -130,20 +133,25 @@ class Network:
         """Twice is allowed."""
         self._lines.pop(number, None)
 
-    def delay_s(self, random: Random) -> float:
+    def delay_s(self, random: Random, ends: Ends) -> float:
         delay_s = random.uniform(*DELAY_S)
-        return delay_s + sum(random.uniform(0.0, weather.delay_s) for weather in self._weather)
+        return delay_s + sum(random.uniform(0.0, weather.delay_s) for weather in self._over(ends))
 
-    def is_lost(self, random: Random) -> bool:
-        return any(random.random() < weather.loss for weather in self._weather)
+    def is_lost(self, random: Random, ends: Ends, size: int) -> bool:
+        return any(size > weather.over_bytes and random.random() < weather.loss for weather in self._over(ends))
 
-    def is_duplicated(self, random: Random) -> bool:
-        return any(random.random() < weather.duplicate for weather in self._weather)
+    def is_duplicated(self, random: Random, ends: Ends) -> bool:
+        return any(random.random() < weather.duplicate for weather in self._over(ends))
 
-    def is_overtaken(self, random: Random) -> bool:
-        return any(random.random() < weather.reorder for weather in self._weather)
+    def is_overtaken(self, random: Random, ends: Ends) -> bool:
+        return any(random.random() < weather.reorder for weather in self._over(ends))
 
-    def _between(self, pairs: list[tuple[str, str]]) -> list[Line]:
+    def _over(self, ends: Ends) -> list[Weather]:
+        """The weather between two machines."""
+        source, target = ends
+        return [each for each in self._weather if not each.sources or (source in each.sources and target in each.targets)]
+
+    def _between(self, pairs: list[Ends]) -> list[Line]:
         wanted = set(pairs)  # Looked up only.
         return [line for line in self._lines.values() if line.ends in wanted or line.ends[::-1] in wanted]
 

@@ -82,13 +82,19 @@ class Cut(Event, frozen=True, kw_only=True, tag="cut"):
 
 
 class Weather(Event, frozen=True, kw_only=True, tag="weather"):
-    """What happens to messages between peers for a while; shares are of 1. Clients' sockets only get the delay."""
+    """What happens to messages between peers for a while; shares are of 1. Clients' sockets only get the delay.
+
+    With `sources` and `targets` only to what passes from these to those: their links stand, and are silent.
+    """
 
     for_s: float = 1.0
     loss: float = 0.0
     duplicate: float = 0.0
     reorder: float = 0.0
     delay_s: float = 0.0  # At most, on top of what is usual.
+    sources: list[str] = []
+    targets: list[str] = []
+    over_bytes: int = 0  # Smaller messages are not lost, as where a path's MTU is wrong.
 
 
 class ClockJump(Event, frozen=True, kw_only=True, tag="clock-jump"):
@@ -154,6 +160,35 @@ class AlterRow(Event, frozen=True, kw_only=True, tag="alter-row"):
     nth: int = 0
 
 
+class Clone(Event, frozen=True, kw_only=True, tag="clone"):
+    """A copy of a node's disk runs as one more node beside its original for a while, and advertises `name`.
+
+    It dials all, and nobody dials it. If it `serves`, clients that ask for its original reach it.
+    """
+
+    node: str
+    name: str
+    for_s: float = 5.0
+    serves: bool = False
+
+
+class Misroute(Event, frozen=True, kw_only=True, tag="misroute"):
+    """For a while the address of `name` leads `node` to another one, perhaps to itself."""
+
+    node: str
+    name: str
+    to: str
+    for_s: float = 5.0
+
+
+class Relist(Event, frozen=True, kw_only=True, tag="relist"):
+    """A node is stopped, and started with another list of members, itself among them."""
+
+    node: str
+    members: list[str]
+    down_s: float = 0.1
+
+
 Fault = (
     Crash
     | CrashAt
@@ -169,6 +204,9 @@ Fault = (
     | Wipe
     | Restore
     | AlterRow
+    | Clone
+    | Misroute
+    | Relist
 )
 
 # ── acts ──────────────────────────────────────────────────────────────────────

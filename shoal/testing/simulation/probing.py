@@ -28,6 +28,7 @@ PROBED = "probe"
 
 _BEFORE_S, _WITHIN_S = 0.5, 4.0
 _AGAIN_S = 0.5
+_PURSUED_S = 5.0  # As a pursuit takes with the settings that are drawn with it.
 _BACK_S = 2.0  # A node that was down is itself again within this time of its start.
 
 
@@ -45,8 +46,32 @@ class Probe(NamedTuple):
         await ask(Client(cluster, [self.node], name=f"probe-{self.node}", random=random), record)
 
 
-def probes(plan: Plan) -> Iterator[Probe]:
-    """One in the middle of each cut, for each node that it cuts off from others and that is well."""
+class Pursuit(NamedTuple):
+    """A node to which one peer's large messages do not come must fetch elsewhere what a third node has, in time.
+
+    Made where nothing else is wrong with any node.
+    """
+
+    at: float
+    node: str
+    third: str
+
+    async def made(self, cluster: SimulatedCluster, record: Record) -> None:
+        """Wait for its moment, see what the third node holds, and that the other comes to hold it."""
+        loop, config = asyncio.get_running_loop(), cluster.config
+        await asyncio.sleep(self.at - loop.time())
+        wanted = cluster.hosts[self.third].held()
+        within_s = 2 * config.quorum_timeout_s + 6 * config.sync_interval_s + 1.0
+        await asyncio.sleep(within_s)
+        held = cluster.hosts[self.node].held()
+        missing = sum(max(0, sequence - held.get(place, 0)) for place, sequence in wanted.items())
+        if missing:
+            record.violated("9", f"{self.node} lacks {missing} operations that {self.third} has held for {within_s:g} s")
+
+
+def probes(plan: Plan) -> Iterator[Probe | Pursuit]:
+    """One in the middle of each cut, for each node that it cuts off from others and that is well; and all pursuits."""
+    yield from _pursuits(plan)
     for cut in plan.faults:
         if isinstance(cut, Cut):
             at = cut.at + min(cut.for_s, plan.duration_s - cut.at) / 2
@@ -82,6 +107,21 @@ async def _asked(client: Client, record: Record, durability: requests.Durability
     except ShoalError as error:
         return error
     return None
+
+
+def _pursuits(plan: Plan) -> Iterator[Pursuit]:
+    for hole in plan.faults:
+        if not isinstance(hole, Weather) or not hole.over_bytes or len(hole.targets) != 1:
+            continue
+        first, last = hole.at + _BACK_S, min(hole.at + hole.for_s, plan.duration_s)
+        others = [fault for fault in plan.faults if fault is not hole and not isinstance(fault, ClockDrift | ClockJump)]
+        third = next((name for name in plan.names if name not in hole.sources + hole.targets), None)
+        if third is None or any(
+            isinstance(each, CrashAt) or (first - 2 * _BACK_S < each.at + _ended_s(each) and each.at < last) for each in others
+        ):
+            continue
+        for part in (0.25, 0.5, 0.75):
+            yield Pursuit(round(first + part * (last - first - _PURSUED_S), 3), hole.targets[0], third)
 
 
 def _is_well(plan: Plan, node: str, at: float) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from shoal.testing.simulation.execution import Patch, execute, in_order
-from shoal.testing.simulation.plan import Act, Cut, Fault, Plan, Weather
+from shoal.testing.simulation.plan import Act, Cut, Fault, Misroute, Plan, Relist, Weather
 
 RUNS_MAX = 400
 
@@ -110,9 +110,17 @@ def _fewer_nodes(plan: Plan) -> Iterator[Plan]:
 
 
 def _named(event: Fault | Act) -> set[str]:
-    if isinstance(event, Cut):
-        return {*event.sources, *event.targets}
-    return set() if isinstance(event, Act | Weather) else {event.node}
+    match event:
+        case Cut() | Weather():
+            return {*event.sources, *event.targets}
+        case Misroute():
+            return {event.node, event.name, event.to}
+        case Relist():
+            return {event.node, *event.members}
+        case Act():
+            return set()
+        case _:
+            return {event.node}
 
 
 def _fewer_agents(plan: Plan) -> Iterator[Plan]:

@@ -168,7 +168,7 @@ class SimulatedSocket:
 
     def _pass(self, message: WSMessage) -> None:
         now = self._network.now()
-        self._last_due = max(self._last_due + APART_S, now + self._network.delay_s(self._random))
+        self._last_due = max(self._last_due + APART_S, now + self._network.delay_s(self._random, self.ends))
         asyncio.get_running_loop().call_at(self._last_due, self.other._arrive, message)
 
     def _arrive(self, message: WSMessage) -> None:

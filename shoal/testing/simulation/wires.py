@@ -25,7 +25,7 @@ from zlib import crc32
 
 from shoal.cluster import messages
 from shoal.cluster.peering import Identity
-from shoal.errors import Disconnected, ShoalError
+from shoal.errors import Disconnected, PeerRefused, ShoalError
 from shoal.testing.simulation.incarnation import Fenced
 from shoal.testing.simulation.network import APART_S, REORDERED_S, Network
 from shoal.testing.simulation.sockets import PATIENCE
@@ -67,8 +67,8 @@ class Wiring:
 class Wire:
     """One direction of a link: the `Outlet` of its sender, who is told that it broke by `broken`."""
 
-    def __init__(self, source: SimulatedNode, target: SimulatedNode, *, wiring: Wiring, random: Random) -> None:
-        self.address = target.address
+    def __init__(self, source: SimulatedNode, target: SimulatedNode, *, address: str, wiring: Wiring, random: Random) -> None:
+        self.address = address
         self.ends = (source.name, target.name)
         self.waiting_bytes = 0
         self.broken = asyncio.Event()
@@ -97,18 +97,18 @@ class Wire:
             return True  # As a socket that broke and does not know it: what it takes is gone.
         if self.waiting_bytes and self.waiting_bytes + len(message) > self._config.peer_send_bytes_max:
             return False
-        if self._network.is_lost(self._random):
+        if self._network.is_lost(self._random, self.ends, len(message)):
             self._note("loses", message)
             return True
         self._send(message)
-        if self._network.is_duplicated(self._random):
+        if self._network.is_duplicated(self._random, self.ends):
             self._send(message)
         return True
 
     def _send(self, message: bytes) -> None:
         self.waiting_bytes += len(message)
-        due = self._network.now() + self._network.delay_s(self._random)
-        if self._network.is_overtaken(self._random):
+        due = self._network.now() + self._network.delay_s(self._random, self.ends)
+        if self._network.is_overtaken(self._random, self.ends):
             due += self._random.uniform(0.0, REORDERED_S)
         else:
             due = self._last_due = max(due, self._last_due + APART_S)
@@ -162,7 +162,7 @@ class Wire:
 
     def lose_soon(self) -> None:
         """Its target is gone, which the sender's machine hears a moment later."""
-        asyncio.get_running_loop().call_later(self._network.delay_s(self._random), self.sever)
+        asyncio.get_running_loop().call_later(self._network.delay_s(self._random, self.ends), self.sever)
 
     def _drained(self) -> None:
         self._part()
@@ -236,7 +236,7 @@ class Dialler:
             Disconnected: it cannot be reached, or is about to stop.
             ShoalError: it does not take this node.
         """
-        source, target = self._source, self._target
+        source, target = self._source, self._source.routes.get(self._target.name, self._target)
         if not await self._network.travel(source.name, target.name, self._random):
             await asyncio.sleep(source.config.peer_connect_timeout_s)
             raise Disconnected("no answer")
@@ -245,19 +245,23 @@ class Dialler:
         if target.stopping:
             raise Disconnected("it takes no links any more")
         life, identity = target.life, target.peer.identity()
-        self._admit()
+        self._admit(target)
         reached = await self._network.travel(target.name, source.name, self._random)
         if not reached or life.over or target.stopping:
             raise Disconnected("the connection broke")
-        return identity, Wire(source, target, wiring=self._wiring, random=self._random)
+        return identity, Wire(source, target, address=self._target.address, wiring=self._wiring, random=self._random)
 
-    def _admit(self) -> None:
+    def _admit(self, target: SimulatedNode) -> None:
         """
         Raises:
-            ShoalError: the target does not take this node.
+            ShoalError: the target does not take this node, or is linked under another address, which the dialler sees.
         """
+        there = target.peer.identity().node
+        for member in self._source.peer.quorum.members.all:
+            if member.outlet is not None and member.node == there and member.address != self._target.address:
+                raise PeerRefused(f"{self._target.address} is linked as {member.address}. Nothing was written.", reason="twice")
         try:
-            self._target.life.run(self._target.peer.admit, self._source.peer.identity())
+            target.life.run(target.peer.admit, self._source.peer.identity())
         except Fenced:
             self._life.check()
             raise Disconnected("the connection broke") from None

@@ -137,5 +137,7 @@ async def _rest(session: Session, watching: Watching) -> Counter[str]:
                     push = await anext(pushes)
             except TimeoutError:
                 return told
+            if isinstance(push, requests.Reset):
+                watching.reset = True  # So much was written since that it is told to read anew.
             if isinstance(push, Change) and push.what == "append":
                 told[push.id] += 1
