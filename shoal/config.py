@@ -56,6 +56,7 @@ class Config(Struct, frozen=True, kw_only=True):
     peer_warnings_max: int = 256  # In that time, of all peers.
     push_bytes_max: int = 256 * KiB  # In one message, but for its first operation.
     supply_bytes_max: int = 256 * KiB  # The same, of operations that a peer asked for.
+    vectors_bytes_max: int = 256 * KiB  # The same, of version vectors that are compared.
     early_bytes_max: int = 16 * MiB  # Operations that arrived before those they depend on.
     early_s: float = 60.0  # How long they wait; what they depend on may be lost with a disk.
     repair_wait_s: float = 5.0  # For a peer's answer to what was found damaged here; then the next one is asked.
@@ -105,6 +106,7 @@ class Config(Struct, frozen=True, kw_only=True):
     set_members_max: int = 1_000_000  # Of one set.
     map_keys_max: int = 100_000  # Of one map.
     set_element_bytes_max: int = 4 * KiB  # One member of a set.
+    status_origins_max: int = 1000  # Of each member in the view of a cluster; all are counted.
     listing_scan_max: int = 1000  # Threads that one answer of a listing by status or metadata looks at.
     step_attempts_max: int = 100  # Of one step, in all; each leaves a trace of some hundred bytes.
     step_progress_bytes_max: int = 64 * KiB  # The same bound holds for an error.

@@ -60,6 +60,7 @@ class MemberView(Struct):
     linked_ms: int
     reason: str
     vector: dict[str, int]
+    origins: int
 
 
 class ClusterDocument(Struct):

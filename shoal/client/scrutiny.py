@@ -39,7 +39,7 @@ class Why(Struct, frozen=True):
 
     @property
     def partitions(self) -> dict[int, int]:
-        """Partition → how many operations of it had been seen."""
+        """Partition → how many operations had been seen of the origins that its bookmark names: the last ones."""
         return {number: sum(vector.values()) for number, vector in Bookmark.parse(self.seen)}
 
 

@@ -73,7 +73,7 @@ class Delivery:
     def _sort(self, arrival: Arrival, found: Sorted, now: float) -> None:
         partition = arrival.shipment.partition
         vector = found.vectors.get(partition) or self._applied(partition)
-        match readiness(vector, arrival.dot, arrival.body.delta()):
+        match readiness(vector, arrival.dot, arrival.body.knowing()):
             case Readiness.READY:
                 found.ready.append(arrival)
                 found.vectors[partition] = vector.advance(arrival.dot)
@@ -102,7 +102,7 @@ class Delivery:
         vector = found.vectors[partition]
         for entry in self._waiting.pop(partition, ()):
             arrival = entry[2]
-            state = readiness(vector, arrival.dot, arrival.body.delta())
+            state = readiness(vector, arrival.dot, arrival.body.knowing())
             if state is Readiness.EARLY:
                 kept.append(entry)
                 continue

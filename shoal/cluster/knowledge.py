@@ -13,15 +13,17 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import insort
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Protocol
 
 from shoal.cluster.messages import Held
-from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
+from shoal.crdt.dot import NOTHING_SEEN, OVER_MAX, Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue
 
 PART_BYTES = 8
+_MODULUS = 1 << 8 * PART_BYTES
 
 
 class Replica(Protocol):
@@ -45,11 +47,11 @@ class Replica(Protocol):
 
 
 class Parts:
-    """Hashes of the durable vectors, each made anew only when its vector changed."""
+    """Hashes of the durable vectors. Each is a sum over the vector's entries, so that one that grew costs by what changed."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._made: dict[int, tuple[VersionVector, bytes]] = {}
+        self._made: dict[int, tuple[VersionVector, int]] = {}
 
     def all(self) -> dict[int, bytes]:
         return {partition: self._part(partition) for partition in sorted(self._replica.partitions())}
@@ -59,22 +61,63 @@ class Parts:
 
     def _part(self, partition: int) -> bytes:
         vector = self._replica.durable(partition)
-        made = self._made.get(partition)
-        if made is None or made[0] is not vector:
-            made = self._made[partition] = vector, sha256(vector.pack()).digest()[:PART_BYTES]
-        return made[1]
+        before, total = self._made.get(partition, (NOTHING_SEEN, 0))
+        if before is not vector:
+            for origin, sequence in vector.since(before).items():
+                total += _hashed(Dot(origin, sequence)) - (_hashed(Dot(origin, before[origin])) if origin in before else 0)
+            self._made[partition] = vector, total
+        return (total % _MODULUS).to_bytes(PART_BYTES, "big")
+
+
+def _hashed(dot: Dot) -> int:
+    return int.from_bytes(sha256(dot.pack()).digest()[:PART_BYTES], "big")
+
+
+class Totals:
+    """How many operations a node holds, over all partitions; kept as they change."""
+
+    __slots__ = ("_names", "_origins", "operations")
+
+    def __init__(self) -> None:
+        self.operations = 0
+        self._origins: dict[Origin, int] = {}
+        self._names: list[Origin] = []  # Sorted.
+
+    def __len__(self) -> int:
+        """Of how many origins."""
+        return len(self._origins)
+
+    def add(self, origin: Origin, operations: int) -> None:
+        before = self._origins.get(origin)
+        if before is None:
+            insort(self._names, origin)
+        self._origins[origin] = (before or 0) + operations
+        self.operations += operations
+
+    def first(self, count: int) -> list[tuple[Origin, int]]:
+        """The first origins by name, and how many operations of each."""
+        return [(origin, self._origins[origin]) for origin in self._names[:count]]
 
 
 class Knowledge:
-    """What one peer is known to hold. `advanced` and `unmarked` collect the partitions in which that grew."""
+    """What one peer is known to hold. `advanced` and `unmarked` collect the partitions in which that grew.
+
+    Its counts are kept as they change, so `settled` must be told of each operation that becomes durable here.
+    """
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._vectors: dict[int, dict[Origin, int]] = {}
+        self._vectors: dict[int, VersionVector] = {}
+        self._fresh: dict[int, dict[Origin, int]] = {}  # What was taken since the vector was made; at most `OVER_MAX` each.
+        self._shared: dict[int, int] = {}
         self.advanced: set[int] = set()
         self.unmarked: set[int] = set()
+        self.totals = Totals()
+        self.shared = 0
+        """How many of all operations that it is known to hold are durable here too."""
         self._answered: dict[int, int] = {}  # By partition: the last question that was answered with a whole vector.
         self._whole: dict[int, VersionVector] = {}
+        self._equal: dict[int, VersionVector] = {}  # By partition: this replica's vector, when the peer's was equal last.
         self._unproven: dict[int, tuple[int, VersionVector]] = {}  # By partition: own operations, and what they wait for.
         self._aware: dict[int, VersionVector] = {}  # By partition: `endings` that the peer is known to hold.
 
@@ -96,11 +139,9 @@ class Knowledge:
         for partition, raw, sequence in held:
             origin = Origin(raw)
             self._check_claim(partition, origin, sequence)
-            vector = self._vectors.setdefault(partition, {})
-            if sequence > vector.get(origin, 0) and origin != own:
-                vector[origin] = sequence
-                self.advanced.add(partition)
-                self.unmarked.add(partition)
+            before = self._at(partition, origin)
+            if sequence > before and origin != own:
+                self._raise(partition, origin, before, sequence)
 
     def acknowledge(self, held: Iterable[Held], needs: Iterable[tuple[int, bytes]]) -> list[int]:
         """Take a `Have`. Returns the partitions in which this replica lacks what it needs.
@@ -162,38 +203,63 @@ class Knowledge:
 
     def take_equal(self, partition: int) -> None:
         """The peer's vector there is this replica's: their hashes are equal."""
-        vector = self._replica.durable(partition)
-        if self._whole.get(partition) is not vector:
-            self.take(((partition, origin, sequence) for origin, sequence in vector.items()), proven=True)
+        vector, before = self._replica.durable(partition), self._equal.get(partition, NOTHING_SEEN)
+        if before is not vector:
+            self.take(((partition, origin, sequence) for origin, sequence in vector.since(before).items()), proven=True)
+            self._equal[partition] = vector
             self._whole[partition] = vector
+            if vector.dominates(self.vector(partition)):
+                self._vectors[partition] = vector  # It shares its entries with ours: the two are compared by what changed.
+
+    def settled(self, partition: int, dot: Dot) -> None:
+        """An operation became durable here."""
+        if self._at(partition, dot.origin) >= dot.sequence:
+            self.shared += 1
+            self._shared[partition] = self._shared.get(partition, 0) + 1
 
     def whole(self, partition: int) -> VersionVector | None:
         """The peer's vector as it told it last, with nothing left out; None: it has not."""
         return self._whole.get(partition)
 
     def vector(self, partition: int) -> VersionVector:
-        return VersionVector(self._vectors.get(partition, {}))
+        vector = self._vectors.get(partition, NOTHING_SEEN)
+        fresh = self._fresh.pop(partition, None)
+        if fresh:
+            vector = self._vectors[partition] = vector.join(VersionVector(fresh))
+        return vector
 
     def holds(self, partition: int, wanted: VersionVector) -> bool:
-        vector = self._vectors.get(partition, {})
-        return all(vector.get(origin, 0) >= sequence for origin, sequence in wanted.items())
+        return self.vector(partition).dominates(wanted)
 
-    def ahead_of(self, partition: int, vector: VersionVector) -> Iterator[tuple[Origin, range]]:
+    def ahead_of(self, partition: int, vector: VersionVector) -> Iterable[tuple[Origin, range]]:
         """Per origin, the sequences that the peer holds and `vector` does not cover."""
-        for origin, sequence in sorted(self._vectors.get(partition, {}).items()):
-            if sequence > vector[origin]:
-                yield origin, range(vector[origin] + 1, sequence + 1)
+        return sorted(self.vector(partition).missing(vector).items())
 
-    def partitions(self) -> Iterable[int]:
-        return self._vectors
+    def shared_in(self, partition: int) -> int:
+        """How many operations of a partition it is known to hold that are durable here too."""
+        return self._shared.get(partition, 0)
 
-    def origins(self) -> dict[Origin, int]:
-        """How many operations of each origin it is known to hold, over all partitions."""
-        total: dict[Origin, int] = {}
-        for vector in self._vectors.values():
-            for origin, sequence in vector.items():
-                total[origin] = total.get(origin, 0) + sequence
-        return total
+    def _at(self, partition: int, origin: Origin) -> int:
+        fresh = self._fresh.get(partition)
+        found = fresh.get(origin) if fresh else None
+        if found is not None:
+            return found
+        vector = self._vectors.get(partition)
+        return 0 if vector is None else vector[origin]
+
+    def _raise(self, partition: int, origin: Origin, before: int, sequence: int) -> None:
+        fresh = self._fresh.setdefault(partition, {})
+        fresh[origin] = sequence
+        if len(fresh) > OVER_MAX:
+            self.vector(partition)
+        self.advanced.add(partition)
+        self.unmarked.add(partition)
+        durable = self._replica.durable(partition)[origin]
+        shared = min(durable, sequence) - min(durable, before)
+        if shared:
+            self.shared += shared
+            self._shared[partition] = self._shared.get(partition, 0) + shared
+        self.totals.add(origin, sequence - before)
 
     def _check_claim(self, partition: int, origin: Origin, sequence: int) -> None:
         if sequence >= 1 << 63:

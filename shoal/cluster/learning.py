@@ -21,16 +21,8 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple
 
 from shoal.crdt.dot import NOTHING_SEEN, VersionVector
-
-
-class Progress(NamedTuple):
-    """How far a learner is with one other owner."""
-
-    heard: bool  # Whether that owner has said all that it holds.
-    lacking: int  # Operations that it named and this node does not hold durably yet.
 
 
 class Learning:
@@ -94,23 +86,16 @@ class Learning:
         held = {peer for peer in others if self._is_held(peer)}
         return len(held) >= everyone or (len(held.difference(learners)) >= needed and not self.owed)
 
-    def progress(self, peer: bytes) -> Progress:
-        told = self._told.get(peer)
-        if told is None:
-            return Progress(heard=False, lacking=0)
-        self._is_held(peer)
-        vectors = {partition: vector for partition, vector in told.items() if vector is not None}
-        return Progress(len(vectors) == len(told), self._lacking(vectors))
+    def heard(self, peer: bytes) -> bool:
+        """Whether that owner has said all that it holds."""
+        return None not in self._told.get(peer, {0: None}).values()
 
     @property
     def lacking(self) -> int:
         """Operations that this node's directory once held and does not hold now."""
-        return self._lacking(self._owed)
-
-    def _lacking(self, vectors: Mapping[int, VersionVector]) -> int:
         return sum(
             len(missing)
-            for partition, vector in vectors.items()
+            for partition, vector in self._owed.items()
             for missing in vector.missing(self._durable(partition)).values()
         )
 

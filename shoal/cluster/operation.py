@@ -3,9 +3,10 @@
 Laws:
 - A dot names one body, for ever. The chain hash of (o, n) covers every body
   from (o, 1) to (o, n), so that two histories that share a hash are equal.
-- The causal context is delta-coded: an operation names only the entries that
-  changed since its origin's previous operation in the partition. If that one
-  was ready, this one is ready once its own delta is covered.
+- An operation's context is the frontier of what its node had applied: the last
+  operations of other origins that no later one knows of. If its origin's previous
+  operation was ready, this one is ready once these are covered, for each of them
+  came after all that it knew of. So a context does not grow with past origins.
 - The payload is opaque here.
 """
 
@@ -29,12 +30,13 @@ class Body(msgspec.Struct, array_like=True, frozen=True):
 
     hlc: int
     wall_ms: int
-    context: Sequence[tuple[bytes, int]]  # Changed since the origin's previous operation here; sorted.
+    context: Sequence[tuple[bytes, int]]  # The frontier of what it knows of, without its own origin; sorted.
     key: str | None  # The request's idempotency key.
     payload: bytes
     receipt: bytes = b""  # What to answer when `key` comes again; opaque here.
 
-    def delta(self) -> VersionVector:
+    def knowing(self) -> VersionVector:
+        """The last operations that this one knows of, and, through them, all that it does."""
         return VersionVector((Origin(origin), sequence) for origin, sequence in self.context)
 
 
@@ -82,16 +84,21 @@ class Tip(msgspec.Struct, frozen=True):
     sequence: int
     hlc: int
     chain: bytes
+    known: bool = False  # Whether an operation of another origin knows of it: then it is not in the vector's frontier.
 
     def pack(self) -> bytes:
-        return self.sequence.to_bytes(8, "big") + self.hlc.to_bytes(8, "big") + self.chain
+        packed = self.sequence.to_bytes(8, "big") + self.hlc.to_bytes(8, "big") + self.chain
+        return packed + _KNOWN if self.known else packed
 
     @classmethod
     def unpack(cls, packed: bytes) -> Tip:
-        return cls(int.from_bytes(packed[:8], "big"), int.from_bytes(packed[8:16], "big"), packed[16:])
+        """Of a tip that an older version stored it is not known whether it is known."""
+        sequence, hlc = int.from_bytes(packed[:8], "big"), int.from_bytes(packed[8:16], "big")
+        return cls(sequence, hlc, packed[16:TIP_BYTES], packed[TIP_BYTES:] == _KNOWN)
 
 
 TIP_BYTES = 48
+_KNOWN = b"\x01"
 NO_TIP = Tip(0, 0, CHAIN_START)
 
 
@@ -101,10 +108,10 @@ class Readiness(Enum):
     EARLY = "early"  # Something it depends on is missing; it waits outside vector and state.
 
 
-def readiness(vector: VersionVector, dot: Dot, delta: VersionVector) -> Readiness:
+def readiness(vector: VersionVector, dot: Dot, knowing: VersionVector) -> Readiness:
     """Whether an operation may be applied to a replica at `vector`."""
     if vector.covers(dot):
         return Readiness.SEEN
-    if vector[dot.origin] + 1 == dot.sequence and vector.dominates(delta):
+    if vector[dot.origin] + 1 == dot.sequence and vector.dominates(knowing):
         return Readiness.READY
     return Readiness.EARLY

@@ -54,6 +54,7 @@ from shoal.errors import BadOperation, InvalidValue, ShoalError
 
 PARTITIONS_WANTED_MAX = 64  # In one Want.
 NEEDS_BYTES_MAX = 64 * 1024  # Of vectors in one Have, unless a single one is longer.
+VECTOR_HEAD_BYTES = 9  # Of a packed vector in a message: an array, the partition, a length.
 _DOUBLINGS_MAX = 16  # Of a pause; far past any bound on it.
 
 
@@ -63,6 +64,7 @@ class Limits(NamedTuple):
     answer_s: float  # How long a Want waits for its answer.
     pause_s_max: float  # How long a peer that does not answer is left alone, at the most.
     push_bytes_max: int
+    vectors_bytes_max: int
     early_bytes_max: int
     quarantine_max: int
     quarantine_s: float
@@ -295,8 +297,7 @@ class Replication:
         self._compare_mark(peer, state, told)
         if self.learning is not None:
             self.learning.differs(peer, differing)
-        if differing:
-            self._send(peer, self._vectors(differing, answer=True))
+        self._send_vectors(peer, differing, answer=True)
 
     def _take_vectors(self, peer: bytes, state: _PeerState, message: Vectors, now: float) -> None:
         told: dict[int, VersionVector] = {}
@@ -313,7 +314,7 @@ class Replication:
             asked = [partition for partition, _ in message.vectors]
             # A node that was set back must hear of it before it can act on an answer, even if messages overtake each other.
             question = message.question if state.mark.is_held else 0
-            self._send(peer, self._vectors(asked, answer=False, question=question))
+            self._send_vectors(peer, asked, answer=False, question=question)
 
     # ── directories that were set back ────────────────────────────────────────
 
@@ -341,7 +342,7 @@ class Replication:
                 self._outbox.append(SetBack(peer))
             if began:
                 self._send_digests()
-        self._send(peer, self._vectors(once, answer=False))
+        self._send_vectors(peer, once, answer=False)
 
     def _settle(self, peer: bytes, state: _PeerState, message: Digest) -> None:
         """`peer` may say that it has caught up with what it was told."""
@@ -350,8 +351,19 @@ class Replication:
         if state.mark.settle({partition: state.known.vector(partition) for partition in state.mark.told}) and state.linked:
             self._send_digest(peer)
 
-    def _vectors(self, partitions: Iterable[int], *, answer: bool, question: int = 0) -> Vectors:
-        return Vectors([(partition, self._replica.durable(partition).pack()) for partition in partitions], answer, question)
+    def _send_vectors(self, peer: bytes, partitions: Iterable[int], *, answer: bool, question: int = 0) -> None:
+        """In as many messages as their size takes."""
+        vectors: list[tuple[int, bytes]] = []
+        size = 0
+        for partition in partitions:
+            packed = self._replica.durable(partition).pack()
+            if vectors and size + len(packed) > self._limits.vectors_bytes_max:
+                self._send(peer, Vectors(vectors, answer, question))
+                vectors, size = [], 0
+            vectors.append((partition, packed))
+            size += len(packed) + VECTOR_HEAD_BYTES
+        if vectors:
+            self._send(peer, Vectors(vectors, answer, question))
 
     def hurry(self, partition: int, now: float) -> int:
         """Somebody waits for what a partition lacks: ask everyone for their vector, and what is missing at once.
@@ -361,7 +373,7 @@ class Replication:
         self._last_id += 1
         for peer, state in self._peers.items():
             if state.linked:
-                self._send(peer, self._vectors([partition], answer=True, question=self._last_id))
+                self._send_vectors(peer, [partition], answer=True, question=self._last_id)
                 state.doubtful[partition] = now - self._limits.grace_s
         return self._last_id
 
@@ -420,6 +432,11 @@ class Replication:
             size += length
         if batch:
             self._outbox.append(Send(peers, Push(batch)))
+
+    def settled(self, partition: int, dot: Dot) -> None:
+        """An operation became durable here, whoever issued it."""
+        for state in self._peers.values():
+            state.known.settled(partition, dot)
 
     def stored(self, operations: Iterable[tuple[bytes, int, Dot]]) -> None:
         """Operations, with the peer that each came from, became durable: acknowledge to it at once, to the others soon."""

@@ -35,96 +35,141 @@ class Dot(NamedTuple):
 DOT_BYTES = ORIGIN_BYTES + 8
 
 
-class VersionVector(Mapping[Origin, int]):
-    """Immutable map of origin → highest contiguous sequence. Absent means 0; no entry is 0."""
+OVER_MAX = 32  # Entries that a vector holds beside those that it shares with the one that it was made from.
 
-    __slots__ = ("_entries",)
+
+class VersionVector(Mapping[Origin, int]):
+    """Immutable map of origin → highest contiguous sequence. Absent means 0; no entry is 0.
+
+    A vector that was made from another shares the other's entries (`_base`, which nothing changes) and holds only those that
+    have grown since (`_over`), each of them greater than the one below it. So taking one operation into a vector, and
+    comparing the two, costs by what changed, however many origins there are.
+    """
+
+    __slots__ = ("_base", "_frontier", "_over")
 
     def __init__(self, entries: Mapping[Origin, int] | Iterable[tuple[Origin, int]] = ()) -> None:
-        self._entries: dict[Origin, int] = {o: n for o, n in dict(entries).items() if n > 0}
+        self._base: dict[Origin, int] = {o: n for o, n in dict(entries).items() if n > 0}
+        self._over: dict[Origin, int] = {}
+        self._frontier: dict[Origin, int] | None = None
 
     @classmethod
-    def _of(cls, entries: dict[Origin, int]) -> VersionVector:
+    def _of(
+        cls, base: dict[Origin, int], over: dict[Origin, int] | None = None, frontier: dict[Origin, int] | None = None
+    ) -> VersionVector:
         """Of entries that are none of them 0, which it keeps."""
         vector = cls.__new__(cls)
-        vector._entries = entries
+        if over and len(over) > OVER_MAX:
+            base, over = {**base, **over}, None
+        vector._base, vector._over, vector._frontier = base, over or {}, frontier
         return vector
 
     def __getitem__(self, origin: Origin) -> int:
-        return self._entries.get(origin, 0)
+        return self._over.get(origin) or self._base.get(origin, 0)
 
     def __iter__(self) -> Iterator[Origin]:
-        return iter(self._entries)
+        return iter(self._merged())
 
     def __bool__(self) -> bool:
-        return bool(self._entries)
+        return bool(self._over or self._base)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._base) + sum(origin not in self._base for origin in self._over)
 
     def __contains__(self, origin: object) -> bool:
-        return origin in self._entries
+        return origin in self._over or origin in self._base
 
     def items(self) -> ItemsView[Origin, int]:
-        return self._entries.items()
+        return self._merged().items()
+
+    def _merged(self) -> dict[Origin, int]:
+        return {**self._base, **self._over} if self._over else self._base
 
     def __hash__(self) -> int:
-        return hash(frozenset(self._entries.items()))
+        return hash(frozenset(self.items()))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, VersionVector) and self._entries == other._entries
+        if not isinstance(other, VersionVector):
+            return False
+        if self._base is other._base:
+            return self._over == other._over
+        return self._merged() == other._merged()
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{o.hex()[:8]}:{n}" for o, n in self.entries())
         return f"VersionVector({inside})"
 
+    @property
+    def frontier(self) -> VersionVector:
+        """The entries that no other of the vector's operations knows of: a replica that holds these holds all of the vector.
+
+        Causal delivery makes it so. A vector of which this is not recorded is its own frontier.
+        """
+        return self if self._frontier is None else VersionVector._of(self._frontier)
+
+    def with_frontier(self, origins: Iterable[Origin]) -> VersionVector:
+        """The same, of which it is recorded that no operation knows of the last ones of these, and some of all others."""
+        return VersionVector._of(self._base, self._over, {origin: self[origin] for origin in origins})
+
+    def without(self, origin: Origin) -> VersionVector:
+        return VersionVector._of({o: n for o, n in self.items() if o != origin})
+
     def covers(self, dot: Dot) -> bool:
-        return self._entries.get(dot.origin, 0) >= dot.sequence
+        return self[dot.origin] >= dot.sequence
 
     def dominates(self, other: VersionVector) -> bool:
         """True if everything that `other` covers is covered here."""
-        ours = self._entries
-        for origin, sequence in other._entries.items():  # noqa: SIM110 (a generator takes twice as long)
-            if ours.get(origin, 0) < sequence:
+        over, base = self._over, self._base
+        theirs = other._over if base is other._base else other._merged()
+        for origin, sequence in theirs.items():  # noqa: SIM110 (a generator takes twice as long)
+            if (over.get(origin) or base.get(origin, 0)) < sequence:
                 return False
         return True
 
     def join(self, other: VersionVector) -> VersionVector:
         """The least vector that dominates both."""
-        joined = dict(self._entries)
-        for origin, sequence in other._entries.items():
-            if sequence > joined.get(origin, 0):
-                joined[origin] = sequence
-        return VersionVector._of(joined)
+        theirs = other._over if self._base is other._base else other._merged()
+        grown = {origin: sequence for origin, sequence in theirs.items() if sequence > self[origin]}
+        return VersionVector._of(self._base, {**self._over, **grown}) if grown else self
 
-    def advance(self, dot: Dot) -> VersionVector:
-        """The vector once `dot` is applied.
+    def advance(self, dot: Dot, knowing: VersionVector | None = None) -> VersionVector:
+        """The vector once `dot` is applied. With `knowing`, the operation's own context, its frontier is recorded too.
 
         Raises:
             ValueError: `dot` is not the next of its origin; a hole would be covered.
         """
-        if self._entries.get(dot.origin, 0) + 1 != dot.sequence:
-            raise ValueError(f"{dot} does not follow sequence {self[dot.origin]}")
-        return VersionVector._of({**self._entries, dot.origin: dot.sequence})
+        origin, sequence = dot
+        if self[origin] + 1 != sequence:
+            raise ValueError(f"{dot} does not follow sequence {self[origin]}")
+        frontier: dict[Origin, int] | None = None
+        if knowing is not None:
+            before = self._merged() if self._frontier is None else self._frontier
+            frontier = {o: n for o, n in before.items() if knowing[o] < n}
+            frontier[origin] = sequence
+        return VersionVector._of(self._base, {**self._over, origin: sequence}, frontier)
 
     def since(self, older: VersionVector) -> VersionVector:
         """The entries that differ from `older`: what a delta-coded vector carries."""
         if older is self:
             return NOTHING_SEEN
-        theirs = older._entries
-        return VersionVector._of({o: n for o, n in self._entries.items() if theirs.get(o) != n})
+        if self._base is not older._base:
+            return VersionVector._of({o: n for o, n in self.items() if older[o] != n})
+        grown = {o: n for o, n in self._over.items() if older[o] != n}
+        fallen = {o: self._base[o] for o in older._over if o not in self._over and o in self._base}
+        return VersionVector._of({**grown, **fallen})
 
     def entries(self) -> list[tuple[Origin, int]]:
         """Sorted by origin."""
-        return sorted(self._entries.items())
+        return sorted(self.items())
 
     def missing(self, theirs: VersionVector) -> dict[Origin, range]:
         """Per origin, the sequences that we cover and `theirs` does not."""
-        return {o: range(theirs[o] + 1, n + 1) for o, n in self._entries.items() if theirs[o] < n}
+        ours = self._over if self._base is theirs._base else self._merged()
+        return {o: range(theirs[o] + 1, n + 1) for o, n in ours.items() if theirs[o] < n}
 
     def pack(self) -> bytes:
         """24 bytes per entry, by origin. Equal vectors give equal bytes."""
-        return b"".join([origin + sequence.to_bytes(8, "big") for origin, sequence in sorted(self._entries.items())])
+        return b"".join([origin + sequence.to_bytes(8, "big") for origin, sequence in sorted(self.items())])
 
     @classmethod
     def unpack(cls, packed: bytes) -> VersionVector:

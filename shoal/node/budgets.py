@@ -203,11 +203,13 @@ class Budgets:
 
     def over(self, rows: Rows, reclaimed: str = "") -> list[budget.Account]:
         """The accounts of openings that are over, and have rights."""
-        over = self._opening.past | ({_unhexed(reclaimed)} if reclaimed else set())
+        also = _unhexed(reclaimed) if reclaimed else None
         return [
             account
             for account in budget.accounts(rows)
-            if account.rights > 0 and account.origin in over and account.origin != self._opening.current
+            if account.rights > 0
+            and account.origin != self._opening.current
+            and (account.origin == also or self._opening.is_over(account.origin))
         ]
 
     def spread(self, rows: Rows, target: Target, linked: frozenset[bytes], *, everyone: bool) -> shares.Spread:

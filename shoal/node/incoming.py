@@ -19,7 +19,7 @@ from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Tip
 from shoal.crdt import compaction, deletion, document, lineage
 from shoal.crdt.clock import END_MS, HybridClock, is_plausible
-from shoal.crdt.dot import Dot, Origin
+from shoal.crdt.dot import Dot
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation, ShoalError
 from shoal.names import check_key, check_name
@@ -33,7 +33,7 @@ from shoal.node.erasing import Eraser
 from shoal.node.feed import Feed, Staged
 from shoal.node.mutation import Change, Mutation
 from shoal.node.opening import Opening
-from shoal.node.partitions import Partition, Partitions
+from shoal.node.partitions import Ahead, Partition, Partitions
 from shoal.node.rules import Rules
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
@@ -50,23 +50,16 @@ class Received(NamedTuple):
     refused: list[tuple[Arrival, ShoalError]]
 
 
-class _Ahead:
-    """A partition as it will be once the write is made."""
-
-    __slots__ = ("latest", "partition", "tips", "vector")
+class _Ahead(Ahead):
+    __slots__ = ("latest",)
 
     def __init__(self, partition: Partition) -> None:
-        self.partition = partition
-        self.vector = partition.vector
-        self.tips: dict[Origin, Tip] = {}
-        self.latest = 0  # The greatest time among them.
-
-    def tip(self, origin: Origin) -> Tip:
-        return self.tips.get(origin) or self.partition.tip(origin)
+        super().__init__(partition)
+        self.latest = 0  # The greatest time among what was applied.
 
     def follows(self, arrival: Arrival) -> bool:
         dot = arrival.dot
-        return self.vector[dot.origin] + 1 == dot.sequence and self.vector.dominates(arrival.body.delta())
+        return self.vector[dot.origin] + 1 == dot.sequence and self.vector.dominates(arrival.body.knowing())
 
 
 class Incoming:
@@ -144,9 +137,9 @@ class Incoming:
             received.refused.append((arrival, _refusal(arrival, error)))
             return
         batch.absorb(own)
-        place.tips[arrival.dot.origin] = tip
         place.latest = max(place.latest, tip.hlc)
-        place.vector = place.vector.advance(arrival.dot)
+        for origin, moved in place.take(arrival.dot, tip, arrival.body.knowing()).items():
+            batch.put(keys.vector(number, origin), moved.pack())
         received.applied.append(arrival)
         staged += changes
 
@@ -166,7 +159,6 @@ class Incoming:
             self._change(own, number, stamp, change, beside, changes)
         tip = Tip(dot.sequence, body.hlc, shipment.chain)
         own.put(keys.log(number, dot), operation.Entry(shipment.chain, shipment.packed).pack())
-        own.put(keys.vector(number, dot.origin), tip.pack())
         if body.key is not None:
             _claim(own, keys.request_key(number, body.key), dot)
         return tip
@@ -239,7 +231,7 @@ class Incoming:
         self._opening.settle(batch)
         number = self._commit.write(batch.rows)
         for place in ahead.values():
-            place.partition.adopt(place.vector, place.tips, written=number)
+            place.written(number)
         self._clock.observe(max(arrival.body.hlc for arrival in received.applied))
         batch.written()
         if staged:

@@ -33,7 +33,7 @@ from shoal.node.feed import LABELS, Feed, Staged
 from shoal.node.generations import Generations
 from shoal.node.mutation import Mutation
 from shoal.node.opening import Opening
-from shoal.node.partitions import Partition, Partitions
+from shoal.node.partitions import Ahead, Partition, Partitions
 from shoal.node.receipts import Receipts
 from shoal.node.target import Target, target_of
 from shoal.node.transaction import Transaction
@@ -70,7 +70,7 @@ class Issued(Struct, frozen=True):
     @property
     def copied(self) -> VersionVector:
         """What other owners must hold for the write to be theirs too."""
-        return self.vector if self.dot is None else VersionVector([self.dot])
+        return self.vector.frontier if self.dot is None else VersionVector([self.dot])
 
 
 class _Writing(Struct, frozen=True):
@@ -210,19 +210,20 @@ class Issuer:
         """Write the operation with everything it changed; then, and only then, move what is in memory."""
         transaction, partition, key = writing.transaction, writing.partition, writing.key
         dot = stamp.dot
-        delta = stamp.context.since(partition.context)
+        knowing = stamp.context.frontier.without(dot.origin)
         receipt = b"" if key is None else receipts.pack(writing.located.request, reply)
-        body = operation.encode(operation.Body(stamp.hlc, stamp.wall_ms, delta.entries(), key, payload, receipt))
+        body = operation.encode(operation.Body(stamp.hlc, stamp.wall_ms, knowing.entries(), key, payload, receipt))
         chain = operation.chain(partition.tip(dot.origin).chain, partition.number, dot, body)
         tip = operation.Tip(dot.sequence, stamp.hlc, chain)
         entry = operation.Entry(chain, body)
         transaction.put(keys.log(partition.number, dot), entry.pack())
-        transaction.put(keys.vector(partition.number, dot.origin), tip.pack())
+        ahead = Ahead(partition)
+        for origin, moved in ahead.take(dot, tip, knowing).items():
+            transaction.put(keys.vector(partition.number, origin), moved.pack())
         if key is not None:
             transaction.put(keys.request_key(partition.number, key), dot.pack())
         number = self._commit.write(transaction.rows)
-        partition.advance(dot, tip, written=number)
-        partition.context = partition.vector
+        ahead.written(number)
         self.operations += 1
         transaction.written()
         return entry

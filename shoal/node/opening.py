@@ -26,14 +26,14 @@ from shoal.storage.interface import Storage
 _NODE = keys.meta("node")
 _ORIGIN = keys.meta("origin")
 _CLEAN = keys.meta("clean")
-_PAST = keys.meta("past")
+_PAST = keys.meta("past")  # Of older versions: all past origins in one row.
+_OVER = keys.meta("over/")  # And then the origin: a row for each that is over.
 _IDENTITY = keys.meta("identity")
 _MEMBER = keys.meta("member")
 _RESTORED = keys.meta("restored")
 _ONCE, _ONCE_END = keys.meta("once/"), keys.meta("once0")  # "0" follows "/".
 _COPY = b"\x01"  # Instead of a peer's address.
 _TAIL_CHECKED = 16
-_PAST_MAX = 4096  # Openings that are known to have been of this directory; 64 KiB.
 
 
 class Opening:
@@ -42,6 +42,7 @@ class Opening:
         Raises:
             StoreCorrupt: the last opening was cut off, and its log has a hole.
         """
+        self._storage = storage
         self._entropy = entropy
         self._origin: Origin | None = None
         self._settled = False  # Whether this opening has written.
@@ -62,9 +63,7 @@ class Opening:
         self.node = entropy(ORIGIN_BYTES) if node is None or self.copied else node
         self.clean = self.created or storage.get(_CLEAN) is not None
         self.previous = storage.get(_ORIGIN)
-        self._past = ((storage.get(_PAST) or b"") + (self.previous or b""))[-_PAST_MAX * ORIGIN_BYTES :]
-        self.past = frozenset(self._past[start : start + ORIGIN_BYTES] for start in range(0, len(self._past), ORIGIN_BYTES))
-        """The origins under which this directory was written before: over, all of them."""
+        self._gave_up = False  # Whether the past origins are another directory's now.
         if not self.clean and self.previous is not None:
             _check_tail(storage, Origin(self.previous))
 
@@ -88,6 +87,15 @@ class Opening:
             "the copy has may be gone there"
         )
 
+    def is_over(self, origin: Origin) -> bool:
+        """Whether this directory was written under that origin, in an opening before this one."""
+        if self._gave_up or origin == self._origin:
+            return False
+        if origin == self.previous or self._storage.get(_OVER + origin) is not None:
+            return True
+        packed = self._storage.get(_PAST) or b""
+        return any(packed.startswith(origin, start) for start in range(0, len(packed), ORIGIN_BYTES))
+
     def origin(self, transaction: Transaction) -> Origin:
         """The origin to write under; the first `transaction` records it.
 
@@ -101,7 +109,8 @@ class Opening:
         origin = Origin(self._entropy(ORIGIN_BYTES))
         self._identify(transaction)
         transaction.put(_ORIGIN, origin)
-        transaction.put(_PAST, self._past)
+        if self.previous is not None and not self._gave_up:
+            transaction.put(_OVER + self.previous, b"")
         transaction.delete(_CLEAN)
         transaction.when_written(lambda: self._take(origin))
         return origin
@@ -116,8 +125,9 @@ class Opening:
             return {**self._identified(), _CLEAN: b"\x01"}
         self._issues = not self._restored
         if self.copied:
-            self.past, self._past = frozenset(), b""
-            return {**self._identified(), _MEMBER: None, _PAST: None, _ORIGIN: None, _RESTORED: _COPY}
+            self._gave_up = True
+            over = dict.fromkeys(key for key, _ in self._storage.scan(_OVER, successor(_OVER)))
+            return {**self._identified(), **over, _MEMBER: None, _PAST: None, _ORIGIN: None, _RESTORED: _COPY}
         return {}
 
     def set_back(self, told_by: str, owed: Mapping[int, VersionVector]) -> dict[bytes, bytes | None]:

@@ -6,6 +6,9 @@ Law: a tip is read from storage once and kept in step with what is written, so t
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
+from shoal.cluster.knowledge import Totals
 from shoal.cluster.operation import NO_TIP, Tip
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, Origin, VersionVector
@@ -17,25 +20,24 @@ from shoal.storage.interface import Storage
 class Partition:
     """Mutable; one per partition of a node."""
 
-    __slots__ = ("context", "durable", "endings", "number", "tips", "vector", "written")
+    __slots__ = ("durable", "endings", "number", "operations", "tips", "totals", "vector", "written")
 
-    def __init__(self, number: int, tips: dict[Origin, Tip]) -> None:
+    def __init__(self, number: int, tips: dict[Origin, Tip], totals: Totals | None = None) -> None:
         self.number = number
         self.tips = tips
-        self.vector = VersionVector({origin: tip.sequence for origin, tip in tips.items()})
+        vector = VersionVector({origin: tip.sequence for origin, tip in tips.items()})
+        self.vector = vector.with_frontier(origin for origin, tip in tips.items() if not tip.known)
         self.durable = self.vector  # What of it survives a crash, and so may be told to peers.
-        self.endings = self.vector  # Covers every deletion that was applied; which those were is not known after a start.
-        self.context = VersionVector()  # Of our own last operation here: what the next one's is coded against.
+        # It covers every deletion that was applied; which those were is not known after a start.
+        self.endings = self.vector.frontier
+        self.operations = 0  # That are durable.
+        self.totals = Totals() if totals is None else totals
+        for origin, sequence in vector.items():
+            self._count(origin, sequence)
         self.written = 0  # Number of the last storage write that touched this partition.
 
     def tip(self, origin: Origin) -> Tip:
         return self.tips.get(origin, NO_TIP)
-
-    def advance(self, dot: Dot, tip: Tip, *, written: int) -> None:
-        """Take note of an applied operation."""
-        self.vector = self.vector.advance(dot)
-        self.tips[dot.origin] = tip
-        self.written = written
 
     def adopt(self, vector: VersionVector, tips: dict[Origin, Tip], *, written: int) -> None:
         """Take note of several at once; `tips` are those that moved."""
@@ -50,6 +52,38 @@ class Partition:
     def settle(self, dot: Dot) -> None:
         """An applied operation became durable."""
         self.durable = self.durable.advance(dot)
+        self._count(dot.origin, 1)
+
+    def _count(self, origin: Origin, operations: int) -> None:
+        self.operations += operations
+        self.totals.add(origin, operations)
+
+
+class Ahead:
+    """A partition as it will be once a write is made."""
+
+    __slots__ = ("partition", "tips", "vector")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.vector = partition.vector
+        self.tips: dict[Origin, Tip] = {}
+
+    def tip(self, origin: Origin) -> Tip:
+        return self.tips.get(origin) or self.partition.tip(origin)
+
+    def take(self, dot: Dot, tip: Tip, knowing: VersionVector) -> dict[Origin, Tip]:
+        """An operation is applied. Returns the tips that change with it: its own, and those that it is the first to know of."""
+        frontier = self.vector.frontier
+        changed = {o: replace(self.tip(o), known=True) for o, n in frontier.items() if o != dot.origin and knowing[o] >= n}
+        changed[dot.origin] = tip
+        self.vector = self.vector.advance(dot, knowing)
+        self.tips.update(changed)
+        return changed
+
+    def written(self, number: int) -> None:
+        """The write is made."""
+        self.partition.adopt(self.vector, self.tips, written=number)
 
 
 class Partitions:
@@ -59,11 +93,13 @@ class Partitions:
         self._storage = storage
         self._clock = clock
         self._loaded: dict[int, Partition] = {}
+        self.totals = Totals()
+        """What is durable of the loaded partitions."""
 
     def load(self, number: int) -> Partition:
         found = self._loaded.get(number)
         if found is None:
-            found = self._loaded[number] = Partition(number, self._tips(number))
+            found = self._loaded[number] = Partition(number, self._tips(number), self.totals)
         return found
 
     def load_all(self) -> None:

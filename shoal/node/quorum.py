@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
 
-from shoal.cluster.learning import Progress
+from shoal.cluster.knowledge import Knowledge, Totals
+from shoal.cluster.learning import Learning
 from shoal.cluster.replication import Replication
 from shoal.cluster.stability import Holding
 from shoal.config import Config
@@ -33,7 +34,8 @@ from shoal.node.seeking import Seeker
 from shoal.node.target import Target
 from shoal.protocol.requests import ClusterView, Durability, Member
 
-_LAGGING_READ_MAX = 256  # Operations that are looked at to say how old the oldest is.
+_LAGGING_READ_MAX = 256  # Operations that are looked at to say how old the oldest is,
+_LAGGING_PARTITIONS_MAX = 8  # of so many partitions.
 
 _Waiter = tuple[Callable[[], bool], asyncio.Future[None]]
 
@@ -347,18 +349,21 @@ class Quorum:
         fallen = (
             [f"set back, as {told_by} knows: {learning.lacking:,} operations once held are still to come"] if told_by else []
         )
-        return fallen + [f"{member.address}: {_shown_progress(learning.progress(member.node))}" for member in self.members.all]
+        return fallen + [f"{member.address}: {self._shown_progress(learning, member.node)}" for member in self.members.all]
+
+    def _shown_progress(self, learning: Learning, node: bytes) -> str:
+        known = self._protocol.known(node)
+        if known.totals.operations > known.shared:
+            return f"{known.totals.operations - known.shared:,} operations to fetch"
+        return "all fetched" if learning.heard(node) else "not heard yet"
 
     def _itself(self) -> Member:
-        total: dict[Origin, int] = {}
-        for number in self._database.partitions.holding():
-            for origin, sequence in self._database.partitions.load(number).durable.items():
-                total[origin] = total.get(origin, 0) + sequence
+        totals = self._database.partitions.totals
         return Member(
             self._config.advertise,
             self._opening.node.hex(),
             "self",
-            operations=sum(total.values()),
+            operations=totals.operations,
             lacks=0,
             ahead=0,
             lag_ms=0,
@@ -366,31 +371,28 @@ class Quorum:
             dropped=0,
             linked_ms=0,
             reason="",
-            vector=_shown(total),
+            vector=self._shown(totals),
+            origins=len(totals),
         )
 
     def _member(self, member: MemberState) -> Member:
         known = self._protocol.known(member.node)
-        lacks, first = self._lacks(member.node)
-        ahead = sum(
-            len(missing)
-            for partition in known.partitions()
-            for _, missing in known.ahead_of(partition, self._database.partitions.load(partition).durable)
-        )
-        oldest_ms = self._database.outgoing.oldest_wall_ms(islice(first, _LAGGING_READ_MAX)) if lacks else None
+        lacks = self._database.partitions.totals.operations - known.shared
+        oldest_ms = self._database.outgoing.oldest_wall_ms(self._lacking(known)) if lacks else None
         return Member(
             member.address,
             member.node.hex(),
             "unreachable" if member.outlet is None else "linked",
-            operations=sum(known.origins().values()),
+            operations=known.totals.operations,
             lacks=lacks,
-            ahead=ahead,
+            ahead=known.totals.operations - known.shared,
             lag_ms=0 if oldest_ms is None else max(0, self._environment.now_ms() - oldest_ms),
             waiting_bytes=0 if member.outlet is None else member.outlet.waiting_bytes,
             dropped=member.dropped,
             linked_ms=member.linked_ms,
             reason=self.members.reasons.get(member.address, "") or self._lost_by(member.node) or member.trouble,
-            vector=_shown(known.origins()),
+            vector=self._shown(known.totals),
+            origins=len(known.totals),
         )
 
     def _lost_by(self, node: bytes) -> str:
@@ -398,16 +400,21 @@ class Quorum:
             return ""
         return "its directory was set back: it once held more, and does not count until it has fetched that"
 
-    def _lacks(self, node: bytes) -> tuple[int, list[tuple[int, Dot]]]:
-        """How many durable operations a peer is not known to hold, and per partition and origin the first of them."""
-        known = self._protocol.known(node)
-        count = 0
-        first: list[tuple[int, Dot]] = []
-        for number in self._database.partitions.holding():
-            for origin, missing in self._database.partitions.load(number).durable.missing(known.vector(number)).items():
-                count += len(missing)
-                first.append((number, Dot(origin, missing.start)))
-        return count, first
+    def _lacking(self, known: Knowledge) -> list[tuple[int, Dot]]:
+        """The first durable operations of some partitions and origins that a peer is not known to hold."""
+        partitions = map(self._database.partitions.load, self._database.partitions.holding())
+        behind = (partition for partition in partitions if known.shared_in(partition.number) < partition.operations)
+        found: list[tuple[int, Dot]] = []
+        for partition in islice(behind, _LAGGING_PARTITIONS_MAX):
+            missing = partition.durable.missing(known.vector(partition.number))
+            found += [(partition.number, Dot(origin, lacking.start)) for origin, lacking in missing.items()]
+            if len(found) >= _LAGGING_READ_MAX:
+                break
+        return found[:_LAGGING_READ_MAX]
+
+    def _shown(self, totals: Totals) -> dict[str, int]:
+        """As many as the configuration says, the same on every node that knows the same origins."""
+        return {origin.hex(): count for origin, count in totals.first(self._config.status_origins_max)}
 
 
 def _wake(waiters: list[_Waiter]) -> None:
@@ -417,13 +424,3 @@ def _wake(waiters: list[_Waiter]) -> None:
             waiters.remove(waiter)
             if not future.done():
                 future.set_result(None)
-
-
-def _shown_progress(progress: Progress) -> str:
-    if progress.lacking:
-        return f"{progress.lacking:,} operations to fetch"
-    return "all fetched" if progress.heard else "not heard yet"
-
-
-def _shown(total: dict[Origin, int]) -> dict[str, int]:
-    return {origin.hex(): count for origin, count in sorted(total.items())}

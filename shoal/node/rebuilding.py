@@ -21,7 +21,7 @@ from typing import NamedTuple
 from shoal.cluster import operation
 from shoal.config import Config
 from shoal.crdt import lineage, pruning
-from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp, successor
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node import mutation
@@ -60,7 +60,6 @@ class Outcome(Enum):
 
 class _Entry(NamedTuple):
     logged: Logged
-    context: VersionVector
     changes: list[mutation.Mutation]
 
 
@@ -138,9 +137,9 @@ class Rebuilder:
             await asyncio.sleep(0)
 
     async def _entries(self, place: Place, vector: VersionVector) -> AsyncIterator[_Entry]:
-        """The operations that changed the object, each with the vector that its origin knew."""
+        """The operations that changed the object."""
         for origin, last in sorted(vector.items()):
-            context, first = VersionVector(), 1
+            first = 1
             while first <= last:
                 stop = min(first + _SLICE - 1, last)
                 scanned = self._storage.scan(
@@ -149,11 +148,9 @@ class Rebuilder:
                 for key, stored in scanned:
                     _, dot = keys.split_log(key)
                     body = operation.decode(operation.Entry.unpack(stored).packed)
-                    context = context.join(body.delta())
                     changes = mutation.decode(body.payload)
                     if any(_place(place.partition, change) == place for change in changes):
-                        yield _Entry(Logged(place.partition, body.hlc, dot, body), context, changes)
-                    context = context.join(VersionVector({Origin(dot.origin): dot.sequence}))
+                        yield _Entry(Logged(place.partition, body.hlc, dot, body), changes)
                 first = stop + 1
                 await asyncio.sleep(0)
 
@@ -161,21 +158,24 @@ class Rebuilder:
         """What they make."""
         entries.sort(key=lambda entry: (entry.logged.hlc, entry.logged.dot))
         made = _Made(Folded({}, set(), *erased([entry.logged for entry in entries])), [], [], None)
-        into = blank()
+        into, folded = blank(), VersionVector()
         for number, entry in enumerate(entries):
-            made = self._fold(place, entry, supplied, made=made, into=into)
+            made = self._fold(place, entry, supplied, context=folded, made=made, into=into)
+            folded = folded.join(VersionVector([entry.logged.dot]))
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
         made.folded.rows[place] = {row: value for row, value in into.rows.items() if value is not None}
         return made
 
-    def _fold(self, place: Place, entry: _Entry, supplied: Supplied, *, made: _Made, into: Transaction) -> _Made:
+    def _fold(
+        self, place: Place, entry: _Entry, supplied: Supplied, *, context: VersionVector, made: _Made, into: Transaction
+    ) -> _Made:
         logged = entry.logged
         sent = supplied.get(logged.dot)
         for nth, change in enumerate(entry.changes):
             if _place(place.partition, change) != place:
                 continue
-            stamp = Stamp(logged.dot, logged.hlc, logged.body.wall_ms, entry.context, nth)
+            stamp = Stamp(logged.dot, logged.hlc, logged.body.wall_ms, context, nth)
             beside = sent[nth] if sent is not None and nth < len(sent) and mutation.names_content(change.change) else None
             try:
                 if beside is None:

@@ -1,7 +1,8 @@
 """Fold a partition's log again, from nothing, and compare what it makes with what is stored.
 
 Laws:
-- Operations are applied in an order that is causal, by the same code that applied them first.
+- Operations are applied in an order that is causal, by the same code that applied them first, each under the vector of those
+  before it, as a peer would that had received all of these.
 - Nothing is compared of generations that were ended, nor of what prunes, trims and compactions took: but what
   is missing without one of them is a flaw.
 - An operation that is damaged spoils no other: it is reported, and the rest folded.
@@ -14,7 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from shoal.crdt import compaction, deletion, document, journal, lineage, pruning, trimming
-from shoal.crdt.dot import Origin, VersionVector
+from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node import mutation
@@ -47,12 +48,13 @@ def refolded(storage: Storage, partition: int, logged: list[Logged], report: Rep
     """The objects that the log makes, applied to nothing in causal order."""
     memory: dict[Place, Transaction] = {}
     found = Folded({}, set(), *erased(logged))
-    contexts: dict[Origin, VersionVector] = {}
+    folded = VersionVector()
     for entry in sorted(logged, key=lambda entry: (entry.hlc, entry.dot)):
         try:
-            _fold(storage, entry, found, contexts=contexts, memory=memory, report=report)
+            _fold(storage, entry, found, context=folded, memory=memory, report=report)
         except Exception as error:  # What a damaged operation says can be refused anywhere.
             report.problem(f"partition {partition}: operation {entry.dot} cannot be applied: {reason(error)}")
+        folded = folded.join(VersionVector([entry.dot]))
     for place, folding in memory.items():
         found.rows[place] = {row: value for row, value in folding.rows.items() if value is not None}
     return found
@@ -83,12 +85,10 @@ def _fold(
     entry: Logged,
     found: Folded,
     *,
-    contexts: dict[Origin, VersionVector],
+    context: VersionVector,
     memory: dict[Place, Transaction],
     report: Report,
 ) -> None:
-    context = contexts.get(entry.dot.origin, VersionVector()).join(entry.body.delta())
-    contexts[entry.dot.origin] = context.join(VersionVector({entry.dot.origin: entry.dot.sequence}))
     for nth, change in enumerate(mutation.decode(entry.body.payload)):
         stamp = Stamp(entry.dot, entry.hlc, entry.body.wall_ms, context, nth)
         place = Place(entry.partition, Kind(change.kind), change.space, change.name)

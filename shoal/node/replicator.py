@@ -122,6 +122,7 @@ class Replicator:
             owed=opening.owed,
             marks=self._marking.load(),
         )
+        self._protocol.digest()  # The first one hashes every vector; later ones what changed. Nothing is served yet.
         self._mender = Mender(
             database,
             commit,
@@ -367,6 +368,7 @@ class Replicator:
         while self._unsettled and self._unsettled[0].number <= number:
             settled = self._unsettled.popleft()
             settled.partition.settle(settled.dot)
+            self._protocol.settled(settled.partition.number, settled.dot)
             if settled.shipment is None:
                 stored.append((settled.peer, settled.partition.number, settled.dot))
             elif self._outlets:
@@ -463,6 +465,7 @@ def _limits(config: Config) -> Limits:
         answer_s=config.quorum_timeout_s,
         pause_s_max=config.peer_pause_s_max,
         push_bytes_max=config.push_bytes_max,
+        vectors_bytes_max=config.vectors_bytes_max,
         early_bytes_max=config.early_bytes_max,
         quarantine_max=config.quarantine_max,
         quarantine_s=config.quarantine_s,

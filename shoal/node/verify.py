@@ -20,7 +20,7 @@ from shoal.cluster import operation
 from shoal.cluster.operation import NO_TIP, Tip
 from shoal.cluster.partition import PARTITIONS
 from shoal.config import Config
-from shoal.crdt.dot import Dot, Origin
+from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node import indexes, mutation
@@ -65,6 +65,7 @@ def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] 
 def _log(storage: Storage, partition: int, report: Report) -> Iterator[Logged]:
     """The partition's operations, each origin's chain checked on the way."""
     ends: dict[Origin, Tip] = {}
+    named = NOTHING_SEEN
     prefix = keys.log_of(partition)
     for key, stored in storage.scan(prefix, successor(prefix)):
         _, dot = keys.split_log(key)
@@ -82,12 +83,18 @@ def _log(storage: Storage, partition: int, report: Report) -> Iterator[Logged]:
         ends[dot.origin] = Tip(dot.sequence, hlc, chain)
         report.operations += 1
         if body is not None:
+            named = named.join(body.knowing())
             yield Logged(partition, hlc, dot, body)
     prefix = keys.vector(partition)
     recorded = {Origin(key[len(prefix) :]): Tip.unpack(tip) for key, tip in storage.scan(prefix, successor(prefix))}
     for origin in sorted(recorded.keys() | ends.keys()):
-        if recorded.get(origin) != ends.get(origin):
+        tip, end = recorded.get(origin, NO_TIP), ends.get(origin, NO_TIP)
+        if (tip.sequence, tip.hlc, tip.chain) != (end.sequence, end.hlc, end.chain):
             report.problem(f"partition {partition}: the log of {origin.hex()} does not end where its vector says")
+        elif tip.known and named[origin] < tip.sequence:
+            report.problem(
+                f"partition {partition}: the vector says that an operation knows of the last one of {origin.hex()}; none does"
+            )
 
 
 def _body(partition: int, dot: Dot, packed: bytes, report: Report) -> operation.Body | None:

@@ -1,9 +1,13 @@
 """A bookmark: what a client has written and seen, so that no node shows it less.
 
-Law: it only grows, but for a partition that its owner let go (`replace`), when it
-chose to read older state. Per partition it is a version vector; a node that
-holds every vector of a bookmark shows at least what its client has seen
-(Terry et al., "Session guarantees for weakly consistent replicated data", 1994).
+Laws:
+- What it covers only grows, but for a partition that its owner let go (`replace`),
+  when it chose to read older state.
+- Per partition it names the frontier of what was seen: the last operations that no
+  other one knows of. A node that holds these holds all that came before them, so it
+  shows at least what the client has seen (Terry et al., "Session guarantees for
+  weakly consistent replicated data", 1994). Past openings of directories are known
+  to what was written since, so a bookmark does not grow with them.
 
 Packed: a version byte, then msgpack of [[partition, vector₂₄ₙ], …] by partition.
 """
@@ -52,15 +56,24 @@ class Bookmark:
         known = self._vectors.get(partition)
         if known is vector or not vector:
             return
-        joined = vector if known is None or vector.dominates(known) else known.join(vector)
+        frontier = vector.frontier
+        joined = frontier if known is None or vector.dominates(known) else known.join(frontier)
         if joined != known:
             self._vectors[partition] = joined
             self.revision += 1
 
+    def drop(self, partition: int, known: VersionVector) -> None:
+        """Leave out the entries that `known` covers: what else is named of the partition came after these."""
+        vector = self.vector(partition)
+        kept = [(origin, sequence) for origin, sequence in vector.items() if sequence > known[origin]]
+        if kept and len(kept) < len(vector):
+            self._vectors[partition] = VersionVector(kept)
+            self.revision += 1
+
     def replace(self, partition: int, vector: VersionVector) -> None:
         """Let go of what was seen of a partition: from now on `vector` will do."""
-        if self.vector(partition) != vector:
-            self._vectors[partition] = vector
+        if self.vector(partition) != vector.frontier:
+            self._vectors[partition] = vector.frontier
             self.revision += 1
 
     def join(self, other: Bookmark) -> None:

@@ -3,8 +3,9 @@
 Laws:
 - What the node's grew by is told with the reply that showed it, or before it; so
   once a reply has been taken, the client's bookmark names all that it has seen.
-- Told is only what changed: of a vector that grew, the origins that did. One that
-  was replaced, because the client chose to read older state, is told whole.
+- Told is only what changed: of a vector that grew, the origins that did, and those
+  that left its frontier. One that was replaced, because the client chose to read
+  older state, is told whole.
 - What the client told is not told back to it.
 """
 
@@ -28,6 +29,7 @@ class Sight(Struct, array_like=True, frozen=True):
     partition: int
     vector: bytes  # Packed: the origins that grew; with `replaced`, all there are.
     replaced: bool = False
+    known: bytes = b""  # Packed: entries that what is named now came after, so that the client may leave them out.
 
 
 class SharedBookmark(Bookmark):
@@ -75,7 +77,8 @@ class SharedBookmark(Bookmark):
         self._told[partition] = vector
         if partition in self._replaced:
             return Sight(partition, vector.pack(), replaced=True)
-        return Sight(partition, vector.since(told).pack())
+        known = VersionVector({origin: sequence for origin, sequence in told.items() if origin not in vector})
+        return Sight(partition, vector.since(told).pack(), known=known.pack())
 
     def within(self, text_bytes_max: int) -> tuple[Bookmark, int]:
         """As much as has a place in so many bytes of text, and how many partitions are left out.
@@ -101,7 +104,7 @@ def take_news(bookmark: Bookmark, sights: Iterable[Sight]) -> None:
     """
     for sight in sights:
         try:
-            vector = VersionVector.unpack(sight.vector)
+            vector, known = VersionVector.unpack(sight.vector), VersionVector.unpack(sight.known)
             if not 0 <= sight.partition < PARTITIONS_MAX:
                 raise ValueError("no such partition")
         except ValueError as reason:
@@ -110,3 +113,5 @@ def take_news(bookmark: Bookmark, sights: Iterable[Sight]) -> None:
             bookmark.replace(sight.partition, vector)
         else:
             bookmark.note(sight.partition, vector)
+            if known:
+                bookmark.drop(sight.partition, known)

@@ -27,6 +27,7 @@ LIMITS = Limits(
     answer_s=1.0,
     pause_s_max=4.0,
     push_bytes_max=2000,
+    vectors_bytes_max=200,
     early_bytes_max=20_000,
     quarantine_max=4,
     quarantine_s=5.0,
@@ -46,7 +47,6 @@ class ToyReplica:
         self.machine = Replication(self, limits=limits, random=random.random)
         self._applied: dict[int, VersionVector] = {}
         self._durable: dict[int, VersionVector] = {}
-        self._contexts: dict[int, VersionVector] = {}
         self._unsynced: list[tuple[bytes, Shipment]] = []
         self._clock = HybridClock()
 
@@ -72,11 +72,10 @@ class ToyReplica:
     def write(self, partition: int) -> Shipment:
         vector = self.applied(partition)
         dot = Dot(self.origin, vector[self.origin] + 1)
-        delta = vector.since(self._contexts.get(partition, VersionVector()))
-        packed = operation.encode(Body(self._clock.issue(0), 0, delta.entries(), None, b"x" * 40))
+        knowing = vector.frontier.without(self.origin)
+        packed = operation.encode(Body(self._clock.issue(0), 0, knowing.entries(), None, b"x" * 40))
         shipment = Shipment(partition, *dot, operation.chain(b"", partition, dot, packed), packed, b"")
         self._store(b"", shipment)
-        self._contexts[partition] = self.applied(partition)
         return shipment
 
     def sync(self) -> None:
@@ -84,6 +83,7 @@ class ToyReplica:
         unsynced, self._unsynced = self._unsynced, []
         for _, shipment in unsynced:
             self._durable[shipment.partition] = self.durable(shipment.partition).advance(shipment.dot)
+            self.machine.settled(shipment.partition, shipment.dot)
         own: list[Raw] = [encode_shipment(shipment) for peer, shipment in unsynced if not peer]
         self.machine.issued(own)
         self.machine.stored((peer, shipment.partition, shipment.dot) for peer, shipment in unsynced if peer)
@@ -119,14 +119,16 @@ class ToyReplica:
             if stored is not None and stored.chain != arrival.shipment.chain:
                 self.machine.refused(peer, arrival.shipment, taken(arrival.shipment), now)
         for arrival in ready:
-            state = readiness(self.applied(arrival.shipment.partition), arrival.dot, arrival.body.delta())
+            state = readiness(self.applied(arrival.shipment.partition), arrival.dot, arrival.body.knowing())
             assert state is Readiness.READY, "what is handed out is causally ready"
             self._clock.observe(arrival.body.hlc)
             self._store(peer, arrival.shipment)
 
     def _store(self, peer: bytes, shipment: Shipment) -> None:
         self.logs.setdefault(shipment.partition, {})[shipment.dot] = shipment
-        self._applied[shipment.partition] = self.applied(shipment.partition).advance(shipment.dot)
+        self._applied[shipment.partition] = self.applied(shipment.partition).advance(
+            shipment.dot, operation.decode(shipment.packed).knowing()
+        )
         self._unsynced.append((peer, shipment))
 
     def _supply(self, want: Want) -> list[Raw]:

@@ -78,7 +78,9 @@ def test_what_a_peer_is_ahead_by_begins_after_what_is_held_here(replica: ToyRepl
     known = Knowledge(replica)
     known.take([(1, THEIRS, 5), (1, b"o" * 16, 2)])
     assert dict(known.ahead_of(1, VersionVector({THEIRS: 3}))) == {THEIRS: range(4, 6), Origin(b"o" * 16): range(1, 3)}
-    assert known.origins() == {THEIRS: 5, Origin(b"o" * 16): 2}
+    assert known.totals.first(9) == [(Origin(b"o" * 16), 2), (THEIRS, 5)]
+    assert known.totals.first(1) == [(Origin(b"o" * 16), 2)]
+    assert (known.totals.operations, len(known.totals)) == (7, 2)
 
 
 def test_who_is_equal_holds_all_that_is_durable_here(replica: ToyReplica) -> None:

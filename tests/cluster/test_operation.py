@@ -49,6 +49,8 @@ def test_a_tip_survives_its_packing() -> None:
     tip = Tip(3, 5, b"h" * 32)
     assert Tip.unpack(tip.pack()) == tip
     assert len(tip.pack()) == TIP_BYTES
+    known = Tip(3, 5, b"h" * 32, known=True)
+    assert Tip.unpack(known.pack()) == known
 
 
 @pytest.mark.parametrize(

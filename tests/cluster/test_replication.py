@@ -14,7 +14,7 @@ from shoal.cluster import messages, operation
 from shoal.cluster.messages import Busy, Digest, Have, Push, Shipment, Supply, Trouble, Vectors, Want
 from shoal.cluster.operation import Body
 from shoal.cluster.replication import Replication
-from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue, ShoalError
 from tests.cluster.replicas import LIMITS, SUPPLY_OPERATIONS, ToyCluster, ToyReplica
 
@@ -28,8 +28,21 @@ def run(seed: int, *, size: int = 3, steps: int = 300) -> ToyCluster:
         for replica in cluster.replicas:
             assert waiting_bytes(replica.machine) <= LIMITS.early_bytes_max
             assert_wants_are_single(replica.machine)
+            assert_counts_are_right(replica)
     cluster.heal()
     return cluster
+
+
+def assert_counts_are_right(replica: ToyReplica) -> None:
+    for state in replica.machine._peers.values():
+        vectors = {partition: state.known.vector(partition) for partition in range(4)}
+        shared = [
+            min(sequence, replica.durable(partition)[origin])
+            for partition, vector in vectors.items()
+            for origin, sequence in vector.items()
+        ]
+        assert state.known.totals.operations == sum(sum(vector.values()) for vector in vectors.values())
+        assert (state.known.shared, sum(map(state.known.shared_in, vectors))) == (sum(shared), sum(shared))
 
 
 def waiting_bytes(machine: Replication) -> int:
@@ -222,6 +235,40 @@ def test_the_next_answer_is_asked_for_before_the_last_one_is_applied() -> None:
     [want] = wants(ours)
     ours.machine.supplied(theirs.name, Supply(want.id, shipments), 1)
     assert [want.ranges for want in wants(ours)] == [[(0, theirs.origin, 1, 5)], [(0, theirs.origin, 3, 5)]]
+
+
+def reopened(replica: ToyReplica, openings: int) -> None:
+    """As many openings of its directory, each of which wrote once."""
+    for number in range(openings):
+        replica.origin = Origin(number.to_bytes(16, "big"))
+        replica.write(number % 20)
+    replica.sync()
+    replica.machine.take_outbox()
+
+
+def test_vectors_that_are_compared_go_in_messages_within_their_bound() -> None:
+    ours, theirs = pair()
+    reopened(ours, 100)
+    ours.take(theirs.name, messages.Parts([]), 0)
+    ours.carry_out(0)
+    sent = [message for _, message in ours.sent if isinstance(message, Vectors)]
+    assert len(sent) > 1
+    assert all(len(messages.encode(message)) <= LIMITS.vectors_bytes_max + 20 for message in sent)
+    assert [partition for message in sent for partition, _ in message.vectors] == list(range(20))
+
+
+def test_a_vector_that_passes_the_bound_alone_goes_alone() -> None:
+    ours, theirs = pair()
+    reopened(ours, 400)
+    ours.take(theirs.name, messages.Parts([]), 0)
+    ours.carry_out(0)
+    assert [len(message.vectors) for _, message in ours.sent if isinstance(message, Vectors)] == [1] * 20
+
+
+def test_what_many_openings_wrote_is_fetched_by_a_replica_that_has_nothing() -> None:
+    cluster = ToyCluster(2, Random(1))
+    reopened(cluster.replicas[0], 1000)
+    cluster.settle(rounds=10_000)
 
 
 def refused(ours: ToyReplica, theirs: ToyReplica) -> Shipment:

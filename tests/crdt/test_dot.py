@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
+from shoal.crdt.dot import DOT_BYTES, NOTHING_SEEN, Dot, Origin, VersionVector
 
 origins = st.sampled_from([Origin(bytes([n]) * 16) for n in (0, 1, 7, 255)])
 dots = st.builds(Dot, origins, st.integers(1, 2**64 - 1))
@@ -112,3 +112,79 @@ def test_bytes_are_a_vector_only_in_its_one_form(packed: bytes) -> None:
 def test_bytes_of_another_form_are_no_vector(packed: bytes) -> None:
     with pytest.raises(ValueError, match="no version vector"):
         VersionVector.unpack(packed)
+
+
+class History:
+    """Replicas that write and merge, and the obvious twin of what each operation knows: all its dots."""
+
+    def __init__(self) -> None:
+        self.vectors = [NOTHING_SEEN] * 3
+        self.known: dict[Dot, set[Dot]] = {}
+        self.contexts: dict[Dot, VersionVector] = {}
+
+    def write(self, replica: int, origin: Origin) -> None:
+        vector = self.vectors[replica]
+        dot = Dot(origin, vector[origin] + 1)
+        if dot in self.known:
+            return  # An origin writes at one replica, unless it was set back.
+        self.known[dot] = covered(vector)
+        self.contexts[dot] = vector.frontier.without(origin)
+        self.vectors[replica] = vector.advance(dot, self.contexts[dot])
+
+    def merge(self, source: int, target: int) -> None:
+        lacking = covered(self.vectors[source]) - covered(self.vectors[target])
+        for dot in sorted(lacking, key=lambda dot: (len(self.known[dot]), dot)):
+            self.vectors[target] = self.vectors[target].advance(dot, self.contexts[dot])
+
+    def maximal(self, replica: int) -> set[Dot]:
+        dots = covered(self.vectors[replica])
+        return dots - {known for dot in dots for known in self.known[dot]}
+
+
+writes = st.tuples(st.integers(0, 2), origins)
+merges = st.tuples(st.integers(0, 2), st.integers(0, 2))
+
+
+@given(st.lists(st.one_of(writes, merges), max_size=40), st.sampled_from([1, 32]))
+def test_a_frontier_is_what_no_other_operation_knows_of(steps: list[tuple[int, Origin | int]], over_max: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shoal.crdt.dot.OVER_MAX", over_max)
+        history = History()
+        for replica, other in steps:
+            if isinstance(other, int):
+                history.merge(replica, other)
+            else:
+                history.write(replica, other)
+        for replica, vector in enumerate(history.vectors):
+            assert {Dot(*entry) for entry in vector.frontier.items()} == history.maximal(replica)
+            assert vector.frontier.frontier == vector.frontier
+
+
+@given(vectors, st.lists(st.one_of(origins, vectors), max_size=20), st.data())
+def test_vectors_that_share_entries_are_as_those_that_do_not(
+    first: VersionVector, steps: list[Origin | VersionVector], data: st.DataObject
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shoal.crdt.dot.OVER_MAX", 2)
+        made = [first]
+        for step in steps:
+            before = data.draw(st.sampled_from(made))
+            shared = before.join(step) if isinstance(step, VersionVector) else before.advance(Dot(step, before[step] + 1))
+            made.append(shared)
+        one, other = data.draw(st.sampled_from(made)), data.draw(st.sampled_from(made))
+    plain, twin = VersionVector(dict(one)), VersionVector(dict(other))
+    assert (one, len(one), hash(one), one.pack()) == (plain, len(plain), hash(plain), plain.pack())
+    assert (one == other) == (plain == twin)
+    assert one.dominates(other) == plain.dominates(twin)
+    assert one.join(other) == plain.join(twin)
+    assert one.since(other) == plain.since(twin)
+    assert one.missing(other) == plain.missing(twin)
+
+
+def test_an_operation_copies_none_of_the_entries_of_past_origins() -> None:
+    vector = VersionVector({Origin(n.to_bytes(16, "big")): 5 for n in range(10_000)})
+    origin = Origin(b"o" * 16)
+    for sequence in range(1, 100):
+        before, vector = vector, vector.advance(Dot(origin, sequence))
+        assert vector._base is before._base
+        assert vector.since(before) == VersionVector({origin: sequence})

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.cluster import delivery, operation
 from shoal.cluster.delivery import Arrival
-from shoal.cluster.knowledge import Parts
+from shoal.cluster.knowledge import PART_BYTES, Parts
 from shoal.cluster.operation import Readiness, readiness
 from shoal.cluster.replication import Replication
 from shoal.crdt.clock import HybridClock
@@ -20,7 +20,7 @@ from tests.mutants.mutant import Mutant
 def _readiness(patch: pytest.MonkeyPatch, judged: Callable[[VersionVector, Dot, VersionVector], Readiness]) -> None:
     """Let replicas take for ready what is not."""
     patch.setattr(delivery, "readiness", judged)
-    patch.setattr(VersionVector, "advance", lambda self, dot: self.join(VersionVector([dot])))
+    patch.setattr(VersionVector, "advance", lambda self, dot, knowing=None: self.join(VersionVector([dot])))
     patch.setattr(_Ahead, "follows", lambda self, arrival: True)
 
 
@@ -63,7 +63,7 @@ def digests_of_the_past(patch: pytest.MonkeyPatch) -> None:
 
     def part(self: Parts, partition: int) -> bytes:
         made = self._made.get(partition)
-        return sound(self, partition) if made is None else made[1]
+        return sound(self, partition) if made is None else (made[1] % 2**64).to_bytes(PART_BYTES, "big")
 
     patch.setattr(Parts, "_part", part)
 

@@ -148,7 +148,7 @@ async def test_what_it_once_held_is_fetched_from_the_one_node_that_still_holds_i
         await add(fleet["e"])
         node = fleet["e"].identity().node
         await until(lambda: fleet["d"].digest() == fleet["e"].digest())
-        await until(lambda: sum(fleet["a"].replicator._protocol.known(node).origins().values()) == 1)
+        await until(lambda: fleet["a"].replicator._protocol.known(node).totals.operations == 1)
         await fleet.isolate("d")
         await set_back(fleet, "e", copy)
         fleet.spoil = lambda source, target, message: message
@@ -172,7 +172,7 @@ async def test_what_nobody_holds_any_more_is_lost_and_holds_it_up_until_all_were
     fleet.spoil = without_operations_to("b")
     await add(fleet["c"], 40)
     node, known = fleet["c"].identity().node, fleet["b"].replicator._protocol.known
-    await until(lambda: sum(known(node).origins().values()) == 2)
+    await until(lambda: known(node).totals.operations == 2)
     await set_back(fleet, "c", copy)
     fleet.spoil = lambda source, target, message: message
     link(fleet, "b", "c")

@@ -196,7 +196,7 @@ def apply_what_is_early(patch: pytest.MonkeyPatch) -> None:
         return Readiness.READY if state is Readiness.EARLY else state
 
     patch.setattr(delivery, "readiness", hasty)
-    patch.setattr(VersionVector, "advance", lambda self, dot: self.join(VersionVector([dot])))
+    patch.setattr(VersionVector, "advance", lambda self, dot, knowing=None: self.join(VersionVector([dot])))
     patch.setattr(_Ahead, "follows", lambda self, arrival: True)
 
 
@@ -206,7 +206,7 @@ def apply_what_was_seen(patch: pytest.MonkeyPatch) -> None:
         return Readiness.READY if state is Readiness.SEEN else state
 
     patch.setattr(delivery, "readiness", forgetful)
-    patch.setattr(VersionVector, "advance", lambda self, dot: self.join(VersionVector([dot])))
+    patch.setattr(VersionVector, "advance", lambda self, dot, knowing=None: self.join(VersionVector([dot])))
     patch.setattr(_Ahead, "follows", lambda self, arrival: True)
 
 

@@ -126,7 +126,7 @@ def test_the_bytes_are_those_of_the_documentation() -> None:
     stale = frames.encode_call(5, requests.ReadCounter("s", "c"), stale=True)
     assert one(stale) == bytes.fromhex("91 96 00 05 c0 a56c6f63616c 93 ac726561642d636f756e746572 a173 a163 c3")
     seen = frames.encode_reply(5, requests.CounterValue(3), [Sight(7, b"v")])
-    assert one(seen) == bytes.fromhex("91 94 03 05 92 ad636f756e7465722d76616c7565 03 91 93 07 c40176 c2")
+    assert one(seen) == bytes.fromhex("91 94 03 05 92 ad636f756e7465722d76616c7565 03 91 94 07 c40176 c2 c400")
     assert one(frames.encode_observe(b"b")) == bytes.fromhex("91 92 07 c40162")
     error = frames.encode_error(5, errors.NotFound("m"))
     assert one(error) == bytes.fromhex("91 93 04 05 95 a96e6f742d666f756e64 a16d 80 a26e6f c2")

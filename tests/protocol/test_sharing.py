@@ -13,7 +13,11 @@ from shoal.protocol.sharing import SharedBookmark, Sight, take_news
 
 A, B, C = (Origin(bytes([letter]) * 16) for letter in b"abc")
 
-vectors = st.dictionaries(st.sampled_from([A, B, C]), st.integers(1, 9), max_size=3).map(VersionVector)
+entries = st.dictionaries(st.sampled_from([A, B, C]), st.integers(1, 9), max_size=3)
+vectors = st.one_of(
+    entries.map(VersionVector),
+    entries.filter(bool).map(lambda named: VersionVector(named).with_frontier([min(named)])),
+)
 partitions = st.integers(0, 3)
 steps = st.lists(
     st.tuples(st.sampled_from(["note", "replace", "observe", "tell"]), partitions, vectors), min_size=1, max_size=30
@@ -46,6 +50,27 @@ def test_only_the_origins_that_grew_are_told() -> None:
     assert bookmark.news() == [Sight(7, VersionVector({A: 1, B: 2}).pack())]
     bookmark.note(7, VersionVector({A: 1, B: 3}))
     assert bookmark.news() == [Sight(7, VersionVector({B: 3}).pack())]
+
+
+def test_what_left_the_frontier_is_told_and_left_out_by_the_client_unless_it_knows_of_more() -> None:
+    bookmark, theirs = SharedBookmark(), Bookmark()
+    bookmark.note(7, VersionVector({A: 1, B: 2}))
+    take_news(theirs, bookmark.news())
+    theirs.note(7, VersionVector({B: 5}))  # Seen elsewhere, and not told to the node yet.
+    bookmark.note(7, VersionVector({A: 1, B: 2, C: 1}).with_frontier([C]))
+    told = bookmark.news()
+    assert told == [Sight(7, VersionVector({C: 1}).pack(), known=VersionVector({A: 1, B: 2}).pack())]
+    take_news(theirs, told)
+    assert theirs.vector(7) == VersionVector({B: 5, C: 1})
+
+
+def test_a_bookmark_names_the_frontier_of_what_was_seen() -> None:
+    bookmark = Bookmark()
+    bookmark.note(7, VersionVector({A: 3, B: 2}))
+    bookmark.note(7, VersionVector({A: 3, B: 2, C: 1}).with_frontier([C]))
+    assert bookmark.vector(7) == VersionVector({C: 1})
+    bookmark.note(7, VersionVector({A: 4}).with_frontier([A]))  # Of a node that knows less of the rest.
+    assert bookmark.vector(7) == VersionVector({A: 4, C: 1})
 
 
 def test_a_partition_that_did_not_change_is_not_told() -> None:

@@ -124,9 +124,9 @@ def test_times_of_concurrent_operations_may_cross(scene: Scene) -> None:
 
 
 def test_a_node_that_lost_its_disk_may_be_given_its_own_operations_back(scene: Scene) -> None:
+    write(scene.n2, operation_rows(B, 1, hlc=5))
     for shelf in (scene.n1, scene.n2):
         write(shelf, operation_rows(A, 1))
-    write(scene.n2, operation_rows(B, 1, hlc=5))
     scene.n1.mounted(MemoryStorage())
     write(scene.n1, operation_rows(B, 1, hlc=5))
     write(scene.n1, operation_rows(A, 1))

@@ -52,7 +52,8 @@ class Member(Struct, array_like=True, frozen=True):
     dropped: int  # Pushes that did not fit, and were left to sync.
     linked_ms: int  # When it was linked last; 0: never.
     reason: str  # Why it is not linked, or what was refused last; else empty.
-    vector: dict[str, int]  # Origin (hex) → operations over all partitions, that it is known to hold.
+    vector: dict[str, int]  # Origin (hex) → operations over all partitions, that it is known to hold; the first by name.
+    origins: int = 0  # How many there are: the vector lists `status_origins_max` of them at most.
 
 
 class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):

@@ -3,7 +3,8 @@
 Laws, each with the number of its invariant:
 - A dot names one operation, on every disk and for ever (1).
 - A disk holds each origin's operations without a hole, each after all that it
-  depends on, and its vectors say just that (2).
+  depends on, and its vectors say just that (2). An operation depends on all that
+  was on the disk when it was issued.
 - An operation's time is after that of all that it depends on (4).
 - What a node sends to others is durable by then (2).
 - What a node shows, or acknowledges, is durable there (2), but for `memory`.
@@ -24,10 +25,10 @@ from typing import NamedTuple
 
 from shoal.client.watching import Change
 from shoal.cluster import operation
-from shoal.cluster.operation import Entry, Tip
+from shoal.cluster.operation import Body, Entry, Tip
 from shoal.cluster.partition import partition_of
 from shoal.crdt import events, lineage
-from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
+from shoal.crdt.dot import DOT_BYTES, NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.node import mutation
 from shoal.node.feed import LABELS
@@ -50,6 +51,7 @@ class Ledger:
         self.parents: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
         self._violated = violated
         self.bodies: dict[tuple[int, Dot], operation.Body] = {}  # Of all operations that were ever written, by partition.
+        self._known: dict[tuple[int, Dot], VersionVector] = {}
         self._chains: dict[tuple[int, Dot], bytes] = {}
         self._dots: defaultdict[tuple[int, str], list[Dot]] = defaultdict(list)  # By the request's key.
         self._losses: dict[tuple[int, Dot], dict[str, int]] = {}  # Of each disk, when an operation was issued.
@@ -66,6 +68,8 @@ class Ledger:
         is_new = (partition, dot) not in self._chains
         self._check(name, partition, dot, entry.chain)
         body = self.bodies.setdefault((partition, dot), operation.decode(entry.packed))
+        if is_new:
+            self._known[partition, dot] = self._knowing(partition, dot, body)
         if body.key is not None and dot not in (dots := self._dots[partition, body.key]):
             dots.append(dot)
         return body, is_new
@@ -130,12 +134,21 @@ class Ledger:
         if wrong:
             self._violated("18", f"{who} is told of {change.what} {change.id[:16]} of {change.name}, {wrong}")
 
+    def known(self, partition: int, dot: Dot) -> VersionVector:
+        """All that an operation says, itself or through others, that its node held."""
+        return self._known.get((partition, dot), NOTHING_SEEN)
+
     def _builds_on(self, partition: int, dot: Dot, older: Dot) -> bool:
         """Whether an operation was made by a node that held another one."""
-        if dot.origin == older.origin:
-            return older.sequence < dot.sequence
-        before = (self.bodies.get((partition, Dot(dot.origin, sequence))) for sequence in range(dot.sequence, 0, -1))
-        return any(body.delta()[older.origin] >= older.sequence for body in before if body is not None)
+        return self.known(partition, dot).covers(older)
+
+    def _knowing(self, partition: int, dot: Dot, body: Body) -> VersionVector:
+        """All that an operation's node held: what its context names, and what these knew of in turn."""
+        named = [Dot(*entry) for entry in body.knowing().items()]
+        known = NOTHING_SEEN
+        for before in [Dot(dot.origin, dot.sequence - 1), *named]:
+            known = known.join(self.known(partition, before)).join(VersionVector([before]))
+        return known
 
     def _copies(self, partition: int, dot: Dot) -> int:
         return sum(shelf.durable.get((partition, dot.origin), 0) >= dot.sequence for shelf in self.shelves.values())
@@ -205,6 +218,11 @@ class Shelf:
         for origin, sequence in body.context:
             if self.held.get((partition, Origin(origin)), 0) < sequence:
                 self._broken(place, f"operation {dot.sequence} depends on {sequence} of {origin.hex()[:8]}, which is not there")
+        if is_new:
+            known = self._ledger.known(partition, dot)
+            unknown = [origin for (number, origin), n in self.held.items() if number == partition and known[origin] < n]
+            for origin in unknown:
+                self._broken(place, f"operation {dot.sequence} does not know of {origin.hex()[:8]}, which was there before")
         if is_new and body.hlc <= self._times.get(partition, 0):
             self._violated("4", f"{self._name} issues {_dot(partition, dot)} with a time that is not after what it has applied")
         self._time(partition, body.hlc)
