@@ -17,6 +17,7 @@ from tests.mutants import (
     marks,
     natives,
     objects,
+    origins,
     queues,
     retries,
     scrubbing,
@@ -43,6 +44,7 @@ _MODULES = (
     learners,
     marks,
     natives,
+    origins,
     watching,
     yjs,
 )

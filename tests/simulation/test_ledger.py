@@ -19,7 +19,7 @@ from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.simulation.ledger import Ledger, Shelf
 
-A, B = Origin(b"a" * 16), Origin(b"b" * 16)
+A, B, C = Origin(b"a" * 16), Origin(b"b" * 16), Origin(b"c" * 16)
 PARTITION = 3
 
 
@@ -120,6 +120,19 @@ def test_times_of_concurrent_operations_may_cross(scene: Scene) -> None:
     write(scene.n1, operation_rows(A, 1, hlc=9))
     write(scene.n2, operation_rows(B, 1, hlc=5))
     write(scene.n1, operation_rows(B, 1, hlc=5))
+    assert scene.broken == []
+
+
+def test_an_operation_that_does_not_know_of_what_was_there_when_it_was_issued_is_found(scene: Scene) -> None:
+    write(scene.n1, operation_rows(A, 1))
+    write(scene.n1, operation_rows(B, 1, hlc=2))
+    assert "does not know of" in scene.broken[0][1]
+
+
+def test_what_an_operation_knows_through_another_one_is_known(scene: Scene) -> None:
+    write(scene.n1, operation_rows(A, 1))
+    write(scene.n1, operation_rows(B, 1, hlc=2, after={A: 1}))
+    write(scene.n1, operation_rows(C, 1, hlc=3, after={B: 1}))
     assert scene.broken == []
 
 
