@@ -1,0 +1,165 @@
+"""Bugs that hide: behind what nobody knows the outcome of, behind a read that mends, behind copies that are left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from shoal.crdt import counter, register
+from shoal.crdt.dot import VersionVector
+from shoal.crdt.register import Assign
+from shoal.crdt.rows import Rows, Stamp
+from shoal.node import changelog, feed, incoming, scalars, trail
+from shoal.node.facet import View
+from shoal.node.feed import Feed, Staged
+from shoal.node.incoming import Incoming
+from shoal.node.quorum import Quorum
+from shoal.node.receipts import Answered, Receipts
+from shoal.node.scalars import Counters
+from shoal.node.target import Target
+from shoal.protocol import requests
+from shoal.protocol.requests import AnyWrite, Change, CounterValue, ObjectKind, Watch
+from tests.mutants.mutant import Mutant
+
+# ── what has an unknown outcome ───────────────────────────────────────────────
+
+
+def an_add_counts_again_at_another_node(patch: pytest.MonkeyPatch) -> None:
+    """What came from a peer does not answer a key, and a counter knows its users' keys alone."""
+    patch.setattr(incoming, "_claim", lambda own, key, dot: None)
+    patch.setattr(scalars, "implied_key", lambda request_key, nth: None)
+
+
+def a_failed_add_counts_when_it_is_sent_again(patch: pytest.MonkeyPatch) -> None:
+    """One that a quorum did not acknowledge in time is issued anew."""
+    sound_find, sound_spread = Receipts.find, Quorum.spread
+    late: set[VersionVector] = set()
+
+    async def spread(self: Quorum, partition: int, wanted: VersionVector, *args: Any) -> None:
+        late.add(wanted)
+        await sound_spread(self, partition, wanted, *args)
+        late.discard(wanted)
+
+    def find(self: Receipts, partition: int, key: str, request: AnyWrite) -> Answered | None:
+        found = sound_find(self, partition, key, request)
+        if found is not None and isinstance(request, requests.Add) and any(wanted.covers(found.dot) for wanted in late):
+            return None
+        return found
+
+    patch.setattr(Quorum, "spread", spread)
+    patch.setattr(Receipts, "find", find)
+    patch.setattr(scalars, "implied_key", lambda request_key, nth: None)
+
+
+def the_last_of_concurrent_assigns_wins(patch: pytest.MonkeyPatch) -> None:
+    sound = register.apply
+
+    def apply(rows: Rows, stamp: Stamp, assign: Assign) -> None:
+        sound(rows, stamp, assign)
+        register.store(rows, register.entries(rows)[-1:])
+
+    patch.setattr(register, "apply", apply)
+
+
+# ── what a read mends ─────────────────────────────────────────────────────────
+
+
+def a_counter_is_summed_when_it_is_read(patch: pytest.MonkeyPatch) -> None:
+    """What peers add goes to the totals only; a read of the counter mends its value, on this node."""
+    sound = Incoming._receive
+
+    def receive(self: Incoming, place: Any, stamp: Stamp, change: Any, beside: Any) -> bool:
+        before = place.rows.get(counter.VALUE)
+        filled = sound(self, place, stamp, change, beside)
+        if isinstance(change, counter.Add) and before is not None:
+            place.rows.put(counter.VALUE, before)
+        return filled
+
+    def read(self: Counters, view: View, request: requests.ReadCounter) -> CounterValue:
+        value = sum(counter.unpack(total) for _, total in view.rows.scan(counter.TOTAL))
+        if value != counter.value(view.rows):
+            storage: Any = view.transaction._storage
+            storage.write({view.rows.key(counter.VALUE): counter.pack(value)})
+            storage.sync()
+        return CounterValue(value)
+
+    patch.setattr(Incoming, "_receive", receive)
+    patch.setattr(Counters, "_read", read)
+
+
+# ── what a minority had ───────────────────────────────────────────────────────
+
+
+def a_quorum_of_what_was_sent(patch: pytest.MonkeyPatch) -> None:
+    """A peer that has held anything of the partition is taken to hold what was sent to it."""
+
+    def holders(self: Quorum, partition: int, wanted: VersionVector) -> list[str]:
+        held: dict[bytes, str] = {}
+        for member in self.members.all:
+            known = self._protocol.known(member.node).vector(partition)
+            before = VersionVector((origin, sequence - 1) for origin, sequence in wanted.items())
+            if self._protocol.is_member(member.node) and known.dominates(before):
+                held[member.node] = member.address
+        return list(held.values())
+
+    patch.setattr(Quorum, "_holders", holders)
+
+
+# ── watches ───────────────────────────────────────────────────────────────────
+
+
+def a_watch_tells_of_other_objects(patch: pytest.MonkeyPatch) -> None:
+    def matches(watch: Watch, space: str, kind: ObjectKind, name: str) -> bool:
+        return space == watch.space and name[:5] == watch.prefix[:5]
+
+    patch.setattr(feed, "matches", matches)
+    patch.setattr(trail, "matches", matches)
+
+
+def a_watch_tells_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
+    sound = Feed.stage
+
+    def stage(self: Feed, number: int, staged: list[Staged], vectors: Mapping[int, VersionVector]) -> None:
+        sound(self, number, staged, vectors)
+        self.publish(number)
+
+    patch.setattr(Feed, "stage", stage)
+
+
+def a_resumed_watch_reads_origin_after_origin(patch: pytest.MonkeyPatch) -> None:
+    class Joined:
+        @staticmethod
+        def merge(*runs: Iterator[Any], key: Callable[[Any], Any]) -> Iterator[Any]:
+            return chain(*runs)
+
+    patch.setattr(changelog, "heapq", Joined)
+
+
+def a_resumed_watch_tells_the_time_of_before(patch: pytest.MonkeyPatch) -> None:
+    sound = changelog.change_of
+    last = [0]
+
+    def change_of(target: Target, stamp: Stamp, change: Any) -> Change:
+        hlc, last[0] = last[0], stamp.hlc
+        return replace(sound(target, stamp, change), hlc=hlc)
+
+    patch.setattr(trail, "change_of", change_of)
+
+
+MUTANTS = (
+    Mutant(an_add_counts_again_at_another_node, "an add that went to two nodes counts twice", ("5", "10")),
+    Mutant(
+        a_failed_add_counts_when_it_is_sent_again, "an add that no quorum acknowledged in time counts once more", ("5", "10")
+    ),
+    Mutant(the_last_of_concurrent_assigns_wins, "of concurrent assigns only the last stays", ("3", "3a", "7")),
+    Mutant(a_counter_is_summed_when_it_is_read, "a read mends what a peer's add left undone", ("4",)),
+    Mutant(a_quorum_of_what_was_sent, "a quorum counts a peer that holds all but the write itself", ("3",)),
+    Mutant(a_watch_tells_of_other_objects, "a watch tells of objects beside those that it is about", ("18",)),
+    Mutant(a_watch_tells_what_is_not_durable, "a watch tells of a change before its fsync", ("18",)),
+    Mutant(a_resumed_watch_reads_origin_after_origin, "a resumed watch tells a change before those that it builds on", ("18",)),
+    Mutant(a_resumed_watch_tells_the_time_of_before, "a resumed watch tells a change with the time of another", ("18",)),
+)
