@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,6 +20,7 @@ class Attached(NamedTuple):
     content: bytes = b""
     chunks: Mapping[bytes, bytes] = {}
     erased: bool = False  # What is missing here was erased; with no content all is, and the change makes nothing.
+    decoded: Any = None  # The content, where it was decoded already.
 
 
 NOTHING = Attached()

@@ -14,12 +14,11 @@ from shoal.crdt import ancestry, lineage
 from shoal.errors import BranchTaken, NotFound, TooLarge
 from shoal.names import check_name
 from shoal.node.checks import check_text
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied import implied_key
 from shoal.node.naming import hexed, unhex
 from shoal.node.presence import BRANCHES_MAX, absent, check_shown
-from shoal.node.told import told
+from shoal.node.telling import tell
 from shoal.protocol import requests
 from shoal.protocol.requests import CommonAncestor, Heads, Move, Moved
 
@@ -40,13 +39,13 @@ class Branches:
         check_text(self._config, request.by, "who moves it")
         unhex(request.to)
 
-    def _move(self, site: Site, request: Move) -> Decision:
+    def _move(self, context: WriteContext, request: Move) -> Moved:
         """
         Raises:
             NotFound: the thread has no such checkpoint, or no such branch.
             BranchTaken: the branch is to be new, and is elsewhere.
         """
-        rows, to = site.rows, unhex(request.to)
+        rows, to = context.rows, unhex(request.to)
         heads = lineage.heads(rows, request.branch)
         check_shown(rows, request.thread, to)
         if lineage.packed_record(rows, to) is None:
@@ -64,20 +63,19 @@ class Branches:
                 f"Make it with branch({request.branch!r}, at=…)."
             )
         if before == [request.to]:
-            return Decision(Moved(request.branch, request.to, before, before))
-        made = [self._made(site, request, heads)]
+            return Moved(request.branch, request.to, before, before)
+        self._put(context, request, heads)
         if not request.new:
             fields = {"branch": request.branch, "from": before, "to": request.to, "by": request.by, "reason": request.reason}
-            made.append(told(site, "rollback", fields, nth=1))
-        return Decision(Moved(request.branch, request.to, before, hexed(lineage.heads(rows, request.branch))), tuple(made))
+            tell(context, "rollback", fields)
+        return Moved(request.branch, request.to, before, hexed(lineage.heads(rows, request.branch)))
 
-    def _made(self, site: Site, request: Move, heads: list[lineage.Head]) -> Made:
-        key = implied_key(site.key, site.stamp.nth)
-        to, nonce = unhex(request.to), site.stamp.pack_position() if key is None else key.encode()
+    def _put(self, context: WriteContext, request: Move, heads: list[lineage.Head]) -> None:
+        key = implied_key(context.key, context.stamp.nth)
+        to, nonce = unhex(request.to), context.stamp.pack_position() if key is None else key.encode()
         token = lineage.token_of(request.branch, to, nonce)
         change = lineage.Move(token, request.branch, to, [head.token for head in heads])
-        lineage.apply_move(site.rows, site.stamp, change)
-        return Made(change, id=request.to)
+        context.apply(change, id=request.to)
 
     def _heads(self, view: View, _request: Heads) -> requests.Branches:
         return requests.Branches({name: hexed(heads) for name, heads in lineage.branches(view.rows, BRANCHES_MAX).items()})

@@ -20,8 +20,7 @@ from shoal.crdt.dot import ORIGIN_BYTES
 from shoal.crdt.rows import Rows
 from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, RightsElsewhere
 from shoal.names import check_key, check_name
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied import implied_key, users_key
 from shoal.node.opening import Opening
 from shoal.node.target import Target
@@ -101,85 +100,82 @@ class Budgets:
 
     # ── writes ────────────────────────────────────────────────────────────────
 
-    def _grant(self, site: Site, request: Grant) -> Decision:
+    def _grant(self, context: WriteContext, request: Grant) -> Granted:
         """
         Raises:
             KeyReused: the key is there with another amount.
         """
-        if _is_known(budget.grants(site.rows), request, "granted"):
-            return Decision(Granted(budget.remaining(site.rows), granted=False))
-        change = budget.Grant(request.amount, request.key or implied_key(site.key, site.stamp.nth))
-        budget.apply(site.rows, site.stamp, change)
-        self.changes(site.transaction, site.target)
-        return Decision(Granted(budget.remaining(site.rows), granted=True), (Made(change),))
+        if _is_known(budget.grants(context.rows), request, "granted"):
+            return Granted(budget.remaining(context.rows), granted=False)
+        change = budget.Grant(request.amount, request.key or implied_key(context.key, context.stamp.nth))
+        context.apply(change)
+        self.changes(context.transaction, context.target)
+        return Granted(budget.remaining(context.rows), granted=True)
 
-    def _spend(self, site: Site, request: Spend) -> Decision:
+    def _spend(self, context: WriteContext, request: Spend) -> Spent:
         """
         Raises:
             KeyReused: the key is there with another amount.
             BudgetExhausted: less is left, whoever has the rights to it.
             RightsElsewhere: this node has rights to less.
         """
-        rows, target, own = site.rows, site.target, site.stamp.dot.origin
+        rows, target, own = context.rows, context.target, context.stamp.dot.origin
         if _is_known(budget.spends(rows), request, "spent"):
-            return Decision(Spent(budget.remaining(rows), self._usable(rows, target, own), spent=False))
+            return Spent(budget.remaining(rows), self._usable(rows, target, own), spent=False)
         usable, remaining = self._usable(rows, target, own), budget.remaining(rows)
         if request.amount > usable:
             raise _exhausted(request, remaining) if request.amount > remaining else _elsewhere(request, rows, usable)
-        change = budget.Spend(request.amount, request.key or implied_key(site.key, site.stamp.nth))
-        budget.apply(rows, site.stamp, change)
-        self.changes(site.transaction, target)
-        return Decision(Spent(budget.remaining(rows), self._usable(rows, target, own), spent=True), (Made(change),))
+        change = budget.Spend(request.amount, request.key or implied_key(context.key, context.stamp.nth))
+        context.apply(change)
+        self.changes(context.transaction, target)
+        return Spent(budget.remaining(rows), self._usable(rows, target, own), spent=True)
 
-    def _draw(self, site: Site, request: DrawRights) -> Decision:
+    def _draw(self, context: WriteContext, request: DrawRights) -> requests.Rights:
         """From openings that are over first; from the pool what is lacking still, or a share of it."""
-        rows, own = site.rows, site.stamp.dot.origin
+        rows, own = context.rows, context.stamp.dot.origin
         drawn = [Drawn(account.origin, account.rights) for account in self.over(rows, request.reclaimed)]
         lacking = request.amount - budget.rights(rows, own) - sum(each.amount for each in drawn)
         pool = budget.pool(rows)
         if lacking > 0 and pool > 0:
             share = -(-pool // request.shares) if request.shares else 0
             drawn.append(Drawn(budget.THE_POOL, min(pool, max(lacking, share))))
-        target = site.target
-        site.transaction.when_written(lambda: self.unsure[target].extend(drawn))
+        target = context.target
+        context.transaction.when_written(lambda: self.unsure[target].extend(drawn))
         moved = sum(each.amount for each in drawn)
         usable = self._usable(rows, target, own)
-        return Decision(requests.Rights(moved, usable), self._moved(site, drawn))
+        self._move(context, drawn)
+        return requests.Rights(moved, usable)
 
-    def _release(self, site: Site, request: ReleaseRights) -> Decision:
+    def _release(self, context: WriteContext, request: ReleaseRights) -> requests.Rights:
         """What is unsure goes to where it came from, and anything else to the pool."""
-        rows, target, own = site.rows, site.target, site.stamp.dot.origin
+        rows, target, own = context.rows, context.target, context.stamp.dot.origin
         usable = self._usable(rows, target, own)
         if request.unsure:
             back = self.unsure.get(target, [])
-            site.transaction.when_written(lambda: self._settle(target))
+            context.transaction.when_written(lambda: self._settle(target))
         else:
-            site.transaction.when_written(lambda: self.keep(target, 0))
+            context.transaction.when_written(lambda: self.keep(target, 0))
             amount = min(request.amount, usable)
             back = [Drawn(budget.THE_POOL, amount)] if amount > 0 else []
-        made = self._moved(site, [Drawn(each.source, -each.amount) for each in back])
+        self._move(context, [Drawn(each.source, -each.amount) for each in back])
         moved = sum(each.amount for each in back)
-        return Decision(requests.Rights(moved, usable if request.unsure else usable - moved), made)
+        return requests.Rights(moved, usable if request.unsure else usable - moved)
 
-    def _transfer(self, site: Site, request: TransferRights) -> Decision:
-        rows, own = site.rows, site.stamp.dot.origin
-        usable, to = self._usable(rows, site.target, own), _unhexed(request.to)
+    def _transfer(self, context: WriteContext, request: TransferRights) -> requests.Rights:
+        rows, own = context.rows, context.stamp.dot.origin
+        usable, to = self._usable(rows, context.target, own), _unhexed(request.to)
         amount = min(usable, request.amount)
         if amount <= 0 or to == own:
-            return Decision(requests.Rights(0, usable))
+            return requests.Rights(0, usable)
         change = budget.Transfer(to, _unhexed(request.node), amount)
-        budget.apply(rows, site.stamp, change)
-        self.changes(site.transaction, site.target)
-        return Decision(requests.Rights(amount, usable - amount), (Made(change),))
+        context.apply(change)
+        self.changes(context.transaction, context.target)
+        return requests.Rights(amount, usable - amount)
 
-    def _moved(self, site: Site, draws: list[Drawn]) -> tuple[Made, ...]:
-        made: list[Made] = []
+    def _move(self, context: WriteContext, draws: list[Drawn]) -> None:
         for each in draws:
-            change = budget.Draw(each.source, each.amount, self._opening.node)
-            budget.apply(site.rows, site.stamp.at(site.stamp.nth + len(made)), change)
-            made.append(Made(change))
-        self.changes(site.transaction, site.target)
-        return tuple(made)
+            context.apply(budget.Draw(each.source, each.amount, self._opening.node))
+        self.changes(context.transaction, context.target)
 
     # ── rights ────────────────────────────────────────────────────────────────
 

@@ -13,7 +13,7 @@ from shoal.crdt.channel import Recipe
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, NotFound, Pruned, StoreCorrupt
 from shoal.names import check_name
-from shoal.node.facet import Checks, Readers, View, Writers
+from shoal.node.handler import Checks, Readers, View, Writers
 from shoal.node.naming import hexed, unhex
 from shoal.node.presence import absent, check_shown
 from shoal.node.shapes import ShapeCache, Spot, completed, value_of

@@ -1,4 +1,4 @@
-"""Checks that several facets share."""
+"""Checks that several handlers share."""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ from shoal.names import check_name
 from shoal.node.attached import Attached
 from shoal.node.catalog import Catalog
 from shoal.node.checks import check_size
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, Writers
+from shoal.node.handler import Checks, Readers, WriteContext, Writers
 from shoal.node.owners import named
 from shoal.node.target import Target
 from shoal.protocol.requests import Compact, Compacted
@@ -34,7 +33,7 @@ _AGE_MS_MAX = 2**53
 
 
 class Compactions:
-    """The facet. What compactions cover is swept by `shoal.node.garbage`."""
+    """The handler. What compactions cover is swept by `shoal.node.garbage`."""
 
     def __init__(self, config: Config, now_ms: Callable[[], int], catalog: Catalog) -> None:
         self._config = config
@@ -49,23 +48,23 @@ class Compactions:
         if not 0 <= request.older_than_ms < _AGE_MS_MAX:
             raise InvalidInput(f"older_than must not be negative; got {request.older_than_ms} ms. Nothing was written.")
 
-    def _compact(self, site: Site, request: Compact) -> Decision:
+    def _compact(self, context: WriteContext, request: Compact) -> Compacted:
         """
         Raises:
             NotFound: there is no such document.
             CatchingUp: a part of it is still on its way here.
             TooLarge: the merged update would be over `request_bytes_max`. Nothing was written.
         """
-        rows = site.rows
-        if not self._catalog.lists(site.transaction, site.target):
-            raise NotFound(f"space {site.target.space!r} has no document {site.target.name!r}. Nothing was written.")
-        check_whole(rows, site.target)
-        before_hlc = site.stamp.hlc  # All that was applied, however its clocks went.
+        rows = context.rows
+        if not self._catalog.lists(context.transaction, context.target):
+            raise NotFound(f"space {context.target.space!r} has no document {context.target.name!r}. Nothing was written.")
+        check_whole(rows, context.target)
+        before_hlc = context.stamp.hlc  # All that was applied, however its clocks went.
         if request.older_than_ms:
             before_hlc = max(0, self._now_ms() - request.older_than_ms) << COUNTER_BITS
         cut = compaction.cut(rows, before_hlc=before_hlc, updates_max=self._config.document_compact_updates_max)
         if not self._is_due(rows, request, cut.updates):
-            return Decision(Compacted(0, 0))
+            return Compacted(0, 0)
         built = LiveDocument(
             bytes_max=self._config.document_bytes_max,
             roots_max=self._config.roots_max,
@@ -75,8 +74,8 @@ class Compactions:
         merged = built.snapshot()
         check_size(self._config, len(merged), "a compacted document")
         change = compaction.Compact(sha256(merged).digest(), cut.ends.pack())
-        compaction.apply(rows, site.stamp, change, merged)
-        return Decision(Compacted(cut.updates, len(merged), cut.more), (Made(change, Attached(merged)),))
+        context.apply(change, Attached(merged))
+        return Compacted(cut.updates, len(merged), cut.more)
 
     def _is_due(self, rows: Rows, request: Compact, updates: int) -> bool:
         standing = compaction.standing(rows)

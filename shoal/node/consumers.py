@@ -10,8 +10,7 @@ from shoal.crdt.consumers import Consumer
 from shoal.crdt.journal import Cursor
 from shoal.errors import ConsumerReset, InvalidInput, TooLarge
 from shoal.names import check_name
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.protocol import requests
 from shoal.protocol.requests import Ack, ConsumerState, ReadConsumer, ReadConsumers
 
@@ -30,13 +29,13 @@ class Consumers:
         if request.generation is not None and not 0 <= request.generation < consumers.GENERATION_MAX:
             raise InvalidInput("a consumer's generation is one that an earlier answer gave. Nothing was written.")
 
-    def _ack(self, site: Site, request: Ack) -> Decision:
+    def _ack(self, context: WriteContext, request: Ack) -> ConsumerState:
         """
         Raises:
             ConsumerReset: it was reset since; what is acknowledged may be due again.
             TooLarge: the journal has as many consumers as it may.
         """
-        rows, stamp = site.rows, site.stamp
+        rows, stamp = context.rows, context.stamp
         before = consumers.find(rows, request.consumer)
         if not request.reset and request.generation not in (None, before.generation):
             raise ConsumerReset(
@@ -44,19 +43,19 @@ class Consumers:
                 "Nothing was written. Begin again, from its cursor.",
                 generation=before.generation,
             )
-        self._bound(site, request)
+        self._bound(context, request)
         cursor = journal.clipped(Cursor.unpack(request.cursor), stamp.context)
         generation = before.generation + 1 if request.reset else before.generation
         if not request.reset and before.acked_ms and journal.join(before.cursor, cursor) == before.cursor:
-            return Decision(_state(before))
+            return _state(before)
         change = consumers.Ack(request.consumer, generation, cursor.pack())
-        consumers.apply(rows, stamp, change)
-        return Decision(_state(consumers.find(rows, request.consumer)), (Made(change),))
+        context.apply(change)
+        return _state(consumers.find(rows, request.consumer))
 
-    def _bound(self, site: Site, request: Ack) -> None:
-        if site.rows.get(consumers.CONSUMER + request.consumer.encode()) is not None:
+    def _bound(self, context: WriteContext, request: Ack) -> None:
+        if context.rows.get(consumers.CONSUMER + request.consumer.encode()) is not None:
             return
-        if sum(1 for _ in islice(consumers.consumers(site.rows), self._config.consumers_max)) == self._config.consumers_max:
+        if sum(1 for _ in islice(consumers.consumers(context.rows), self._config.consumers_max)) == self._config.consumers_max:
             raise TooLarge(
                 f"the journal of {request.thread!r} has {self._config.consumers_max} consumers, which is the bound. "
                 "Nothing was written. A name is for a service, not for each of its processes."

@@ -36,10 +36,10 @@ from shoal.node.documents import Documents, Place
 from shoal.node.environment import Environment
 from shoal.node.erasing import Deletions, Eraser
 from shoal.node.evidence import Evidence
-from shoal.node.facet import Facet, Readers, View
 from shoal.node.feed import Feed
 from shoal.node.garbage import Collector
 from shoal.node.generations import Generations
+from shoal.node.handler import Handler, Readers, View
 from shoal.node.incoming import Incoming
 from shoal.node.indexes import Indexes
 from shoal.node.indexing import Indexer
@@ -120,7 +120,7 @@ class Database:
         )
         rules = Rules(storage, self.catalog, config)
         self.budgets = Budgets(opening, config)
-        facets: list[Facet] = [
+        handlers: list[Handler] = [
             Saves(config, shapes, rules),
             checkpoints,
             Labels(config, checkpoints),
@@ -150,7 +150,7 @@ class Database:
             Standings(config),
             Schemas(config, self.catalog, rules),
         ]
-        self._readers: Readers = {request: reader for facet in facets for request, reader in facet.readers.items()}
+        self._readers: Readers = {request: reader for handler in handlers for request, reader in handler.readers.items()}
         self._shapes = shapes
         self._rules = rules
         self.evidence = Evidence(storage, self.partitions, config)
@@ -180,7 +180,7 @@ class Database:
         self.issuer = Issuer(
             storage,
             commit,
-            facets=facets,
+            handlers=handlers,
             partitions=self.partitions,
             clock=self._clock,
             generations=self.generations,

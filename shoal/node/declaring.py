@@ -6,8 +6,7 @@ from shoal.config import Config
 from shoal.crdt import indexes
 from shoal.errors import InvalidInput, TooLarge
 from shoal.names import check_label, check_name
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.indexes import Indexes
 from shoal.protocol.requests import IndexItems, ItemIndex, ItemIndexes, ItemsIndexed, ListItemIndexes, UnindexItems
 
@@ -30,12 +29,12 @@ class Declaring:
         for field in request.fields:
             check_name("field", field)
 
-    def _index(self, site: Site, request: IndexItems) -> Decision:
+    def _index(self, context: WriteContext, request: IndexItems) -> ItemsIndexed:
         """
         Raises:
             TooLarge: as many fields as may be are indexed.
         """
-        there = set(indexes.fields(site.rows))
+        there = set(indexes.fields(context.rows))
         new = tuple(field for field in dict.fromkeys(request.fields) if field not in there)
         if len(there) + len(new) > self._config.item_indexes_max:
             raise TooLarge(
@@ -43,19 +42,19 @@ class Declaring:
                 f"{self._config.item_indexes_max} may be. Nothing was written. Drop an index that no search uses."
             )
         if not new:
-            return Decision(ItemsIndexed([]))
+            return ItemsIndexed([])
         change = indexes.Declare(new)
-        indexes.apply_declare(site.rows, site.stamp, change)
-        return Decision(ItemsIndexed(list(new)), (Made(change),))
+        context.apply(change)
+        return ItemsIndexed(list(new))
 
-    def _unindex(self, site: Site, request: UnindexItems) -> Decision:
-        named = [(field, indexes.seen(site.rows, field)) for field in dict.fromkeys(request.fields)]
+    def _unindex(self, context: WriteContext, request: UnindexItems) -> ItemsIndexed:
+        named = [(field, indexes.seen(context.rows, field)) for field in dict.fromkeys(request.fields)]
         there = tuple((field, seen) for field, seen in named if seen)
         if not there:
-            return Decision(ItemsIndexed([]))
+            return ItemsIndexed([])
         change = indexes.Drop(there)
-        indexes.apply_drop(site.rows, site.stamp, change)
-        return Decision(ItemsIndexed([field for field, _ in there]), (Made(change),))
+        context.apply(change)
+        return ItemsIndexed([field for field, _ in there])
 
     def _list(self, view: View, request: ListItemIndexes) -> ItemIndexes:
         check_label(request.items)

@@ -25,13 +25,12 @@ from shoal.crdt.rows import POSITION_BYTES, Stamp
 from shoal.crdt.yjs import CLIENT_MAX
 from shoal.errors import DocumentChanged, InvalidInput, NotFound, ShoalError, TooLarge
 from shoal.names import check_name, check_names
-from shoal.node.attached import Attached
+from shoal.node.attached import Attached, is_gone
 from shoal.node.catalog import Catalog
 from shoal.node.checks import check_size
 from shoal.node.compacting import BYTES_PER_UPDATE, check_whole
-from shoal.node.decision import Decision, Made
 from shoal.node.environment import Environment
-from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied import implied_key
 from shoal.node.lifetimes import Lifetimes
 from shoal.node.target import Target
@@ -55,7 +54,7 @@ class Place(NamedTuple):
         return self.target.snapshot_key
 
 
-def place_of(at: Site | View) -> Place:
+def place_of(at: WriteContext | View) -> Place:
     return Place(at.transaction, at.rows, at.target)
 
 
@@ -137,77 +136,82 @@ class Documents:
     def _check_delete(self, request: requests.DeleteDocument) -> None:
         check_name("document", request.document)
 
-    def _delete(self, site: Site, request: requests.DeleteDocument) -> Decision:
+    def _delete(self, context: WriteContext, request: requests.DeleteDocument) -> requests.Deleted:
         """What is not there needs no deletion: that it is gone is what was asked for.
 
         Raises:
             DocumentChanged: `expect` is not its version here.
         """
-        self._check_expected(site, request)
-        if not self._catalog.lists(site.transaction, site.target):
-            return Decision(requests.Deleted(existed=False), remembered=True)
-        change = self._lifetimes.ending(site.transaction, site.target, self._opened(place_of(site)).live.clients)
-        return Decision(requests.Deleted(existed=True), (Made(change),))
+        self._check_expected(context, request)
+        if not self._catalog.lists(context.transaction, context.target):
+            context.is_remembered = True
+            return requests.Deleted(existed=False)
+        clients = self._opened(place_of(context)).live.clients
+        context.end(self._lifetimes.ending(context.transaction, context.target, clients))
+        return requests.Deleted(existed=True)
 
-    def _update(self, site: Site, request: requests.Update) -> Decision:
+    def _update(self, context: WriteContext, request: requests.Update) -> requests.Updated:
         """
         Raises:
             GenerationEnded, SessionBehind: the document that was edited is not this one.
             NotReady, InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.check`. Nothing was written.
         """
-        self._lifetimes.check(site.transaction, site.target, request.generation, [request.update])
+        self._lifetimes.check(context.transaction, context.target, request.generation, [request.update])
         made = _Authored(request.update, request.roots, request.authors)
-        return self._integrated(place_of(site), site.stamp, made)
+        self._integrate(context, made)
+        return requests.Updated()
 
-    def _updates(self, site: Site, request: requests.Updates) -> Decision:
+    def _updates(self, context: WriteContext, request: requests.Updates) -> requests.UpdatesTaken:
         """
         Raises:
             GenerationEnded: a client edited a document that was deleted.
             InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.integrate_all`. Nothing was written.
         """
-        self._lifetimes.check(site.transaction, site.target, requests.ANY, request.updates)
-        place = place_of(site)
-        opened = self._opened(place)
+        self._lifetimes.check(context.transaction, context.target, requests.ANY, request.updates)
+        opened = self._opened(place_of(context))
         together, early = opened.live.integrate_all(request.updates)
         reply = requests.UpdatesTaken([requests.Early(*each) for each in early])
         if together is None:
-            return Decision(reply, ())
+            return reply
         change = document.Update(sha256(together.update).digest(), inferred=together.inferred)
-        return Decision(reply, self._put(opened, place, site.stamp, change, together.update).made)
+        self._put(context, opened, change, together.update)
+        return reply
 
-    def _patch(self, site: Site, request: requests.Patch) -> Decision:
+    def _patch(self, context: WriteContext, request: requests.Patch) -> requests.DocumentJson:
         """
         Raises:
             InvalidValue: this is no JSON Patch, or an operation in it cannot be applied. Nothing was written.
             Conflict: a `test` in it failed. Nothing was written.
             DocumentChanged: `expect` is not its version here.
         """
-        self._check_expected(site, request)
-        return self._edited(site, request.author, lambda live, client: patch.patch(live, request.patch, client_id=client))
+        self._check_expected(context, request)
+        return self._edited(context, request.author, lambda live, client: patch.patch(live, request.patch, client_id=client))
 
-    def _replace(self, site: Site, request: requests.Replace) -> Decision:
+    def _replace(self, context: WriteContext, request: requests.Replace) -> requests.DocumentJson:
         """
         Raises:
             InvalidValue, InvalidName, RootConflict, TooLarge: as `Editor.replace`. Nothing was written.
             DocumentChanged: `expect` is not its version here.
         """
-        self._check_expected(site, request)
+        self._check_expected(context, request)
         content = editing.read_content(request.content)
-        if not self._catalog.lists(site.transaction, site.target):
-            decision = self._begun(site, content, request.author)
-            return Decision(_json(self._opened(place_of(site)).live), decision.made)
+        if not self._catalog.lists(context.transaction, context.target):
+            self._begin_with(context, content, request.author)
+            return _json(self._opened(place_of(context)).live)
 
         def edit(live: LiveDocument, client_id: int) -> Edited:
             return editing.on_copy(live, lambda doc: Editor().replace(doc, live.roots, content), client_id=client_id)
 
-        return self._edited(site, request.author, edit)
+        return self._edited(context, request.author, edit)
 
-    def _check_expected(self, site: Site, request: requests.Patch | requests.Replace | requests.DeleteDocument) -> None:
+    def _check_expected(
+        self, context: WriteContext, request: requests.Patch | requests.Replace | requests.DeleteDocument
+    ) -> None:
         if request.expect is None:
             return
         version = ""
-        if self._catalog.lists(site.transaction, site.target):
-            version = requests.document_version(_json(self._opened(place_of(site)).live).json)
+        if self._catalog.lists(context.transaction, context.target):
+            version = requests.document_version(_json(self._opened(place_of(context)).live).json)
         if version != request.expect:
             raise DocumentChanged(
                 f"document {request.document!r} {f'has version {version}' if version else 'is not there'}, and "
@@ -216,40 +220,40 @@ class Documents:
                 version=version,
             )
 
-    def _begin(self, site: Site, request: requests.Begin) -> Decision:
+    def _begin(self, context: WriteContext, request: requests.Begin) -> requests.Begun:
         """
         Raises:
             InvalidValue, InvalidName, TooLarge: it is no content of a document. Nothing was written.
         """
         content = editing.read_content(request.content)
-        if self._catalog.lists(site.transaction, site.target):
-            return Decision(requests.Begun(created=False))
-        return Decision(requests.Begun(created=True), self._begun(site, content, request.author).made)
+        if self._catalog.lists(context.transaction, context.target):
+            return requests.Begun(created=False)
+        self._begin_with(context, content, request.author)
+        return requests.Begun(created=True)
 
-    def _begun(self, site: Site, content: object, author: str) -> Decision:
-        made = genesis.begin(content, self._lifetimes.number(site.transaction, site.target))
+    def _begin_with(self, context: WriteContext, content: object, author: str) -> None:
+        made = genesis.begin(content, self._lifetimes.number(context.transaction, context.target))
         authored = _Authored(made.update, made.roots, {made.client_id: author} if author else {})
-        return self._integrated(place_of(site), site.stamp, authored, made.digest)
+        self._integrate(context, authored, made.digest)
 
-    def _edited(self, site: Site, author: str, edit: Callable[[LiveDocument, int], Edited]) -> Decision:
+    def _edited(self, context: WriteContext, author: str, edit: Callable[[LiveDocument, int], Edited]) -> requests.DocumentJson:
         """What `edit` makes of the document, under a client id of its own."""
-        place = place_of(site)
-        live = self._opened(place).live
+        live = self._opened(place_of(context)).live
         client_id = int.from_bytes(self._environment.entropy(8), "big") >> (64 - CLIENT_ID_BITS)
         edited = edit(live, client_id)
         made = _Authored(*edited, {client_id: author} if author else {})
         attempt = None
-        if (key := implied_key(site.key, site.stamp.nth)) is not None:
+        if (key := implied_key(context.key, context.stamp.nth)) is not None:
             attempt = repeats.attempt(key, client_id, made.update)
-        decision = self._integrated(place, site.stamp, made, attempt=attempt)
-        return Decision(_json(live), decision.made)
+        self._integrate(context, made, attempt=attempt)
+        return _json(live)
 
-    def receive(self, place: Place, stamp: Stamp, change: document.Update, update: bytes) -> None:
-        """Apply an update that another node issued. It stands whatever it makes of bounds and roots here."""
-        document.apply(place.rows, stamp, change, update)
-        if change.genesis or (change.attempt is not None and repeats.is_repeated(place.rows, change.attempt)):
-            # What it brings, or what was there, may not count.
-            self._lose(place)
+    def follow_update(self, place: Place, stamp: Stamp, change: document.Update, attached: Attached) -> None:
+        """Keep in step with an update that another node issued. It stands whatever it makes of bounds and roots here."""
+        is_repeated = change.attempt is not None and repeats.is_repeated(place.rows, change.attempt)
+        if is_gone(attached) or change.genesis or is_repeated:
+            # It went everywhere else, so that there is a gap here; or what it brings, or what was there, may not count.
+            self.lose(place)
             return
         opened = self._open.get(place.snapshot_key)
         covered = place.transaction.get(place.snapshot_key)
@@ -259,24 +263,13 @@ class Documents:
                 opened.updates_since = self._due(opened)  # The next edit makes it anew.
         if opened is None:
             return
-        if change.kinds or not self._merged(opened, update):
+        if change.kinds or not self._merged(opened, attached.content):
             # A root's kind may be another one now.
             place.transaction.when_written(lambda: self._drop(place.snapshot_key))
         place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
 
-    def receive_erased(self, place: Place, stamp: Stamp, change: document.Update) -> None:
-        """Take note of an update that went everywhere else: what there is here has a gap."""
-        compaction.apply_erased(place.rows, stamp, change)
-        self._lose(place)
-
-    def receive_compaction(self, place: Place, stamp: Stamp, change: compaction.Compact, merged: bytes) -> bool:
-        """Apply another node's compaction. Returns whether it fills a gap, so that followers lack what it holds."""
-        filled = compaction.apply(place.rows, stamp, change, merged)
-        if filled:
-            self._lose(place)
-        return filled
-
-    def _lose(self, place: Place) -> None:
+    def lose(self, place: Place) -> None:
+        """Drop what is live: it has a gap, or one of its gaps is filled."""
         self.forget(place.transaction, place.target)
         place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
 
@@ -289,25 +282,25 @@ class Documents:
         opened.updates_since += 1
         return True
 
-    def _integrated(
+    def _integrate(
         self,
-        place: Place,
-        stamp: Stamp,
+        context: WriteContext,
         made: _Authored,
         beginning: bytes = b"",
         *,
         attempt: repeats.Attempt | None = None,
-    ) -> Decision:
-        opened = self._opened(place)
+    ) -> None:
+        opened = self._opened(place_of(context))
         opened.live.integrate(made.update, made.roots)
-        declared = {name: kind for name, kind in made.roots.items() if not document.declarations(place.rows, name)}
+        declared = {name: kind for name, kind in made.roots.items() if not document.declarations(context.rows, name)}
         change = document.Update(sha256(made.update).digest(), declared, made.authors, genesis=beginning, attempt=attempt)
-        return self._put(opened, place, stamp, change, made.update)
+        self._put(context, opened, change, made.update)
 
-    def _put(self, opened: _Open, place: Place, stamp: Stamp, change: document.Update, update: bytes) -> Decision:
+    def _put(self, context: WriteContext, opened: _Open, change: document.Update, update: bytes) -> None:
         """Store what the live replica has taken."""
+        place, stamp = place_of(context), context.stamp
         place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
-        document.apply(place.rows, stamp, change, update)
+        context.apply(change, Attached(update))
         self._count(opened, opened.live.size)
         opened.updates_since += 1
         if opened.updates_since >= self._due(opened):
@@ -315,7 +308,6 @@ class Documents:
             place.transaction.put(place.snapshot_key, stamp.pack_position() + snapshot)
             opened.snapshot_bytes, opened.updates_since = len(snapshot), 0
             place.transaction.when_written(lambda: self.chores.append(self._compaction(place.target)))
-        return Decision(requests.Updated(), (Made(change, Attached(update)),))
 
     def _due(self, opened: _Open) -> int:
         return max(self._config.document_snapshot_updates, opened.snapshot_bytes // BYTES_PER_UPDATE)

@@ -16,11 +16,10 @@ from shoal.errors import BadOperation
 from shoal.names import check_name
 from shoal.node.attached import Attached
 from shoal.node.catalog import Catalog
-from shoal.node.decision import Decision, Made
 from shoal.node.documents import Documents
-from shoal.node.facet import Checks, Readers, Site, Writers
 from shoal.node.garbage import Collector, What
 from shoal.node.generations import Generation, Generations
+from shoal.node.handler import Checks, Readers, WriteContext, Writers
 from shoal.node.mutation import Mutation
 from shoal.node.partitions import Partitions
 from shoal.node.recent import Recent
@@ -36,7 +35,7 @@ _ASKING = frozenset((deletion.Delete, pruning.Prune, trimming.Trim, compaction.C
 
 
 class Deletions:
-    """The facet: what a request to delete decides. `Eraser` applies it."""
+    """The handler: what a request to delete decides. `Eraser` applies it."""
 
     def __init__(self, catalog: Catalog, generations: Generations) -> None:
         self._catalog = catalog
@@ -48,12 +47,14 @@ class Deletions:
     def _check(self, request: DeleteThread) -> None:
         check_name("thread", request.thread)
 
-    def _delete(self, site: Site, _request: DeleteThread) -> Decision:
+    def _delete(self, context: WriteContext, _request: DeleteThread) -> Deleted:
         """What is not there needs no deletion: that it is gone is what was asked for."""
-        if not self._catalog.lists(site.transaction, site.target):
-            return Decision(Deleted(existed=False), remembered=True)
-        number = self._generations.current(site.transaction, site.target).number
-        return Decision(Deleted(existed=True), (Made(deletion.Delete(number)),))
+        if not self._catalog.lists(context.transaction, context.target):
+            context.is_remembered = True
+            return Deleted(existed=False)
+        number = self._generations.current(context.transaction, context.target).number
+        context.end(deletion.Delete(number))
+        return Deleted(existed=True)
 
 
 class Eraser:

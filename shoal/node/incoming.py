@@ -17,7 +17,7 @@ from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Tip
-from shoal.crdt import compaction, deletion, document, lineage
+from shoal.crdt import compaction, deletion, document
 from shoal.crdt.clock import END_MS, HybridClock, is_plausible
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import Stamp
@@ -27,7 +27,6 @@ from shoal.node import attached, mutation
 from shoal.node.attached import Attached, is_gone
 from shoal.node.budgets import Budgets
 from shoal.node.changelog import change_of
-from shoal.node.changes.documents import check_compaction, check_update
 from shoal.node.documents import Documents, Place
 from shoal.node.erasing import Eraser
 from shoal.node.feed import Feed, Staged
@@ -199,24 +198,19 @@ class Incoming:
 
     def _receive(self, place: Place, stamp: Stamp, change: Change, beside: Attached) -> bool:
         """Returns whether followers of a document lack what was there before."""
-        if isinstance(change, document.Update):
-            check_update(change, beside)
-            if is_gone(beside):
-                self._documents.receive_erased(place, stamp, change)
-            else:
-                self._documents.receive(place, stamp, change, beside.content)
-            return False
-        if is_gone(beside) and mutation.names_content(change) and not isinstance(change, lineage.Save):
-            return False  # What it made was erased by an operation that is still to come.
-        if isinstance(change, compaction.Compact):
-            check_compaction(stamp, change, beside)
-            return self._documents.receive_compaction(place, stamp, change, beside.content)
         try:
-            mutation.receive(place.rows, stamp, change, beside)
+            checked = mutation.check(place.rows, stamp, change, beside)
+            outcome = mutation.apply(place.rows, stamp, change, checked)
         except BadOperation:
             if not beside.erased:
                 raise
-            # It stood on what was erased, and was erased with it.
+            return False  # What it made, or stood on, was erased, maybe by an operation that is still to come.
+        if isinstance(change, document.Update):
+            self._documents.follow_update(place, stamp, change, checked)
+        elif isinstance(change, compaction.Compact):
+            if outcome:
+                self._documents.lose(place)
+            return bool(outcome)
         return False
 
     def _dangles(self, place: Place, beside: Attached) -> bool:

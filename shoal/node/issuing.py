@@ -25,12 +25,11 @@ from shoal.errors import SpansPartitions, TooLarge, Unsupported
 from shoal.names import check_name
 from shoal.node import attached, mutation, receipts
 from shoal.node.attached import Attached
-from shoal.node.decision import Made
 from shoal.node.environment import Environment
 from shoal.node.erasing import Eraser
-from shoal.node.facet import Facet, Site
 from shoal.node.feed import LABELS, Feed, Staged
 from shoal.node.generations import Generations
+from shoal.node.handler import Handler, Made, WriteContext
 from shoal.node.mutation import Mutation
 from shoal.node.opening import Opening
 from shoal.node.partitions import Ahead, Partition, Partitions
@@ -90,7 +89,7 @@ class Issuer:
         storage: LoggedStorage,
         commit: GroupCommit,
         *,
-        facets: Sequence[Facet],
+        handlers: Sequence[Handler],
         partitions: Partitions,
         clock: HybridClock,
         generations: Generations,
@@ -102,8 +101,8 @@ class Issuer:
     ) -> None:
         self._storage = storage
         self._commit = commit
-        self._checks = {request: check for facet in facets for request, check in facet.checks.items()}
-        self._writers = {request: writer for facet in facets for request, writer in facet.writers.items()}
+        self._checks = {request: check for handler in handlers for request, check in handler.checks.items()}
+        self._writers = {request: writer for handler in handlers for request, writer in handler.writers.items()}
         self._partitions = partitions
         self._clock = clock
         self._generations = generations
@@ -175,22 +174,21 @@ class Issuer:
         mutations: list[Mutation] = []
         besides: list[Attached] = []
         staged: list[Staged] = []
-        remembered = False
+        is_remembered = False
         for target, write in zip(located.targets, located.writes, strict=True):
             here = stamp.at(len(mutations))
             generation = self._generations.current(transaction, target)
-            decision = self._writers[type(write)](Site(transaction, target, generation.rows, here, writing.key), write)
-            replies.append(decision.reply)
-            remembered = remembered or decision.remembered
-            for made in decision.made:
-                at = stamp.at(len(mutations))
+            context = WriteContext(transaction, target, generation.rows, here, writing.key)
+            replies.append(self._writers[type(write)](context, write))
+            is_remembered = is_remembered or context.is_remembered
+            for made in context.made:
                 mutations.append(Mutation(target.kind, target.space, target.name, made.change, generation.number))
                 besides.append(made.attached)
                 if self._feed.wanted(target.space):
-                    staged.append(_staged(target, at, made))
-                self._eraser.follow(transaction, target, at, mutations[-1], made.attached)
+                    staged.append(_staged(target, made))
+                self._eraser.follow(transaction, target, made.stamp, mutations[-1], made.attached)
         reply = replies[0] if located.writes[0] is located.request else requests.BatchReply(replies)  # type: ignore[arg-type]
-        if not mutations and not (remembered and writing.key is not None):
+        if not mutations and not (is_remembered and writing.key is not None):
             return Issued(reply, partition.written, partition.vector)
         entry = self._log(writing, stamp, mutation.encode(mutations), reply)
         if self.on_logged is not None:
@@ -248,7 +246,8 @@ class Issuer:
         return partition
 
 
-def _staged(target: Target, stamp: Stamp, made: Made) -> Staged:
+def _staged(target: Target, made: Made) -> Staged:
+    stamp = made.stamp
     what = str(type(made.change).__struct_config__.tag)
     change = requests.Change(target.space, LABELS[target.kind], target.name, what, made.id, stamp.hlc, stamp.wall_ms)
     if isinstance(made.change, document.Update):

@@ -20,8 +20,7 @@ from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, ItemChanged, TooLarge
 from shoal.names import check_label, check_name
 from shoal.node.checks import check_size
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied import implied_key
 from shoal.protocol import requests
 from shoal.protocol.requests import (
@@ -101,13 +100,13 @@ class Items:
 
     # ── writes ────────────────────────────────────────────────────────────────
 
-    def _put(self, site: Site, request: PutItem) -> Decision:
+    def _put(self, context: WriteContext, request: PutItem) -> ItemPut:
         """
         Raises:
             ItemChanged: `expect` is not its version here.
         """
-        stamp, rest = site.stamp, tuple(request.rest)
-        there = items.find(site.rows, rest, request.key)
+        stamp, rest = context.stamp, tuple(request.rest)
+        there = items.find(context.rows, rest, request.key)
         shown = self._shown(there)
         _check_expected(request, shown)
         ttl_ms = request.ttl_ms or NEVER
@@ -120,54 +119,55 @@ class Items:
             ttl_ms=ttl_ms,
             expires_ms=stamp.wall_ms + ttl_ms if ttl_ms != NEVER else NEVER,
             # Not the mutation's number: another one of this operation replaces it.
-            request=implied_key(site.key, 0),
+            request=implied_key(context.key, 0),
             vectors=tuple(request.vectors),
         )
-        items.apply_put(site.rows, stamp, change)
-        if self._due(site.rows, 1):
+        context.apply(change, id=_address(request))
+        if self._due(context.rows, 1):
             chore = SweepItems(request.space, request.items)
-            site.transaction.when_written(lambda: self.chores.append(chore))
-        now = items.find(site.rows, rest, request.key)
+            context.transaction.when_written(lambda: self.chores.append(chore))
+        now = items.find(context.rows, rest, request.key)
         assert now is not None
-        return Decision(ItemPut(now.version), (Made(change, id=_address(request)),))
+        return ItemPut(now.version)
 
-    def _delete(self, site: Site, request: DeleteItem) -> Decision:
+    def _delete(self, context: WriteContext, request: DeleteItem) -> ItemDeleted:
         """
         Raises:
             ItemChanged: `expect` is not its version here.
         """
         rest = tuple(request.rest)
-        there = items.find(site.rows, rest, request.key)
+        there = items.find(context.rows, rest, request.key)
         shown = self._shown(there)
         _check_expected(request, shown)
         if there is None:
-            return Decision(ItemDeleted(deleted=False), remembered=True)
+            context.is_remembered = True
+            return ItemDeleted(deleted=False)
         change = items.Delete(rest, request.key, there.seen)
-        items.apply_delete(site.rows, site.stamp, change)
-        return Decision(ItemDeleted(deleted=shown is not None), (Made(change, id=_address(request)),))
+        context.apply(change, id=_address(request))
+        return ItemDeleted(deleted=shown is not None)
 
-    def _refresh(self, site: Site, request: RefreshItems) -> Decision:
+    def _refresh(self, context: WriteContext, request: RefreshItems) -> ItemsRefreshed:
         found: list[items.Refreshed] = []
         for rest, key in request.paths:
-            shown = self._shown(items.find(site.rows, rest, key))
+            shown = self._shown(items.find(context.rows, rest, key))
             if shown is not None and shown.expires_ms != NEVER:
-                expires_ms = site.stamp.wall_ms + max(entry.ttl_ms for entry in shown.entries)
+                expires_ms = context.stamp.wall_ms + max(entry.ttl_ms for entry in shown.entries)
                 if expires_ms > shown.expires_ms:
                     found.append(items.Refreshed(tuple(rest), key, shown.seen, expires_ms))
         if not found:
-            return Decision(ItemsRefreshed(0))
+            return ItemsRefreshed(0)
         change = items.Refresh(tuple(found))
-        items.apply_refresh(site.rows, site.stamp, change)
-        return Decision(ItemsRefreshed(len(found)), (Made(change),))
+        context.apply(change)
+        return ItemsRefreshed(len(found))
 
-    def _sweep(self, site: Site, _request: SweepItems) -> Decision:
+    def _sweep(self, context: WriteContext, _request: SweepItems) -> ItemsSwept:
         bound = self._config.items_expired_max
-        due = self._due(site.rows, bound)
+        due = self._due(context.rows, bound)
         if not due:
-            return Decision(ItemsSwept(0, more=False))
+            return ItemsSwept(0, more=False)
         change = items.Expire(tuple(items.Delete(item.rest, item.key, item.seen) for item in due))
-        items.apply_expire(site.rows, site.stamp, change)
-        return Decision(ItemsSwept(len(due), more=len(due) == bound), (Made(change),))
+        context.apply(change)
+        return ItemsSwept(len(due), more=len(due) == bound)
 
     def _due(self, rows: Rows, limit: int) -> list[items.Item]:
         return items.expired(rows, self._now_ms() - int(self._config.item_expiry_grace_s * 1000), limit=limit)

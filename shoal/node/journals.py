@@ -12,8 +12,7 @@ from shoal.errors import KeyReused
 from shoal.names import check_key, check_name
 from shoal.node.attached import Attached
 from shoal.node.checks import check_size
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied import implied_key, users_key
 from shoal.node.retention import check_reach, trim_by_rule
 from shoal.protocol import requests
@@ -34,24 +33,24 @@ class Journals:
         values.check(request.event)
         check_size(self._config, len(request.event), "an event")
 
-    def _append(self, site: Site, request: Append) -> Decision:
+    def _append(self, context: WriteContext, request: Append) -> Appended:
         """
         Raises:
             KeyReused: the key is there with another event.
         """
         digest = sha256(request.event).digest()
-        if request.key is not None and (entry := claims.find(site.rows, request.key)) is not None:
+        if request.key is not None and (entry := claims.find(context.rows, request.key)) is not None:
             if entry.digest != digest:
                 raise KeyReused(
                     f"key {request.key!r} is in the journal of {request.thread!r} with another event. Nothing was written. "
                     "Use a new key for a new event."
                 )
-            return Decision(Appended(id=entry.position.hex(), appended=False))
-        change = journal.Append(digest, request.key or implied_key(site.key, site.stamp.nth))
-        journal.apply(site.rows, site.stamp, change, request.event)
-        id = site.stamp.pack_position().hex()
-        trims = trim_by_rule(site, self._config, nth=site.stamp.nth + 1)
-        return Decision(Appended(id=id, appended=True), (Made(change, Attached(request.event), id), *trims))
+            return Appended(id=entry.position.hex(), appended=False)
+        change = journal.Append(digest, request.key or implied_key(context.key, context.stamp.nth))
+        id = context.stamp.pack_position().hex()
+        context.apply(change, Attached(request.event), id=id)
+        trim_by_rule(context, self._config)
+        return Appended(id=id, appended=True)
 
     def _read(self, view: View, request: ReadJournal) -> requests.Events:
         """

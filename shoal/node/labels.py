@@ -13,8 +13,7 @@ from shoal.names import check_name
 from shoal.node.attached import Attached
 from shoal.node.checkpoints import Checkpoints, found_checkpoint
 from shoal.node.checks import check_size
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied import implied_key
 from shoal.node.owner import check_owner
 from shoal.protocol import requests
@@ -89,44 +88,39 @@ def _selected(rows: Rows, request: ReadLabels, limit: int) -> Iterator[tuple[str
     return labels.listed(rows, request.prefix, after=request.after, reverse=request.reverse, limit=limit)
 
 
-def _annotate(site: Site, request: Annotate) -> Decision:
+def _annotate(context: WriteContext, request: Annotate) -> Annotated:
     """
     Raises:
         OwnerSuperseded: another has claimed the thread.
     """
-    check_owner(site.rows, request)
+    check_owner(context.rows, request)
     content = notes.pack(request.notes)
-    change = notes.Annotate(request.label, sha256(content).digest(), implied_key(site.key, site.stamp.nth))
-    notes.apply(site.rows, site.stamp, change, content)
-    id = site.stamp.pack_position().hex()
-    return Decision(Annotated(id), (Made(change, Attached(content), id),))
+    change = notes.Annotate(request.label, sha256(content).digest(), implied_key(context.key, context.stamp.nth))
+    id = context.stamp.pack_position().hex()
+    context.apply(change, Attached(content), id=id)
+    return Annotated(id)
 
 
-def _unlabel(site: Site, request: Unlabel) -> Decision:
+def _unlabel(context: WriteContext, request: Unlabel) -> Unlabelled:
     """
     Raises:
         OwnerSuperseded: another has claimed the thread.
     """
-    check_owner(site.rows, request)
-    made: list[Made] = []
+    check_owner(context.rows, request)
     count = 0
     for label in request.labels:
-        ids = [entry.id for entry in labels.entries(site.rows, label)]
+        ids = [entry.id for entry in labels.entries(context.rows, label)]
         count += bool(ids)
         if ids:
-            release = labels.Release(label, ids)
-            labels.apply(site.rows, site.stamp, release)
-            made.append(Made(release))
-        if known := notes.known(site.rows, label):
-            cut = notes.Cut(label, known.pack())
-            notes.cut(site.rows, site.stamp, cut)
-            made.append(Made(cut))
-    return Decision(Unlabelled(count), tuple(made))
+            context.apply(labels.Release(label, ids))
+        if known := notes.known(context.rows, label):
+            context.apply(notes.Cut(label, known.pack()))
+    return Unlabelled(count)
 
 
-def _claim(site: Site, request: Claim) -> Decision:
+def _claim(context: WriteContext, request: Claim) -> Claimed:
     # Where one request went to two nodes both claims have one token: they are one claim.
-    source = (implied_key(site.key, site.stamp.nth) or "").encode() or site.stamp.pack_position()
+    source = (implied_key(context.key, context.stamp.nth) or "").encode() or context.stamp.pack_position()
     claim = ownership.Claim(sha256(source).digest()[:16])
-    ownership.apply(site.rows, site.stamp, claim)
-    return Decision(Claimed(claim.token.hex()), (Made(claim),))
+    context.apply(claim)
+    return Claimed(claim.token.hex())

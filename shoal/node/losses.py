@@ -15,7 +15,7 @@ from shoal.crdt.live import LiveDocument
 from shoal.crdt.rows import Rows
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.compacting import check_whole
-from shoal.node.facet import Checks, Readers, View, Writers
+from shoal.node.handler import Checks, Readers, View, Writers
 from shoal.protocol import requests
 
 _COMPACTED = bytes(8)

@@ -12,8 +12,7 @@ from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, TooLarge, TooManySiblings
 from shoal.names import check_name
 from shoal.node.checks import check_size
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied import implied_key
 from shoal.node.scalars import AMOUNT_MAX, check_expected
 from shoal.node.sets import check_elements, spelled
@@ -68,55 +67,55 @@ class Maps:
 
     # ── writes ────────────────────────────────────────────────────────────────
 
-    def _put(self, site: Site, request: PutEntry) -> Decision:
+    def _put(self, context: WriteContext, request: PutEntry) -> EntryPut:
         """
         Raises:
             RegisterChanged: `expect` is not the version of its register here.
             TooManySiblings, TooLarge: of a bound.
         """
-        rows, stamp = site.rows, site.stamp
+        rows, stamp = context.rows, context.stamp
         mine = ormap.register_of(rows, request.key)
         if request.expect is not None:
             check_expected(f"{request.key!r} of map {request.map!r}", request.expect, register.siblings(mine))
         self._bound(rows, request)
-        context = register.clipped(register.context_of(mine), stamp.context)
-        implied = implied_key(site.key, stamp.nth)
-        change = ormap.Put(request.key, request.value, register.context_entries(context), implied)
-        ormap.apply(rows, stamp, change)
+        seen = register.clipped(register.context_of(mine), stamp.context)
+        implied = implied_key(context.key, stamp.nth)
+        change = ormap.Put(request.key, request.value, register.context_entries(seen), implied)
+        context.apply(change, id=request.key)
         siblings = register.siblings(mine)
         if len(siblings) > self._config.siblings_max:
             raise TooManySiblings(
                 f"{request.key!r} of map {request.map!r} would hold {len(siblings)} concurrent values; "
                 f"{self._config.siblings_max} are allowed. Nothing was written. Read it, and put it anew."
             )
-        return Decision(EntryPut(register.version_of(siblings)), (Made(change, id=request.key),))
+        return EntryPut(register.version_of(siblings))
 
-    def _add(self, site: Site, request: AddEntry) -> Decision:
+    def _add(self, context: WriteContext, request: AddEntry) -> EntryAdded:
         """
         Raises:
             TooLarge: the map would have more keys than it may.
         """
-        self._bound(site.rows, request)
-        key = implied_key(site.key, site.stamp.nth)
-        before = ormap.unkeyed(site.rows, request.key, site.stamp.dot.origin) if key is None else []
+        self._bound(context.rows, request)
+        key = implied_key(context.key, context.stamp.nth)
+        before = ormap.unkeyed(context.rows, request.key, context.stamp.dot.origin) if key is None else []
         amount = request.amount + sum(part.amount for part in before)
         change = ormap.Add(request.key, amount, tuple(part.dot for part in before), key)
-        ormap.apply(site.rows, site.stamp, change)
-        return Decision(EntryAdded(), (Made(change, id=request.key),))
+        context.apply(change, id=request.key)
+        return EntryAdded()
 
-    def _alter(self, site: Site, request: AlterEntry) -> Decision:
+    def _alter(self, context: WriteContext, request: AlterEntry) -> SetAltered:
         """
         Raises:
             TooLarge: the map would have more keys, or the set more members, than it may.
         """
-        members = ormap.set_of(site.rows, request.key)
+        members = ormap.set_of(context.rows, request.key)
         add = spelled(request.add)
         remove = [element for element in spelled(request.remove) if orset.contains(members, element)]
         added = sum(not orset.contains(members, element) for element in add)
         size = orset.size(members)
         if not add and not remove:
-            return Decision(SetAltered(0, 0, size))
-        self._bound(site.rows, request)
+            return SetAltered(0, 0, size)
+        self._bound(context.rows, request)
         if added and size + added > self._config.page_items_max:
             raise TooLarge(
                 f"a set in a map has at most {self._config.page_items_max} members; that of {request.key!r} has {size}. "
@@ -124,15 +123,16 @@ class Maps:
             )
         named = [tuple(orset.named(members, element) for element in part) for part in (add, remove)]
         change = ormap.Alter(request.key, *named)
-        ormap.apply(site.rows, site.stamp, change)
-        return Decision(SetAltered(added, len(remove), orset.size(members)), (Made(change, id=request.key),))
+        context.apply(change, id=request.key)
+        return SetAltered(added, len(remove), orset.size(members))
 
-    def _remove(self, site: Site, request: RemoveEntry) -> Decision:
-        if not ormap.holds(site.rows, request.key):
-            return Decision(EntryRemoved(removed=False), remembered=True)
-        change = ormap.removal(site.rows, request.key)
-        ormap.apply(site.rows, site.stamp, change)
-        return Decision(EntryRemoved(removed=True), (Made(change, id=request.key),))
+    def _remove(self, context: WriteContext, request: RemoveEntry) -> EntryRemoved:
+        if not ormap.holds(context.rows, request.key):
+            context.is_remembered = True
+            return EntryRemoved(removed=False)
+        change = ormap.removal(context.rows, request.key)
+        context.apply(change, id=request.key)
+        return EntryRemoved(removed=True)
 
     def _bound(self, rows: Rows, request: PutEntry | AddEntry | AlterEntry) -> None:
         if ormap.size(rows) >= self._config.map_keys_max and not ormap.holds(rows, request.key):

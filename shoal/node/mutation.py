@@ -1,12 +1,14 @@
 """Mutations: which change to which object, and how each kind of change is applied.
 
-Law: `apply` is the only way into an object's rows, for operations issued here,
-received from a peer, or folded again from the log. A change names its larger
+Law: `apply` is the only way into an object's rows, for operations issued here
+(`WriteContext.apply`), received from a peer, or folded again from the log. A change names its larger
 bytes by hash; they travel beside it (`Attached`), are stored once, as rows, and
 `attached_of` finds them again.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
@@ -39,12 +41,12 @@ from shoal.crdt import (
 )
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
-from shoal.node.attached import Attached
+from shoal.node.attached import NOTHING, Attached
 from shoal.node.changes import budgets, checkpoints, deletions, documents, journals, prunes, queues, scalars, schemas, steps
 from shoal.node.changes import indexes as index_changes
 from shoal.node.changes import items as item_changes
 from shoal.node.changes import labels as label_changes
-from shoal.node.changes.handling import Handlings
+from shoal.node.changes.applier import Appliers
 from shoal.storage.keys import Kind
 
 Change = (
@@ -83,20 +85,20 @@ Change = (
     | retention.Retain
 )
 
-_HANDLINGS: Handlings = {
-    **checkpoints.HANDLINGS,
-    **label_changes.HANDLINGS,
-    **journals.HANDLINGS,
-    **queues.HANDLINGS,
-    **documents.HANDLINGS,
-    **scalars.HANDLINGS,
-    **budgets.HANDLINGS,
-    **item_changes.HANDLINGS,
-    **index_changes.HANDLINGS,
-    **schemas.HANDLINGS,
-    **steps.HANDLINGS,
-    **deletions.HANDLINGS,
-    **prunes.HANDLINGS,
+_APPLIERS: Appliers = {
+    **checkpoints.APPLIERS,
+    **label_changes.APPLIERS,
+    **journals.APPLIERS,
+    **queues.APPLIERS,
+    **documents.APPLIERS,
+    **scalars.APPLIERS,
+    **budgets.APPLIERS,
+    **item_changes.APPLIERS,
+    **index_changes.APPLIERS,
+    **schemas.APPLIERS,
+    **steps.APPLIERS,
+    **deletions.APPLIERS,
+    **prunes.APPLIERS,
 }
 
 
@@ -129,26 +131,22 @@ def decode(payload: bytes) -> list[Mutation]:
 
 def takes(kind: Kind, change: Change) -> bool:
     """Whether objects of this kind take this change."""
-    handling = _HANDLINGS[type(change)]
-    return kind is handling.kind or kind in handling.others
+    applier = _APPLIERS[type(change)]
+    return kind is applier.kind or kind in applier.others
 
 
-def names_content(change: Change) -> bool:
-    """Whether it names bytes that travel beside it."""
-    return _HANDLINGS[type(change)].names_content
+def apply(rows: Rows, stamp: Stamp, change: Change, attached: Attached = NOTHING) -> Any:
+    """Carry out a sound change; what is returned is for the handler that issues it."""
+    return _APPLIERS[type(change)].apply(rows, stamp, change, attached)
 
 
-def apply(rows: Rows, stamp: Stamp, change: Change, attached: Attached) -> None:
-    _HANDLINGS[type(change)].apply(rows, stamp, change, attached)
-
-
-def receive(rows: Rows, stamp: Stamp, change: Change, attached: Attached) -> None:
-    """Apply another node's change, once what came beside it is what the change names.
+def check(rows: Rows, stamp: Stamp, change: Change, attached: Attached) -> Attached:
+    """Of another node's change: what came beside it, to be applied with it.
 
     Raises:
-        BadOperation: it is not, or some of it is missing.
+        BadOperation: the change is not what it says it is, or some of what it names is missing.
     """
-    _HANDLINGS[type(change)].receive(rows, stamp, change, attached)
+    return _APPLIERS[type(change)].check(rows, stamp, change, attached)
 
 
 def attached_of(rows: Rows, stamp: Stamp, change: Change) -> Attached:
@@ -157,4 +155,4 @@ def attached_of(rows: Rows, stamp: Stamp, change: Change) -> Attached:
     Raises:
         StoreCorrupt: a row that must be there is not, or does not hold what the log names by its hash.
     """
-    return _HANDLINGS[type(change)].attached_of(rows, stamp, change)
+    return _APPLIERS[type(change)].attached_of(rows, stamp, change)

@@ -14,7 +14,7 @@ from shoal.crdt.dot import VersionVector
 from shoal.crdt.live import LiveDocument
 from shoal.errors import HistoryCompacted, InvalidValue, SessionBehind, TooLarge
 from shoal.node.compacting import check_whole
-from shoal.node.facet import Checks, Readers, View, Writers
+from shoal.node.handler import Checks, Readers, View, Writers
 from shoal.node.lifetimes import Lifetimes
 from shoal.protocol import requests
 

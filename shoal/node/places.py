@@ -6,8 +6,7 @@ from shoal.config import Config
 from shoal.crdt import places
 from shoal.errors import InvalidInput, TooLarge
 from shoal.names import check_key, check_name
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.protocol.requests import Place, ReachPlace, ReadPlace
 
 
@@ -24,22 +23,22 @@ class Places:
         if not 0 <= request.place <= places.NUMBER_MAX:
             raise InvalidInput(f"a place is a number from 0; got {request.place}. Nothing was written.")
 
-    def _reach(self, site: Site, request: ReachPlace) -> Decision:
+    def _reach(self, context: WriteContext, request: ReachPlace) -> Place:
         """
         Raises:
             TooLarge: as many loops of this thread have a place as may.
         """
-        before = places.find(site.rows, request.key)
+        before = places.find(context.rows, request.key)
         if not request.restart and request.place <= before.place:
-            return Decision(Place(before.place))
-        if before == places.Place() and places.count(site.rows, self._config.loops_max) == self._config.loops_max:
+            return Place(before.place)
+        if before == places.Place() and places.count(context.rows, self._config.loops_max) == self._config.loops_max:
             raise TooLarge(
                 f"{self._config.loops_max} loops of thread {request.thread!r} have a place, which is the bound. "
                 "Nothing was written. Give a loop the same key at each run."
             )
         change = places.Reach(request.key, before.generation + request.restart, request.place)
-        places.apply(site.rows, site.stamp, change)
-        return Decision(Place(request.place), (Made(change),))
+        context.apply(change)
+        return Place(request.place)
 
     def _read(self, view: View, request: ReadPlace) -> Place:
         check_key("loop key", request.key)

@@ -19,8 +19,7 @@ from shoal.crdt.events import HLC_BYTES
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, NotFound, TooLarge
 from shoal.names import check_name
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, Writers
+from shoal.node.handler import Checks, Readers, WriteContext, Writers
 from shoal.node.naming import unhex
 from shoal.node.presence import head_ids
 from shoal.node.sweeping import Marking
@@ -36,7 +35,7 @@ class Plan(NamedTuple):
 
 
 class Prunes:
-    """The facet. `Prune` is carried out by the service, as a plan and many `Discard`s."""
+    """The handler. `Prune` is carried out by the service, as a plan and many `Discard`s."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -65,16 +64,16 @@ class Prunes:
         for id in request.checkpoints:
             unhex(id)
 
-    def _discard(self, site: Site, request: Discard) -> Decision:
+    def _discard(self, context: WriteContext, request: Discard) -> Discarded:
         """What is a head, has a label, or is not there, stays as it is."""
-        rows = site.rows
+        rows = context.rows
         heads = head_ids(rows)
         gone = [id for id in dict.fromkeys(map(unhex, request.checkpoints)) if id not in heads and _goes(rows, id)]
         if not gone:
-            return Decision(Discarded([]))
+            return Discarded([])
         change = pruning.Prune(gone, [token for token, _ in pruning.moves_to(rows, set(gone))])
-        pruning.apply(rows, site.stamp, change)
-        return Decision(Discarded([id.hex() for id in gone]), (Made(change),))
+        context.apply(change)
+        return Discarded([id.hex() for id in gone])
 
 
 def _goes(rows: Rows, id: bytes) -> bool:

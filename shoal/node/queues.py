@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import islice
 
-from msgspec.structs import replace
-
 from shoal import values
 from shoal.config import Config
 from shoal.crdt import queue
@@ -14,8 +12,7 @@ from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, KeyReused, NotFound, Overloaded, Taken, TooLarge
 from shoal.names import check_key, check_name
 from shoal.node.checks import check_size
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied import implied_key, users_key
 from shoal.protocol import requests
 from shoal.protocol.requests import (
@@ -59,18 +56,18 @@ class Queues:
         _check_by(request.by)
         check_size(self._config, sum(len(item.value) for item in request.items), "what is put into a queue at once")
 
-    def _put(self, site: Site, request: Enqueue) -> Decision:
+    def _put(self, context: WriteContext, request: Enqueue) -> Enqueued:
         """
         Raises:
             KeyReused: a key is there with another value.
             Overloaded: as much is pending as may be.
             TooLarge: the thread has as many worklists as it may.
         """
-        rows, stamp, name = site.rows, site.stamp, request.queue
+        rows, stamp, name = context.rows, context.stamp, request.queue
         start = stamp.pack_position()
         items: dict[bytes, Item] = {}
         ids, added = [], []
-        implied = implied_key(site.key, stamp.nth)
+        implied = implied_key(context.key, stamp.nth)
         for number, item in enumerate(request.items):
             key = item.key or (None if implied is None else f"{implied}\x00{number}")
             id = queue.identify(key) if key is not None else queue.identify_position(start, len(items))
@@ -85,11 +82,11 @@ class Queues:
             ids.append(id.hex())
             added.append(known is None)
         if not items:
-            return Decision(Enqueued(ids, added))
+            return Enqueued(ids, added)
         self._bound(rows, request, len(items))
         change = queue.Enqueue(name, request.by, list(items.values()))
-        queue.apply_enqueue(rows, stamp, change)
-        return Decision(Enqueued(ids, added), (Made(change, id=ids[added.index(True)]),))
+        context.apply(change, id=ids[added.index(True)])
+        return Enqueued(ids, added)
 
     def _bound(self, rows: Rows, request: Enqueue, count: int) -> None:
         counts = queue.counts(rows, request.queue)
@@ -114,13 +111,13 @@ class Queues:
         values.check(request.result)
         check_size(self._config, len(request.result), "a result")
 
-    def _finish(self, site: Site, request: Dequeue) -> Decision:
+    def _finish(self, context: WriteContext, request: Dequeue) -> Dequeued:
         """
         Raises:
             NotFound: there is no such entry here.
             Taken: `once`, and somebody has finished it.
         """
-        rows, stamp, name = site.rows, site.stamp, request.queue
+        rows, stamp, name = context.rows, context.stamp, request.queue
         id = _unhexed(request.id)
         found = queue.entry(rows, name, id)
         if found is None or not (found.puts or found.finishes):
@@ -136,24 +133,23 @@ class Queues:
                     "Nothing was written. Go on with the next one.",
                     by=[finish.by for finish in found.takers()],
                 )
-            return Decision(Dequeued(False, first.by, first.result))
-        change = queue.Dequeue(name, id, request.by, implied_key(site.key, stamp.nth), request.result)
-        queue.apply_dequeue(rows, stamp, change)
-        made = [Made(change, id=request.id)]
+            return Dequeued(False, first.by, first.result)
+        change = queue.Dequeue(name, id, request.by, implied_key(context.key, stamp.nth), request.result)
+        context.apply(change, id=request.id)
         if name == INBOX:
             # What a worklist has done it must know for as long as it is used; a message is only kept for a while.
             old = self._old(rows, name, stamp.wall_ms - self._config.inbox_taken_s * 1000, _PURGED_BESIDE)
-            made += self._purged(replace(site, stamp=stamp.at(stamp.nth + 1)), name, old)
-        return Decision(Dequeued(True, request.by, request.result), tuple(made))
+            self._purge_ids(context, name, old)
+        return Dequeued(True, request.by, request.result)
 
     def _check_purge(self, request: Purge) -> None:
         _check_names(request.thread, request.queue)
 
-    def _purge(self, site: Site, request: Purge) -> Decision:
+    def _purge(self, context: WriteContext, request: Purge) -> Purged:
         limit = min(max(1, request.limit), self._config.page_items_max)
-        old = self._old(site.rows, request.queue, request.before_ms, limit + 1)
-        made = self._purged(site, request.queue, old[:limit])
-        return Decision(Purged(len(old[:limit]), len(old) > limit), tuple(made))
+        old = self._old(context.rows, request.queue, request.before_ms, limit + 1)
+        self._purge_ids(context, request.queue, old[:limit])
+        return Purged(len(old[:limit]), len(old) > limit)
 
     def _old(self, rows: Rows, name: str, before_ms: int, limit: int) -> list[bytes]:
         """Entries that were finished before a time; the first that was not ends the search."""
@@ -165,12 +161,9 @@ class Queues:
             old.append(id)
         return old
 
-    def _purged(self, site: Site, name: str, ids: list[bytes]) -> list[Made]:
-        if not ids:
-            return []
-        change = queue.Purge(name, ids, tuple(site.stamp.context.entries()))
-        queue.apply_purge(site.rows, site.stamp, change)
-        return [Made(change)]
+    def _purge_ids(self, context: WriteContext, name: str, ids: list[bytes]) -> None:
+        if ids:
+            context.apply(queue.Purge(name, ids, tuple(context.stamp.context.entries())))
 
     # ── reads ─────────────────────────────────────────────────────────────────
 

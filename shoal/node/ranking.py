@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from shoal.config import Config
 from shoal.crdt import items
 from shoal.errors import InvalidInput, Unsupported
-from shoal.node.facet import View
 from shoal.node.filtering import Filter
+from shoal.node.handler import View
 from shoal.node.indexes import Indexes
 from shoal.node.items import check_matches, check_namespace, check_vector, fits, told
 from shoal.node.planning import Place, plan

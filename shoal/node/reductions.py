@@ -10,8 +10,7 @@ from shoal.crdt.events import EVENT
 from shoal.crdt.journal import Cursor
 from shoal.errors import InvalidInput, NotFound, NotReady, TooLarge
 from shoal.names import check_name
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.naming import position_of
 from shoal.protocol.requests import PutSnapshot, ReadSnapshot, Snapshot, SnapshotKept
 
@@ -39,14 +38,14 @@ class Reductions:
                 "Nothing was written."
             )
 
-    def _put(self, site: Site, request: PutSnapshot) -> Decision:
+    def _put(self, context: WriteContext, request: PutSnapshot) -> SnapshotKept:
         """
         Raises:
             NotFound: there is no such event here.
             NotReady: this replica lacks some of what is in it.
             TooLarge: as many reducers keep snapshots as may.
         """
-        rows, stamp = site.rows, site.stamp
+        rows, stamp = context.rows, context.stamp
         cursor = Cursor.unpack(request.cursor)
         assert cursor.sweep is not None  # As checked.
         position, vector = cursor.sweep.after, cursor.vector.join(cursor.sweep.target)
@@ -60,8 +59,8 @@ class Reductions:
                 f"{self._config.reducers_max} reducers keep snapshots of this journal, which is the bound. Nothing was written."
             )
         change = reductions.Reduce(request.reducer, request.version, position, vector.pack(), request.value)
-        reductions.apply(rows, stamp, change)
-        return Decision(SnapshotKept(position.hex()), (Made(change),))
+        context.apply(change)
+        return SnapshotKept(position.hex())
 
     def _read(self, view: View, request: ReadSnapshot) -> Snapshot:
         """

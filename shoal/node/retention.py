@@ -19,8 +19,7 @@ from shoal.crdt.journal import Cursor
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, JournalTrimmed
 from shoal.names import check_name
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.naming import position_of
 from shoal.protocol.requests import EventsTrimmed, ReadRetention, Retention, SetRetention, Trim, TrimEvents
 
@@ -38,7 +37,7 @@ Planning = Generator[None, None, Plan]
 
 
 class Retentions:
-    """The facet. `Trim` is carried out by the service, as a plan and many `TrimEvents`."""
+    """The handler. `Trim` is carried out by the service, as a plan and many `TrimEvents`."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -66,7 +65,7 @@ class Retentions:
         check_name("thread", request.thread)
         _check_bounds({"older_than": request.older_than_ms, "bytes": request.bytes, "events": request.events}, 1)
 
-    def _trim(self, site: Site, request: TrimEvents) -> Decision:
+    def _trim(self, context: WriteContext, request: TrimEvents) -> EventsTrimmed:
         cursor = Cursor.unpack(request.cursor) if request.cursor else None
 
         def goes(issue: Issue, _count: int, _size: int) -> bool:
@@ -76,31 +75,27 @@ class Retentions:
             return cursor is None or journal.got(cursor, place)
 
         events_max = self._config.trim_events_max
-        cut = trimming.cut(site.rows, site.stamp.context, goes, events_max=events_max, among=among)
+        cut = trimming.cut(context.rows, context.stamp.context, goes, events_max=events_max, among=among)
         reply = EventsTrimmed(cut.events, cut.bytes, cut.more)
         if not cut.ends:
-            return Decision(reply)
+            return reply
         change = trimming.Trim(cut.ends)
-        trimming.apply(site.rows, site.stamp, change)
-        return Decision(reply, (Made(change),))
+        context.apply(change)
+        return reply
 
-    def _set(self, site: Site, request: SetRetention) -> Decision:
+    def _set(self, context: WriteContext, request: SetRetention) -> Retention:
         change = retention.Retain(request.older_than_ms, request.bytes, request.events)
-        if events.totals(site.rows) is not None and retention.rule(site.rows) == change:
-            return Decision(_shown(site.rows))
-        retention.apply(site.rows, site.stamp, change)
-        return Decision(_shown(site.rows), (Made(change),))
+        if events.totals(context.rows) is not None and retention.rule(context.rows) == change:
+            return _shown(context.rows)
+        context.apply(change)
+        return _shown(context.rows)
 
 
-def trim_by_rule(site: Site, config: Config, *, nth: int) -> tuple[Made, ...]:
-    """What the journal's rule has an append do besides, as the operation's `nth` change; applied."""
-    stamp = site.stamp.at(nth)
-    cut = retention.due(site.rows, stamp, events_max=config.trim_events_max)
-    if cut is None:
-        return ()
-    change = trimming.Trim(cut.ends)
-    trimming.apply(site.rows, stamp, change)
-    return (Made(change),)
+def trim_by_rule(context: WriteContext, config: Config) -> None:
+    """What the journal's rule has an append do besides."""
+    cut = retention.due(context.rows, context.stamp, events_max=config.trim_events_max)
+    if cut is not None:
+        context.apply(trimming.Trim(cut.ends))
 
 
 def check_reach(view: View, cursor: Cursor, thread: str) -> None:

@@ -21,8 +21,7 @@ from shoal.names import check_name, check_names
 from shoal.node import shapes
 from shoal.node.attached import Attached
 from shoal.node.checks import check_annotations, check_schema, check_size
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, Writers
+from shoal.node.handler import Checks, Readers, WriteContext, Writers
 from shoal.node.naming import hexed, unhex
 from shoal.node.owner import check_owner
 from shoal.node.presence import absent, check_shown
@@ -56,7 +55,7 @@ class Saves:
         if request.delta or request.appended or request.removed:
             _check_delta(request)
 
-    def _save(self, site: Site, request: Save) -> Decision:
+    def _save(self, context: WriteContext, request: Save) -> Saved:
         """
         Raises:
             HeadMoved: `expect_head` is not the branch's only head, or the parent is none of them.
@@ -66,7 +65,7 @@ class Saves:
             OwnerSuperseded: another has claimed the thread.
             SchemaViolation: the state that it makes breaks a schema of the space.
         """
-        rows, stamp = site.rows, site.stamp
+        rows, stamp = context.rows, context.stamp
         if request.owner:
             check_owner(rows, request)
         had_label = labels.entries(rows, request.label) if request.label else []
@@ -82,12 +81,12 @@ class Saves:
             schema=request.schema,
             schema_version=request.schema_version,
             metadata=request.metadata,
-            nonce=site.key.encode() if site.key is not None else stamp.pack_position(),
+            nonce=context.key.encode() if context.key is not None else stamp.pack_position(),
             channels=drafted.recipes,
             author=request.author,
             label=request.label,
             setting=request.setting,
-            seen=_elsewhere(request.seen, site.target.partition),
+            seen=_elsewhere(request.seen, context.target.partition),
             readable_from=request.readable_from,
             secret=request.secret,
         )
@@ -96,21 +95,21 @@ class Saves:
         parents = record.parents
         over = [head.token for head in before_heads if head.id in parents]
         change = lineage.Save(id, sha256(packed_record).digest(), over)
-        heads = lineage.apply(rows, stamp, change, record=packed_record, chunks=drafted.chunks, decoded=record)
+        heads = context.apply(change, Attached(packed_record, drafted.chunks, decoded=record), id=id.hex())
         if self._rules.any(request.space):
             self._enforce(rows, request, lineage.Checkpoint(id, stamp.dot, stamp.hlc, stamp.wall_ms, record))
         saved = Spot(request.space, request.thread, id)
-        site.transaction.when_written(lambda: self._cache.put(saved, drafted.shapes, replacing=before))
+        context.transaction.when_written(lambda: self._cache.put(saved, drafted.shapes, replacing=before))
         reply = Saved(
             id=id.hex(),
             parents=[parent.hex() for parent in parents],
             branch=request.branch,
             heads=hexed(heads),
             wall_ms=stamp.wall_ms,
-            partition=site.target.partition,
+            partition=context.target.partition,
         )
-        made = Made(change, Attached(packed_record, drafted.chunks), reply.id)
-        return Decision(reply, (made, *_released(site, request.label, had_label, id)) if had_label else (made,))
+        _release(context, request.label, had_label, id)
+        return reply
 
     def _enforce(self, rows: Rows, request: Save, made: lineage.Checkpoint) -> None:
         def state() -> State:
@@ -205,11 +204,8 @@ def _check_delta(request: Save) -> None:
         )
 
 
-def _released(site: Site, label: str, had: list[labels.Entry], id: bytes) -> tuple[Made, ...]:
+def _release(context: WriteContext, label: str, had: list[labels.Entry], id: bytes) -> None:
     """The label goes over to the new checkpoint: those that had it lose it, so that they do not add up."""
     ids = [entry.id for entry in had if entry.id != id]
-    if not ids:
-        return ()
-    release = labels.Release(label, ids)
-    labels.apply(site.rows, site.stamp, release)
-    return (Made(release),)
+    if ids:
+        context.apply(labels.Release(label, ids))

@@ -10,8 +10,7 @@ from shoal.crdt import counter, register
 from shoal.errors import InvalidInput, KeyReused, RegisterChanged, TooManySiblings
 from shoal.names import check_key, check_name
 from shoal.node.checks import check_size
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied import implied_key
 from shoal.protocol import requests
 from shoal.protocol.requests import Add, Added, Assign, Assigned, CounterValue, ReadCounter, ReadRegister, Siblings
@@ -32,22 +31,22 @@ class Counters:
         if not -AMOUNT_MAX <= request.amount <= AMOUNT_MAX:
             raise InvalidInput(f"an amount must fit 64 bits; got {request.amount}. Nothing was written.")
 
-    def _add(self, site: Site, request: Add) -> Decision:
+    def _add(self, context: WriteContext, request: Add) -> Added:
         """
         Raises:
             KeyReused: the key is there with another amount.
         """
-        rows = site.rows
+        rows = context.rows
         if request.key is not None and (amount := counter.find(rows, request.key)) is not None:
             if amount != request.amount:
                 raise KeyReused(
                     f"key {request.key!r} has added {amount} to counter {request.counter!r}, not {request.amount}. "
                     "Nothing was written. Use a new key for a new add."
                 )
-            return Decision(Added(value=counter.value(rows), added=False))
-        change = counter.Add(request.amount, request.key or implied_key(site.key, site.stamp.nth))
-        counter.apply(rows, site.stamp, change)
-        return Decision(Added(value=counter.value(rows), added=True), (Made(change),))
+            return Added(value=counter.value(rows), added=False)
+        change = counter.Add(request.amount, request.key or implied_key(context.key, context.stamp.nth))
+        context.apply(change)
+        return Added(value=counter.value(rows), added=True)
 
     def _read(self, view: View, _request: ReadCounter) -> CounterValue:
         return CounterValue(counter.value(view.rows))
@@ -65,21 +64,21 @@ class Registers:
         values.check(request.value)
         check_size(self._config, len(request.value), "a register's value")
 
-    def _assign(self, site: Site, request: Assign) -> Decision:
+    def _assign(self, context: WriteContext, request: Assign) -> Assigned:
         """
         Raises:
             RegisterChanged: `expect` is not its version here.
             TooManySiblings: the value would stand beside more than `siblings_max` others.
             InvalidValue: `context` is no context.
         """
-        rows, stamp = site.rows, site.stamp
+        rows, stamp = context.rows, context.stamp
         if request.expect is not None:
             check_expected(f"register {request.register!r}", request.expect, register.siblings(rows))
         # The context always travels in the change, so that applying it needs nothing else.
-        context = register.context_of(rows) if request.context is None else register.unpack_context(request.context)
-        context = register.clipped(context, stamp.context)
-        change = register.Assign(request.value, register.context_entries(context), implied_key(site.key, stamp.nth))
-        register.apply(rows, stamp, change)
+        seen = register.context_of(rows) if request.context is None else register.unpack_context(request.context)
+        seen = register.clipped(seen, stamp.context)
+        change = register.Assign(request.value, register.context_entries(seen), implied_key(context.key, stamp.nth))
+        context.apply(change)
         live = register.entries(rows)
         siblings = register.siblings_of(live)
         if len(siblings) > self._config.siblings_max:
@@ -89,7 +88,7 @@ class Registers:
             )
         context_after = register.pack_context(register.context_in(live))
         version = register.version_of(siblings)
-        return Decision(Assigned(siblings=len(siblings), context=context_after, version=version), (Made(change),))
+        return Assigned(siblings=len(siblings), context=context_after, version=version)
 
     def _read(self, view: View, _request: ReadRegister) -> Siblings:
         siblings = register.siblings(view.rows)

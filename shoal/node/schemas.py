@@ -11,8 +11,7 @@ from shoal.errors import InvalidInput, NotFound, SchemaTaken, TooLarge
 from shoal.names import check_name
 from shoal.node.attached import Attached
 from shoal.node.catalog import Catalog
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.rules import Claim, Rules, State
 from shoal.node.shapes import completed, value_of
 from shoal.protocol import requests
@@ -45,7 +44,7 @@ class Schemas:
             )
         Rule(request.json)
 
-    def _put(self, site: Site, request: PutSchema) -> Decision:
+    def _put(self, context: WriteContext, request: PutSchema) -> requests.SchemaVersion:
         """
         Raises:
             SchemaTaken: the version is there, with another content.
@@ -53,7 +52,7 @@ class Schemas:
         """
         content = schema.encode(schema.Content(request.json, request.threads))
         put = schema.Put(request.version, sha256(content).digest())
-        there = {found.version: found for found in schema.versions(site.rows)}
+        there = {found.version: found for found in schema.versions(context.rows)}
         known = there.get(request.version)
         if known is not None:
             if known.digest != put.digest:
@@ -62,12 +61,12 @@ class Schemas:
                     f"written. What a version says never changes; put version {max(there) + 1}.",
                     version=request.version,
                 )
-            return Decision(_shown(known))
+            return _shown(known)
         self._bound(request, len(there))
-        schema.apply(site.rows, site.stamp, put, content)
-        site.transaction.when_written(lambda: self._rules.forget(request.space))
-        made = next(found for found in schema.versions(site.rows) if found.version == request.version)
-        return Decision(_shown(made), (Made(put, Attached(content)),))
+        context.apply(put, Attached(content))
+        context.transaction.when_written(lambda: self._rules.forget(request.space))
+        made = next(found for found in schema.versions(context.rows) if found.version == request.version)
+        return _shown(made)
 
     def _bound(self, request: PutSchema, versions: int) -> None:
         if versions >= self._config.schema_versions_max:

@@ -18,7 +18,7 @@ from shoal.crdt import journal, lineage
 from shoal.crdt.rows import Rows
 from shoal.errors import NotFound, StoreCorrupt
 from shoal.node.checkpoints import Checkpoints, found_checkpoint
-from shoal.node.facet import Checks, Readers, View, Writers
+from shoal.node.handler import Checks, Readers, View, Writers
 from shoal.node.implied import users_key
 from shoal.node.naming import unhex
 from shoal.node.shapes import completed, value_of

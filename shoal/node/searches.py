@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 
 from shoal.config import Config
 from shoal.crdt import items
-from shoal.node.facet import Checks, Readers, View, Writers
 from shoal.node.filtering import Filter
+from shoal.node.handler import Checks, Readers, View, Writers
 from shoal.node.indexes import Indexes, Standings
 from shoal.node.items import check_matches, check_namespace, fits, told
 from shoal.node.planning import Place, Plan, plan

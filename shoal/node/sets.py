@@ -10,8 +10,7 @@ from shoal.crdt import orset
 from shoal.errors import TooLarge
 from shoal.names import check_name
 from shoal.node.checks import check_size
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.protocol.requests import AlterSet, ContainsMembers, MembersContained, ReadSet, SetAltered, SetMembers
 
 
@@ -26,12 +25,12 @@ class Sets:
         check_name("set", request.set)
         check_elements(self._config, [*request.add, *request.remove])
 
-    def _alter(self, site: Site, request: AlterSet) -> Decision:
+    def _alter(self, context: WriteContext, request: AlterSet) -> SetAltered:
         """
         Raises:
             TooLarge: the set would have more members than it may.
         """
-        rows = site.rows
+        rows = context.rows
         add = spelled(request.add)
         remove = [element for element in spelled(request.remove) if orset.contains(rows, element)]
         added = sum(not orset.contains(rows, element) for element in add)
@@ -42,13 +41,13 @@ class Sets:
                 "Remove some, or spread them over several sets."
             )
         if not add and not remove:
-            return Decision(SetAltered(0, 0, size))
+            return SetAltered(0, 0, size)
         # An element that is there is added anew: the new add stays where a removal has only seen the old one.
         change = orset.Alter(
             tuple(orset.named(rows, element) for element in add), tuple(orset.named(rows, element) for element in remove)
         )
-        orset.apply(rows, site.stamp, change)
-        return Decision(SetAltered(added, len(remove), orset.size(rows)), (Made(change),))
+        context.apply(change)
+        return SetAltered(added, len(remove), orset.size(rows))
 
     def _read(self, view: View, request: ReadSet) -> SetMembers:
         limit = min(max(1, request.limit), self._config.page_items_max)

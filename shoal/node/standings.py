@@ -10,10 +10,9 @@ from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput
 from shoal.names import check_name
 from shoal.node.checks import check_text
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied import implied_key
-from shoal.node.told import told
+from shoal.node.telling import tell
 from shoal.protocol.requests import MoveThread, ReadStanding, Standing, ThreadStatus
 
 _STATUSES: tuple[str, ...] = get_args(ThreadStatus)
@@ -35,12 +34,11 @@ class Standings:
         check_text(self._config, request.reason, "a reason")
         check_text(self._config, request.by, "an author")
 
-    def _move(self, site: Site, request: MoveThread) -> Decision:
-        rows, stamp = site.rows, site.stamp
-        change = standing.Move(request.status, request.reason, request.by, implied_key(site.key, stamp.nth))
-        standing.apply(rows, stamp, change)
-        event = told(site, "status", {"status": request.status, "by": request.by, "reason": request.reason}, nth=1)
-        return Decision(shown(rows), (Made(change), event))
+    def _move(self, context: WriteContext, request: MoveThread) -> Standing:
+        change = standing.Move(request.status, request.reason, request.by, implied_key(context.key, context.stamp.nth))
+        context.apply(change)
+        tell(context, "status", {"status": request.status, "by": request.by, "reason": request.reason})
+        return shown(context.rows)
 
     def _read(self, view: View, _request: ReadStanding) -> Standing:
         return shown(view.rows)

@@ -19,10 +19,9 @@ from shoal.errors import InvalidInput, KeyReused, NotFound, StepSettled, ThreadH
 from shoal.names import check_key, check_name
 from shoal.node.attached import NOTHING, Attached
 from shoal.node.checks import check_size, check_text
-from shoal.node.decision import Decision, Made
-from shoal.node.facet import Checks, Readers, Site, View, Writers
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied import implied_key
-from shoal.node.told import told
+from shoal.node.telling import tell
 from shoal.protocol.requests import (
     BeginStep,
     EndStep,
@@ -111,20 +110,20 @@ class Steps:
 
     # ── writes ────────────────────────────────────────────────────────────────
 
-    def _begin(self, site: Site, request: BeginStep) -> Decision:
+    def _begin(self, context: WriteContext, request: BeginStep) -> Step:
         """
         Raises:
             KeyReused: the key is that of a step of another name, or with other arguments.
             ThreadHeld: the thread is paused or waiting, and the step is not settled.
         """
-        rows = site.rows
-        attempt = request.attempt or site.key or site.stamp.pack_position().hex()
+        rows = context.rows
+        attempt = request.attempt or context.key or context.stamp.pack_position().hex()
         digest = sha256(request.arguments).digest() if request.arguments else b""
         entry = ledger.find(rows, request.step)
         if entry is not None:
             _check_same(entry, request, digest)
             if entry.state in ("done", "abandoned") or entry.holds(attempt):
-                return Decision(shown(rows, request.step, entry, attempt=attempt))
+                return shown(rows, request.step, entry, attempt=attempt)
         if standing.is_held(current := standing.current(rows)):
             assert current is not None
             raise ThreadHeld(
@@ -137,7 +136,7 @@ class Steps:
                 by=current.by,
             )
         if entry is not None and not self._may_begin(entry, request):
-            return Decision(shown(rows, request.step, entry))
+            return shown(rows, request.step, entry)
         takes = () if entry is None else tuple(sorted(known.id for known in entry.open_attempts))
         change = ledger.Intend(
             request.step,
@@ -149,9 +148,8 @@ class Steps:
             compensation=request.compensation,
             takes=takes,
         )
-        entry = ledger.apply(rows, site.stamp, change, request.arguments)
-        reply = shown(rows, request.step, entry, attempt=attempt)
-        return Decision(reply, (Made(change, Attached(request.arguments) if digest else NOTHING),))
+        entry = context.apply(change, Attached(request.arguments) if digest else NOTHING)
+        return shown(rows, request.step, entry, attempt=attempt)
 
     def _may_begin(self, entry: Entry, request: BeginStep) -> bool:
         if entry.state == "open" and not request.take_over:
@@ -159,49 +157,46 @@ class Steps:
         allowed = min(request.attempts or self._config.step_attempts_max, self._config.step_attempts_max)
         return len(entry.failures) < allowed and len(entry.attempts) < self._config.step_attempts_max
 
-    def _progress(self, site: Site, request: ProgressStep) -> Decision:
+    def _progress(self, context: WriteContext, request: ProgressStep) -> Step:
         """
         Raises:
             NotFound: there is no such step, or no such attempt of it.
             StepSettled: no attempt is named, and not exactly one is open.
         """
-        entry = _found(site.rows, request)
+        entry = _found(context.rows, request)
         attempt = request.attempt or _only_open(entry, request)
         _check_attempt(entry, request, attempt)
         change = ledger.Progress(request.step, attempt, request.progress)
-        entry = ledger.apply(site.rows, site.stamp, change)
-        return Decision(shown(site.rows, request.step, entry, attempt=attempt), (Made(change),))
+        entry = context.apply(change)
+        return shown(context.rows, request.step, entry, attempt=attempt)
 
-    def _end(self, site: Site, request: EndStep) -> Decision:
+    def _end(self, context: WriteContext, request: EndStep) -> Step:
         """
         Raises:
             NotFound: there is no such step, or no such attempt of it.
             StepSettled: no attempt is named, and not exactly one is open.
         """
-        rows = site.rows
+        rows = context.rows
         entry = _found(rows, request)
         attempt = request.attempt or _only_open(entry, request)
         _check_attempt(entry, request, attempt)
-        made: tuple[Made, ...] = ()
         if request.outcome == "result":
             digest = sha256(request.value).digest()
             if all(result.digest != digest for result in entry.results):
                 result = ledger.Result(request.step, attempt, digest)
-                entry = ledger.apply(rows, site.stamp, result, request.value)
-                made = (Made(result, Attached(request.value)),)
+                entry = context.apply(result, Attached(request.value))
         elif all((end.attempt, end.kind) != (attempt, request.outcome) for end in entry.ends):
             end = ledger.End(request.step, attempt, request.outcome, request.value)
-            entry = ledger.apply(rows, site.stamp, end)
-            made = (Made(end),)
-        return Decision(shown(rows, request.step, entry), made)
+            entry = context.apply(end)
+        return shown(rows, request.step, entry)
 
-    def _resolve(self, site: Site, request: ResolveStep) -> Decision:
+    def _resolve(self, context: WriteContext, request: ResolveStep) -> Step:
         """
         Raises:
             NotFound: there is no such step.
             StepSettled: it has a result already, or is abandoned and would be so again.
         """
-        rows = site.rows
+        rows = context.rows
         entry = _found(rows, request)
         if entry.state == "done" or (entry.state == "abandoned" and request.how == "abandon"):
             raise StepSettled(
@@ -210,20 +205,18 @@ class Steps:
                 key=request.step,
                 state=entry.state,
             )
-        made: Made
         if request.how == "result":
             digest = sha256(request.value).digest()
             result = ledger.Result(request.step, "", digest, request.by)
-            entry = ledger.apply(rows, site.stamp, result, request.value)
-            made = Made(result, Attached(request.value))
+            entry = context.apply(result, Attached(request.value))
         else:
             there = tuple(attempt.id for attempt in entry.attempts)
-            key = implied_key(site.key, site.stamp.nth)
+            key = implied_key(context.key, context.stamp.nth)
             decision = ledger.Decide(request.step, there, request.how, by=request.by, reason=request.reason, key=key)
-            entry = ledger.apply(rows, site.stamp, decision)
-            made = Made(decision)
+            entry = context.apply(decision)
         fields = {"step": request.step, "how": request.how, "by": request.by, "reason": request.reason}
-        return Decision(shown(rows, request.step, entry), (made, told(site, "step-resolved", fields, nth=1)))
+        tell(context, "step-resolved", fields)
+        return shown(rows, request.step, entry)
 
     # ── reads ─────────────────────────────────────────────────────────────────
 

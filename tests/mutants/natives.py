@@ -9,8 +9,7 @@ from shoal.crdt.budget import Change, Transfer
 from shoal.crdt.rows import Rows, Stamp
 from shoal.node import service
 from shoal.node.budgets import Budgets
-from shoal.node.decision import Decision
-from shoal.node.facet import Site
+from shoal.node.handler import WriteContext
 from shoal.node.rights import Rights
 from shoal.node.target import Target
 from shoal.protocol import requests
@@ -53,10 +52,10 @@ def an_older_copy_spends_what_it_finds(patch: pytest.MonkeyPatch) -> None:
 def rights_that_are_not_sure_are_given_away(patch: pytest.MonkeyPatch) -> None:
     sound = Budgets._transfer
 
-    def transfer(self: Budgets, site: Site, request: requests.TransferRights) -> Decision:
+    def transfer(self: Budgets, context: WriteContext, request: requests.TransferRights) -> requests.Rights:
         with pytest.MonkeyPatch.context() as unsure:
             unsure.setattr(Budgets, "_unsure", lambda self, target: 0)
-            return sound(self, site, request)
+            return sound(self, context, request)
 
     patch.setattr(Budgets, "_transfer", transfer)
     patch.setattr(shares, "to_give_in_need", lambda held, asked: asked)

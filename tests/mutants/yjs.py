@@ -10,6 +10,7 @@ import pytest
 
 from shoal.crdt import document, live, markup
 from shoal.crdt.rows import Rows, Stamp
+from shoal.node.attached import Attached
 from shoal.node.documents import Documents, Place
 from shoal.protocol.requests import Edit
 from tests.mutants.mutant import Mutant
@@ -38,15 +39,13 @@ def a_beginning_that_lost_stays(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_beginning_that_came_late_is_not_shown(patch: pytest.MonkeyPatch) -> None:
-    sound = Documents.receive
+    sound = Documents.follow_update
 
-    def receive(self: Documents, place: Place, stamp: Stamp, change: document.Update, update: bytes) -> None:
-        if change.genesis:
-            document.apply(place.rows, stamp, change, update)
-        else:
-            sound(self, place, stamp, change, update)
+    def follow(self: Documents, place: Place, stamp: Stamp, change: document.Update, attached: Attached) -> None:
+        if not change.genesis:
+            sound(self, place, stamp, change, attached)
 
-    patch.setattr(Documents, "receive", receive)
+    patch.setattr(Documents, "follow_update", follow)
 
 
 def a_mirror_is_not_told_which_beginning_lost(patch: pytest.MonkeyPatch) -> None:

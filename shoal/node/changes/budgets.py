@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from shoal.crdt import budget
 from shoal.crdt.dot import ORIGIN_BYTES
-from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation
-from shoal.node.attached import Attached
-from shoal.node.changes.handling import Handling, Handlings
+from shoal.node.changes.applier import Appliers, bare
 from shoal.storage.keys import Kind
 
 
-def _apply(rows: Rows, stamp: Stamp, change: budget.Change, _attached: Attached) -> None:
-    budget.apply(rows, stamp, change)
-
-
-def _receive(rows: Rows, stamp: Stamp, change: budget.Change, _attached: Attached) -> None:
+def _check(_stamp: Stamp, change: budget.Change) -> None:
     match change:
         case budget.Grant(amount) | budget.Spend(amount):
             sound = amount > 0
@@ -25,9 +20,8 @@ def _receive(rows: Rows, stamp: Stamp, change: budget.Change, _attached: Attache
             sound = amount > 0 and len(to) == len(node) == ORIGIN_BYTES
     if not sound:
         raise BadOperation("a change of a budget names what cannot be. Nothing of it was written.", reason="content")
-    budget.apply(rows, stamp, change)
 
 
-HANDLINGS: Handlings = {
-    change: Handling(Kind.BUDGET, _apply, _receive) for change in (budget.Grant, budget.Spend, budget.Draw, budget.Transfer)
+APPLIERS: Appliers = {
+    change: bare(Kind.BUDGET, budget.apply, _check) for change in (budget.Grant, budget.Spend, budget.Draw, budget.Transfer)
 }

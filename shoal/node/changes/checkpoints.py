@@ -9,32 +9,22 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.names import check_name
 from shoal.node.attached import ERASED, Attached, is_gone
-from shoal.node.changes.handling import Handling, Handlings
+from shoal.node.changes.applier import Applier, Appliers, bare
 from shoal.storage.keys import Kind
 
 
-def _apply(rows: Rows, stamp: Stamp, change: lineage.Save, attached: Attached) -> None:
+def _apply(rows: Rows, stamp: Stamp, change: lineage.Save, attached: Attached) -> list[lineage.Head]:
     if is_gone(attached):
-        _apply_erased(rows, stamp, change, attached)
-        return
-    lineage.apply(rows, stamp, change, record=attached.content, chunks=attached.chunks)
+        # In place of its chunks comes the name of its branch.
+        names = [check_name("branch", piece.decode()) for piece in attached.chunks.values()]
+        lineage.apply_erased(rows, stamp, change, names[0] if names else None)
+        return []
+    return lineage.apply(rows, stamp, change, record=attached.content, chunks=attached.chunks, decoded=attached.decoded)
 
 
-def _apply_erased(rows: Rows, stamp: Stamp, change: lineage.Save, attached: Attached) -> None:
-    # In place of its chunks comes the name of its branch.
-    names = [check_name("branch", piece.decode()) for piece in attached.chunks.values()]
-    lineage.apply_erased(rows, stamp, change, names[0] if names else None)
-
-
-def _receive(rows: Rows, stamp: Stamp, change: lineage.Save, attached: Attached) -> None:
+def _check(rows: Rows, _stamp: Stamp, change: lineage.Save, attached: Attached) -> Attached:
     if is_gone(attached):
-        _apply_erased(rows, stamp, change, attached)
-        return
-    record = _checked_record(rows, change, attached)
-    lineage.apply(rows, stamp, change, record=attached.content, chunks=attached.chunks, decoded=record)
-
-
-def _checked_record(rows: Rows, change: lineage.Save, attached: Attached) -> lineage.Record:
+        return attached
     record = lineage.decode_record(attached.content)
     if lineage.identify(record) != change.id:
         raise BadOperation("its checkpoint does not match its id", reason="content")
@@ -46,7 +36,7 @@ def _checked_record(rows: Rows, change: lineage.Save, attached: Attached) -> lin
             raise BadOperation(f"chunk {digest.hex()} of its checkpoint is missing", reason="content")
     if sha256(attached.content).digest() != change.record:
         raise BadOperation("its checkpoint is described otherwise than by who saved it", reason="content")
-    return record
+    return attached._replace(decoded=record)
 
 
 def _record_of(rows: Rows, stamp: Stamp, change: lineage.Save) -> Attached:
@@ -75,18 +65,13 @@ def _record_of(rows: Rows, stamp: Stamp, change: lineage.Save) -> Attached:
     return Attached(packed, chunks, erased)
 
 
-def _apply_move(rows: Rows, stamp: Stamp, change: lineage.Move, _attached: Attached) -> None:
-    lineage.apply_move(rows, stamp, change)
-
-
-def _receive_move(rows: Rows, stamp: Stamp, change: lineage.Move, _attached: Attached) -> None:
+def _check_move(_stamp: Stamp, change: lineage.Move) -> None:
     check_name("branch", change.branch)
     if any(len(id) != lineage.ID_BYTES for id in (change.token, change.to, *change.over)):
         raise BadOperation("its move names what is no checkpoint", reason="content")
-    lineage.apply_move(rows, stamp, change)
 
 
-HANDLINGS: Handlings = {
-    lineage.Save: Handling(Kind.THREAD, _apply, _receive, _record_of),
-    lineage.Move: Handling(Kind.THREAD, _apply_move, _receive_move),
+APPLIERS: Appliers = {
+    lineage.Save: Applier(Kind.THREAD, _apply, _check, _record_of),
+    lineage.Move: bare(Kind.THREAD, lineage.apply_move, _check_move),
 }

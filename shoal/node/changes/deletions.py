@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from shoal.crdt import deletion
-from shoal.crdt.rows import Rows, Stamp
-from shoal.node.changes.handling import Handlings, bare
+from shoal.node.changes.applier import Appliers, bare
 from shoal.storage.keys import Kind
 
-
-def _apply(rows: Rows, stamp: Stamp, change: deletion.Delete) -> None:
-    deletion.apply(rows, stamp, change)
-
-
-HANDLINGS: Handlings = {deletion.Delete: bare(Kind.THREAD, _apply)._replace(others=frozenset((Kind.DOCUMENT,)))}
+APPLIERS: Appliers = {deletion.Delete: bare(Kind.THREAD, deletion.apply)._replace(others=frozenset((Kind.DOCUMENT,)))}

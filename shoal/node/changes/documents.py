@@ -1,4 +1,4 @@
-"""Changes of documents. Who keeps live documents applies them there (`shoal.node.documents`)."""
+"""Changes of documents. `shoal.node.documents` keeps live documents in step with them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, ShoalError, StoreCorrupt
 from shoal.names import check_names
 from shoal.node.attached import ERASED, Attached, is_gone
-from shoal.node.changes.handling import Handling, Handlings
+from shoal.node.changes.applier import Applier, Appliers
 from shoal.storage.keys import Kind
 
 
@@ -20,30 +20,16 @@ def _apply(rows: Rows, stamp: Stamp, change: document.Update, attached: Attached
         document.apply(rows, stamp, change, attached.content)
 
 
-def _receive(rows: Rows, stamp: Stamp, change: document.Update, attached: Attached) -> None:
-    check_update(change, attached)
-    _apply(rows, stamp, change, attached)
+def _compact(rows: Rows, stamp: Stamp, change: compaction.Compact, attached: Attached) -> bool:
+    """Returns whether it fills a gap."""
+    # If it is gone another one covers it, which is here or still to come.
+    return not is_gone(attached) and compaction.apply(rows, stamp, change, attached.content)
 
 
-def _compact(rows: Rows, stamp: Stamp, change: compaction.Compact, attached: Attached) -> None:
-    if not is_gone(attached):  # Else another one covers it, which is here or still to come.
-        compaction.apply(rows, stamp, change, attached.content)
-
-
-def _receive_compact(rows: Rows, stamp: Stamp, change: compaction.Compact, attached: Attached) -> None:
-    check_compaction(stamp, change, attached)
-    _compact(rows, stamp, change, attached)
-
-
-def check_update(change: document.Update, attached: Attached) -> None:
-    """
-    Raises:
-        BadOperation: what came beside a document's change is not the update that it names, or is none.
-        InvalidName: an author's name is not legal.
-    """
+def _check(_rows: Rows, _stamp: Stamp, change: document.Update, attached: Attached) -> Attached:
     check_names("author", change.authors.values())
     if is_gone(attached):
-        return
+        return attached
     if sha256(attached.content).digest() != change.digest:
         raise BadOperation("its update does not match its hash", reason="content")
     try:
@@ -54,15 +40,12 @@ def check_update(change: document.Update, attached: Attached) -> None:
             repeats.check(change.attempt, attached.content)
     except ShoalError as error:
         raise BadOperation(error.message, reason="content") from None
+    return attached
 
 
-def check_compaction(stamp: Stamp, change: compaction.Compact, attached: Attached) -> None:
-    """
-    Raises:
-        BadOperation: what came beside a compaction is not the update that it names, has a gap, or covers too much.
-    """
+def _check_compaction(_rows: Rows, stamp: Stamp, change: compaction.Compact, attached: Attached) -> Attached:
     if is_gone(attached):
-        return
+        return attached
     if sha256(attached.content).digest() != change.digest:
         raise BadOperation("its merged update does not match its hash", reason="content")
     try:
@@ -71,6 +54,7 @@ def check_compaction(stamp: Stamp, change: compaction.Compact, attached: Attache
         raise BadOperation(f"its compaction cannot be applied ({error})", reason="content") from None
     except ShoalError as error:
         raise BadOperation(error.message, reason="content") from None
+    return attached
 
 
 def _update_of(rows: Rows, stamp: Stamp, change: document.Update) -> Attached:
@@ -88,7 +72,7 @@ def _merged_of(rows: Rows, stamp: Stamp, change: compaction.Compact) -> Attached
     return Attached(merged)
 
 
-HANDLINGS: Handlings = {
-    document.Update: Handling(Kind.DOCUMENT, _apply, _receive, _update_of),
-    compaction.Compact: Handling(Kind.DOCUMENT, _compact, _receive_compact, _merged_of),
+APPLIERS: Appliers = {
+    document.Update: Applier(Kind.DOCUMENT, _apply, _check, _update_of),
+    compaction.Compact: Applier(Kind.DOCUMENT, _compact, _check_compaction, _merged_of),
 }

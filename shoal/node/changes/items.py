@@ -10,26 +10,21 @@ from shoal.crdt import items
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, InvalidInput
 from shoal.names import check_label, check_name
-from shoal.node.attached import Attached
-from shoal.node.changes.handling import Handling, Handlings
+from shoal.node.changes.applier import Applier, Appliers, bare
 from shoal.storage.keys import Kind
 from shoal.values import vectors
 
 _TIME_END_MS = 1 << 62  # 8 bytes hold it.
 
 
-def _handling(apply: Callable[[Rows, Stamp, Any], None], check: Callable[[Any], None]) -> Handling:
-    def applied(rows: Rows, stamp: Stamp, change: Any, _attached: Attached) -> None:
-        apply(rows, stamp, change)
-
-    def received(rows: Rows, stamp: Stamp, change: Any, _attached: Attached) -> None:
+def _applier(apply: Callable[[Rows, Stamp, Any], None], check: Callable[[Any], None]) -> Applier:
+    def checked(_stamp: Stamp, change: Any) -> None:
         try:
             check(change)
         except InvalidInput as error:
             raise BadOperation(error.message, reason="content") from None
-        apply(rows, stamp, change)
 
-    return Handling(Kind.ITEMS, applied, received)
+    return bare(Kind.ITEMS, apply, checked)
 
 
 def _check_put(put: items.Put) -> None:
@@ -63,9 +58,9 @@ def _check_time(ms: int) -> None:
         raise InvalidInput(f"{ms} is no time of an item.")
 
 
-HANDLINGS: Handlings = {
-    items.Put: _handling(items.apply_put, _check_put),
-    items.Delete: _handling(items.apply_delete, _check_path),
-    items.Refresh: _handling(items.apply_refresh, _check_refresh),
-    items.Expire: _handling(items.apply_expire, _check_expire),
+APPLIERS: Appliers = {
+    items.Put: _applier(items.apply_put, _check_put),
+    items.Delete: _applier(items.apply_delete, _check_path),
+    items.Refresh: _applier(items.apply_refresh, _check_refresh),
+    items.Expire: _applier(items.apply_expire, _check_expire),
 }

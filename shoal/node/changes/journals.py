@@ -10,7 +10,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
 from shoal.names import check_key, check_name
 from shoal.node.attached import ERASED, Attached, is_gone
-from shoal.node.changes.handling import Handling, Handlings
+from shoal.node.changes.applier import Applier, Appliers, bare
 from shoal.storage.keys import Kind
 
 
@@ -19,10 +19,10 @@ def _apply(rows: Rows, stamp: Stamp, change: journal.Append, attached: Attached)
         journal.apply(rows, stamp, change, attached.content)
 
 
-def _receive(rows: Rows, stamp: Stamp, change: journal.Append, attached: Attached) -> None:
+def _check(_rows: Rows, _stamp: Stamp, change: journal.Append, attached: Attached) -> Attached:
     if sha256(attached.content).digest() != change.digest:
         raise BadOperation("its event does not match its hash", reason="content")
-    _apply(rows, stamp, change, attached)
+    return attached
 
 
 def _event_of(rows: Rows, stamp: Stamp, change: journal.Append) -> Attached:
@@ -34,11 +34,7 @@ def _event_of(rows: Rows, stamp: Stamp, change: journal.Append) -> Attached:
     return Attached(payload)
 
 
-def _ack(rows: Rows, stamp: Stamp, change: consumers.Ack, _attached: Attached) -> None:
-    consumers.apply(rows, stamp, change)
-
-
-def _receive_ack(rows: Rows, stamp: Stamp, change: consumers.Ack, _attached: Attached) -> None:
+def _check_ack(stamp: Stamp, change: consumers.Ack) -> None:
     check_name("consumer", change.consumer)
     try:
         cursor = journal.Cursor.unpack(change.cursor)
@@ -46,63 +42,42 @@ def _receive_ack(rows: Rows, stamp: Stamp, change: consumers.Ack, _attached: Att
         raise BadOperation("its cursor cannot be read", reason="content") from None
     if not 0 <= change.generation <= consumers.GENERATION_MAX or journal.clipped(cursor, stamp.context) != cursor:
         raise BadOperation("its cursor claims what its origin had not applied", reason="content")
-    consumers.apply(rows, stamp, change)
 
 
-def _reduce(rows: Rows, stamp: Stamp, change: reductions.Reduce, _attached: Attached) -> None:
-    reductions.apply(rows, stamp, change)
-
-
-def _receive_reduce(rows: Rows, stamp: Stamp, change: reductions.Reduce, _attached: Attached) -> None:
+def _check_reduce(_stamp: Stamp, change: reductions.Reduce) -> None:
     check_name("reducer", change.reducer)
     try:
         reductions.check(change)
         values.check(change.value)
     except (ValueError, InvalidValue) as error:
         raise BadOperation(f"its snapshot cannot be read ({error})", reason="content") from None
-    reductions.apply(rows, stamp, change)
 
 
-def _reach(rows: Rows, stamp: Stamp, change: places.Reach, _attached: Attached) -> None:
-    places.apply(rows, stamp, change)
-
-
-def _receive_reach(rows: Rows, stamp: Stamp, change: places.Reach, _attached: Attached) -> None:
+def _check_reach(_stamp: Stamp, change: places.Reach) -> None:
     check_key("loop key", change.key)
     if not (0 <= change.generation <= places.NUMBER_MAX and 0 <= change.place <= places.NUMBER_MAX):
         raise BadOperation("its place is none", reason="content")
-    places.apply(rows, stamp, change)
 
 
-def _trim(rows: Rows, stamp: Stamp, change: trimming.Trim, _attached: Attached) -> None:
-    trimming.apply(rows, stamp, change)
-
-
-def _receive_trim(rows: Rows, stamp: Stamp, change: trimming.Trim, _attached: Attached) -> None:
+def _check_trim(stamp: Stamp, change: trimming.Trim) -> None:
     try:
         trimming.check(change, stamp.context)
     except ValueError as error:
         raise BadOperation(f"its trim cannot be applied ({error})", reason="content") from None
-    trimming.apply(rows, stamp, change)
 
 
-def _retain(rows: Rows, stamp: Stamp, change: retention.Retain, _attached: Attached) -> None:
-    retention.apply(rows, stamp, change)
-
-
-def _receive_retain(rows: Rows, stamp: Stamp, change: retention.Retain, _attached: Attached) -> None:
+def _check_retain(_stamp: Stamp, change: retention.Retain) -> None:
     try:
         retention.check(change)
     except ValueError as error:
         raise BadOperation(f"its retention is none ({error})", reason="content") from None
-    retention.apply(rows, stamp, change)
 
 
-HANDLINGS: Handlings = {
-    journal.Append: Handling(Kind.THREAD, _apply, _receive, _event_of),
-    consumers.Ack: Handling(Kind.THREAD, _ack, _receive_ack),
-    reductions.Reduce: Handling(Kind.THREAD, _reduce, _receive_reduce),
-    places.Reach: Handling(Kind.THREAD, _reach, _receive_reach),
-    trimming.Trim: Handling(Kind.THREAD, _trim, _receive_trim),
-    retention.Retain: Handling(Kind.THREAD, _retain, _receive_retain),
+APPLIERS: Appliers = {
+    journal.Append: Applier(Kind.THREAD, _apply, _check, _event_of),
+    consumers.Ack: bare(Kind.THREAD, consumers.apply, _check_ack),
+    reductions.Reduce: bare(Kind.THREAD, reductions.apply, _check_reduce),
+    places.Reach: bare(Kind.THREAD, places.apply, _check_reach),
+    trimming.Trim: bare(Kind.THREAD, trimming.apply, _check_trim),
+    retention.Retain: bare(Kind.THREAD, retention.apply, _check_retain),
 }

@@ -5,10 +5,11 @@ from __future__ import annotations
 from hashlib import sha256
 
 from shoal.crdt import labels, notes, ownership
+from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
 from shoal.node.attached import Attached
-from shoal.node.changes.handling import Handling, Handlings, bare
+from shoal.node.changes.applier import Applier, Appliers, bare
 from shoal.storage.keys import Kind
 
 
@@ -16,14 +17,14 @@ def _apply(rows: Rows, stamp: Stamp, change: notes.Annotate, attached: Attached)
     notes.apply(rows, stamp, change, attached.content)
 
 
-def _receive(rows: Rows, stamp: Stamp, change: notes.Annotate, attached: Attached) -> None:
+def _check(_rows: Rows, _stamp: Stamp, change: notes.Annotate, attached: Attached) -> Attached:
     if sha256(attached.content).digest() != change.digest:
         raise BadOperation("its notes do not match their hash", reason="content")
     try:
         notes.unpack(attached.content)
     except InvalidValue as error:
         raise BadOperation(error.message, reason="content") from None
-    _apply(rows, stamp, change, attached)
+    return attached
 
 
 def _notes_of(rows: Rows, stamp: Stamp, change: notes.Annotate) -> Attached:
@@ -33,20 +34,16 @@ def _notes_of(rows: Rows, stamp: Stamp, change: notes.Annotate) -> Attached:
     return Attached(content)
 
 
-def _receive_cut(rows: Rows, stamp: Stamp, change: notes.Cut, _attached: Attached) -> None:
+def _check_cut(_stamp: Stamp, change: notes.Cut) -> None:
     try:
-        notes.cut(rows, stamp, change)
+        VersionVector.unpack(change.known)
     except ValueError:
         raise BadOperation("what it cuts is named by no vector", reason="content") from None
 
 
-def _cut(rows: Rows, stamp: Stamp, change: notes.Cut, _attached: Attached) -> None:
-    notes.cut(rows, stamp, change)
-
-
-HANDLINGS: Handlings = {
+APPLIERS: Appliers = {
     labels.Release: bare(Kind.THREAD, labels.apply),
-    notes.Annotate: Handling(Kind.THREAD, _apply, _receive, _notes_of),
-    notes.Cut: Handling(Kind.THREAD, _cut, _receive_cut),
+    notes.Annotate: Applier(Kind.THREAD, _apply, _check, _notes_of),
+    notes.Cut: bare(Kind.THREAD, notes.cut, _check_cut),
     ownership.Claim: bare(Kind.THREAD, ownership.apply),
 }

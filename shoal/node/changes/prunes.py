@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from shoal.crdt import lineage, pruning
-from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation
-from shoal.node.attached import Attached
-from shoal.node.changes.handling import Handling, Handlings
+from shoal.node.changes.applier import Appliers, bare
 from shoal.storage.keys import Kind
 
 
-def _apply(rows: Rows, stamp: Stamp, change: pruning.Prune, _attached: Attached) -> None:
-    pruning.apply(rows, stamp, change)
-
-
-def _receive(rows: Rows, stamp: Stamp, change: pruning.Prune, _attached: Attached) -> None:
+def _check(_stamp: Stamp, change: pruning.Prune) -> None:
     if any(len(id) != lineage.ID_BYTES for id in (*change.ids, *change.moves)):
         raise BadOperation("its prune names what is no checkpoint", reason="content")
-    pruning.apply(rows, stamp, change)
 
 
-HANDLINGS: Handlings = {pruning.Prune: Handling(Kind.THREAD, _apply, _receive)}
+APPLIERS: Appliers = {pruning.Prune: bare(Kind.THREAD, pruning.apply, _check)}

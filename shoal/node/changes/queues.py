@@ -5,46 +5,30 @@ from __future__ import annotations
 from shoal import values
 from shoal.crdt import queue
 from shoal.crdt.dot import VersionVector
-from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation, ShoalError
 from shoal.names import check_key, check_name
-from shoal.node.attached import Attached
-from shoal.node.changes.handling import Handling, Handlings
+from shoal.node.changes.applier import Appliers, bare
 from shoal.node.implied import users_key
 from shoal.storage.keys import Kind
 
 
-def _enqueue(rows: Rows, stamp: Stamp, change: queue.Enqueue, _attached: Attached) -> None:
-    queue.apply_enqueue(rows, stamp, change)
-
-
-def _receive_enqueue(rows: Rows, stamp: Stamp, change: queue.Enqueue, _attached: Attached) -> None:
+def _check_enqueue(_stamp: Stamp, change: queue.Enqueue) -> None:
     _check(change.queue, values_of=[item.value for item in change.items])
     for item in change.items:
         _check_key(item.key)
-    queue.apply_enqueue(rows, stamp, change)
 
 
-def _dequeue(rows: Rows, stamp: Stamp, change: queue.Dequeue, _attached: Attached) -> None:
-    queue.apply_dequeue(rows, stamp, change)
-
-
-def _receive_dequeue(rows: Rows, stamp: Stamp, change: queue.Dequeue, _attached: Attached) -> None:
+def _check_dequeue(_stamp: Stamp, change: queue.Dequeue) -> None:
     _check(change.queue, values_of=[change.result], ids=[change.id])
     _check_key(change.key)
-    queue.apply_dequeue(rows, stamp, change)
 
 
-def _purge(rows: Rows, stamp: Stamp, change: queue.Purge, _attached: Attached) -> None:
-    queue.apply_purge(rows, stamp, change)
-
-
-def _receive_purge(rows: Rows, stamp: Stamp, change: queue.Purge, _attached: Attached) -> None:
+def _check_purge(stamp: Stamp, change: queue.Purge) -> None:
     _check(change.queue, ids=change.ids)
     # Only then is all that it covers there before it, on every replica.
     if not stamp.context.dominates(VersionVector(change.context)):
         raise BadOperation("it forgets what its origin had not applied", reason="content")
-    queue.apply_purge(rows, stamp, change)
 
 
 def _check(name: str, *, values_of: list[bytes] | None = None, ids: list[bytes] | None = None) -> None:
@@ -64,8 +48,8 @@ def _check_key(key: str | None) -> None:
         check_key("queue key", key)
 
 
-HANDLINGS: Handlings = {
-    queue.Enqueue: Handling(Kind.THREAD, _enqueue, _receive_enqueue),
-    queue.Dequeue: Handling(Kind.THREAD, _dequeue, _receive_dequeue),
-    queue.Purge: Handling(Kind.THREAD, _purge, _receive_purge),
+APPLIERS: Appliers = {
+    queue.Enqueue: bare(Kind.THREAD, queue.apply_enqueue, _check_enqueue),
+    queue.Dequeue: bare(Kind.THREAD, queue.apply_dequeue, _check_dequeue),
+    queue.Purge: bare(Kind.THREAD, queue.apply_purge, _check_purge),
 }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from shoal.crdt import counter, ormap, orset, register
-from shoal.node.changes.handling import Handlings, bare
+from shoal.node.changes.applier import Appliers, bare
 from shoal.storage.keys import Kind
 
-HANDLINGS: Handlings = {
+APPLIERS: Appliers = {
     counter.Add: bare(Kind.COUNTER, counter.apply),
     register.Assign: bare(Kind.REGISTER, register.apply),
     orset.Alter: bare(Kind.SET, orset.apply),

@@ -8,7 +8,7 @@ from shoal.crdt import schema
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.node.attached import Attached
-from shoal.node.changes.handling import Handling, Handlings
+from shoal.node.changes.applier import Applier, Appliers
 from shoal.storage.keys import Kind
 
 
@@ -16,14 +16,14 @@ def _apply(rows: Rows, stamp: Stamp, change: schema.Put, attached: Attached) -> 
     schema.apply(rows, stamp, change, attached.content)
 
 
-def _receive(rows: Rows, stamp: Stamp, change: schema.Put, attached: Attached) -> None:
+def _check(_rows: Rows, _stamp: Stamp, change: schema.Put, attached: Attached) -> Attached:
     if sha256(attached.content).digest() != change.digest or not 1 <= change.version <= schema.VERSION_MAX:
         raise BadOperation("its schema does not match its hash, or has no version", reason="content")
     try:
         schema.decode(attached.content)
     except StoreCorrupt:
         raise BadOperation("its schema cannot be read", reason="content") from None
-    _apply(rows, stamp, change, attached)
+    return attached
 
 
 def _content_of(rows: Rows, _stamp: Stamp, change: schema.Put) -> Attached:
@@ -33,4 +33,4 @@ def _content_of(rows: Rows, _stamp: Stamp, change: schema.Put) -> Attached:
     return Attached(content)
 
 
-HANDLINGS: Handlings = {schema.Put: Handling(Kind.SCHEMA, _apply, _receive, _content_of)}
+APPLIERS: Appliers = {schema.Put: Applier(Kind.SCHEMA, _apply, _check, _content_of)}

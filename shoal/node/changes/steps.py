@@ -8,18 +8,18 @@ from shoal.crdt import ledger, standing
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.node.attached import NOTHING, Attached
-from shoal.node.changes.handling import Handling, Handlings, bare
+from shoal.node.changes.applier import Applier, Appliers, bare
 from shoal.storage.keys import Kind
 
 
-def _apply(rows: Rows, stamp: Stamp, change: ledger.Intend | ledger.Result, attached: Attached) -> None:
-    ledger.apply(rows, stamp, change, attached.content)
+def _apply(rows: Rows, stamp: Stamp, change: ledger.Intend | ledger.Result, attached: Attached) -> ledger.Entry:
+    return ledger.apply(rows, stamp, change, attached.content)
 
 
-def _receive(rows: Rows, stamp: Stamp, change: ledger.Intend | ledger.Result, attached: Attached) -> None:
+def _check(_rows: Rows, _stamp: Stamp, change: ledger.Intend | ledger.Result, attached: Attached) -> Attached:
     if change.digest and sha256(attached.content).digest() != change.digest:
         raise BadOperation("its value does not match its hash", reason="content")
-    _apply(rows, stamp, change, attached)
+    return attached
 
 
 def _content_of(rows: Rows, _stamp: Stamp, change: ledger.Intend | ledger.Result) -> Attached:
@@ -31,17 +31,13 @@ def _content_of(rows: Rows, _stamp: Stamp, change: ledger.Intend | ledger.Result
     return Attached(content)
 
 
-def _apply_bare(rows: Rows, stamp: Stamp, change: ledger.Progress | ledger.End | ledger.Decide) -> None:
-    ledger.apply(rows, stamp, change)
+_WITH_CONTENT = Applier(Kind.THREAD, _apply, _check, _content_of)
 
-
-_WITH_CONTENT = Handling(Kind.THREAD, _apply, _receive, _content_of)
-
-HANDLINGS: Handlings = {
+APPLIERS: Appliers = {
     ledger.Intend: _WITH_CONTENT,
     ledger.Result: _WITH_CONTENT,
-    ledger.Progress: bare(Kind.THREAD, _apply_bare),
-    ledger.End: bare(Kind.THREAD, _apply_bare),
-    ledger.Decide: bare(Kind.THREAD, _apply_bare),
+    ledger.Progress: bare(Kind.THREAD, ledger.apply),
+    ledger.End: bare(Kind.THREAD, ledger.apply),
+    ledger.Decide: bare(Kind.THREAD, ledger.apply),
     standing.Move: bare(Kind.THREAD, standing.apply),
 }

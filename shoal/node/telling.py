@@ -13,15 +13,13 @@ from typing import Any
 from shoal import values
 from shoal.crdt import journal
 from shoal.node.attached import Attached
-from shoal.node.decision import Made
-from shoal.node.facet import Site
+from shoal.node.handler import WriteContext
 from shoal.node.implied import implied_key
 
 
-def told(site: Site, kind: str, fields: dict[str, Any], *, nth: int) -> Made:
-    """Append the event as the operation's mutation `site.stamp.nth + nth`."""
-    stamp = site.stamp.at(site.stamp.nth + nth)
+def tell(context: WriteContext, kind: str, fields: dict[str, Any]) -> None:
+    """Append the event."""
+    stamp = context.stamp
     event = values.encode({"kind": kind} | fields)
-    change = journal.Append(sha256(event).digest(), implied_key(site.key, stamp.nth))
-    journal.apply(site.rows, stamp, change, event)
-    return Made(change, Attached(event), stamp.pack_position().hex())
+    change = journal.Append(sha256(event).digest(), implied_key(context.key, stamp.nth))
+    context.apply(change, Attached(event), id=stamp.pack_position().hex())
