@@ -17,7 +17,7 @@ from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Tip
-from shoal.crdt import compaction, deletion, document
+from shoal.crdt import compaction, deletion, document, lineage
 from shoal.crdt.clock import END_MS, HybridClock, is_plausible
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import Stamp

@@ -135,6 +135,11 @@ def takes(kind: Kind, change: Change) -> bool:
     return kind is applier.kind or kind in applier.others
 
 
+def names_content(change: Change) -> bool:
+    """Whether it names bytes that travel beside it."""
+    return _APPLIERS[type(change)].names_content
+
+
 def apply(rows: Rows, stamp: Stamp, change: Change, attached: Attached = NOTHING) -> Any:
     """Carry out a sound change; what is returned is for the handler that issues it."""
     return _APPLIERS[type(change)].apply(rows, stamp, change, attached)

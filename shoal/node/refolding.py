@@ -127,10 +127,9 @@ def fold(
     beside = mutation.attached_of(stored, stamp, change.change) if supplied is None else supplied
     if beside.erased:
         _check_erased(stamp, change.change, found, place, stored)
-    if supplied is None or is_gone(supplied):
-        mutation.apply(folding, stamp, change.change, beside)
-    else:
-        mutation.receive(folding, stamp, change.change, supplied)
+    if supplied is not None and not is_gone(supplied):
+        beside = mutation.check(folding, stamp, change.change, supplied)
+    mutation.apply(folding, stamp, change.change, beside)
     return is_gone(beside)
 
 

@@ -14,8 +14,8 @@ from shoal.crdt.dot import VersionVector
 from shoal.crdt.register import Assign
 from shoal.crdt.rows import Rows, Stamp
 from shoal.node import changelog, feed, incoming, scalars, trail
-from shoal.node.facet import View
 from shoal.node.feed import Feed, Staged
+from shoal.node.handler import View
 from shoal.node.incoming import Incoming
 from shoal.node.quorum import Quorum
 from shoal.node.receipts import Answered, Receipts
@@ -23,7 +23,7 @@ from shoal.node.scalars import Counters
 from shoal.node.target import Target
 from shoal.protocol import requests
 from shoal.protocol.requests import AnyWrite, Change, CounterValue, ObjectKind, Watch
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import Mutant, patch_applier
 
 # ── what has an unknown outcome ───────────────────────────────────────────────
 
@@ -62,7 +62,7 @@ def the_last_of_concurrent_assigns_wins(patch: pytest.MonkeyPatch) -> None:
         sound(rows, stamp, assign)
         register.store(rows, register.entries(rows)[-1:])
 
-    patch.setattr(register, "apply", apply)
+    patch_applier(patch, Assign, apply)
 
 
 # ── what a read mends ─────────────────────────────────────────────────────────

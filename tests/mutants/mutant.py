@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from shoal.crdt.rows import Rows, Stamp
+from shoal.node import mutation
+
 Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def patch_applier(patch: pytest.MonkeyPatch, kind: type, apply: Callable[[Rows, Stamp, Any], None]) -> None:
+    """Carry out changes of this kind otherwise, wherever they come from."""
+    sound = mutation._APPLIERS[kind]
+    patch.setitem(
+        mutation._APPLIERS, kind, sound._replace(apply=lambda rows, stamp, change, _attached: apply(rows, stamp, change))
+    )
 
 
 class Mutant(NamedTuple):

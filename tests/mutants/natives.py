@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.crdt import budget, ormap, orset, shares
-from shoal.crdt.budget import Change, Transfer
+from shoal.crdt.budget import Transfer
 from shoal.crdt.rows import Rows, Stamp
 from shoal.node import service
 from shoal.node.budgets import Budgets
@@ -13,7 +13,7 @@ from shoal.node.handler import WriteContext
 from shoal.node.rights import Rights
 from shoal.node.target import Target
 from shoal.protocol import requests
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import Mutant, patch_applier
 
 
 def a_removal_takes_what_it_has_not_seen(patch: pytest.MonkeyPatch) -> None:
@@ -28,12 +28,11 @@ def a_removed_key_takes_what_is_unseen_with_it(patch: pytest.MonkeyPatch) -> Non
 def a_transfer_of_rights_counts_twice(patch: pytest.MonkeyPatch) -> None:
     sound = budget.apply
 
-    def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
+    def apply(rows: Rows, stamp: Stamp, change: Transfer) -> None:
         sound(rows, stamp, change)
-        if isinstance(change, Transfer):
-            budget._move(rows, change.to, change.node, change.amount)
+        budget._move(rows, change.to, change.node, change.amount)
 
-    patch.setattr(budget, "apply", apply)
+    patch_applier(patch, Transfer, apply)
 
 
 def rights_are_spent_that_are_not_sure(patch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,16 @@ from shoal.crdt.journal import Cursor
 from shoal.crdt.lineage import Head
 from shoal.crdt.register import Assign
 from shoal.crdt.rows import Rows, Stamp
+from shoal.node import mutation
+from shoal.node.attached import NOTHING, Attached
 from shoal.node.documents import Documents
+from shoal.node.handler import Made, WriteContext
+from shoal.node.mutation import Change
 from shoal.node.saves import Saves
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests
 from shoal.storage import keys
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import Mutant, patch_applier
 
 
 def a_counter_keeps_the_claim_that_lost(patch: pytest.MonkeyPatch) -> None:
@@ -41,7 +45,18 @@ def a_register_keeps_the_last_that_came(patch: pytest.MonkeyPatch) -> None:
         rows.delete(register.SIBLINGS)
         sound(rows, stamp, assign)
 
-    patch.setattr(register, "apply", apply)
+    patch_applier(patch, Assign, apply)
+
+
+def a_batch_is_applied_under_one_stamp_where_it_is_issued(patch: pytest.MonkeyPatch) -> None:
+    sound = mutation.apply
+
+    def apply(context: WriteContext, change: Change, attached: Attached = NOTHING, *, id: str = "") -> Any:
+        stamp = context.stamp
+        context.made.append(Made(stamp, change, attached, id))
+        return sound(context.rows, stamp.at(0), change, attached)
+
+    patch.setattr(WriteContext, "apply", apply)
 
 
 def a_journal_skips_what_is_late(patch: pytest.MonkeyPatch) -> None:
@@ -108,6 +123,7 @@ MUTANTS = (
         a_counter_keeps_the_claim_that_lost, "a counter keeps the amount of a claim that a lesser dot took over", ("4", "5")
     ),
     Mutant(a_register_keeps_the_last_that_came, "a register keeps what came last, and no sibling", ("3", "3a", "4")),
+    Mutant(a_batch_is_applied_under_one_stamp_where_it_is_issued, "a batch makes other rows where it is issued", ("4",)),
     Mutant(a_journal_skips_what_is_late, "a journal's reader is not given what sorts before what it got", ("7", "10")),
     Mutant(a_journal_cursor_adopts_what_was_cut, "a journal's cursor covers what its page had no room for", ("7", "10")),
     Mutant(a_save_drops_the_other_heads, "a save drops the heads beside its own", ("3", "4", "7")),

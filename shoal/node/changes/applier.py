@@ -30,6 +30,10 @@ class Applier(NamedTuple):
     attached_of: Callable[[Rows, Stamp, Any], Attached] = _nothing  # StoreCorrupt: what must be there is not.
     others: frozenset[Kind] = frozenset()  # Of objects that it changes besides.
 
+    @property
+    def names_content(self) -> bool:
+        return self.attached_of is not _nothing
+
 
 Appliers = dict[type, Applier]
 
