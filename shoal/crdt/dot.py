@@ -111,8 +111,12 @@ class VersionVector(Mapping[Origin, int]):
         """The same, of which it is recorded that no operation knows of the last ones of these, and some of all others."""
         return VersionVector._of(self._base, self._over, {origin: self[origin] for origin in origins})
 
-    def without(self, origin: Origin) -> VersionVector:
-        return VersionVector._of({o: n for o, n in self.items() if o != origin})
+    def context_of(self, origin: Origin) -> list[tuple[Origin, int]]:
+        """What the next operation of `origin` names as its context: the frontier's entries of others, sorted by origin."""
+        frontier = self._merged() if self._frontier is None else self._frontier
+        if len(frontier) == 1 and origin in frontier:
+            return []
+        return sorted((o, n) for o, n in frontier.items() if o != origin)
 
     def covers(self, dot: Dot) -> bool:
         return self[dot.origin] >= dot.sequence
@@ -147,6 +151,11 @@ class VersionVector(Mapping[Origin, int]):
             frontier = {o: n for o, n in before.items() if knowing[o] < n}
             frontier[origin] = sequence
         return VersionVector._of(self._base, {**self._over, origin: sequence}, frontier)
+
+    def issue(self, dot: Dot) -> VersionVector:
+        """The vector once the holder of it has issued `dot`, which knows of everything here."""
+        origin, sequence = dot
+        return VersionVector._of(self._base, {**self._over, origin: sequence}, {origin: sequence})
 
     def since(self, older: VersionVector) -> VersionVector:
         """The entries that differ from `older`: what a delta-coded vector carries."""

@@ -208,15 +208,15 @@ class Issuer:
         """Write the operation with everything it changed; then, and only then, move what is in memory."""
         transaction, partition, key = writing.transaction, writing.partition, writing.key
         dot = stamp.dot
-        knowing = stamp.context.frontier.without(dot.origin)
+        context = stamp.context.context_of(dot.origin)
         receipt = b"" if key is None else receipts.pack(writing.located.request, reply)
-        body = operation.encode(operation.Body(stamp.hlc, stamp.wall_ms, knowing.entries(), key, payload, receipt))
+        body = operation.encode(operation.Body(stamp.hlc, stamp.wall_ms, context, key, payload, receipt))
         chain = operation.chain(partition.tip(dot.origin).chain, partition.number, dot, body)
         tip = operation.Tip(dot.sequence, stamp.hlc, chain)
         entry = operation.Entry(chain, body)
         transaction.put(keys.log(partition.number, dot), entry.pack())
         ahead = Ahead(partition)
-        for origin, moved in ahead.take(dot, tip, knowing).items():
+        for origin, moved in ahead.issue(dot, tip, context).items():
             transaction.put(keys.vector(partition.number, origin), moved.pack())
         if key is not None:
             transaction.put(keys.request_key(partition.number, key), dot.pack())

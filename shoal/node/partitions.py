@@ -6,6 +6,8 @@ Law: a tip is read from storage once and kept in step with what is written, so t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from shoal.cluster.knowledge import Totals
@@ -79,6 +81,14 @@ class Ahead:
         changed[dot.origin] = tip
         self.vector = self.vector.advance(dot, knowing)
         self.tips.update(changed)
+        return changed
+
+    def issue(self, dot: Dot, tip: Tip, context: Sequence[tuple[Origin, int]]) -> dict[Origin, Tip]:
+        """As `take`, of an operation that is issued here."""
+        changed = {o: replace(self.tip(o), known=True) for o, _ in context} if context else {}
+        changed[dot.origin] = tip
+        self.vector = self.vector.issue(dot)
+        self.tips = changed
         return changed
 
     def written(self, number: int) -> None:

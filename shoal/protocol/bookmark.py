@@ -72,8 +72,9 @@ class Bookmark:
 
     def replace(self, partition: int, vector: VersionVector) -> None:
         """Let go of what was seen of a partition: from now on `vector` will do."""
-        if self.vector(partition) != vector.frontier:
-            self._vectors[partition] = vector.frontier
+        frontier = vector.frontier
+        if self.vector(partition) != frontier:
+            self._vectors[partition] = frontier
             self.revision += 1
 
     def join(self, other: Bookmark) -> None:

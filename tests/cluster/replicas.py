@@ -72,8 +72,7 @@ class ToyReplica:
     def write(self, partition: int) -> Shipment:
         vector = self.applied(partition)
         dot = Dot(self.origin, vector[self.origin] + 1)
-        knowing = vector.frontier.without(self.origin)
-        packed = operation.encode(Body(self._clock.issue(0), 0, knowing.entries(), None, b"x" * 40))
+        packed = operation.encode(Body(self._clock.issue(0), 0, vector.context_of(self.origin), None, b"x" * 40))
         shipment = Shipment(partition, *dot, operation.chain(b"", partition, dot, packed), packed, b"")
         self._store(b"", shipment)
         return shipment

@@ -128,8 +128,10 @@ class History:
         if dot in self.known:
             return  # An origin writes at one replica, unless it was set back.
         self.known[dot] = covered(vector)
-        self.contexts[dot] = vector.frontier.without(origin)
+        self.contexts[dot] = VersionVector(vector.context_of(origin))
         self.vectors[replica] = vector.advance(dot, self.contexts[dot])
+        issued = vector.issue(dot)
+        assert (issued, issued.frontier) == (self.vectors[replica], self.vectors[replica].frontier)
 
     def merge(self, source: int, target: int) -> None:
         lacking = covered(self.vectors[source]) - covered(self.vectors[target])

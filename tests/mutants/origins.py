@@ -29,7 +29,7 @@ def a_stored_frontier_lacks_what_is_concurrent(patch: pytest.MonkeyPatch) -> Non
     def take(self: Ahead, dot: Dot, tip: Tip, knowing: VersionVector) -> dict[Origin, Tip]:
         before = self.vector.frontier
         changed = sound(self, dot, tip, knowing)
-        for origin in before.without(dot.origin):
+        for origin in before.keys() - {dot.origin}:
             known = self.tip(origin)
             changed[origin] = Tip(known.sequence, known.hlc, known.chain, known=True)
         return changed
