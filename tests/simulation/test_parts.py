@@ -17,6 +17,7 @@ from shoal.testing.simulation.owed import Losses
 from shoal.testing.simulation.parts.all import FAMILIES, KINDS, PARTS
 from shoal.testing.simulation.parts.authoring import At
 from shoal.testing.simulation.parts.erasing import ERASED, Erasing, Pruned
+from shoal.testing.simulation.parts.jobs import Jobs
 from shoal.testing.simulation.parts.lines import Lines
 from shoal.testing.simulation.parts.memory import Items, Written
 from shoal.testing.simulation.parts.memory import Place as ItemPlace
@@ -224,3 +225,28 @@ def test_a_change_that_a_watcher_was_told_twice_or_not_at_all_is_found() -> None
         return sound, twice, await broken(cluster, agents, "watching")
 
     assert scene(work) == ([], [WATCHED], [WATCHED])
+
+
+def test_an_item_that_is_lost_or_waits_again_is_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> tuple[list[str], list[str], list[str]]:
+        await carry_out(agents, "add-job", 6)
+        part = cast(Jobs, agents.parts["jobs"])
+        sound = await broken(cluster, agents, "jobs")
+        thread, key = next(iter(part.added))
+        [told, *_] = part.added[thread, key]
+        part.added["other", key].append(told)
+        lost = await broken(cluster, agents, "jobs")
+        del part.added["other", key]
+        part.done[thread, key].append(told)
+        return sound, lost, await broken(cluster, agents, "jobs")
+
+    assert scene(work) == ([], [MESSAGES], [MESSAGES])
+
+
+def test_what_was_forgotten_need_not_be_there() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
+        for kind in ("add-job", "do-job", "forget-jobs", "add-job"):
+            await carry_out(agents, cast(ActKind, kind), 4)
+        return await broken(cluster, agents, "jobs")
+
+    assert scene(work) == []

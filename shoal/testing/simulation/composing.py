@@ -26,6 +26,7 @@ from shoal.testing.simulation.plan import (
     Crash,
     Cut,
     Fault,
+    FullDisk,
     Misroute,
     Pause,
     Relist,
@@ -407,6 +408,47 @@ def _relisted(stage: Stage) -> Composed:
     return Composed(faults, acts, {}, at)
 
 
+def _failed_sync(stage: Stage) -> Composed:
+    """A sync of a node fails while its agents write; they go on reading there until it is restarted.
+
+    Owed: everything but what was told to be of unknown outcome; and nobody is shown what that sync was to cover.
+    """
+    node = stage.random.choice(stage.nodes)
+    down_s = stage.between(0.5, 4.0)
+    faults: list[Fault] = [FullDisk(at=stage.at, node=node, operation="sync", down_s=down_s)]
+    acts: list[Act] = []
+    for family in dict.fromkeys([stage.random.choice(("watching", *_FAMILIES)), *stage.families(list(_FAMILIES))]):
+        kinds = _FAMILIES[family]
+        acts += stage.acts(kinds, [node], (stage.at - 0.8, stage.at), most=4)
+        acts += stage.acts(kinds[:1], [node], (stage.at, stage.at + 0.1), most=3)
+        acts += stage.acts(kinds[1:], [node], (stage.at + 0.05, stage.at + down_s), least=2, most=6)
+    return Composed(faults, acts, {}, round(stage.at + down_s, 3))
+
+
+def _met_late(stage: Stage) -> Composed:
+    """Some nodes are cut off from each other by pairs, in turn, while all do the same with the same things.
+
+    Owed: everything; and what comes together in another order everywhere is the same in the end.
+    """
+    acts: list[Act] = []
+    faults: list[Fault] = []
+    at = stage.at
+    family = stage.random.choice(list(_FAMILIES))
+    apart = stage.random.sample(stage.nodes, min(3, len(stage.nodes)))
+    for _ in range(stage.random.choice((2, 3))):
+        for_s = stage.between(0.6, 2.5)
+        late = apart[-1]
+        others = [name for name in stage.nodes if name != late]
+        faults.append(Cut(at=at, sources=[late], targets=others, for_s=for_s))
+        if stage.random.random() < 0.7 and len(apart) > 2:
+            faults.append(Cut(at=round(at + for_s / 2, 3), sources=[apart[0]], targets=[apart[1]], for_s=round(for_s / 2, 3)))
+        for node in apart:
+            acts += stage.acts(_FAMILIES[family], [node], (at + 0.05, at + for_s), least=2, most=5)
+        at = round(at + for_s * stage.random.random(), 3)
+        stage.random.shuffle(apart)
+    return Composed(faults, acts, {}, at)
+
+
 # ── clocks ────────────────────────────────────────────────────────────────────
 
 
@@ -444,7 +486,7 @@ def _years_off(stage: Stage) -> Composed:
     return Composed(faults, acts, {"key_window_s": NEVER_S} if stage.random.random() < 0.8 else {}, back_at)
 
 
-_OF_TWO: tuple[Composite, ...] = (_one_way, _outage, _years_off, _cloned, _misrouted)
+_OF_TWO: tuple[Composite, ...] = (_one_way, _outage, _years_off, _failed_sync, _met_late, _cloned, _misrouted)
 """Those that two nodes can have, of which none may lose its disk."""
 
 COMPOSITES: tuple[Composite, ...] = (

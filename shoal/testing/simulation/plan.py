@@ -270,6 +270,9 @@ ActKind = Literal[
     "edit-page",
     "read-page",
     "write-evidence",
+    "add-job",
+    "do-job",
+    "forget-jobs",
 ]
 
 

@@ -63,6 +63,10 @@ def _changed_nothing(reply: object) -> bool:
     match reply:
         case requests.Deleted(existed=done) | requests.Begun(created=done):
             return not done
+        case requests.Enqueued(added=each):
+            return not any(each)
+        case requests.Dequeued(first=done) | requests.Purged(count=done):
+            return not done
         case requests.EntryRemoved(removed=done) | requests.ItemDeleted(deleted=done):
             return not done
         case requests.SetAltered(added=0, removed=0) | requests.Compacted(updates=0) | requests.ItemsIndexed(changed=[]):

@@ -8,6 +8,7 @@ from shoal.testing.simulation.parts.boards import Boards
 from shoal.testing.simulation.parts.erasing import Erasing
 from shoal.testing.simulation.parts.evidence import FAMILY as EVIDENCE
 from shoal.testing.simulation.parts.evidence import Evidence
+from shoal.testing.simulation.parts.jobs import Jobs
 from shoal.testing.simulation.parts.lines import Lines
 from shoal.testing.simulation.parts.mapping import Maps
 from shoal.testing.simulation.parts.memory import Items
@@ -37,6 +38,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "boards": Boards,
     "pages": Pages,
     EVIDENCE: Evidence,
+    "jobs": Jobs,
 }
 """By the name of the family of their objects."""
 
