@@ -195,6 +195,7 @@ class _Agent:
         except ShoalError as error:
             if "no root" not in error.message:
                 raise
+            self._page.put[number] += act.repeat  # If the refused request arrives again, the root is there.
             await self._write(Update(SPACE, self._bench.name, EMPTY, root), act)
             await self._write(patch, act)
 
