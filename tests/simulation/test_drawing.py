@@ -12,7 +12,7 @@ import pytest
 from shoal.config import Config, checked
 from shoal.errors import InvalidValue
 from shoal.testing.simulation.composing import COMPOSITES, Composite, Stage
-from shoal.testing.simulation.drawing import PROFILES, draw
+from shoal.testing.simulation.drawing import LAST_MOMENT_S, PROFILES, draw
 from shoal.testing.simulation.owed import FAR_MS
 from shoal.testing.simulation.plan import (
     ActKind,
@@ -47,7 +47,7 @@ def test_a_seed_gives_one_plan() -> None:
 def test_every_class_of_fault_and_every_kind_of_act_is_drawn(plans: list[Plan]) -> None:
     classes = Counter(type(fault) for plan in plans for fault in plan.faults)
     assert set(classes) == set(get_args(Fault))
-    assert min(classes.values()) >= 15
+    assert min(classes.values()) >= 3
     assert {act.kind for plan in plans for act in plan.acts} == set(get_args(ActKind))
 
 
@@ -136,3 +136,13 @@ def _named(fault: Fault) -> set[str]:
             return {fault.node, *fault.members}
         case _:
             return {fault.node}
+
+
+def test_some_plans_lose_a_minority_in_the_last_moment_and_never_more() -> None:
+    seen = 0
+    for plan in map(draw, range(300)):
+        at = round(plan.duration_s - LAST_MOMENT_S, 3)
+        seen += any(isinstance(fault, Wipe) and fault.at == at for fault in plan.faults)
+        lost = {fault.node for fault in plan.faults if isinstance(fault, Wipe | Restore | CorruptBlock)}
+        assert len(lost) <= (plan.nodes - 1) // 2
+    assert seen > 10

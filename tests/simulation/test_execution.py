@@ -18,7 +18,7 @@ from shoal.testing.simulation.batch import digest_elsewhere
 from shoal.testing.simulation.cluster import SimulatedCluster
 from shoal.testing.simulation.drawing import draw
 from shoal.testing.simulation.execution import BUG, STALLED, TOO_LONG, Patch, execute, in_order
-from shoal.testing.simulation.plan import Act, Crash, Pause, Plan
+from shoal.testing.simulation.plan import Act, ClockJump, Crash, Pause, Plan
 
 SMALL = Plan(
     seed=5,
@@ -167,3 +167,8 @@ def test_a_planted_bug_is_found() -> None:
     plan = Plan(seed=1, duration_s=6.0, faults=[Crash(at=1.5, node="n1"), Crash(at=2.0, node="n2")], acts=acts)
     assert execute(plan).violations == []
     assert execute(plan, patches=[replaced(GroupCommit, "when_covered", at_once)]).broken & {"2", "3"}
+
+
+def test_a_node_whose_clock_is_past_its_window_may_find_a_key_too_old() -> None:
+    jump = ClockJump(at=1.0, node="n1", by_ms=60_000)
+    assert execute(Plan(seed=1, duration_s=2.0, settings={"key_window_s": 20}, faults=[jump])).violations == []

@@ -246,7 +246,7 @@ def test_an_item_that_is_lost_or_waits_again_is_found() -> None:
 def test_what_was_forgotten_need_not_be_there() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
         for kind in ("add-job", "do-job", "forget-jobs", "add-job"):
-            await carry_out(agents, cast(ActKind, kind), 4)
+            await carry_out(agents, kind, 4)
         return await broken(cluster, agents, "jobs")
 
     assert scene(work) == []

@@ -411,7 +411,7 @@ def _relisted(stage: Stage) -> Composed:
 def _failed_sync(stage: Stage) -> Composed:
     """A sync of a node fails while its agents write; they go on reading there until it is restarted.
 
-    Owed: everything but what was told to be of unknown outcome; and nobody is shown what that sync was to cover.
+    Owed: everything but writes of unknown outcome; and nobody is shown what that sync was to cover.
     """
     node = stage.random.choice(stage.nodes)
     down_s = stage.between(0.5, 4.0)
@@ -421,14 +421,14 @@ def _failed_sync(stage: Stage) -> Composed:
         kinds = _FAMILIES[family]
         acts += stage.acts(kinds, [node], (stage.at - 0.8, stage.at), most=4)
         acts += stage.acts(kinds[:1], [node], (stage.at, stage.at + 0.1), most=3)
-        acts += stage.acts(kinds[1:], [node], (stage.at + 0.05, stage.at + down_s), least=2, most=6)
+        acts += stage.acts(kinds[1:] or kinds, [node], (stage.at + 0.05, stage.at + down_s), least=2, most=6)
     return Composed(faults, acts, {}, round(stage.at + down_s, 3))
 
 
 def _met_late(stage: Stage) -> Composed:
     """Some nodes are cut off from each other by pairs, in turn, while all do the same with the same things.
 
-    Owed: everything; and what comes together in another order everywhere is the same in the end.
+    Owed: everything; and what arrives in another order on each node is the same in the end.
     """
     acts: list[Act] = []
     faults: list[Fault] = []

@@ -62,6 +62,10 @@ PROFILES = {
 ACTS_MIN = 20
 DURATION_S = (5.0, 30.0)
 
+LOST_AT_THE_END = 0.1
+"""The share of the plans in which a minority is lost for good, at the end."""
+
+LAST_MOMENT_S = 0.01
 SPARED_S = 0.5
 """Nothing happens in the first moments: nodes are meeting."""
 
@@ -118,7 +122,8 @@ def draw(seed: int, *, profile: str = "default") -> Plan:
         acts=sorted(acts, key=_at),
     )
     plan = _composed(plan, losers, wanted, _random(f"compose/{profile}/{seed}"))
-    return _scrubbed(plan, wanted, _random(f"alter-row/{profile}/{seed}"))
+    plan = _scrubbed(plan, wanted, _random(f"alter-row/{profile}/{seed}"))
+    return _without_a_minority(plan, wanted, _random(f"lost/{profile}/{seed}"))
 
 
 def _random(purpose: str) -> Random:
@@ -149,6 +154,24 @@ def _composed(plan: Plan, losers: list[str], wanted: Profile, random: Random) ->
         faults=faults,
         acts=sorted([*plan.acts, *(act for composed in composites for act in composed.acts)], key=_at),
     )
+
+
+def _without_a_minority(plan: Plan, wanted: Profile, random: Random) -> Plan:
+    """In some plans nodes lose their disks in the last moment, before anything is healed: the others are judged alone.
+
+    Together with the nodes that lost their disks before, they are a minority.
+    """
+    room = (plan.nodes - 1) // 2
+    if not wanted.faults_max or not room or random.random() >= LOST_AT_THE_END:
+        return plan
+    losers = sorted({fault.node for fault in plan.faults if isinstance(fault, Wipe | Restore | CorruptBlock | AlterRow)})
+    kept = [name for name in plan.names if name not in losers]
+    minority = [*losers, *random.sample(kept, max(0, room - len(losers)))]
+    if len(minority) > room:
+        return plan
+    at = _round(plan.duration_s - LAST_MOMENT_S)
+    lost = [Wipe(at=at, node=node) for node in sorted(random.sample(minority, random.randint(1, room)))]
+    return replace(plan, faults=sorted([*plan.faults, *lost], key=_at))
 
 
 # ── faults ────────────────────────────────────────────────────────────────────

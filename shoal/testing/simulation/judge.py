@@ -124,7 +124,7 @@ async def _serves(cluster: SimulatedCluster, agents: Agents, durability: Durabil
     for name in cluster.hosts:
         random = agents.plan.random_for(f"healed/{name}/{durability}")
         client = Client(cluster, [name], name=f"healed-{name}", random=random)
-        await ask(client, agents.record, durability=durability, patience_s=SERVES_S_MAX)
+        await ask(client, agents.record, agents.plan, durability=durability, patience_s=SERVES_S_MAX)
 
 
 async def _converges(cluster: SimulatedCluster) -> list[Violation]:
