@@ -12,6 +12,7 @@ from shoal.node import planning
 from shoal.testing.simulation.agents import Agents
 from shoal.testing.simulation.client import Client
 from shoal.testing.simulation.cluster import SimulatedCluster
+from shoal.testing.simulation.execution import execute
 from shoal.testing.simulation.loop import run
 from shoal.testing.simulation.owed import Losses
 from shoal.testing.simulation.parts.all import FAMILIES, KINDS, PARTS
@@ -209,6 +210,12 @@ def test_an_element_that_was_added_last_and_is_no_member_is_found() -> None:
         return await broken(cluster, agents, "sets")
 
     assert scene(work) == ["3"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_patch_that_is_sent_again_once_its_root_is_declared_puts_its_note_once(seed: int) -> None:
+    acts = [Act(at=1.0 + nth, agent=0, kind="edit-page", repeat=True) for nth in range(6)]
+    assert execute(Plan(seed=seed, nodes=1, agents=1, duration_s=8.0, acts=acts)).violations == []
 
 
 def test_a_change_that_a_watcher_was_told_twice_or_not_at_all_is_found() -> None:

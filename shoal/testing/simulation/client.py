@@ -51,6 +51,10 @@ class Client:
         nodes = self._nodes[first:] + self._nodes[:first]
         return Client(self._cluster, nodes, name=name, random=self.random, bookmark=bookmark)
 
+    def new_key(self) -> str:
+        """An idempotency key for a write."""
+        return make_key(now_ms(), self.random.randbytes(RANDOM_BYTES))
+
     async def leave(self) -> None:
         """Lose the connection: the next request is another node's, if there is another."""
         link = self.session._link
@@ -120,7 +124,7 @@ class Sender:
         """See `Session.call`."""
         watched = None
         if isinstance(request, Write):
-            key = key or make_key(now_ms(), self._client.random.randbytes(RANDOM_BYTES))
+            key = key or self._client.new_key()
             watched = self._taken(request, key, durability)
         reply = await self._client.session.call(request, key=key, durability=durability, stale=stale)
         if watched is not None:

@@ -190,14 +190,15 @@ class _Agent:
             self._page.put[number] += 1
             entry = {"op": "add", "path": f"/{_BODY}/-", "value": {"tag": "note", "attributes": {"n": str(number)}}}
         patch = Patch(SPACE, self._bench.name, json.dumps([entry]).encode())
+        key = self._bench.client.new_key()  # One for both attempts: the first may be sent again once there is a root.
         try:
-            await self._write(patch, act)
+            await self._write(patch, act, key)
         except ShoalError as error:
             if "no root" not in error.message:
                 raise
             self._page.put[number] += act.repeat  # If the refused request arrives again, the root is there.
             await self._write(Update(SPACE, self._bench.name, EMPTY, root), act)
-            await self._write(patch, act)
+            await self._write(patch, act, key)
 
     async def read(self, act: Act, random: Random) -> None:
         try:
@@ -209,8 +210,8 @@ class _Agent:
         if unknown:
             self._bench.violated("10", f"shows notes that nobody wrote: {sorted(unknown)}")
 
-    async def _write(self, request: Begin | Patch | Update, act: Act) -> requests.AnyReply:
-        return await self._bench.space._connection.write(request, key=None, durability=act.durability)
+    async def _write(self, request: Begin | Patch | Update, act: Act, key: str | None = None) -> requests.AnyReply:
+        return await self._bench.space._connection.write(request, key=key, durability=act.durability)
 
 
 async def _shown(session: Session, name: str) -> dict[str, Any]:
