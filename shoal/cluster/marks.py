@@ -5,7 +5,7 @@ peers can: on a new link it says less than its mark.
 
 Laws:
 - A mark names only what its peer said that it holds durably. It grows; it is lowered only when
-  the peer, after it was told of the mark, says that it has caught up.
+  the peer, after it was told of the mark, says that it has caught up, and then what it holds.
 - A link is compared with the mark as it was when the link began, because messages on a link
   may overtake each other.
 - A peer counts as an owner only if every partition of its mark was compared on the link that
@@ -94,11 +94,11 @@ class Mark:
     def settle(self, held: Mapping[int, VersionVector]) -> bool:
         """The peer was told, and has caught up as far as anybody holds it; returns whether more is to be told.
 
-        `held` is what it holds in the partitions of which it was told (`told`).
+        `held` is what it has said since that it holds, by partition (`told`).
         """
-        for partition in self._told:
+        for partition, vector in held.items():
             self._behind.pop(partition, None)
-            self._lower(partition, held[partition])
+            self._lower(partition, vector)
         self._told = []
         self.number += 1
         return bool(self._behind)

@@ -114,6 +114,8 @@ class _PeerState:
     linked: bool = False
     heard: int = 0  # The number of what it said last that this node once held.
     member: bool = False  # Whether it said, on the link from it that stands, that it is no learner.
+    caught_up: set[int] | None = None  # The partitions of its mark in which it says so.
+    unheard: set[int] = field(default_factory=set)  # Those of them in which it has not said since what it holds.
     doubtful: dict[int, float] = field(default_factory=dict)  # Partitions in which it is ahead, and since when.
     wanting: _Wanting | None = None
     pause_until: float = 0.0
@@ -157,6 +159,7 @@ class Replication:
         state = self._state(peer)
         self.mark(peer).begin()
         state.known, state.wanting, state.member, state.heard = Knowledge(self._replica), None, False, 0
+        state.caught_up = None
         state.pause_until, state.unanswered = 0.0, 0
         state.doubtful.clear()
         if state.linked:
@@ -319,8 +322,19 @@ class Replication:
     # ── directories that were set back ────────────────────────────────────────
 
     def _compare_mark(self, peer: bytes, state: _PeerState, told: Mapping[int, VersionVector]) -> None:
-        """`peer` holds exactly this: tell it if it once held more."""
-        if state.mark.compare(told) and state.linked:
+        """`peer` holds exactly this: tell it if it once held more, or lower its mark if it has caught up."""
+        is_told = state.mark.compare(told)
+        if state.caught_up is not None:
+            state.unheard.difference_update(told)
+            if not state.unheard:
+                # Of this replica's own operations it may have acknowledged more than is proven, and so counted.
+                held = {
+                    number: state.known.vector(number).join(state.known.whole(number) or NOTHING_SEEN)
+                    for number in state.caught_up
+                }
+                state.caught_up = None
+                is_told |= state.mark.settle(held)
+        if is_told and state.linked:
             self._send_digest(peer)
 
     def _hear(self, peer: bytes, state: _PeerState, message: Digest) -> None:
@@ -345,11 +359,12 @@ class Replication:
         self._send_vectors(peer, once, answer=False)
 
     def _settle(self, peer: bytes, state: _PeerState, message: Digest) -> None:
-        """`peer` may say that it has caught up with what it was told."""
+        """`peer` may say that it has caught up with what it was told. It counts once it has said what it holds now."""
         if message.learner or not state.mark.told or message.heard != state.mark.number:
             return
-        if state.mark.settle({partition: state.known.vector(partition) for partition in state.mark.told}) and state.linked:
-            self._send_digest(peer)
+        state.caught_up = set(state.mark.told)
+        state.unheard = set(state.caught_up)
+        self._send_vectors(peer, sorted(state.unheard), answer=True)
 
     def _send_vectors(self, peer: bytes, partitions: Iterable[int], *, answer: bool, question: int = 0) -> None:
         """In as many messages as their size takes."""

@@ -34,6 +34,7 @@ from shoal.cluster.messages import (
     Lost,
     Message,
     Objects,
+    Parts,
     Present,
     Push,
     Rows,
@@ -41,6 +42,7 @@ from shoal.cluster.messages import (
     Shipment,
     Supply,
     Trouble,
+    Vectors,
 )
 from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.quarantine import taken
@@ -281,7 +283,7 @@ class Replicator:
             case _:
                 self._protocol.receive(peer.node, decoded, self._environment.monotonic())
                 self._carry_out()
-                if isinstance(decoded, Digest):
+                if isinstance(decoded, Digest | Parts | Vectors):  # By these a peer begins to count.
                     self.quorum.stir()
         self._seek_admission()
         self.quorum.settle(peer.node)

@@ -189,3 +189,23 @@ def test_a_node_that_has_caught_up_and_is_told_late_once_more_goes_on() -> None:
     assert one.machine.learning is None
     one.machine.receive(other.name, msgspec.structs.replace(told, number=2), 0.0)
     assert one.machine.learning is not None
+
+
+def test_a_peer_that_has_caught_up_counts_once_it_has_said_what_it_holds() -> None:
+    """Some of it may be lost for good: the mark is lowered to what the peer says, and not to what was known by then."""
+    one, other = ToyCluster(2, Random(1)).replicas
+    one.machine.receive(other.name, Vectors([(3, vector(5).pack())], answer=False), 0.0)
+    one.machine.admitted(other.name)
+    one.machine.receive(other.name, Vectors([(3, vector(2).pack())], answer=False), 0.0)
+    one.machine.take_outbox()
+    one.machine.receive(other.name, Digest(b"", heard=one.machine.mark(other.name).number), 0.0)
+    assert not one.machine.is_member(other.name)
+    asks = Send((other.name,), Vectors([(3, one.durable(3).pack())], answer=True))
+    assert asks in one.machine.take_outbox()
+    one.machine.receive(other.name, Vectors([(3, vector(4).pack())], answer=False), 0.0)
+    assert one.machine.is_member(other.name)
+    for holds, counts in ((4, True), (3, False)):
+        one.machine.admitted(other.name)
+        one.machine.receive(other.name, Digest(b""), 0.0)
+        one.machine.receive(other.name, Vectors([(3, vector(holds).pack())], answer=False), 0.0)
+        assert one.machine.is_member(other.name) is counts

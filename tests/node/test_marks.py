@@ -44,12 +44,16 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def recorded(fleet: Fleet) -> None:
-    """Wait until each node has recorded what the others hold."""
+    """Wait until each node has recorded what the others hold. It hears of that later than they hold it."""
     await fleet.converged(WAIT_S)
     for member in fleet.members.values():
-        replicator = member.replicator
-        marks = [replicator._protocol.mark(node) for node in replicator.quorum.linked]
-        await until(lambda marks=marks: not any(mark.unwritten for mark in marks))  # type: ignore[misc]
+        await until(lambda member=member: has_recorded(member))  # type: ignore[misc]
+
+
+def has_recorded(member: Member) -> bool:
+    quorum, protocol = member.replicator.quorum, member.replicator._protocol
+    own = quorum.view().members[0].operations
+    return all(protocol.known(node).totals.operations == own and not protocol.mark(node).unwritten for node in quorum.linked)
 
 
 async def restarted(fleet: Fleet, name: str) -> None:

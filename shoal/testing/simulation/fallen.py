@@ -88,7 +88,9 @@ def _counted(fallen: _Fallen) -> Iterator[str]:
         if other.life is not life or not other.up or not other.peer.quorum.counts(fallen.node):
             continue
         for partition, vector in lost.items():
-            heard = other.peer.quorum.holdings(partition)[fallen.host.address].vector
+            holding = other.peer.quorum.holdings(partition)[fallen.host.address]
+            # A node counts a copy of its own operation later than it hears of it: once it holds the peer's deletions.
+            heard = holding.vector.join(holding.whole or NOTHING_SEEN)
             if not heard.dominates(vector):
                 count = sum(map(len, vector.missing(heard).values()))
                 yield (
