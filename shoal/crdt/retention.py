@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from shoal.crdt import events, trimming
-from shoal.crdt.clock import COUNTER_BITS
+from shoal.crdt.clock import COUNTER_BITS, END_MS
 from shoal.crdt.events import EVENT, HLC_BYTES, PLACE_BYTES, Issue
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.trimming import Cut
@@ -74,7 +74,7 @@ def due(rows: Rows, stamp: Stamp, *, events_max: int) -> Cut | None:
 
 def too_old(wall_ms: int, older_than_ms: int) -> bytes:
     """The place below which events are older than that."""
-    return (max(0, wall_ms - older_than_ms) << COUNTER_BITS).to_bytes(HLC_BYTES, "big")
+    return (max(0, min(wall_ms, END_MS) - older_than_ms) << COUNTER_BITS).to_bytes(HLC_BYTES, "big")
 
 
 def _beyond(total: int, bound: int | None) -> int:

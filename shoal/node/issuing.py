@@ -200,7 +200,7 @@ class Issuer:
 
     def _stamp(self, transaction: Transaction, partition: Partition) -> Stamp:
         origin = self._opening.origin(transaction)
-        wall_ms = min(self._now_ms(), END_MS - 1)
+        wall_ms = max(0, min(self._now_ms(), END_MS - 1))  # Peers refuse what lies outside.
         dot = Dot(origin, partition.tip(origin).sequence + 1)
         return Stamp(dot, self._clock.issue(wall_ms), wall_ms, partition.vector)
 

@@ -290,6 +290,19 @@ async def test_a_client_made_key_past_the_window_is_expired(bench: Bench) -> Non
         await bench.space.thread("a").save({"n": 0}, key=old)
 
 
+@pytest.mark.parametrize("now_ms", [-5000, 1 << 60])
+async def test_a_clock_that_shows_what_no_clock_can_stops_no_write(bench: Bench, now_ms: int) -> None:
+    bench.simulated.now_ms = now_ms
+    thread = bench.space.thread("a")
+    for n in range(3):
+        await thread.save({"n": n}, key=f"save-{n}")
+        await thread.journal.append({"n": n}, key=f"event-{n}")
+    await bench.space.items.put(("notes",), "n", {"n": 1}, ttl=60)
+    await thread.prune(keep_last=1, older_than=5)
+    await thread.journal.trim(older_than=5)
+    assert await thread.load() is not None
+
+
 async def test_an_unknown_parent_is_refused(bench: Bench) -> None:
     request = requests.Save("crew", "a", {}, parent="ab" * 32)
     with pytest.raises(NotFound, match="to save on"):
