@@ -1,16 +1,20 @@
 """Look for the plan that finds a planted bug.
 
-Law: a bug is found by a plan which breaks an invariant that the mutant names, and which
-the sound program passes: the check is neither blind nor raising false alarms.
+Laws:
+- A bug is found by a plan which breaks an invariant that the mutant names, and which
+  the sound program passes: the check is neither blind nor raising false alarms.
+- Plans are drawn from seeds and run in the order of these, but for one thing: if a mutant
+  names composites, the plans that have one of them are run first.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
-from shoal.testing.simulation.drawing import draw
+from shoal.testing.simulation.drawing import composites_of, draw
 from shoal.testing.simulation.execution import execute, in_order
 from shoal.testing.simulation.plan import Plan
 from shoal.testing.simulation.shrinking import shrink
@@ -26,7 +30,7 @@ MORE_SEEDS = 40
 
 
 class Found(NamedTuple):
-    seed: int  # The first that found it.
+    seed: int  # The first of those run that found it.
     broken: frozenset[str]  # The invariants, by any number.
     plan: Plan  # As small as it could be made, from that seed or one of the next.
 
@@ -45,10 +49,22 @@ class Hunt(NamedTuple):
     otherwise: frozenset[str]  # What was broken on the way that the mutant does not name.
 
 
-def hunt(mutant: Mutant, seeds: Iterable[int]) -> Hunt:
+def hunt(mutant: Mutant, seeds: Sequence[int]) -> Hunt:
     """Draw a plan from each seed until one finds the mutant; if it stays large, look for one that shrinks better."""
-    hunted = _hunt(mutant, iter(seeds))
-    return hunted if hunted.found is None or hunted.found.events <= EVENTS_MAX else _made_smaller(hunted)
+    order = in_turn(mutant, seeds)
+    hunted = _hunt(mutant, order)
+    return hunted if hunted.found is None or hunted.found.events <= EVENTS_MAX else _made_smaller(hunted, order)
+
+
+def in_turn(mutant: Mutant, seeds: Sequence[int]) -> Iterator[int]:
+    """The seeds, and before them those whose plans have one of the mutant's composites."""
+    chosen: set[int] = set()
+    if mutant.composites:
+        for seed in seeds:
+            if composites_of(seed, profile=mutant.profile) & mutant.composites:
+                chosen.add(seed)
+                yield seed
+    yield from (seed for seed in seeds if seed not in chosen)
 
 
 def _hunt(mutant: Mutant, seeds: Iterator[int]) -> Hunt:
@@ -65,11 +81,10 @@ def _hunt(mutant: Mutant, seeds: Iterator[int]) -> Hunt:
     return Hunt(mutant, None, count, time.perf_counter() - began_s, frozenset(otherwise))
 
 
-def _made_smaller(hunted: Hunt) -> Hunt:
+def _made_smaller(hunted: Hunt, seeds: Iterator[int]) -> Hunt:
     mutant, best = hunted.mutant, hunted.found
     assert best is not None
-    first = best.seed
-    for seed in range(first + 1, first + 1 + MORE_SEEDS):
+    for seed in islice(seeds, MORE_SEEDS):
         if best.events <= EVENTS_MAX:
             break
         if finds(mutant, plan := draw(seed, profile=mutant.profile)):

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import pytest
 
+from shoal.testing.simulation.composing import COMPOSITES
+from shoal.testing.simulation.drawing import composites_of
 from shoal.testing.simulation.plan import Plan, from_json
 from tests.mutants import __main__ as command
 from tests.mutants import hunting
 from tests.mutants.catalogue import ALL, PLANS
-from tests.mutants.hunting import EVENTS_MAX, finds, hunt
+from tests.mutants.hunting import EVENTS_MAX, finds, hunt, in_turn
 from tests.mutants.mutant import Mutant
 
 
@@ -56,3 +58,18 @@ def test_a_mutant_that_is_missed_is_reported_and_fails_the_command(
     monkeypatch.setattr(command, "_hunts", lambda names, seeds, jobs: [hunt(sound("3"), range(0))])
     assert command.main([]) == 1
     assert "**missed**" in capsys.readouterr().out
+
+
+def test_plans_that_have_a_composite_of_the_mutant_are_run_first_and_then_all_others() -> None:
+    mutant = sound("3")._replace(profile="composed", composites=frozenset({"stale_copy"}))
+    having = [seed for seed in range(30) if "stale_copy" in composites_of(seed, profile="composed")]
+    order = list(in_turn(mutant, range(30)))
+    assert order[: len(having)] == having
+    assert sorted(order) == list(range(30))
+    assert having
+    assert list(in_turn(sound("3"), range(3))) == [0, 1, 2]
+
+
+def test_the_composites_that_mutants_name_are_drawn() -> None:
+    drawn = {composite.__name__ for composite in COMPOSITES}
+    assert {name for mutant in ALL.values() for name in mutant.composites} <= drawn

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from shoal.errors import InvalidValue
 from shoal.protocol.requests import Durability
-from shoal.testing.simulation.composing import KEY_WINDOW_S, compose
+from shoal.testing.simulation.composing import compose
+from shoal.testing.simulation.composites.stage import KEY_WINDOW_S
 from shoal.testing.simulation.parts.all import FAMILIES
 from shoal.testing.simulation.parts.drawing import draw_parts
 from shoal.testing.simulation.parts.evidence import FAMILY as EVIDENCE
@@ -103,6 +104,24 @@ def draw(seed: int, *, profile: str = "default") -> Plan:
     Raises:
         InvalidValue: there is no such profile.
     """
+    return _drawn(seed, profile).plan
+
+
+def composites_of(seed: int, *, profile: str = "default") -> frozenset[str]:
+    """The names of the composites that the plan of a seed has.
+
+    Raises:
+        InvalidValue: there is no such profile.
+    """
+    return _drawn(seed, profile).composites
+
+
+class _Drawn(NamedTuple):
+    plan: Plan
+    composites: frozenset[str] = frozenset()
+
+
+def _drawn(seed: int, profile: str) -> _Drawn:
     if profile not in PROFILES:
         raise InvalidValue(f"there is no profile {profile!r}; there are {', '.join(PROFILES)}. Nothing was run.")
     wanted = PROFILES[profile]
@@ -121,19 +140,19 @@ def draw(seed: int, *, profile: str = "default") -> Plan:
         faults=faults,
         acts=sorted(acts, key=_at),
     )
-    plan = _composed(plan, losers, wanted, _random(f"compose/{profile}/{seed}"))
+    plan, composites = _composed(plan, losers, wanted, _random(f"compose/{profile}/{seed}"))
     plan = _scrubbed(plan, wanted, _random(f"alter-row/{profile}/{seed}"))
-    return _without_a_minority(plan, wanted, _random(f"lost/{profile}/{seed}"))
+    return _Drawn(_without_a_minority(plan, wanted, _random(f"lost/{profile}/{seed}")), composites)
 
 
 def _random(purpose: str) -> Random:
     return Random(int.from_bytes(sha256(purpose.encode()).digest()[:8], "big"))
 
 
-def _composed(plan: Plan, losers: list[str], wanted: Profile, random: Random) -> Plan:
+def _composed(plan: Plan, losers: list[str], wanted: Profile, random: Random) -> _Drawn:
     """The plan with composites, if it is one that has them. Their randomness is their own: the rest of it stays as it is."""
     if random.random() >= wanted.composed:
-        return plan
+        return _Drawn(plan)
     losers = losers or random.sample(plan.names, (plan.nodes - 1) // 2)
     agents = max(plan.agents, plan.nodes)
     begins = (1.0, max(1.0, plan.duration_s - 12.0))
@@ -146,7 +165,7 @@ def _composed(plan: Plan, losers: list[str], wanted: Profile, random: Random) ->
         del settings["key_window_s"]  # A node whose clock is off by more than the window refuses what clients send it.
     if any(isinstance(fault, Restore) for fault in faults):
         settings.setdefault("mark_interval_s", random.choice((0.1, 1.0)))
-    return replace(
+    plan = replace(
         plan,
         agents=agents,
         duration_s=_round(max(plan.duration_s, *(composed.ends_at + 1.0 for composed in composites))),
@@ -154,6 +173,7 @@ def _composed(plan: Plan, losers: list[str], wanted: Profile, random: Random) ->
         faults=faults,
         acts=sorted([*plan.acts, *(act for composed in composites for act in composed.acts)], key=_at),
     )
+    return _Drawn(plan, frozenset(composed.name for composed in composites if composed.name))
 
 
 def _without_a_minority(plan: Plan, wanted: Profile, random: Random) -> Plan:
