@@ -118,6 +118,7 @@ HANDLES = (
     "Batch", "BatchThread", "BatchJournal", "BatchCounter", "BatchRegister", "BatchSet", "BatchMap", "BatchBudget",
     "BatchItems",
     "Reading", "ThreadReading", "CounterReading", "RegisterReading", "SetReading", "MapReading", "ItemsReading",
+    "WorklistReading",
     "Thread", "Autosave", "Step", "Journal", "Consumer", "Inbox", "Worklist",
 )  # fmt: skip
 
@@ -193,6 +194,8 @@ class Bench:
             return batch if name == "Batch" else _part(batch, name.removeprefix("Batch"))
         if name.endswith("Reading"):
             reading = await stack.enter_async_context(space.read())
+            if name == "WorklistReading":
+                return reading.thread("n").worklist("w")
             return reading if name == "Reading" else _part(reading, name.removesuffix("Reading"))
         if name == "Document":
             return await stack.enter_async_context(await space.document("n", undo=5))

@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 
 import shoal.crdt
-from shoal.crdt import budget, compaction, counter, document, indexes, items, ormap, orset, queue, register, schema
+from shoal.crdt import budget, compaction, counter, document, indexes, items, ormap, orset, queue, register, repeats, schema
 from shoal.node.mutation import Change
 from shoal.storage import keys
 from shoal.storage.keys import KINDS
@@ -21,7 +21,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "STORAGE.md").read_text()
 ALONE = {
     "counter": (counter,),
     "register": (register,),
-    "document": (document, compaction),
+    "document": (document, compaction, repeats),
     "items": (items, indexes),
     "schema": (schema,),
     "set": (orset,),
