@@ -162,6 +162,11 @@ class Differences:
         for found in [found for found in self._seen if found.object == name]:
             del self._seen[found]
 
+    def leave(self, peer: bytes) -> None:
+        """The peer is gone for good: nobody can be compared with it any more."""
+        for found in [found for found in self._seen if found.peer == peer]:
+            del self._seen[found]
+
     def expire(self, now: float, pass_s: float, linked: Iterable[bytes]) -> None:
         """Drop those that were not met again, of peers that can be asked; those of others stay."""
         present = frozenset(linked)

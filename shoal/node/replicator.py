@@ -208,8 +208,7 @@ class Replicator:
             raise ReadOnly(f"the node cannot store what peers send: {self._commit.failed}. Nothing was written.")
         before = self._heard.get(peer.name, peer.node)
         if before not in (peer.node, *self.quorum.members.nodes):
-            self._protocol.forget(before)
-            self._runs.pop(before, None)
+            self._forget(before)
         self._heard[peer.name], self._runs[peer.node] = peer.node, peer.opening
         self._protocol.admitted(peer.node)
         self._mender.admitted(peer.node)
@@ -220,12 +219,18 @@ class Replicator:
         replaced = self.quorum.members.linked(peer, outlet, now_ms=self._environment.now_ms())
         self._compare(peer)
         if replaced:
-            self._protocol.forget(replaced)
+            self._forget(replaced)
         self._protocol.linked(peer.node)
         self._carry_out()
         for message in self._presences.own():
             self._hint((peer.node,), message)
         self.quorum.stir()
+
+    def _forget(self, node: bytes) -> None:
+        """Another directory is at its address."""
+        self._protocol.forget(node)
+        self.scrubber.forget(node)
+        self._runs.pop(node, None)
 
     def _compare(self, peer: Identity) -> None:
         """Tell people once if a peer has other members; `GET /v1/cluster` shows it as long as it is so."""

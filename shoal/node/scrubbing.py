@@ -73,6 +73,10 @@ class Scrubber:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def forget(self, peer: bytes) -> None:
+        """A node that is gone for good."""
+        self._differences.leave(peer)
+
     @property
     def told(self) -> list[str]:
         """What differs, for people."""

@@ -9,6 +9,7 @@ from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.node.verify import verify
 from shoal.storage import keys
+from shoal.storage.memory import MemoryStorage
 from shoal.testing.fleet import Fleet
 
 SETTINGS: dict[str, Any] = {"scrub_interval_s": 0.02, "scrub_bytes_per_s": 1 << 30, "rights_spread_s": 1e6}
@@ -73,3 +74,20 @@ async def test_a_row_that_was_altered_silently_is_found_named_and_replaced_whate
         assert [fleet[name].replicator.scrubber.replaced for name in "ac"] == [0, 0]
         for name in "abc":
             assert verify(fleet[name].storage, config=Config()).problems == []
+
+
+async def test_what_differed_from_a_directory_that_was_replaced_is_no_longer_reported() -> None:
+    async with Fleet("abc", **SETTINGS | {"scrub_interval_s": 1e6}) as fleet:
+        await fleet["a"].store().space("crew").counter("tokens").add(1)
+        await fleet.converged()
+        key = next(iter(_objects(fleet, "a")))
+        node, scrubber = fleet["c"].identity().node, fleet["a"].replicator.scrubber
+        piece = scrubber._database.evidence.next(int.from_bytes(key[1:3], "big"), b"")
+        assert piece is not None
+        assert scrubber._differences.compare(node, piece, {}, now=0.0)
+        await fleet.crash("c")
+        assert len(scrubber.told) == 1
+        fleet.start("c", MemoryStorage())
+        async with asyncio.timeout(WAIT_S):
+            while scrubber.told:
+                await asyncio.sleep(0.01)
