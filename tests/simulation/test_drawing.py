@@ -69,6 +69,14 @@ def test_disks_are_lost_on_a_minority_only(profile: str) -> None:
         assert len(lost) * 2 < plan.nodes
 
 
+def test_no_disk_is_lost_where_the_list_of_members_changes() -> None:
+    plans = (draw(seed, profile="composed") for seed in SEEDS)
+    relisted = [plan for plan in plans if any(isinstance(fault, Relist) for fault in plan.faults)]
+    lost = [fault for plan in relisted for fault in plan.faults if isinstance(fault, Restore | CorruptBlock)]
+    assert len(relisted) > 5
+    assert lost == []
+
+
 def test_a_plan_names_only_nodes_and_agents_that_it_has_at_times_within_it(plans: list[Plan]) -> None:
     for plan in plans:
         for fault in plan.faults:

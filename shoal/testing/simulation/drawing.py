@@ -38,6 +38,7 @@ from shoal.testing.simulation.plan import (
     FullDisk,
     Pause,
     Plan,
+    Relist,
     Restore,
     SlowDisk,
     Stop,
@@ -161,6 +162,9 @@ def _composed(plan: Plan, losers: list[str], wanted: Profile, random: Random) ->
     for composed in composites:
         settings |= composed.settings
     faults = sorted([*plan.faults, *(fault for composed in composites for fault in composed.faults)], key=_at)
+    if any(isinstance(fault, Relist) for fault in faults):
+        # A member that leaves may be the last to hold what a lost disk held: the list is shortened where none is lost.
+        faults = [fault for fault in faults if not isinstance(fault, Wipe | Restore | CorruptBlock)]
     if settings.get("key_window_s") == KEY_WINDOW_S and any(isinstance(fault, ClockJump | ClockDrift) for fault in faults):
         del settings["key_window_s"]  # A node whose clock is off by more than the window refuses what clients send it.
     if any(isinstance(fault, Restore) for fault in faults):
