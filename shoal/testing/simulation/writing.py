@@ -67,6 +67,8 @@ def _changed_nothing(reply: object) -> bool:
             return not any(each)
         case requests.Dequeued(first=done) | requests.Purged(count=done):
             return not done
+        case requests.Moved(before=before, heads=heads):
+            return before == heads
         case requests.EntryRemoved(removed=done) | requests.ItemDeleted(deleted=done):
             return not done
         case requests.SetAltered(added=0, removed=0) | requests.Compacted(updates=0) | requests.ItemsIndexed(changed=[]):

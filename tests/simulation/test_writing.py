@@ -1,0 +1,40 @@
+"""What was acknowledged is looked for on the disks, unless the answer says that nothing was to be done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from shoal.protocol.requests import AnyReply, Begun, Move, Moved
+from shoal.testing.simulation.client import Sent
+from shoal.testing.simulation.ledger import Ledger
+from shoal.testing.simulation.writing import Assurance
+
+MOVE = Sent(Move("crew", "t", "main", "ab"), "key", "local")
+
+
+@dataclass
+class Looked:
+    """In place of a ledger: for which keys it was asked."""
+
+    keys: list[str] = field(default_factory=list)
+
+    def copied(self, partition: int, key: str, copies: int, **_: Any) -> None:
+        self.keys.append(key)
+
+
+@pytest.mark.parametrize(
+    ("reply", "looked"),
+    [
+        (Moved("main", "ab", ["cd"], ["ab"]), ["key"]),
+        (Moved("main", "ab", ["ab"], ["ab"]), []),
+        (Begun(created=True), ["key"]),
+        (Begun(created=False), []),
+    ],
+)
+def test_an_answer_that_nothing_was_to_be_done_needs_no_copy(reply: AnyReply, looked: list[str]) -> None:
+    ledger = Looked()
+    Assurance(3, cast(Ledger, ledger), lambda durability: 1).copied(MOVE, [], reply, "agent")
+    assert ledger.keys == looked
