@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from shoal.crdt import counter, register
+from shoal.crdt import clock, counter, register
+from shoal.crdt.clock import COUNTER_BITS, END_MS, HybridClock
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.register import Assign
 from shoal.crdt.rows import Rows, Stamp
-from shoal.node import changelog, feed, incoming, scalars, trail
+from shoal.node import changelog, feed, incoming, issuing, scalars, trail
+from shoal.node.database import Database
 from shoal.node.feed import Feed, Staged
 from shoal.node.handler import View
 from shoal.node.incoming import Incoming
@@ -23,6 +25,7 @@ from shoal.node.scalars import Counters
 from shoal.node.target import Target
 from shoal.protocol import requests
 from shoal.protocol.requests import AnyWrite, Change, CounterValue, ObjectKind, Watch
+from shoal.storage.commit import GroupCommit
 from tests.mutants.mutant import Mutant, patch_applier
 
 # ── what has an unknown outcome ───────────────────────────────────────────────
@@ -150,7 +153,44 @@ def a_resumed_watch_tells_the_time_of_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(trail, "change_of", change_of)
 
 
+# ── mends undone ──────────────────────────────────────────────────────────────
+
+
+def a_resumed_watch_tells_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
+    async def all_durable(self: Database) -> None:
+        commit: GroupCommit = self._commit
+        if commit.failed is None:
+            await commit.covered(commit.written)
+
+    patch.setattr(Database, "all_durable", all_durable)
+
+
+def a_time_near_the_end_of_the_clock_is_led_past_it(patch: pytest.MonkeyPatch) -> None:
+    def issue(self: HybridClock, wall_ms: int) -> int:
+        self.last = max(self.last + 1, wall_ms << COUNTER_BITS)
+        return self.last
+
+    patch.setattr(HybridClock, "issue", issue)
+    patch.setattr(issuing, "END_MS", 1 << 62)
+    for module in (clock, incoming):
+        patch.setattr(module, "is_plausible", lambda hlc, *, seen: hlc < END_MS << COUNTER_BITS)
+
+
 MUTANTS = (
+    Mutant(
+        a_resumed_watch_tells_what_is_not_durable,
+        "a resumed watch tells what a failed fsync left",
+        ("18",),
+        "composed",
+        frozenset({"failed_sync"}),
+    ),
+    Mutant(
+        a_time_near_the_end_of_the_clock_is_led_past_it,
+        "a time near the end of the clock stops what follows it",
+        ("4", "9"),
+        "composed",
+        frozenset({"years_off"}),
+    ),
     Mutant(an_add_counts_again_at_another_node, "an add that went to two nodes counts twice", ("5", "10")),
     Mutant(
         a_failed_add_counts_when_it_is_sent_again, "an add that no quorum acknowledged in time counts once more", ("5", "10")

@@ -61,7 +61,8 @@ def in_turn(mutant: Mutant, seeds: Sequence[int]) -> Iterator[int]:
     chosen: set[int] = set()
     if mutant.composites:
         for seed in seeds:
-            if composites_of(seed, profile=mutant.profile) & mutant.composites:
+            has_one = composites_of(seed, profile=mutant.profile) & mutant.composites
+            if has_one and draw(seed, profile=mutant.profile).nodes >= mutant.nodes_min:
                 chosen.add(seed)
                 yield seed
     yield from (seed for seed in seeds if seed not in chosen)

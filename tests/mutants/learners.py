@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
+from shoal.cluster.learning import Learning
 from shoal.cluster.replication import Replication
 from shoal.crdt.dot import Origin
 from shoal.node import rebuilding
@@ -11,6 +14,7 @@ from shoal.node.members import Members
 from shoal.node.opening import Opening
 from shoal.node.quorum import Quorum
 from shoal.node.transaction import Transaction
+from shoal.storage.memory import MemoryStorage
 from tests.mutants.mutant import Mutant
 
 
@@ -34,13 +38,44 @@ def a_copy_writes_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rebuilding, "unreadable", lambda rows: [])  # What it builds on would be supplied to the others.
 
 
+def a_learner_learns_from_learners(patch: pytest.MonkeyPatch) -> None:
+    sound = Learning.is_done
+
+    def is_done(self: Learning, others: Collection[bytes], *, needed: int, everyone: int, learners: Collection[bytes]) -> bool:
+        return sound(self, others, needed=needed, everyone=everyone)
+
+    patch.setattr(Learning, "is_done", is_done)
+
+
+def a_copy_goes_on_as_its_original(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MemoryStorage, "identity", property(lambda self: b"one for all", lambda self, identity: None), raising=False)
+
+
+_LOSSES = frozenset({"forgotten", "stale_copy", "one_by_one"})
+
 MUTANTS = (
     Mutant(
         a_copy_writes_at_once,
         "a restored copy builds on what all others have erased, and they do not ask for it",
         ("4",),
         "composed",
+        frozenset({"stale_copy"}),
     ),
-    Mutant(a_learner_counts, "a node that has forgotten counts in quorums", ("3", "14"), "composed"),
-    Mutant(one_other_is_enough_to_learn_from, "a learner asks one other owner alone", ("3", "14"), "composed"),
+    Mutant(a_learner_counts, "a node that has forgotten counts in quorums", ("3", "14"), "composed", _LOSSES),
+    Mutant(one_other_is_enough_to_learn_from, "a learner asks one other owner alone", ("3", "14"), "composed", _LOSSES),
+    Mutant(
+        a_learner_learns_from_learners,
+        "two nodes that have forgotten learn from each other",
+        ("3", "14"),
+        "composed",
+        frozenset({"forgotten"}),
+        nodes_min=5,
+    ),
+    Mutant(
+        a_copy_goes_on_as_its_original,
+        "a copied directory is taken for its original",
+        ("3", "14", "16", "17"),
+        "composed",
+        frozenset({"cloned", "stale_copy"}),
+    ),
 )

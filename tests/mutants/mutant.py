@@ -28,6 +28,7 @@ class Mutant(NamedTuple):
     invariants: tuple[str, ...]  # As docs/VERIFICATION.md numbers them: a violation of any of these has found it.
     profile: str = "default"  # How the plans are drawn that look for it.
     composites: frozenset[str] = frozenset()  # Plans that have one of these are run first; none: all in the order of the seeds.
+    nodes_min: int = 0  # Of those that are run first.
 
     @property
     def name(self) -> str:
