@@ -238,6 +238,7 @@ def test_an_error_that_no_fault_explains_is_found(event: Event) -> None:
 
 def test_an_error_that_a_fault_explains_is_none() -> None:
     assert broken(Invoked(1, "add", "a"), Failed(1, "no", "no-quorum"), Refused("s", "a", "session-behind")) == set()
+    assert broken(Refused("s", "a", "disconnected"), Refused("t", "a", "unreachable")) == set()
 
 
 def test_a_write_refused_with_nothing_written_must_not_be_there_though_its_node_lost_its_disk() -> None:

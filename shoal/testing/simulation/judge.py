@@ -75,6 +75,7 @@ TO_BE_EXPECTED = frozenset(
         "no-quorum",
         "shutting-down",
         "disconnected",
+        "unreachable",  # The same, of a client that was never linked.
         "outcome-unknown",
         "unavailable",
         "read-only",
