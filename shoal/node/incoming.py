@@ -200,11 +200,11 @@ class Incoming:
         """Returns whether followers of a document lack what was there before."""
         try:
             checked = mutation.check(place.rows, stamp, change, beside)
-            outcome = mutation.apply(place.rows, stamp, change, checked)
         except BadOperation:
-            if not beside.erased:
+            if not is_gone(beside):
                 raise
-            return False  # What it made, or stood on, was erased, maybe by an operation that is still to come.
+            return False  # What it made was erased, maybe by an operation that is still to come.
+        outcome = mutation.apply(place.rows, stamp, change, checked)
         if isinstance(change, document.Update):
             self._documents.follow_update(place, stamp, change, checked)
         elif isinstance(change, compaction.Compact):

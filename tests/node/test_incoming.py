@@ -103,6 +103,14 @@ BAD: dict[str, tuple[Shipment, str]] = {
         ),
         "does not match its hash",
     ),
+    "an update that is another than it names, and claims to be erased in part": (
+        shipped(
+            Body(HLC, START_MS, [], None, mutation.encode([Mutation(2, "crew", "n", document.Update(b"d" * 32))])),
+            partition=COUNT.partition,
+            beside=attached.pack([Attached(b"another", erased=True)]),
+        ),
+        "does not match its hash",
+    ),
 }
 
 
