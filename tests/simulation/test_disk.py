@@ -228,3 +228,12 @@ def test_a_watcher_is_told_when_a_disk_is_replaced() -> None:
     machine.disk.put_back(copy)
     machine.disk.wipe()
     assert told == ["replaced", "replaced"]
+
+
+def test_no_row_is_altered_of_a_store_that_was_closed() -> None:
+    machine = Machine()
+    storage = written(machine)
+    assert machine.disk.alter(b"a")
+    storage.close()
+    assert not machine.disk.alter(b"a")
+    assert machine.disk.rows()[b"a"] == b"0"

@@ -305,10 +305,8 @@ class SimulatedCluster:
             if keys.split_object(row)[3].startswith(name_of(FAMILY, ""))
             and self._is_everywhere(int.from_bytes(row[1:3], "big"))
         ]
-        if rows:
+        if rows and host.disk.alter(key := rows[fault.nth % len(rows)]):
             self._fire(fault)
-            key = rows[fault.nth % len(rows)]
-            host.disk.alter(key)
             self.altered.add(object_of(key))
 
     def _is_everywhere(self, partition: int) -> bool:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Literal, Protocol
 from zlib import crc32
 
-from shoal.errors import StoreCorrupt
+from shoal.errors import StorageError, StoreCorrupt
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.simulation.crash_points import CrashPoints
@@ -86,10 +86,14 @@ class Disk:
         rows = self._storage.scan(table, table + b"\xff")
         self.corrupt.update(key for key, _ in rows if crc32(key) % _CORRUPT_OF == 0)
 
-    def alter(self, key: bytes) -> None:
-        """Let the last bit of a row's value be another one; no checksum tells."""
-        value = self._storage.get(key) or b"\x00"
+    def alter(self, key: bytes) -> bool:
+        """Let the last bit of a row's value be another one; no checksum tells. False: its node has closed it, and stops."""
+        try:
+            value = self._storage.get(key) or b"\x00"
+        except StorageError:
+            return False
         self._storage.alter(key, value[:-1] + bytes([value[-1] ^ 1]))
+        return True
 
     @contextmanager
     def slowed(self, seconds: float) -> Iterator[None]:
