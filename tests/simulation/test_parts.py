@@ -28,7 +28,7 @@ from shoal.testing.simulation.parts.sharing import Sets, Touched
 from shoal.testing.simulation.parts.spending import OVERSPENT, Budgets, Paid
 from shoal.testing.simulation.parts.steps import EFFECT, Place, Steps
 from shoal.testing.simulation.parts.telling import WATCHED, Watchers
-from shoal.testing.simulation.plan import Act, ActKind, Plan, Wipe
+from shoal.testing.simulation.plan import Act, ActKind, Crash, Cut, Fault, Plan, Restore, Wipe
 from shoal.testing.simulation.trace import Trace
 
 T = TypeVar("T")
@@ -232,6 +232,17 @@ def test_a_change_that_a_watcher_was_told_twice_or_not_at_all_is_found() -> None
         return sound, twice, await broken(cluster, agents, "watching")
 
     assert scene(work) == ([], [WATCHED], [WATCHED])
+
+
+def test_a_watcher_whose_bookmark_went_with_a_disk_is_not_owed_the_rest() -> None:
+    faults: list[Fault] = [
+        Cut(at=1.0, sources=["n1"], targets=["n3", "n2"], for_s=3.0),
+        Crash(at=1.0, node="n3", down_s=12.0),
+        Restore(at=4.0, node="n2"),
+    ]
+    kinds: list[tuple[float, int, ActKind]] = [(1.0, 1, "tell"), (3.0, 1, "watch"), (4.0, 0, "tell")]
+    acts = [Act(at=at, agent=agent, kind=kind) for at, agent, kind in kinds]
+    assert execute(Plan(seed=20810, agents=2, duration_s=5.0, faults=faults, acts=acts)).violations == []
 
 
 def test_an_item_that_is_lost_or_waits_again_is_found() -> None:

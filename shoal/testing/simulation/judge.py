@@ -15,7 +15,8 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -23,6 +24,7 @@ from shoal.cluster.operation import Tip
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
 from shoal.protocol.requests import Durability
+from shoal.protocol.session import Session
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from shoal.testing import checkers
@@ -214,17 +216,26 @@ def _waits(host: SimulatedNode) -> Iterator[str]:
 
 
 async def _read(cluster: SimulatedCluster, agents: Agents, name: str, found: list[Violation]) -> Found | None:
-    client = Client(cluster, [name], name=f"judge-{name}", random=agents.plan.random_for(f"judge/{name}"))
+    """By a session for each part: a watch that goes on has seen what its bookmark names, which may be lost with a disk."""
     losses = Losses(agents.plan)
     try:
         async with asyncio.timeout(READ_S_MAX):
-            for part in agents.parts.values():
-                broken = await part.broken(client.session, losses)
+            for family, part in agents.parts.items():
+                async with _session(cluster, agents, name, family) as session:
+                    broken = await part.broken(session, losses)
                 found += [Violation(violation.invariant, f"on {name}: {violation.text}") for violation in broken]
-            return await find(client.session)
+            async with _session(cluster, agents, name, "all") as session:
+                return await find(session)
     except (ShoalError, TimeoutError) as error:
         found.append(Violation("9", f"healed, {name} cannot be read: {error!r}"))
         return None
+
+
+@asynccontextmanager
+async def _session(cluster: SimulatedCluster, agents: Agents, name: str, purpose: str) -> AsyncIterator[Session]:
+    client = Client(cluster, [name], name=f"judge-{name}", random=agents.plan.random_for(f"judge/{name}/{purpose}"))
+    try:
+        yield client.session
     finally:
         await client.session.close()
 
