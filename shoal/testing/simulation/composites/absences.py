@@ -99,7 +99,7 @@ def met_late(stage: Stage) -> Composed:
     acts: list[Act] = []
     faults: list[Fault] = []
     at = stage.at
-    family = stage.random.choice(list(FAMILIES))
+    family = stage.random.choice(list(FAMILIES)) if stage.random.random() < 0.7 else "jobs"  # Few keys: all meet in them.
     apart = stage.random.sample(stage.nodes, min(3, len(stage.nodes)))
     for _ in range(stage.random.choice((2, 3))):
         for_s = stage.between(0.6, 2.5)
@@ -109,7 +109,8 @@ def met_late(stage: Stage) -> Composed:
         if stage.random.random() < 0.7 and len(apart) > 2:
             faults.append(Cut(at=round(at + for_s / 2, 3), sources=[apart[0]], targets=[apart[1]], for_s=round(for_s / 2, 3)))
         for node in apart:
-            acts += stage.acts(FAMILIES[family], [node], (at + 0.05, at + for_s), least=2, most=5)
+            kinds = stage.random.sample(FAMILIES[family], len(FAMILIES[family]))
+            acts += stage.acts(kinds, [node], (at + 0.05, at + for_s), least=2, most=5)
         at = round(at + for_s * stage.random.random(), 3)
         stage.random.shuffle(apart)
     return Composed(faults, acts, {}, at)
