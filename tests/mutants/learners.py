@@ -38,6 +38,10 @@ def a_copy_writes_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rebuilding, "unreadable", lambda rows: [])  # What it builds on would be supplied to the others.
 
 
+def a_learner_counts_itself(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Quorum, "is_learner", False)
+
+
 def a_learner_learns_from_learners(patch: pytest.MonkeyPatch) -> None:
     sound = Learning.is_done
 
@@ -63,6 +67,7 @@ MUTANTS = (
     ),
     Mutant(a_learner_counts, "a node that has forgotten counts in quorums", ("3", "14"), "composed", _LOSSES),
     Mutant(one_other_is_enough_to_learn_from, "a learner asks one other owner alone", ("3", "14"), "composed", _LOSSES),
+    Mutant(a_learner_counts_itself, "a learner asks a majority with itself among them", ("3", "14", "17"), "composed", _LOSSES),
     Mutant(
         a_learner_learns_from_learners,
         "two nodes that have forgotten learn from each other",

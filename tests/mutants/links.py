@@ -5,11 +5,22 @@ from __future__ import annotations
 import pytest
 
 from shoal.cluster.peering import Identity
+from shoal.cluster.replication import Limits
 from shoal.errors import PeerRefused
+from shoal.node import replicator
 from shoal.node.members import Members
 from shoal.node.replicator import Replicator
 from shoal.storage.memory import MemoryStorage
 from tests.mutants.mutant import Mutant
+
+
+def a_peer_that_does_not_answer_is_asked_first_again(patch: pytest.MonkeyPatch) -> None:
+    sound = replicator._limits
+
+    def limits(*arguments: object) -> Limits:
+        return sound(*arguments)._replace(pause_s_max=0.0)  # type: ignore[arg-type]
+
+    patch.setattr(replicator, "_limits", limits)
 
 
 def an_address_that_leads_back_shrinks_the_quorum(patch: pytest.MonkeyPatch) -> None:
@@ -40,6 +51,13 @@ MUTANTS = (
         ("3", "14", "17"),
         "composed",
         frozenset({"cloned"}),
+    ),
+    Mutant(
+        a_peer_that_does_not_answer_is_asked_first_again,
+        "one peer that cannot answer starves a node",
+        ("9",),
+        "composed",
+        frozenset({"black_hole"}),
     ),
     Mutant(
         an_address_that_leads_back_shrinks_the_quorum,
