@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.protocol.requests import AnyReply, Begun, Move, Moved
+from shoal.protocol.requests import AnyReply, Begun, ConsumerState, Move, Moved
 from shoal.testing.simulation.client import Sent
 from shoal.testing.simulation.ledger import Ledger
 from shoal.testing.simulation.writing import Assurance
@@ -30,6 +30,7 @@ class Looked:
     [
         (Moved("main", "ab", ["cd"], ["ab"]), ["key"]),
         (Moved("main", "ab", ["ab"], ["ab"]), []),
+        (ConsumerState("reader", 0, 1, b""), []),
         (Begun(created=True), ["key"]),
         (Begun(created=False), []),
     ],

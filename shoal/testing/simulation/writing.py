@@ -71,6 +71,8 @@ def _changed_nothing(reply: object) -> bool:
             return before == heads
         case requests.EntryRemoved(removed=done) | requests.ItemDeleted(deleted=done):
             return not done
+        case requests.ConsumerState():
+            return True  # It may have been there already: the answer is the same.
         case requests.SetAltered(added=0, removed=0) | requests.Compacted(updates=0) | requests.ItemsIndexed(changed=[]):
             return True
     return False
