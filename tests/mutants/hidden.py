@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from shoal.crdt import clock, counter, register
+from shoal.crdt import clock, counter, queue, register
 from shoal.crdt.clock import COUNTER_BITS, END_MS, HybridClock
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.register import Assign
@@ -176,6 +176,15 @@ def a_time_near_the_end_of_the_clock_is_led_past_it(patch: pytest.MonkeyPatch) -
         patch.setattr(module, "is_plausible", lambda hlc, *, seen: hlc < END_MS << COUNTER_BITS)
 
 
+def a_put_leaves_the_key_to_who_came_first(patch: pytest.MonkeyPatch) -> None:
+    sound = queue.Entry._replace
+
+    def kept(self: queue.Entry, **changes: Any) -> queue.Entry:
+        return sound(self, **{name: value for name, value in changes.items() if name != "key"})
+
+    patch.setattr(queue.Entry, "_replace", kept)
+
+
 MUTANTS = (
     Mutant(
         a_resumed_watch_tells_what_is_not_durable,
@@ -190,6 +199,13 @@ MUTANTS = (
         ("4", "9"),
         "composed",
         frozenset({"years_off"}),
+    ),
+    Mutant(
+        a_put_leaves_the_key_to_who_came_first,
+        "a worklist item that was finished before it was put does not learn its key",
+        ("4", "16"),
+        "composed",
+        frozenset({"met_late"}),
     ),
     Mutant(an_add_counts_again_at_another_node, "an add that went to two nodes counts twice", ("5", "10")),
     Mutant(
