@@ -398,7 +398,11 @@ class Documents:
             return None
         if change.genesis or (change.attempt is not None and repeats.is_repeated(place.rows, change.attempt)):
             update = merged([update, document.withdrawn(place.rows)])
-        return requests.Edit(update, change.kinds, change.authors)
+        kinds = change.kinds
+        if kinds:
+            roots = document.roots(place.rows)  # Another declaration may count.
+            kinds = {name: roots[name] for name in kinds if name in roots}
+        return requests.Edit(update, kinds, change.authors)
 
     def told_whole(self, place: Place) -> requests.Edit | None:
         """What followers are sent once a gap is filled."""
