@@ -40,7 +40,7 @@ OF_LOST_DISKS = frozenset(("catching-up", "bookmark-lost"))
 OF_DEEDS: Mapping[Kind, frozenset[str]] = {
     "step": frozenset(("step-unresolved", "unreachable")),
     "spend": frozenset(("budget-exhausted", "rights-elsewhere")),
-    "save": frozenset(("unreachable",)),
+    "save": frozenset(("unreachable", "pruned")),  # The base that was loaded is gone once the node has caught up.
 }
 """What a worker may be told of what it does, by the kind of that."""
 

@@ -8,6 +8,7 @@ import pytest
 
 from chaos.evidence import Evidence, Options
 from chaos.judge import Figure, Violation, judge
+from chaos.ledger import Deed
 from shoal.testing.history import Acknowledged, Event, Failed, History, Invoked, LetGo, Refused, Shown, amount
 
 
@@ -92,6 +93,12 @@ def test_an_error_that_no_fault_explains_is_a_violation(events: list[Event], evi
     assert [(v.invariant, v.what) for v in judge(history, evidence).violations] == [
         ("9", "a request was refused for no reason")
     ]
+
+
+@pytest.mark.parametrize(("code", "violations"), [("pruned", 0), ("unreachable", 0), ("key-reused", 1)])
+def test_a_worker_may_be_told_what_faults_explain(history: History, evidence: Evidence, code: str, violations: int) -> None:
+    evidence.deeds.append(Deed("save", "pruned-1", "", 1, "unknown", code, "n1"))
+    assert len(judge(history, evidence).violations) == violations
 
 
 def test_nodes_that_did_not_become_equal_are_a_violation(history: History, evidence: Evidence) -> None:
