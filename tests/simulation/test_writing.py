@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.protocol.requests import AnyReply, Begun, ConsumerState, Move, Moved
+from shoal.protocol.requests import AnyReply, BeginStep, Begun, ConsumerState, Move, Moved, Step
 from shoal.testing.simulation.client import Sent
 from shoal.testing.simulation.ledger import Ledger
 from shoal.testing.simulation.writing import Assurance
@@ -38,4 +38,13 @@ class Looked:
 def test_an_answer_that_nothing_was_to_be_done_needs_no_copy(reply: AnyReply, looked: list[str]) -> None:
     ledger = Looked()
     Assurance(3, cast(Ledger, ledger), lambda durability: 1).copied(MOVE, [], reply, "agent")
+    assert ledger.keys == looked
+
+
+@pytest.mark.parametrize(("begun", "looked"), [(True, ["key"]), (False, [])])
+def test_a_step_that_is_not_begun_needs_no_copy_of_the_request(begun: bool, looked: list[str]) -> None:
+    step = Step("s", "", "", "open", 0, 0, "", b"", b"", "", "", "", 0, [], begun=begun)
+    ledger = Looked()
+    sent = Sent(BeginStep("crew", "t", "s", "pay"), "key", "quorum")
+    Assurance(3, cast(Ledger, ledger), lambda durability: 1).copied(sent, [], step, "agent")
     assert ledger.keys == looked

@@ -54,15 +54,17 @@ class Assurance:
     def copied(self, sent: Sent | None, writes: Sequence[Invoked], reply: object, who: str) -> None:
         """What was acknowledged is durable on as many nodes as was asked."""
         # Under a key of users another's operation may be what answers, though one of its own is, or was, somewhere too.
-        if sent is not None and not _changed_nothing(reply) and not any(write.key for write in writes):
+        if sent is not None and not _changed_nothing(sent.request, reply) and not any(write.key for write in writes):
             self._ledger.copied(self._partition, sent.key, self._needed(sent.durability), who=who, by=_shown(sent, reply))
 
 
-def _changed_nothing(reply: object) -> bool:
+def _changed_nothing(request: requests.AnyWrite, reply: object) -> bool:
     """Where nothing was to be done there may be no operation, though an earlier attempt made, or lost, one."""
     match reply:
         case requests.Deleted(existed=done) | requests.Begun(created=done):
             return not done
+        case requests.Step(begun=begun) if isinstance(request, requests.BeginStep):
+            return not begun  # It is done, or another's attempt is open.
         case requests.Enqueued(added=each):
             return not any(each)
         case requests.Dequeued(first=done) | requests.Purged(count=done):
