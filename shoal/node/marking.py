@@ -58,7 +58,7 @@ class Marking:
             return
         self._due_s = now + self._interval_s
         reached = {member.node: member.address for member in self._members.all if member.node}
-        for node in self._addresses.keys() - reached.keys():
+        for node in sorted(self._addresses.keys() - reached.keys()):  # In one order each time.
             if self._addresses[node] not in self._members.addresses or self._addresses[node] in reached.values():
                 self._drop(protocol, node)  # No member any more, or another directory has taken its place.
         for node, address in reached.items():
