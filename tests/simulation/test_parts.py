@@ -23,6 +23,7 @@ from shoal.testing.simulation.parts.lines import Lines
 from shoal.testing.simulation.parts.memory import Items, Written
 from shoal.testing.simulation.parts.memory import Place as ItemPlace
 from shoal.testing.simulation.parts.messages import MESSAGES, Messages
+from shoal.testing.simulation.parts.papers import Papers
 from shoal.testing.simulation.parts.part import Told, name_of
 from shoal.testing.simulation.parts.sharing import Sets, Touched
 from shoal.testing.simulation.parts.spending import OVERSPENT, Budgets, Paid
@@ -152,6 +153,28 @@ def test_what_nobody_erased_and_is_not_there_is_found() -> None:
         return await broken(cluster, agents, "erasing")
 
     assert scene(work) == ["3"]
+
+
+@pytest.mark.parametrize("family", ["erasing", "papers"])
+def test_a_deletion_is_over_when_it_is_answered_unless_it_may_have_left_twice(family: str) -> None:
+    kind: ActKind = "delete" if family == "erasing" else "delete-paper"
+
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[bool]:
+        for nth in range(2):
+            await agents.act(Act(at=float(nth), agent=0, kind=kind))
+        again = asyncio.create_task(agents.act(Act(at=2.0, agent=0, kind=kind)))
+        await asyncio.sleep(0.001)
+        await agents._clients[0].leave()
+        await again
+        await agents.act(Act(at=3.0, agent=0, kind=kind))
+        await agents.act(Act(at=4.0, agent=0, kind=kind, repeat=True))
+        name = name_of(family, "a")
+        erasing, papers = cast(Erasing, agents.parts["erasing"]), cast(Papers, agents.parts["papers"])
+        deletions = erasing.threads[name].deletions if family == "erasing" else papers.papers[name].deleted
+        assert all(each.told is not None for each in deletions)
+        return [each.ended_s < float("inf") for each in deletions]
+
+    assert scene(work) == [True, True, False, True, False]
 
 
 def test_a_message_that_is_lost_or_waits_again_is_found() -> None:

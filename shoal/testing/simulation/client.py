@@ -28,6 +28,7 @@ class Client:
     ) -> None:
         self.name = name
         self.at = ""
+        self.dialled = 0  # Links so far.
         self.random = random
         self.config = cluster.config
         self._cluster = cluster
@@ -55,6 +56,10 @@ class Client:
         """An idempotency key for a write."""
         return make_key(now_ms(), self.random.randbytes(RANDOM_BYTES))
 
+    @property
+    def has_link(self) -> bool:
+        return self.session._link is not None and self.session._link.open
+
     async def leave(self) -> None:
         """Lose the connection: the next request is another node's, if there is another."""
         link = self.session._link
@@ -66,6 +71,7 @@ class Client:
     ) -> Link:
         link = await self._cluster.dial(url, config=config, software=software, token=token, bookmark=bookmark, others=others)
         self.at = next(name for name, known in self._cluster.urls.items() if known == url)
+        self.dialled += 1
         return link
 
 

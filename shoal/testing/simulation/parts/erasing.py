@@ -130,11 +130,11 @@ class _Agent:
             deletion.told = self._bench.told(act.durability)
 
         try:
-            await self._bench.send(act, random, send, of=DeleteThread)
+            left_once = await self._bench.send(act, random, send, of=DeleteThread)
         except ShoalError as error:
             self._bench.refused(error)
             raise
-        deletion.ended_s = deletion.ended_s if act.repeat else now()
+        deletion.ended_s = now() if left_once else float("inf")
         self._author.at.clear()
         self._bench.did(f"delete, with {len(deletion.mine)} saves of its own")
 

@@ -188,11 +188,11 @@ class _Agent:
             what.told = self._bench.told(act.durability)
 
         try:
-            await self._bench.send(act, random, sent, of=of)
+            left_once = await self._bench.send(act, random, sent, of=of)
         except ShoalError as error:
             self._bench.refused(error)
             raise
-        what.ended_s = float("inf") if act.repeat else _now()
+        what.ended_s = _now() if left_once else float("inf")
 
 
 async def _numbers(session: Session, name: str) -> set[int]:

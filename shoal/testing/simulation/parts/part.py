@@ -45,7 +45,11 @@ class Told(NamedTuple):
 
 
 class Ending(Protocol):
-    """A deletion. `told` is None, and the end never, where the outcome is not known."""
+    """A deletion. `told` is None, and the end never, where the outcome is not known.
+
+    The end is never, too, if the request may have left more than once: one node may have deleted what another
+    node, which answered, did not find. That deletion spreads later, and ends what was begun after the answer.
+    """
 
     session: str
     begun_s: float
@@ -100,13 +104,17 @@ class Bench:
 
     async def send(
         self, act: Act, random: Random, request: Callable[[], Awaitable[None]], *, of: type[Write] | tuple[type[Write], ...]
-    ) -> None:
+    ) -> bool:
         """Carry out a write, once more if the act says so; note what refuses it, and raise that.
+
+        Returns whether it left once at most: it leaves on a link once, and the client may have dialled others meanwhile.
 
         Raises:
             ShoalError: as the request.
         """
+        before = self.client.dialled - self.client.has_link
         await self.writer.write(act, random, [], request, of=of)
+        return not act.repeat and self.client.dialled - before <= 1
 
 
 class Part(Protocol):
