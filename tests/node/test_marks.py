@@ -125,7 +125,7 @@ async def test_without_marks_it_is_begun_twice(fleet: Fleet, monkeypatch: pytest
 async def test_a_node_that_was_set_back_writes_nothing_until_it_has_caught_up(fleet: Fleet) -> None:
     copy = image(fleet, "c")
     await add(fleet["a"])
-    await fleet.converged(WAIT_S)
+    await recorded(fleet)
     await set_back(fleet, "c", copy)
     link(fleet, "c", "a")
     await until(lambda: is_learner(fleet["c"]))
@@ -292,7 +292,7 @@ async def test_what_a_node_said_before_it_was_set_back_is_not_taken_for_its_word
     """A message of its last process may arrive after its next one has begun a link."""
     copy = image(fleet, "c")
     await add(fleet["c"])
-    await fleet.converged(WAIT_S)
+    await recorded(fleet)
     a, before, replica = fleet["a"].replicator, fleet["c"].identity(), fleet["c"].replicator._protocol._replica
     [number] = replica.partitions()
     said = messages.encode(Vectors([(number, replica.durable(number).pack())], answer=False))
@@ -308,7 +308,7 @@ async def test_what_a_node_said_before_it_was_set_back_is_not_taken_for_its_word
 async def test_both_sides_say_that_a_directory_was_set_back(fleet: Fleet) -> None:
     copy = image(fleet, "c")
     await add(fleet["a"])
-    await fleet.converged(WAIT_S)
+    await recorded(fleet)
     fleet.spoil = without_operations_to("c")
     await set_back(fleet, "c", copy)
     link(fleet, "c", "a")

@@ -36,7 +36,7 @@ def test_once_it_was_told_the_client_names_what_the_node_does(steps: list[tuple[
                 ours.replace(partition, vector)
             case "observe":
                 take_news(theirs, ours.news())  # The client observes what it hears of between two replies.
-                theirs.note(partition, vector)
+                theirs.note(partition, vector.frontier)  # All that another node tells it.
                 ours.observe(theirs)
             case "tell":
                 take_news(theirs, ours.news())
