@@ -400,7 +400,9 @@ class Replicator:
         others = members.nodes - {self._opening.node}
         learners = {node for node in others if not self._protocol.is_member(node)}
         if learning.is_done(others, needed=members.others_needed, everyone=members.size - 1, learners=learners):
-            self._admission = self._commit.write(*self._opening.admission())
+            with suppress(ShoalError):  # Else at a later tick.
+                self._admission = self._commit.write(*self._opening.admission())
+                self._set_back_by = None  # A crash before it is durable is no harm: peers say again what it once held.
 
     def _fall_back(self, peer: bytes) -> None:
         """A peer knows that this directory was set back: it counts no more, and issues nothing, until it has caught up."""

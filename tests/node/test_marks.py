@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import pytest
 
 from shoal.cluster import messages
 from shoal.cluster.marks import Mark
 from shoal.cluster.messages import Vectors
-from shoal.errors import CatchingUp, NoQuorum, PeerRefused
+from shoal.errors import CatchingUp, NoQuorum, Overloaded, PeerRefused
+from shoal.node import opening
 from shoal.protocol.requests import BeginStep, Step
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.fleet import Fleet, Member
@@ -321,6 +322,38 @@ async def test_both_sides_say_that_a_directory_was_set_back(fleet: Fleet) -> Non
     assert "b:1: not heard yet" in status.reason
     [reason] = [member.reason for member in (await fleet["a"].store().cluster()).members if member.name == "c:1"]
     assert "was set back" in reason
+
+
+async def test_a_fall_that_a_busy_disk_did_not_record_is_over_with_the_admission(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = image(fleet, "c")
+    await add(fleet["a"])
+    await recorded(fleet)
+    await set_back(fleet, "c", copy)
+    replicator, refused = fleet["c"].replicator, 0
+    sound = replicator._commit.write
+
+    def write(rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = ()) -> int:
+        nonlocal refused
+        if rows.get(opening._RESTORED) is not None:
+            refused += 1
+            raise Overloaded("too many writes wait for a sync. Nothing was written.")
+        return sound(rows, ranges)
+
+    monkeypatch.setattr(replicator._commit, "write", write)
+    fleet.link_all("c")
+    await until(lambda: refused > 0 and not is_learner(fleet["c"]))
+    await add(fleet["c"])
+    ticks = 0
+
+    def record(*_: object) -> None:
+        nonlocal ticks
+        ticks += 1
+
+    monkeypatch.setattr(replicator._marking, "record", record)
+    await until(lambda: ticks > 2)
+    assert not is_learner(fleet["c"])
 
 
 async def test_marks_are_written_at_most_once_an_interval() -> None:
