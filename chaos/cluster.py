@@ -268,6 +268,19 @@ class Cluster:
 
         return await self._until(reached, self.now_s(), within_s)
 
+    async def still(self, for_s: float, within_s: float) -> float | None:
+        """How long it took until the nodes had been equal, and none had written anything, for so long; None: too long."""
+        held, since_s = "", self.now_s()
+
+        def reached(views: Mapping[str, View]) -> bool:
+            nonlocal held, since_s
+            digests = {view.digest for view in views.values()}
+            if digests != {held}:
+                held, since_s = digests.pop() if len(digests) == 1 else "", self.now_s()
+            return bool(held) and self.now_s() - since_s >= for_s
+
+        return await self._until(reached, since_s, within_s)
+
     async def swept(self, within_s: float) -> float | None:
         """How long it took until no node held anything that was erased; None: too long."""
         return await self._until(lambda views: all(view.node.garbage == 0 for view in views.values()), self.now_s(), within_s)

@@ -37,6 +37,9 @@ from shoal.transport.session import RemoteSession
 EQUAL_S_MAX = 30.0
 """For the nodes to become equal, once nobody writes; and for a node to catch up."""
 
+STILL_S = 4 * Config().rights_spread_s
+"""So long no node writes of its own accord before they are stopped: a look at rights to spend may make another one due."""
+
 SWEPT_S_MAX = 60.0
 """For the nodes to be rid of what was erased, once they are equal."""
 
@@ -137,10 +140,12 @@ class _Trial:
     # ── afterwards ────────────────────────────────────────────────────────────
 
     async def rest(self, cluster: Cluster) -> None:
-        """Wait until the nodes are equal and have swept what was erased, and stop them."""
+        """Wait until the nodes are equal, have swept what was erased and write nothing more, and stop them."""
         self.evidence.equal_s = await cluster.equal(EQUAL_S_MAX)
         if await cluster.swept(SWEPT_S_MAX) is None:
             self.evidence.unequal.append(f"a node has not swept what was erased within {SWEPT_S_MAX:g} s")
+        if await cluster.still(STILL_S, EQUAL_S_MAX) is None:
+            self.evidence.unequal.append(f"the nodes still write, or differ, after {EQUAL_S_MAX:g} s without agents")
         await asyncio.gather(*(cluster.stop(node) for node in cluster.nodes))
 
     async def inspect(self, cluster: Cluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -11,6 +12,8 @@ import pytest
 
 import shoal
 from chaos.cluster import NodeFailed, running
+
+PATIENCE_S = 60.0
 
 
 async def test_a_node_that_does_not_start_is_told_with_its_last_words(tmp_path: Path) -> None:
@@ -43,3 +46,23 @@ async def test_a_node_that_was_killed_comes_back_with_what_it_held_where_it_was(
         await cluster.start(node)
         async with shoal.connect(url) as store:
             assert await store.space("s").counter("c").value() == 3
+
+
+async def test_nodes_are_still_once_nothing_was_written_for_so_long(tmp_path: Path) -> None:
+    """A node that puts rights back while another one stops is not a trial in which the nodes differ."""
+    written = 0
+
+    async def write(url: str) -> None:
+        nonlocal written
+        async with shoal.connect(url) as store:
+            for _ in range(10):
+                await store.space("s").counter("c").add(1)
+                written += 1
+                await asyncio.sleep(0.1)
+
+    async with running(tmp_path, nodes=1, now_s=time.monotonic) as cluster:
+        writing = asyncio.create_task(write(cluster.nodes[0].url))
+        assert await cluster.still(PATIENCE_S, 0.5) is None
+        assert await cluster.still(2.0, PATIENCE_S) is not None
+        assert written == 10
+        await writing
