@@ -146,7 +146,6 @@ class Scrubber:
     def _examine_soon(self, name: bytes) -> None:
         if self._stopped or name in self._due:
             return
-        self._outcomes.pop(name, None)
         self._due[name] = None
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._examine())
@@ -188,21 +187,22 @@ class Scrubber:
     async def _examine_one(self, name: bytes) -> None:
         place = place_of(name)
         outcome = await self._database.rebuilder.rebuild(place, self._fetch)
+        is_news = self._outcomes.get(name) is not outcome  # It is looked at again and again; what is known is not said again.
         self._outcomes[name] = outcome
         if name in self._dangling:
-            self._settle(name, place, outcome)
-        elif outcome is not Outcome.REPLACED:
-            _log.warning("the rows of %s differ from those of a peer: %s", text_of(place), outcome.value)
-        else:
+            self._settle(name, place, outcome, is_news=is_news)
+        elif outcome is Outcome.REPLACED:
             self._replaced(name, place)
+        elif is_news:
+            _log.warning("the rows of %s differ from those of a peer: %s", text_of(place), outcome.value)
 
-    def _settle(self, name: bytes, place: Place, outcome: Outcome) -> None:
+    def _settle(self, name: bytes, place: Place, outcome: Outcome, *, is_news: bool) -> None:
         """What came of an object in which a save builds on what is gone."""
         if outcome in (Outcome.SOUND, Outcome.REPLACED):
             self._dangling.discard(name)
             if outcome is Outcome.REPLACED:
                 _log.info("what %s needs of pruned checkpoints came from peers", text_of(place))
-        elif outcome is Outcome.DEAD:
+        elif outcome is Outcome.DEAD and is_news:
             _log.warning("%s: %s", text_of(place), outcome.value)
 
     def _replaced(self, name: bytes, place: Place) -> None:

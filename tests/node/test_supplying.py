@@ -11,6 +11,7 @@ from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
 from shoal.node import rebuilding
+from shoal.node.findings import Place
 from shoal.node.verify import verify
 from shoal.storage import keys
 from shoal.testing.fleet import Fleet
@@ -73,13 +74,23 @@ async def test_what_is_missing_comes_from_the_node_that_saved_it() -> None:
 
 
 async def test_a_save_whose_base_nobody_has_any_more_is_listed_and_says_so_when_it_is_read(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    looks = 0
+    sound = rebuilding.Rebuilder.rebuild
+
+    async def rebuild(self: rebuilding.Rebuilder, place: Place, fetch: rebuilding.Fetch) -> rebuilding.Outcome:
+        nonlocal looks
+        outcome = await sound(self, place, fetch)
+        looks += 1
+        return outcome
+
     async def none(self: object, partition: int, dots: object) -> dict[object, object]:
         return {}
 
     monkeypatch.setattr("shoal.node.scrubbing.Scrubber._fetch", none)
-    async with Fleet("abc", quorum_timeout_s=2.0) as fleet:
+    monkeypatch.setattr("shoal.node.rebuilding.Rebuilder.rebuild", rebuild)
+    async with Fleet("abc", quorum_timeout_s=2.0, quarantine_s=0.02) as fleet:
         id = await _saved_where_it_was_set_back(fleet)
         fleet.link_all("c")
         await fleet.converged(WAIT_S)
@@ -91,3 +102,8 @@ async def test_a_save_whose_base_nobody_has_any_more_is_listed_and_says_so_when_
             assert fleet[name].replicator.scrubber.told == [f"thread 't' of space 'crew': {rebuilding.Outcome.DEAD.value}"]
             with pytest.raises(ShoalError, match="a checkpoint that it builds on is missing"):
                 await _thread(fleet, name).load(id)
+        seen = looks
+        async with asyncio.timeout(WAIT_S):
+            while looks < seen + 6:  # It is asked for again, and said once by each.
+                await asyncio.sleep(0.01)
+    assert len([text for text in caplog.messages if rebuilding.Outcome.DEAD.value in text]) == 2
