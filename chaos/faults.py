@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import ClassVar, Protocol
@@ -147,6 +148,19 @@ class CutOff:
         return stage.random.sample(routes, stage.random.randint(1, len(routes)))
 
 
+async def _replaced(name: str, stage: Stage, node: Node, replace: Callable[[], None]) -> Strike:
+    """The node is killed, its directory replaced, and it starts, and learns."""
+    cluster = stage.cluster
+    began_s = cluster.now_s()
+    await cluster.kill(node)
+    replace()
+    await stage.gap(DOWN_S_MAX)
+    lifted_s = cluster.now_s()
+    await cluster.launch(node)
+    await stage.learn(node)
+    return Strike(name, node.name, began_s, lifted_s, cluster.now_s())
+
+
 class Wipe:
     """The node is killed and its directory removed; it starts with none, and learns."""
 
@@ -154,15 +168,8 @@ class Wipe:
     loses_disks: ClassVar[bool] = True
 
     async def strike(self, stage: Stage) -> Strike:
-        cluster, node = stage.cluster, stage.order()[0]
-        began_s = cluster.now_s()
-        await cluster.kill(node)
-        cluster.wipe(node)
-        await stage.gap(DOWN_S_MAX)
-        lifted_s = cluster.now_s()
-        await cluster.launch(node)
-        await stage.learn(node)
-        return Strike(self.name, node.name, began_s, lifted_s, cluster.now_s())
+        node = stage.order()[0]
+        return await _replaced(self.name, stage, node, lambda: stage.cluster.wipe(node))
 
 
 class StaleCopy:
@@ -177,14 +184,7 @@ class StaleCopy:
         copy = cluster.copy(node)
         await cluster.start(node)
         await stage.gap(_LOAD_S_MAX)
-        began_s = cluster.now_s()
-        await cluster.kill(node)
-        cluster.put_back(node, copy)
-        await stage.gap(DOWN_S_MAX)
-        lifted_s = cluster.now_s()
-        await cluster.launch(node)
-        await stage.learn(node)
-        return Strike(self.name, node.name, began_s, lifted_s, cluster.now_s())
+        return await _replaced(self.name, stage, node, lambda: cluster.put_back(node, copy))
 
 
 class Clone:
