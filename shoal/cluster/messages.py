@@ -16,7 +16,7 @@ operations have made (`shoal.cluster.scrub`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -25,7 +25,7 @@ from msgspec import Raw, Struct
 from shoal.cluster.operation import CHAIN_BYTES
 from shoal.cluster.partition import PARTITIONS
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
-from shoal.errors import InvalidValue
+from shoal.errors import InvalidValue, ShoalError
 
 Held = tuple[int, bytes, int]  # Partition, origin, sequence: everything up to there is held durably.
 Range = tuple[int, bytes, int, int]  # Partition, origin, first and last sequence.
@@ -33,6 +33,7 @@ RANGES_MAX = 1024  # In one Want.
 LOST_MAX = 256  # Rows in one Lost.
 PRESENT_MAX = 256  # Entries in one Present.
 OBJECTS_MAX = 8192  # In one Objects.
+TROUBLE_CHARS_MAX = 1000  # Of the text in one Trouble.
 
 
 class Shipment(Struct, array_like=True, frozen=True):
@@ -121,6 +122,17 @@ class Trouble(Struct, array_like=True, frozen=True, tag=9):
     sequence: int
     reason: str
     message: str
+
+    @classmethod
+    def about(cls, shipment: Shipment, error: ShoalError) -> Trouble:
+        reason = error.detail.get("reason")
+        return cls(
+            shipment.partition,
+            shipment.origin,
+            shipment.sequence,
+            reason if isinstance(reason, str) else error.code,
+            error.message[:TROUBLE_CHARS_MAX],
+        )
 
 
 class Lost(Struct, array_like=True, frozen=True, tag=10):
@@ -296,6 +308,21 @@ def decode(packed: bytes) -> Message:
 
 def _is_entry(space: str, _document: str, client: int, clock: int, _state: bytes) -> bool:
     return bool(space) and 0 <= client < 1 << 53 and 0 <= clock < 1 << 53
+
+
+def batches(entries: Iterable[_T], bytes_of: Callable[[_T], int], *, bytes_max: int) -> Iterator[list[_T]]:
+    """All entries, in order, in lists of at most `bytes_max`, unless a single entry is longer."""
+    batch: list[_T] = []
+    size = 0
+    for entry in entries:
+        length = bytes_of(entry)
+        if batch and size + length > bytes_max:
+            yield batch
+            batch, size = [], 0
+        batch.append(entry)
+        size += length
+    if batch:
+        yield batch
 
 
 def slices(operations: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:

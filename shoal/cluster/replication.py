@@ -8,9 +8,7 @@ Laws:
 - What is stored comes before what is sent: own operations are pushed once `issued`
   says that they are durable, others acknowledged once `stored` does.
 - Pushes and acknowledgements may be lost. Vectors are compared with some peer every
-  interval, and what is missing is wanted from whoever holds it, from one peer
-  at a time per partition, and from each peer one answer at a time. A peer that does
-  not answer is left alone, each time for longer, so that the others are asked.
+  interval, and what is missing is fetched (`shoal.cluster.fetching`).
 - A peer counts as an owner once it said, on the link that stands, that it is no
   learner (`shoal.cluster.learning`), and that it holds what it was ever known to
   hold (`shoal.cluster.marks`). If it holds less it is told, and becomes a learner.
@@ -29,33 +27,31 @@ from msgspec import Raw
 
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival, Delivery
+from shoal.cluster.fetching import Fetching
 from shoal.cluster.knowledge import Knowledge, Parts, Replica, vector_of
 from shoal.cluster.learning import Learning
 from shoal.cluster.marks import Mark
 from shoal.cluster.messages import (
-    RANGES_MAX,
     Busy,
     Digest,
     Have,
     Held,
     Message,
     Push,
-    Range,
     Shipment,
     Supply,
     Trouble,
     Vectors,
     Want,
+    batches,
 )
 from shoal.cluster.messages import Parts as PartsMessage
 from shoal.cluster.quarantine import Quarantine, check_context, taken
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue, ShoalError
 
-PARTITIONS_WANTED_MAX = 64  # In one Want.
 NEEDS_BYTES_MAX = 64 * 1024  # Of vectors in one Have, unless a single one is longer.
 VECTOR_HEAD_BYTES = 9  # Of a packed vector in a message: an array, the partition, a length.
-_DOUBLINGS_MAX = 16  # Of a pause; far past any bound on it.
 
 
 class Limits(NamedTuple):
@@ -101,13 +97,6 @@ Effect = Send | Apply | Read | SetBack
 
 
 @dataclass(slots=True)
-class _Wanting:
-    id: int
-    since: float
-    partitions: frozenset[int]
-
-
-@dataclass(slots=True)
 class _PeerState:
     known: Knowledge
     mark: Mark
@@ -116,10 +105,6 @@ class _PeerState:
     member: bool = False  # Whether it said, on the link from it that stands, that it is no learner.
     caught_up: set[int] | None = None  # The partitions of its mark in which it says so.
     unheard: set[int] = field(default_factory=set)  # Those of them in which it has not said since what it holds.
-    doubtful: dict[int, float] = field(default_factory=dict)  # Partitions in which it is ahead, and since when.
-    wanting: _Wanting | None = None
-    pause_until: float = 0.0
-    unanswered: int = 0  # Wants in a row.
     unsaid: dict[tuple[int, Origin], int] = field(default_factory=dict)  # What we hold and have not told it.
 
 
@@ -149,8 +134,15 @@ class Replication:
         self._peers = {peer: _PeerState(Knowledge(replica), Mark(mark)) for peer, mark in (marks or {}).items()}
         self._outbox: list[Effect] = []
         self._quarantine = Quarantine(places_max=limits.quarantine_max, duration_s=limits.quarantine_s)
+        self._fetching = Fetching(
+            replica,
+            self._delivery,
+            self._quarantine,
+            grace_s=limits.grace_s,
+            answer_s=limits.answer_s,
+            pause_s_max=limits.pause_s_max,
+        )
         self._next_sync = 0.0
-        self._last_id = 0
 
     # ── links ─────────────────────────────────────────────────────────────────
 
@@ -158,29 +150,31 @@ class Replication:
         """A link from `peer` begins: what it said on an older one need not hold any more."""
         state = self._state(peer)
         self.mark(peer).begin()
-        state.known, state.wanting, state.member, state.heard = Knowledge(self._replica), None, False, 0
+        self._fetching.forget(peer)
+        state.known, state.member, state.heard = Knowledge(self._replica), False, 0
         state.caught_up = None
-        state.pause_until, state.unanswered = 0.0, 0
-        state.doubtful.clear()
         if state.linked:
             self._send_digest(peer)
 
     def linked(self, peer: bytes) -> None:
         """Messages can be sent to `peer` from now on."""
         state = self._state(peer)
-        state.linked, state.wanting, state.pause_until, state.unanswered = True, None, 0.0, 0
+        state.linked = True
         state.unsaid.clear()
+        self._fetching.linked(peer)
         # The other side says the same: whoever lacks something finds out at once.
         self._send_digest(peer)
 
     def unlinked(self, peer: bytes) -> None:
         state = self._state(peer)
-        state.linked, state.wanting = False, None
+        state.linked = False
         state.unsaid.clear()
+        self._fetching.unlinked(peer)
 
     def forget(self, peer: bytes) -> None:
         """A node that is gone for good: another one is at its address."""
         self._peers.pop(peer, None)
+        self._fetching.forget(peer)
 
     def admit_itself(self) -> None:
         """This node holds all that it must, and has recorded so: it counts from now on."""
@@ -200,7 +194,7 @@ class Replication:
         match message:
             case Have(held, needs):
                 for partition in state.known.acknowledge(held, needs):
-                    state.doubtful.setdefault(partition, now)
+                    self._fetching.note(peer, partition, now)
             case Digest():
                 if self.learning is not None and not message.learner and not state.member:
                     self.learning.forget(peer)
@@ -215,8 +209,7 @@ class Replication:
             case Want():
                 self._outbox.append(Read(peer, message))
             case Busy(id, _, retry_after_ms):
-                if state.wanting is not None and state.wanting.id == id:
-                    state.wanting, state.pause_until = None, now + retry_after_ms / 1000
+                self._fetching.busy(peer, id, until=now + retry_after_ms / 1000)
 
     def deliver(self, peer: bytes, shipments: Iterable[Shipment], now: float) -> None:
         """Some of the operations of a Push or Supply."""
@@ -224,26 +217,15 @@ class Replication:
         arrivals = [arrival for shipment in shipments if (arrival := self._arrival(peer, state, shipment, now)) is not None]
         found = self._delivery.take(arrivals, now)
         for arrival in found.early:
-            state.doubtful.setdefault(arrival.shipment.partition, now)
+            self._fetching.note(peer, arrival.shipment.partition, now)
         if found.ready or found.again:
             self._outbox.append(Apply(peer, found.ready, found.again))
 
     def supplied(self, peer: bytes, supply: Supply, now: float) -> None:
         """A Want was answered. Called ahead of delivering what it brought, so that the next answer is made meanwhile."""
-        state = self._state(peer)
-        if state.wanting is None or state.wanting.id != supply.id:
-            return
-        fetched, state.wanting, state.unanswered = state.wanting.partitions, None, 0
-        brought: dict[int, dict[Origin, int]] = {}
-        for shipment in supply.operations:
-            if isinstance(shipment, Shipment):
-                vector = brought.setdefault(shipment.partition, {})
-                vector[Origin(shipment.origin)] = max(shipment.sequence, vector.get(Origin(shipment.origin), 0))
-        if not brought:
-            # It has nothing for us there, whatever it said: its next vectors will tell.
-            for partition in fetched:
-                state.doubtful.pop(partition, None)
-        self._want(peer, state, now, expected={partition: VersionVector(vector) for partition, vector in brought.items()})
+        expected = self._fetching.supplied(peer, supply)
+        if expected is not None:
+            self._want(peer, self._state(peer), now, expected)
 
     def _arrival(self, peer: bytes, state: _PeerState, shipment: Shipment, now: float) -> Arrival | None:
         if self._quarantine.covers(shipment.partition, shipment.dot, now):
@@ -309,7 +291,7 @@ class Replication:
             if self.learning is not None:
                 self.learning.vector(peer, partition, theirs)
             if not self._replica.applied(partition).dominates(theirs):
-                state.doubtful.setdefault(partition, now)
+                self._fetching.note(peer, partition, now)
             if not message.answer:
                 state.known.answer(partition, message.question)
         self._compare_mark(peer, state, told)
@@ -368,66 +350,26 @@ class Replication:
 
     def _send_vectors(self, peer: bytes, partitions: Iterable[int], *, answer: bool, question: int = 0) -> None:
         """In as many messages as their size takes."""
-        vectors: list[tuple[int, bytes]] = []
-        size = 0
-        for partition in partitions:
-            packed = self._replica.durable(partition).pack()
-            if vectors and size + len(packed) > self._limits.vectors_bytes_max:
-                self._send(peer, Vectors(vectors, answer, question))
-                vectors, size = [], 0
-            vectors.append((partition, packed))
-            size += len(packed) + VECTOR_HEAD_BYTES
-        if vectors:
-            self._send(peer, Vectors(vectors, answer, question))
+        vectors = ((partition, self._replica.durable(partition).pack()) for partition in partitions)
+        for batch in batches(vectors, _vector_bytes, bytes_max=self._limits.vectors_bytes_max):
+            self._send(peer, Vectors(batch, answer, question))
 
     def hurry(self, partition: int, now: float) -> int:
         """Somebody waits for what a partition lacks: ask everyone for their vector, and what is missing at once.
 
         Returns the question's number, for `Knowledge.answered`.
         """
-        self._last_id += 1
+        question = self._fetching.next_id()
         for peer, state in self._peers.items():
             if state.linked:
-                self._send_vectors(peer, [partition], answer=True, question=self._last_id)
-                state.doubtful[partition] = now - self._limits.grace_s
-        return self._last_id
+                self._send_vectors(peer, [partition], answer=True, question=question)
+                self._fetching.hurry(peer, partition, now)
+        return question
 
-    # ── wanting ───────────────────────────────────────────────────────────────
-
-    def _want(self, peer: bytes, state: _PeerState, now: float, *, expected: dict[int, VersionVector] | None = None) -> None:
-        """Ask `peer` for what it holds and we lack, unless it is answering already. `expected` is about to be applied."""
-        if not state.linked or state.wanting is not None or now < state.pause_until:
-            return
-        fetched = {partition for other in self._peers.values() if other.wanting for partition in other.wanting.partitions}
-        ranges: list[Range] = []
-        for partition, since in list(state.doubtful.items()):
-            if now - since < self._limits.grace_s or partition in fetched:
-                continue
-            vector = self._replica.applied(partition)
-            if expected is not None and partition in expected:
-                vector = vector.join(expected[partition])
-            lacking = self._lacking(state, partition, vector, now)
-            if lacking:
-                ranges += lacking
-            elif expected is None or partition not in expected:
-                del state.doubtful[partition]
-            if len(ranges) >= RANGES_MAX // 2 or len({place[0] for place in ranges}) >= PARTITIONS_WANTED_MAX:
-                break
-        if ranges:
-            self._last_id += 1
-            state.wanting = _Wanting(self._last_id, now, frozenset(place[0] for place in ranges))
-            self._send(peer, Want(self._last_id, ranges[:RANGES_MAX]))
-
-    def _lacking(self, state: _PeerState, partition: int, vector: VersionVector, now: float) -> list[Range]:
-        lacking: list[Range] = []
-        for origin, missing in state.known.ahead_of(partition, vector):
-            first, last = missing.start, missing.stop - 1
-            while first <= last and self._delivery.waits(partition, Dot(origin, first)) is not None:
-                first += 1
-            last = self._quarantine.sound_until(partition, origin, last, now)
-            if last >= first:
-                lacking.append((partition, origin, first, last))
-        return lacking
+    def _want(self, peer: bytes, state: _PeerState, now: float, expected: Mapping[int, VersionVector] | None = None) -> None:
+        want = self._fetching.want(peer, state.known, now, expected) if state.linked else None
+        if want is not None:
+            self._send(peer, want)
 
     # ── what the node did ─────────────────────────────────────────────────────
 
@@ -436,16 +378,7 @@ class Replication:
         peers = [peer for peer, state in self._peers.items() if state.linked]
         if not peers:
             return
-        batch: list[Raw] = []
-        size = 0
-        for shipment in operations:
-            length = len(memoryview(shipment))
-            if batch and size + length > self._limits.push_bytes_max:
-                self._outbox.append(Send(peers, Push(batch)))
-                batch, size = [], 0
-            batch.append(shipment)
-            size += length
-        if batch:
+        for batch in batches(operations, _operation_bytes, bytes_max=self._limits.push_bytes_max):
             self._outbox.append(Send(peers, Push(batch)))
 
     def settled(self, partition: int, dot: Dot) -> None:
@@ -495,17 +428,7 @@ class Replication:
         """An operation could not be applied: tell its sender, and leave it alone for a while."""
         self._quarantine.put(shipment.partition, shipment.dot, error.message, now)
         self._delivery.drop(shipment.partition)
-        reason = error.detail.get("reason")
-        self._send(
-            peer,
-            Trouble(
-                shipment.partition,
-                shipment.origin,
-                shipment.sequence,
-                reason if isinstance(reason, str) else error.code,
-                error.message[:1000],
-            ),
-        )
+        self._send(peer, Trouble.about(shipment, error))
 
     def tick(self, now: float) -> None:
         """What is due by now: acknowledgements, comparisons, and whatever is missing still."""
@@ -515,12 +438,8 @@ class Replication:
             if state.unsaid:
                 unsaid, state.unsaid = state.unsaid, {}
                 self._acknowledge(peer, unsaid)
-            if state.wanting is not None and now - state.wanting.since > self._limits.answer_s:
-                pause_s = self._limits.answer_s * 2.0 ** min(state.unanswered, _DOUBLINGS_MAX)
-                state.wanting, state.pause_until = None, now + min(pause_s, self._limits.pause_s_max)
-                state.unanswered += 1
-            if state.doubtful:
-                self._want(peer, state, now)
+            self._fetching.expire(peer, now)
+            self._want(peer, state, now)
         if now >= self._next_sync:
             self._delivery.expire(now - self._limits.early_s)
             # Jitter, so that nodes which started together do not compare together for ever.
@@ -571,3 +490,11 @@ class Replication:
 
     def _send(self, peer: bytes, message: Message) -> None:
         self._outbox.append(Send((peer,), message))
+
+
+def _operation_bytes(packed: Raw) -> int:
+    return len(memoryview(packed))
+
+
+def _vector_bytes(vector: tuple[int, bytes]) -> int:
+    return len(vector[1]) + VECTOR_HEAD_BYTES

@@ -50,7 +50,8 @@ def waiting_bytes(machine: Replication) -> int:
 
 
 def assert_wants_are_single(machine: Replication) -> None:
-    wanted = [partition for state in machine._peers.values() if state.wanting for partition in state.wanting.partitions]
+    pending = [source.pending for source in machine._fetching._sources.values() if source.pending]
+    wanted = [partition for want in pending for partition in want.partitions]
     assert len(wanted) == len(set(wanted)), "a partition is wanted from one peer at a time"
 
 

@@ -1,0 +1,169 @@
+"""Decide what to fetch, and from which peer.
+
+Laws:
+- A gap is a partition in which a peer holds operations that this replica lacks. They are mostly
+  on their way, so a gap is left alone for `grace_s` before anything is asked for.
+- Each peer has at most one unanswered `Want`, and a partition is fetched from one peer at a time.
+- A peer that does not answer within `answer_s` is left alone, each time for twice as long, up to
+  `pause_s_max`, so that the other peers are asked.
+- Operations that already wait for others, or are quarantined, are not asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shoal.cluster.delivery import Delivery
+from shoal.cluster.knowledge import Knowledge, Replica
+from shoal.cluster.messages import RANGES_MAX, Range, Shipment, Supply, Want
+from shoal.cluster.quarantine import Quarantine
+from shoal.crdt.dot import Dot, Origin, VersionVector
+
+PARTITIONS_WANTED_MAX = 64  # In one Want.
+_DOUBLINGS_MAX = 16  # Of a pause; far past any bound on it.
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A Want without an answer yet."""
+
+    id: int
+    since: float
+    partitions: frozenset[int]
+
+
+@dataclass(slots=True)
+class _Source:
+    """A peer that can be asked."""
+
+    gaps: dict[int, float] = field(default_factory=dict)  # Partitions in which it is ahead, and since when.
+    pending: _Pending | None = None
+    pause_until: float = 0.0
+    unanswered: int = 0  # Wants in a row.
+
+
+class Fetching:
+    def __init__(
+        self,
+        replica: Replica,
+        delivery: Delivery,
+        quarantine: Quarantine,
+        *,
+        grace_s: float,
+        answer_s: float,
+        pause_s_max: float,
+    ) -> None:
+        self._replica = replica
+        self._delivery = delivery
+        self._quarantine = quarantine
+        self._grace_s = grace_s
+        self._answer_s = answer_s
+        self._pause_s_max = pause_s_max
+        self._sources: dict[bytes, _Source] = {}
+        self._last_id = 0
+
+    def next_id(self) -> int:
+        """A number that no Want had yet. Questions for vectors are numbered in the same row."""
+        self._last_id += 1
+        return self._last_id
+
+    # ── links ─────────────────────────────────────────────────────────────────
+
+    def forget(self, peer: bytes) -> None:
+        """What `peer` said does not hold any more."""
+        self._sources.pop(peer, None)
+
+    def linked(self, peer: bytes) -> None:
+        source = self._source(peer)
+        source.pending, source.pause_until, source.unanswered = None, 0.0, 0
+
+    def unlinked(self, peer: bytes) -> None:
+        self._source(peer).pending = None
+
+    # ── gaps ──────────────────────────────────────────────────────────────────
+
+    def note(self, peer: bytes, partition: int, now: float) -> None:
+        """`peer` is ahead there."""
+        self._source(peer).gaps.setdefault(partition, now)
+
+    def hurry(self, peer: bytes, partition: int, now: float) -> None:
+        """`peer` may be ahead there: do not wait until the grace is over."""
+        self._source(peer).gaps[partition] = now - self._grace_s
+
+    # ── requests and answers ──────────────────────────────────────────────────
+
+    def want(
+        self, peer: bytes, known: Knowledge, now: float, expected: Mapping[int, VersionVector] | None = None
+    ) -> Want | None:
+        """What to ask `peer` for, if anything. It is `known` to hold so much; `expected` is about to be applied here."""
+        source = self._source(peer)
+        if source.pending is not None or now < source.pause_until or not source.gaps:
+            return None
+        fetched = {partition for other in self._sources.values() if other.pending for partition in other.pending.partitions}
+        ranges: list[Range] = []
+        for partition, since in list(source.gaps.items()):
+            if now - since < self._grace_s or partition in fetched:
+                continue
+            vector = self._replica.applied(partition)
+            if expected is not None and partition in expected:
+                vector = vector.join(expected[partition])
+            lacking = self._lacking(known, partition, vector, now)
+            if lacking:
+                ranges += lacking
+            elif expected is None or partition not in expected:
+                del source.gaps[partition]
+            if len(ranges) >= RANGES_MAX // 2 or len({place[0] for place in ranges}) >= PARTITIONS_WANTED_MAX:
+                break
+        if not ranges:
+            return None
+        source.pending = _Pending(self.next_id(), now, frozenset(place[0] for place in ranges))
+        return Want(source.pending.id, ranges[:RANGES_MAX])
+
+    def supplied(self, peer: bytes, supply: Supply) -> dict[int, VersionVector] | None:
+        """Take the answer to a Want: what it brings, by partition; None if it answers another one."""
+        source = self._source(peer)
+        if source.pending is None or source.pending.id != supply.id:
+            return None
+        fetched, source.pending, source.unanswered = source.pending.partitions, None, 0
+        brought: dict[int, dict[Origin, int]] = {}
+        for shipment in supply.operations:
+            if isinstance(shipment, Shipment):
+                vector = brought.setdefault(shipment.partition, {})
+                vector[Origin(shipment.origin)] = max(shipment.sequence, vector.get(Origin(shipment.origin), 0))
+        if not brought:
+            # It has nothing for us there, whatever it said: its next vectors will tell.
+            for partition in fetched:
+                source.gaps.pop(partition, None)
+        return {partition: VersionVector(vector) for partition, vector in brought.items()}
+
+    def busy(self, peer: bytes, id: int, *, until: float) -> None:
+        """`peer` does not answer that Want, and asks to be left alone."""
+        source = self._source(peer)
+        if source.pending is not None and source.pending.id == id:
+            source.pending, source.pause_until = None, until
+
+    def expire(self, peer: bytes, now: float) -> None:
+        """Leave `peer` alone for a while if its answer is overdue."""
+        source = self._source(peer)
+        if source.pending is not None and now - source.pending.since > self._answer_s:
+            pause_s = self._answer_s * 2.0 ** min(source.unanswered, _DOUBLINGS_MAX)
+            source.pending, source.pause_until = None, now + min(pause_s, self._pause_s_max)
+            source.unanswered += 1
+
+    def _lacking(self, known: Knowledge, partition: int, vector: VersionVector, now: float) -> list[Range]:
+        lacking: list[Range] = []
+        for origin, missing in known.ahead_of(partition, vector):
+            first, last = missing.start, missing.stop - 1
+            while first <= last and self._delivery.waits(partition, Dot(origin, first)) is not None:
+                first += 1
+            last = self._quarantine.sound_until(partition, origin, last, now)
+            if last >= first:
+                lacking.append((partition, origin, first, last))
+        return lacking
+
+    def _source(self, peer: bytes) -> _Source:
+        source = self._sources.get(peer)
+        if source is None:
+            source = self._sources[peer] = _Source()
+        return source
