@@ -11,16 +11,13 @@ import msgspec
 import pytest
 
 from shoal.errors import (
-    Disconnected,
     InvalidInput,
     InvalidName,
     NotFound,
-    OutcomeUnknown,
     Overloaded,
     ShoalError,
     ShuttingDown,
     SlowConsumer,
-    Unavailable,
     Unsupported,
 )
 from shoal.protocol import requests
@@ -30,61 +27,22 @@ from shoal.protocol.frames import (
     EndFrame,
     ErrorFrame,
     Hello,
-    NodeFrame,
     ReplyFrame,
-    decode_node_frames,
     decode_welcome,
     encode_call,
     encode_cancel,
     encode_hello,
     encode_subscribe,
-    messages,
 )
 from shoal.protocol.requests import Add, Added, Change, CounterValue, ReadCounter, Watch
 from shoal.transport.link import Link
+from tests.api.wire import Served, Wire, dialled
 
 READ = ReadCounter("s", "c")
 WRITE = Add("s", "c", 1)
 pack = msgspec.msgpack.encode
 
-Served = Any  # Of conftest.py.
-Http = aiohttp.ClientSession
 Serve = Callable[..., Awaitable[Any]]
-
-
-class Wire:
-    """A client that may send anything."""
-
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self.socket = socket
-        self._frames: list[NodeFrame] = []
-
-    async def send(self, *frames: bytes) -> None:
-        for message in messages(frames, bytes_max=1 << 30):
-            await self.socket.send_bytes(message)
-
-    async def frame(self) -> NodeFrame:
-        while not self._frames:
-            self._frames = decode_node_frames(await self.socket.receive_bytes())
-        return self._frames.pop(0)
-
-    async def error(self) -> ShoalError:
-        frame = await self.frame()
-        assert isinstance(frame, ErrorFrame), frame
-        return frame.fault.error()
-
-    async def closed(self) -> tuple[int | None, str]:
-        """Read until the node closes; its code and reason."""
-        while (message := await self.socket.receive()).type is aiohttp.WSMsgType.BINARY:
-            pass
-        return self.socket.close_code, str(message.extra)
-
-
-async def dialled(http: aiohttp.ClientSession, served: Served) -> Wire:
-    socket = await http.ws_connect(served.url + "/v1/session")
-    await socket.send_bytes(encode_hello(Hello(PROTOCOL, "test")))
-    decode_welcome(await socket.receive_bytes())
-    return Wire(socket)
 
 
 @pytest.fixture
@@ -121,22 +79,6 @@ async def test_a_call_reaches_the_session_with_key_and_durability(served: Served
     link = await served.link()
     assert await link.call(WRITE, key="k", durability="all") == Added(1, True)
     assert served.session.asked == [(WRITE, "k", "all")]
-
-
-async def test_a_request_whose_caller_has_given_up_is_not_begun(served: Served, wire: Wire) -> None:
-    await asyncio.sleep(0.01)
-    await wire.send(encode_call(1, WRITE, key="late", until_ms=5), encode_call(2, WRITE, key="k", until_ms=60_000))
-    late = await wire.error()
-    assert isinstance(late, Unavailable)
-    assert late.written == "no"
-    assert isinstance(await wire.frame(), ReplyFrame)
-    assert served.session.asked == [(WRITE, "k", "local")]
-
-
-async def test_a_request_that_waits_is_not_begun_once_its_caller_has_given_up(served: Served, wire: Wire) -> None:
-    served.session.gate = asyncio.Event()
-    await wire.send(encode_call(1, READ, until_ms=200))
-    assert isinstance(await wire.error(), OutcomeUnknown)
 
 
 async def test_requests_start_in_the_order_of_arrival(served: Served) -> None:
@@ -291,12 +233,6 @@ async def test_another_version_is_refused_before_its_first_request(served: Serve
         decode_welcome(await socket.receive_bytes())
 
 
-async def test_who_says_nothing_is_let_go(serve: Serve, http: aiohttp.ClientSession) -> None:
-    served = await serve(connect_timeout_s=0.02)
-    socket = await http.ws_connect(served.url + "/v1/session")
-    assert (await Wire(socket).closed())[1] == "no hello came in time"
-
-
 # ── bounds ────────────────────────────────────────────────────────────────────
 
 
@@ -405,115 +341,6 @@ async def test_a_watcher_that_is_not_read_holds_its_pushes_back_and_the_session_
     assert len(served.listener._sessions._open) == 2
 
 
-# ── writes that are begun without a task ──────────────────────────────────────
-
-
-async def begun(session: Any, count: int) -> None:
-    while len(session.begun) < count:
-        await asyncio.sleep(0)
-
-
-async def test_a_write_that_was_begun_is_answered_when_it_is_told(serve: Serve, prompt_session: Any, http: Http) -> None:
-    wire = await dialled(http, await serve(prompt_session))
-    await wire.send(*(encode_call(id, Add("s", "c", id), key=f"k{id}") for id in (1, 2)))
-    await begun(prompt_session, 2)
-    (first, told_first), (second, told_second) = prompt_session.begun
-    assert [first, second] == [Add("s", "c", 1), Add("s", "c", 2)]
-    told_second(Added(2, True))
-    answer = await wire.frame()
-    assert isinstance(answer, ReplyFrame)
-    assert answer.id == 2
-    told_first(NotFound("It is not there."))
-    assert isinstance(await wire.error(), NotFound)
-
-
-async def test_a_write_behind_a_request_that_waits_to_begin_is_not_begun_before_it(
-    serve: Serve, prompt_session: Any, http: Http
-) -> None:
-    wire = await dialled(http, await serve(prompt_session))
-    await wire.send(encode_call(1, READ), encode_call(2, WRITE))
-    assert {(await wire.frame()).id for _ in range(2)} == {1, 2}
-    assert [request for request, _, _ in prompt_session.asked] == [READ, WRITE]
-    assert prompt_session.begun == []
-
-
-async def test_a_write_behind_a_subscription_is_not_begun_before_it(serve: Serve, prompt_session: Any, http: Http) -> None:
-    wire = await dialled(http, await serve(prompt_session))
-    await wire.send(encode_subscribe(1, Watch("s")), encode_call(2, WRITE))
-    assert {(await wire.frame()).id for _ in range(2)} == {1, 2}
-    assert prompt_session.begun == []
-    await wire.send(encode_call(3, WRITE))
-    await begun(prompt_session, 1)
-
-
-async def test_a_subscription_that_was_cancelled_before_it_began_holds_nothing_up(
-    serve: Serve, prompt_session: Any, http: Http
-) -> None:
-    wire = await dialled(http, await serve(prompt_session))
-    await wire.send(encode_subscribe(1, Watch("s")), encode_cancel(1), encode_call(2, READ))
-    assert (await wire.frame()).id == 2
-    await wire.send(encode_call(3, WRITE))
-    await begun(prompt_session, 1)
-
-
-async def test_a_write_that_cannot_be_begun_is_answered_with_its_error(serve: Serve, prompt_session: Any, http: Http) -> None:
-    wire = await dialled(http, await serve(prompt_session))
-    prompt_session.failure = InvalidInput("It is wrong.")
-    await wire.send(encode_call(1, WRITE))
-    assert isinstance(await wire.error(), InvalidInput)
-    prompt_session.failure = RuntimeError("a secret")
-    await wire.send(encode_call(2, WRITE))
-    error = await wire.error()
-    assert error.code == "error"
-    assert "secret" not in str(error)
-
-
-async def test_writes_that_were_begun_count_as_under_way(serve: Serve, prompt_session: Any, http: Http) -> None:
-    served = await serve(prompt_session, session_requests_max=2)
-    wire = await dialled(http, served)
-    await wire.send(*(encode_call(id, WRITE) for id in range(3)))
-    await begun(prompt_session, 2)
-    other = await served.link()
-    for _ in range(3):  # Each round trip gives the node time enough to begin what it must not begin.
-        await other.call(READ)
-    assert len(prompt_session.begun) == 2
-    prompt_session.begun[0][1](Added(1, True))
-    await begun(prompt_session, 3)
-
-
-async def test_a_stop_waits_for_what_was_begun(serve: Serve, prompt_session: Any, http: Http) -> None:
-    served = await serve(prompt_session)
-    wire = await dialled(http, served)
-    await wire.send(encode_call(1, WRITE))
-    await begun(prompt_session, 1)
-    stopping = asyncio.create_task(served.listener.stop())
-    while not all(socket._stopping for socket in served.listener._sessions._open):
-        await asyncio.sleep(0)
-    await wire.send(encode_call(2, WRITE))
-    assert isinstance(await wire.error(), ShuttingDown)
-    prompt_session.begun[0][1](Added(1, True))
-    answer = await wire.frame()
-    assert isinstance(answer, ReplyFrame)
-    await wire.closed()
-    await stopping
-
-
-async def test_a_broken_session_keeps_its_place_until_what_was_begun_is_told(
-    serve: Serve, prompt_session: Any, http: Http
-) -> None:
-    served = await serve(prompt_session, sessions_max=1)
-    wire = await dialled(http, served)
-    await wire.send(encode_call(1, WRITE))
-    await begun(prompt_session, 1)
-    await wire.socket.close()
-    with pytest.raises(Overloaded):
-        await served.link()
-    prompt_session.begun[0][1](Added(1, True))
-    while served.listener._sessions._open:
-        await asyncio.sleep(0)
-    await served.link()
-
-
 # ── stopping ──────────────────────────────────────────────────────────────────
 
 
@@ -539,18 +366,6 @@ async def test_a_stop_lets_what_is_under_way_finish_and_closes_with_going_away(
     await stopping
     with pytest.raises(aiohttp.ClientError):
         await http.get(served.url + "/healthz")
-
-
-async def test_a_stop_does_not_wait_for_ever(serve: Serve) -> None:
-    served = await serve(stop_timeout_s=0.05)
-    served.session.gate = asyncio.Event()
-    link = await served.link()
-    stuck = asyncio.create_task(link.call(READ))
-    while not served.session.asked:
-        await asyncio.sleep(0)
-    await served.listener.stop()
-    with pytest.raises(Disconnected):
-        await stuck
 
 
 async def test_a_broken_session_keeps_its_place_until_its_last_request_is_done(serve: Serve) -> None:

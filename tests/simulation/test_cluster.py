@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -16,20 +15,15 @@ from shoal.protocol.requests import (
     Assign,
     CounterValue,
     Patch,
-    ReadCounter,
     ReadRegister,
     Save,
     Siblings,
     Watch,
 )
-from shoal.testing.environment import START_MS
-from shoal.testing.simulation.cluster import SimulatedCluster
-from shoal.testing.simulation.loop import run
 from shoal.testing.simulation.network import CLIENT
 from shoal.testing.simulation.plan import (
     ClockDrift,
     ClockJump,
-    Clone,
     CorruptBlock,
     Crash,
     CrashAt,
@@ -37,76 +31,15 @@ from shoal.testing.simulation.plan import (
     Cut,
     Fault,
     FullDisk,
-    Misroute,
     Pause,
     Plan,
-    Relist,
     Restore,
     SlowDisk,
     Stop,
     Weather,
     Wipe,
 )
-from shoal.testing.simulation.trace import Trace
-from shoal.transport.session import RemoteSession
-
-ADD = Add(space="s", counter="c", amount=1)
-READ = ReadCounter(space="s", counter="c")
-
-
-class Scene:
-    """A cluster, and clients of it."""
-
-    def __init__(self, cluster: SimulatedCluster, plan: Plan) -> None:
-        self.cluster = cluster
-        self.loop = asyncio.get_running_loop()
-        self._plan = plan
-        self._sessions: list[RemoteSession] = []
-
-    def client(self, *nodes: str, bookmark: Bookmark | None = None) -> RemoteSession:
-        """One that prefers these nodes, in this order; with none, all of them."""
-        session = RemoteSession(
-            ",".join(self.cluster.urls[node] for node in nodes or self.cluster.urls),
-            config=self.cluster.config,
-            now_ms=lambda: START_MS + int(self.loop.time() * 1000),
-            entropy=self._plan.random_for(f"client {len(self._sessions)}").randbytes,
-            dial=self.cluster.dial,
-            bookmark=bookmark,
-        )
-        self._sessions.append(session)
-        return session
-
-    async def count(self, node: str) -> int:
-        """What a client that has seen nothing is shown at a node."""
-        reply = await self.client(node).call(READ)
-        assert isinstance(reply, CounterValue)
-        return reply.value
-
-    def begin(self, fault: Fault) -> asyncio.Task[None]:
-        return asyncio.create_task(self.cluster.carry_out(fault))
-
-    async def end(self) -> None:
-        for session in self._sessions:
-            await session.close()
-
-
-def on(story: Callable[[Scene], Awaitable[None]], plan: Plan | None = None) -> str:
-    """Tell a story, in which no bug may show; returns the trace's hash."""
-    plan = plan or Plan(seed=1)
-
-    async def main() -> str:
-        trace = Trace(asyncio.get_running_loop().time)
-        async with SimulatedCluster(plan, trace=trace) as cluster:
-            scene = Scene(cluster, plan)
-            await story(scene)
-            await scene.end()
-        await asyncio.sleep(0)
-        assert cluster.problems == []
-        assert not any(host.up for host in cluster.hosts.values())
-        return trace.digest()
-
-    return run(main())
-
+from tests.simulation.scene import ADD, READ, Scene, on
 
 # ── a day without faults ──────────────────────────────────────────────────────
 
@@ -489,49 +422,5 @@ def test_nodes_that_never_agree_are_told_apart() -> None:
         await scene.cluster.heal()
         await begun
         await scene.cluster.converged(5.0)
-
-    on(story)
-
-
-# ── who is who ────────────────────────────────────────────────────────────────
-
-
-def test_a_clone_that_serves_takes_no_writes_and_is_gone_after_its_time() -> None:
-    async def story(scene: Scene) -> None:
-        await scene.client("n1").call(ADD, durability="all")
-        clone = scene.begin(Clone(at=0, node="n1", name="n1", for_s=3.0, serves=True))
-        await asyncio.sleep(1.0)
-        assert await scene.count("n1") == 1
-        with pytest.raises(ShoalError) as refused:
-            await scene.client("n1").call(ADD)
-        assert refused.value.code == "catching-up"
-        await clone
-        await scene.client("n1").call(ADD, durability="all")
-
-    on(story)
-
-
-def test_an_address_that_leads_back_leaves_a_quorum_as_large_as_it_was() -> None:
-    async def story(scene: Scene) -> None:
-        astray = [scene.begin(Misroute(at=0, node="n1", name=name, to="n1", for_s=4.0)) for name in ("n2", "n3")]
-        await asyncio.sleep(1.0)
-        with pytest.raises(ShoalError) as refused:
-            await scene.client("n1").call(ADD, durability="quorum")
-        assert refused.value.code == "no-quorum"
-        await asyncio.gather(*astray)
-        await asyncio.sleep(2.0)
-        await scene.client("n1").call(ADD, durability="quorum")
-
-    on(story)
-
-
-def test_a_node_with_another_list_counts_by_it_until_all_is_healed() -> None:
-    async def story(scene: Scene) -> None:
-        await scene.client().call(ADD, durability="all")
-        await scene.cluster.carry_out(Relist(at=0, node="n1", members=["n1", "n2"]))
-        assert scene.cluster.hosts["n1"].peer.quorum.members.size == 2
-        await scene.cluster.heal()
-        assert scene.cluster.hosts["n1"].peer.quorum.members.size == 3
-        await scene.cluster.converged()
 
     on(story)
