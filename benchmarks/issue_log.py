@@ -30,7 +30,7 @@ import uvloop
 import shoal
 from benchmarks.figures import Effort, Figure, Section, Target
 from benchmarks.trajectories import VARIABLE
-from shoal.client.items import Items
+from shoal.client.items.items import Items
 from shoal.client.store import Space, Store
 from shoal.demo.nodes import cluster
 

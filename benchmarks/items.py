@@ -14,7 +14,7 @@ import uvloop
 
 import shoal
 from benchmarks.figures import Effort, Figure, Section, Target
-from shoal.client.items import Items
+from shoal.client.items.items import Items
 from shoal.client.store import Space
 
 ITEMS = 100_000

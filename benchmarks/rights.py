@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-from shoal.client.budgets import Budget
+from shoal.client.values.budgets import Budget
 from shoal.errors import BudgetExhausted, RightsElsewhere
 from shoal.testing.fleet import Fleet
 from shoal.testing.simulation.loop import run

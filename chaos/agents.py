@@ -25,7 +25,7 @@ import shoal
 from chaos.cluster import Cluster
 from chaos.timeline import Timeline
 from chaos.workers import Desk, Worker
-from shoal.client.document import Document
+from shoal.client.document.document import Document
 from shoal.client.store import Store
 from shoal.errors import BookmarkLost, NotFound, Overloaded, SessionBehind, ShoalError
 from shoal.protocol.requests import Durability

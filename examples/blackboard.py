@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import shoal
-from shoal.client.document import Document
-from shoal.client.store import Space, Store
+from shoal import Document, Space, Store
 from shoal.demo.nodes import cluster
 from shoal.errors import BudgetExhausted
 

@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from shoal.client.journal import Journal
-from shoal.client.store import Store
+from shoal import Journal, Store
 from shoal.errors import NotFound
 from shoal.testing import Report, crash_everywhere
 

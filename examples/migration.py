@@ -28,8 +28,7 @@ from pathlib import Path
 from random import Random
 
 import shoal
-from shoal.client.store import Space
-from shoal.client.worklist import Worklist
+from shoal import Space, Worklist
 
 FILES, BATCH = 300, 10
 KILLED = -signal.SIGKILL

@@ -19,9 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import shoal
-from shoal.client.audit import AuditEntry
-from shoal.client.store import Store
-from shoal.client.thread import Thread
+from shoal import AuditEntry, Store, Thread
 from shoal.errors import StepFailed
 from shoal.testing import Report, crash_everywhere
 

@@ -7,9 +7,6 @@ imports the client, and neither a node nor the network.
 from __future__ import annotations
 
 from shoal import errors, replies, sync
-from shoal.client.attempts import Attempt, StepRecord
-from shoal.client.audit import AuditEntry
-from shoal.client.autosave import Autosave
 from shoal.client.batch import (
     Batch,
     BatchBudget,
@@ -22,27 +19,14 @@ from shoal.client.batch import (
     BatchThread,
     Pending,
 )
-from shoal.client.branching import Branch, Difference, Sides
-from shoal.client.budgets import Budget, Rights
-from shoal.client.changes import Conflict as DocumentConflict
-from shoal.client.changes import DocumentChange
-from shoal.client.checkpoint import Checkpoint
-from shoal.client.compacting import Compaction
-from shoal.client.consumers import Consumer, ConsumerInfo
-from shoal.client.declared import Violation
-from shoal.client.document import Document
-from shoal.client.embedding import Embedding
-from shoal.client.events import Event
-from shoal.client.inbox import Inbox, Message, Sent
-from shoal.client.item import Explanation, Item, ItemChange
-from shoal.client.items import Items
-from shoal.client.iteration import Loop
-from shoal.client.journal import Appended, Journal, Retention
-from shoal.client.ledger import Beginning, Step
-from shoal.client.maps import Entries, Entry, SharedMap
-from shoal.client.mutations import Mutation
+from shoal.client.document.changes import Conflict as DocumentConflict
+from shoal.client.document.changes import DocumentChange
+from shoal.client.document.compaction import Compaction
+from shoal.client.document.document import Document
+from shoal.client.items.embedding import Embedding
+from shoal.client.items.item import Explanation, Item, ItemChange
+from shoal.client.items.items import Items
 from shoal.client.presence import Presence, PresenceChange, PresentMember
-from shoal.client.queues import Finish
 from shoal.client.reading import (
     CounterReading,
     Found,
@@ -54,18 +38,31 @@ from shoal.client.reading import (
     ThreadReading,
     WorklistReading,
 )
-from shoal.client.resume import Reason, Resumption
-from shoal.client.scalars import Counter, Register, RegisterState
 from shoal.client.schemas import Schemas, SchemaVersion
-from shoal.client.scrutiny import Verified, Why
-from shoal.client.sets import Members, SharedSet
-from shoal.client.standing import Standing
 from shoal.client.store import Space, Store
-from shoal.client.thread import Thread
+from shoal.client.thread.audit import AuditEntry
+from shoal.client.thread.autosave import Autosave
+from shoal.client.thread.branches import Branch, Difference, Sides
+from shoal.client.thread.consumers import Consumer, ConsumerInfo
+from shoal.client.thread.inbox import Inbox, Message, Sent
+from shoal.client.thread.inspect import Verified, Why
+from shoal.client.thread.journal import Appended, Journal, Retention
+from shoal.client.thread.loop import Loop
+from shoal.client.thread.mutations import Mutation
+from shoal.client.thread.queues import Finish
+from shoal.client.thread.resume import Reason, Resumption
+from shoal.client.thread.schema import Violation
+from shoal.client.thread.status import Standing
+from shoal.client.thread.step_log import Beginning, Step
+from shoal.client.thread.thread import Thread
+from shoal.client.thread.worklist import Done, Worklist
+from shoal.client.thread.worklist import Item as WorklistItem
+from shoal.client.thread.worklist import Progress as WorklistProgress
+from shoal.client.values.budgets import Budget, Rights
+from shoal.client.values.maps import Entries, Entry, SharedMap
+from shoal.client.values.scalars import Counter, Register, RegisterState
+from shoal.client.values.sets import Members, SharedSet
 from shoal.client.watching import Change, Reset
-from shoal.client.worklist import Done, Worklist
-from shoal.client.worklist import Item as WorklistItem
-from shoal.client.worklist import Progress as WorklistProgress
 from shoal.config import Config
 from shoal.opening import connect, open
 from shoal.protocol.requests import (
@@ -86,6 +83,9 @@ from shoal.schemas.rule import Flaw
 from shoal.values import register
 from shoal.values.difference import Change as ValueChange
 from shoal.version import __version__
+from shoal.workflows.checkpoint import Checkpoint
+from shoal.workflows.events import Event
+from shoal.workflows.steps import Attempt, StepRecord
 
 __all__ = [
     "NO_HEAD",

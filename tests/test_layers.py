@@ -26,16 +26,17 @@ ALLOWED: dict[str, set[str]] = {
     "storage": BASE | {"crdt"},  # For the layout of dots in keys.
     "transport": BASE | {"cluster", "protocol"},
     "node": BASE | {"crdt", "cluster", "protocol", "storage"},
-    "client": BASE | {"crdt", "protocol"},
-    "api": BASE | {"client", "protocol"},  # What is more than one request, as a merge, has one form: decision 0021.
+    "workflows": BASE | {"crdt", "protocol"},
+    "client": BASE | {"crdt", "protocol", "workflows"},
+    "api": BASE | {"client", "protocol", "workflows"},
     "opening": BASE | {"client", "node", "protocol", "transport"},
     "sync": BASE | {"opening", "protocol"},
     "replies": {"protocol"},
-    "public": BASE | {"client", "opening", "protocol", "replies", "sync"},
-    "integrations": BASE | {"client", "opening", "protocol", "sync"},
-    "testing": BASE | {"crdt", "cluster", "protocol", "storage", "node", "client", "transport", "api"},
-    "demo": BASE | {"opening", "client", "node", "protocol", "sync"},
-    "cli": BASE | {"api", "client", "demo", "node", "opening", "protocol", "storage", "sync", "transport"},
+    "public": BASE | {"workflows", "client", "opening", "protocol", "replies", "sync"},
+    "integrations": BASE | {"workflows", "client", "opening", "protocol", "sync"},
+    "testing": BASE | {"workflows", "crdt", "cluster", "protocol", "storage", "node", "client", "transport", "api"},
+    "demo": BASE | {"workflows", "opening", "client", "node", "protocol", "sync"},
+    "cli": BASE | {"workflows", "api", "client", "demo", "node", "opening", "protocol", "storage", "sync", "transport"},
 }
 
 PURE = {"crdt", "cluster", "protocol", "errors", "names", "config", "version"}
@@ -101,7 +102,7 @@ def test_a_pure_module_touches_no_clock_randomness_or_io(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [p for p in modules() if layer_of(p) in {"node", "storage", "transport", "api", "client"}],
+    [p for p in modules() if layer_of(p) in {"node", "storage", "transport", "api", "workflows", "client"}],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_time_and_randomness_come_in_as_arguments(path: Path) -> None:

@@ -19,7 +19,7 @@ from msgspec import Raw, Struct
 from shoal import values
 from shoal.api.exchange import Exchange
 from shoal.api.problems import internal
-from shoal.client.export import check_exists, export
+from shoal.client.thread.export import check_exists, export
 from shoal.errors import ShoalError
 
 NDJSON = "application/x-ndjson"

@@ -30,7 +30,7 @@ from shoal.api.bodies import Receiving
 from shoal.api.problems import UnsupportedMediaType
 from shoal.client.connection import Connection
 from shoal.client.store import Space
-from shoal.client.thread import Thread
+from shoal.client.thread.thread import Thread
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, InvalidValue
 from shoal.names import check_key, check_name

@@ -14,11 +14,11 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from shoal.api.exchange import Exchange
 from shoal.api.threads import Limit, SavedView
-from shoal.client.checkpoint import Checkpoint
-from shoal.client.merging import ABSENT, UNRESOLVED, merged
-from shoal.client.mutations import Mutation
-from shoal.client.thread import Thread
+from shoal.client.thread.mutations import Mutation
+from shoal.client.thread.thread import Thread
 from shoal.errors import HeadMoved, InvalidInput
+from shoal.workflows.checkpoint import Checkpoint
+from shoal.workflows.merging import ABSENT, UNRESOLVED, merged
 
 
 class MergeQuery(Struct, forbid_unknown_fields=True):

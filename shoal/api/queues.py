@@ -13,7 +13,7 @@ from msgspec import Meta, Raw, Struct
 from shoal.api.exchange import Exchange, ReadQuery
 from shoal.api.journals import waited
 from shoal.api.threads import moment_ms
-from shoal.client.worklist import item_id
+from shoal.client.thread.worklist import item_id
 from shoal.errors import InvalidInput, NotFound
 from shoal.protocol.requests import (
     Dequeue,

@@ -16,7 +16,6 @@ from shoal.api.exchange import Exchange, ReadQuery
 from shoal.api.journals import EventView, event_views
 from shoal.api.opaque import opaque, shown_opaque
 from shoal.api.threads import Limit, moment_ms
-from shoal.client.moments import moment
 from shoal.errors import InvalidInput, JournalTrimmed
 from shoal.protocol.requests import (
     Events,
@@ -31,6 +30,7 @@ from shoal.protocol.requests import (
     Snapshot,
     SnapshotKept,
 )
+from shoal.workflows.moments import moment
 
 Version = Annotated[int, Meta(ge=0)]
 

@@ -14,8 +14,8 @@ from shoal.api.journals import EventView, event_views
 from shoal.api.spaces import ObjectsQuery
 from shoal.api.steps import StepView, step_view
 from shoal.api.threads import CheckpointView, checkpoint_view
-from shoal.client.authoring import SAID_AGAIN_EVERY, setting_of
-from shoal.client.resume import differences_of, drift_refused
+from shoal.client.thread.provenance import SAID_AGAIN_EVERY, setting_of
+from shoal.client.thread.resume import differences_of, drift_refused
 from shoal.errors import InvalidInput, NotFound
 from shoal.protocol.requests import (
     CatchUp,

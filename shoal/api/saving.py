@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from shoal.api.exchange import Exchange
-from shoal.client.authoring import setting_of
+from shoal.client.thread.provenance import setting_of
 from shoal.errors import InvalidInput
 from shoal.protocol.requests import Save
 

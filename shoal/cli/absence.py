@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 from shoal.cli.mistakes import near
 from shoal.cli.output import emit, line, note
-from shoal.client.export import check_exists
 from shoal.client.store import Store
+from shoal.client.thread.export import check_exists
 from shoal.errors import NotFound
 
 _SPACES_SHOWN_MAX = 5

@@ -18,8 +18,8 @@ from shoal.cli.options import By, LimitOrAll, OlderThan, Yes
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago, show_value, shown_bytes
-from shoal.client import compacting
-from shoal.client.changes import DocumentChange
+from shoal.client.document import compaction
+from shoal.client.document.changes import DocumentChange
 from shoal.protocol import requests
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
@@ -139,7 +139,7 @@ def compact(
 
 async def _compact(target: Target, space: str, name: str, age: timedelta | None, *, json: bool) -> None:
     async with opened(target) as store:
-        done = await compacting.compact(
+        done = await compaction.compact(
             lambda request: store.connection.write(request, key=None, durability=None), space, name, age
         )
         emit(asdict(done)) if json else line(f"{done.updates} updates are one of {shown_bytes(done.bytes)}")

@@ -18,8 +18,8 @@ from shoal.cli.output import emit, line, note, plain, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import ago, is_terminal, show_text
 from shoal.cli.threads import PANEL, described, shown_metadata
-from shoal.client.checkpoint import Checkpoint
-from shoal.client.export import checkpoints
+from shoal.client.thread.export import checkpoints
+from shoal.workflows.checkpoint import Checkpoint
 
 
 def register(app: typer.Typer) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from shoal.client.checkpoint import is_id
 from shoal.errors import InvalidInput, NotFound
+from shoal.workflows.checkpoint import is_id
 
 if TYPE_CHECKING:
     from shoal.client.store import Space
-    from shoal.client.thread import Thread
+    from shoal.client.thread.thread import Thread
 
 SHORT = 12  # Characters of an id that are shown where people read.
 _SHOWN_MAX = 5
@@ -80,7 +80,7 @@ async def holder_origin(space: Space, budget: str, given: str) -> str:
 
 
 async def _checkpoints(thread: Thread) -> AsyncIterator[str]:
-    from shoal.client.export import checkpoints
+    from shoal.client.thread.export import checkpoints
 
     async for checkpoint in checkpoints(thread):
         yield checkpoint.id

@@ -17,7 +17,7 @@ from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago, show_value
 from shoal.cli.threads import PANEL
-from shoal.client.item import Item
+from shoal.client.items.item import Item
 from shoal.errors import NotFound
 
 Namespace = Annotated[

@@ -17,10 +17,10 @@ from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago
 from shoal.cli.threads import PANEL, described
-from shoal.client.checkpoint import Checkpoint
-from shoal.client.merging import UNRESOLVED
-from shoal.client.thread import Thread
+from shoal.client.thread.thread import Thread
 from shoal.errors import HeadMoved, InvalidInput
+from shoal.workflows.checkpoint import Checkpoint
+from shoal.workflows.merging import UNRESOLVED
 
 Count = Annotated[int, typer.Option("--count", min=1, metavar="N", help="How many of them.")]
 

@@ -18,13 +18,13 @@ from shoal.cli.options import Branch, Label, Limit, LimitOrAll, Prefix, Reveal, 
 from shoal.cli.output import emit, line, plain, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago, is_terminal, show_value
-from shoal.client.checkpoint import Checkpoint
-from shoal.client.events import Event
-from shoal.client.standing import Standing
 from shoal.client.store import Space, Store
-from shoal.client.thread import Thread
+from shoal.client.thread.status import Standing
+from shoal.client.thread.thread import Thread
 from shoal.errors import NotFound
 from shoal.values.foreign import LANGGRAPH
+from shoal.workflows.checkpoint import Checkpoint
+from shoal.workflows.events import Event
 
 PANEL = "Look into a store"
 

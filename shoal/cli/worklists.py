@@ -16,7 +16,7 @@ from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago
 from shoal.cli.threads import PANEL
-from shoal.client.worklist import Item
+from shoal.client.thread.worklist import Item
 
 worklist = typer.Typer(no_args_is_help=True, help="A thread's worklists: list items, add some, say that one is done.")
 

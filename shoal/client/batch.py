@@ -10,23 +10,23 @@ from msgspec.structs import replace
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.checkpoint import encode_appended, encode_channels, encode_metadata
 from shoal.client.connection import Connection
-from shoal.client.consumers import Consumer
-from shoal.client.events import Event
-from shoal.client.inbox import Message, take_request
-from shoal.client.item import delete_request, put_request
-from shoal.client.ledger import Step
-from shoal.client.maps import Entry
-from shoal.client.maps import put_request as map_put_request
-from shoal.client.scalars import RegisterState
-from shoal.client.sets import alter_request, packed_elements
-from shoal.client.thread import OnConflict, check_overwrite, forks
-from shoal.client.worklist import Item, done_request
+from shoal.client.items.item import delete_request, put_request
+from shoal.client.thread.consumers import Consumer
+from shoal.client.thread.inbox import Message, take_request
+from shoal.client.thread.step_log import Step
+from shoal.client.thread.thread import OnConflict, check_overwrite, forks
+from shoal.client.thread.worklist import Item, done_request
+from shoal.client.values.maps import Entry
+from shoal.client.values.maps import put_request as map_put_request
+from shoal.client.values.scalars import RegisterState
+from shoal.client.values.sets import alter_request, packed_elements
 from shoal.crdt.queue import INBOX
 from shoal.errors import InvalidInput
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, BatchWrite, Durability
+from shoal.workflows.checkpoint import encode_appended, encode_channels, encode_metadata
+from shoal.workflows.events import Event
 
 R = TypeVar("R")
 

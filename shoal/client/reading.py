@@ -22,22 +22,22 @@ import msgspec
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.attempts import StepRecord, record_of
-from shoal.client.checkpoint import Checkpoint, shown_checkpoint
 from shoal.client.connection import Connection
-from shoal.client.events import Event
-from shoal.client.inbox import Message, shown_message
-from shoal.client.item import Item, shown, split
-from shoal.client.maps import Entry
-from shoal.client.moments import moment
-from shoal.client.standing import Standing, standing_of
-from shoal.client.worklist import Item as WorklistItem
-from shoal.client.worklist import Progress, shown_item
+from shoal.client.items.item import Item, shown, split
+from shoal.client.thread.inbox import Message, shown_message
+from shoal.client.thread.status import Standing, standing_of
+from shoal.client.thread.worklist import Item as WorklistItem
+from shoal.client.thread.worklist import Progress, shown_item
+from shoal.client.values.maps import Entry
 from shoal.crdt.queue import INBOX
 from shoal.errors import InvalidInput, ShoalError, from_wire
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests.multireads import PartRead
+from shoal.workflows.checkpoint import Checkpoint, shown_checkpoint
+from shoal.workflows.events import Event
+from shoal.workflows.moments import moment
+from shoal.workflows.steps import StepRecord, record_of
 
 R = TypeVar("R")
 

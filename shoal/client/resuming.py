@@ -21,11 +21,11 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TypeVar
 
 from shoal.client.connection import Connection
-from shoal.client.moments import as_timeout_s
 from shoal.client.retrying import delays, paused
 from shoal.config import Config
 from shoal.errors import Disconnected, ShoalError, SlowConsumer
 from shoal.protocol import requests
+from shoal.workflows.moments import as_timeout_s
 
 T = TypeVar("T")
 

@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from shoal.client.arguments import named
 from shoal.client.connection import Connection
-from shoal.client.moments import moment
 from shoal.errors import InvalidSchema
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
+from shoal.workflows.moments import moment
 
 
 class SchemaVersion(Struct, frozen=True):

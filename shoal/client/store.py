@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, get_args
 from shoal import values
 from shoal.client.arguments import named
 from shoal.client.batch import Batch
-from shoal.client.budgets import Budget
 from shoal.client.connection import Connection
-from shoal.client.items import Items
-from shoal.client.maps import SharedMap
+from shoal.client.items.items import Items
 from shoal.client.presence import Presence
 from shoal.client.reading import Reading
-from shoal.client.scalars import Counter, Register
 from shoal.client.schemas import Schemas
-from shoal.client.sets import SharedSet
-from shoal.client.thread import Thread
+from shoal.client.thread.thread import Thread
+from shoal.client.values.budgets import Budget
+from shoal.client.values.maps import SharedMap
+from shoal.client.values.scalars import Counter, Register
+from shoal.client.values.sets import SharedSet
 from shoal.client.watching import Change, Reset, watched
 from shoal.errors import InvalidInput
 from shoal.names import check_name, is_colocated
@@ -28,7 +28,7 @@ from shoal.protocol.requests import Durability, ObjectKind, ThreadStatus
 from shoal.schemas import Schema
 
 if TYPE_CHECKING:
-    from shoal.client.document import Document
+    from shoal.client.document.document import Document
 
 # pycrdt keeps 53 bits of a Yjs client id; the top bit stays clear of other peers' rounding.
 CLIENT_ID_BITS = 53
@@ -208,7 +208,9 @@ class Space:
         Raises:
             Disconnected, Unavailable: its state could not be fetched.
         """
-        from shoal.client.document import Document  # With pycrdt it is a fifth of a client's start, for those who use it.
+        from shoal.client.document.document import (
+            Document,  # With pycrdt it is a fifth of a client's start, for those who use it.
+        )
 
         if initial is not None:
             content = json.dumps(values.to_json(dict(initial)), ensure_ascii=False).encode()

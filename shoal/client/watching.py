@@ -24,12 +24,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shoal.client.connection import Connection
-from shoal.client.moments import moment
 from shoal.client.resuming import Progress, resumed
 from shoal.errors import Disconnected, InvalidInput
 from shoal.protocol import requests
 from shoal.protocol.position import Position
 from shoal.protocol.requests import ObjectKind
+from shoal.workflows.moments import moment
 
 
 class Change(Struct, frozen=True):

@@ -24,7 +24,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from shoal.client.document import Document
+from shoal.client.document.document import Document
 from shoal.client.store import Space
 from shoal.demo.survey import Figures
 from shoal.errors import NotFound

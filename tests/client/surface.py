@@ -137,7 +137,8 @@ class Method(NamedTuple):
 
 def handle_classes() -> dict[str, type]:
     """All public classes of `shoal.client`, by name."""
-    modules = [importlib.import_module(f"shoal.client.{module.name}") for module in pkgutil.iter_modules(shoal.client.__path__)]
+    names = [module.name for module in pkgutil.walk_packages(shoal.client.__path__, "shoal.client.")]
+    modules = [importlib.import_module(name) for name in names]
     return {
         name: cls
         for module in modules

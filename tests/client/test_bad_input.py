@@ -9,7 +9,7 @@ import pytest
 
 from shoal.client.connection import Connection
 from shoal.client.store import Store
-from shoal.client.thread import Thread
+from shoal.client.thread.thread import Thread
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidSchema, InvalidValue, NotFound, ShoalError
 from shoal.node.node import Node

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shoal.client.document import Document
+from shoal.client.document.document import Document
 from shoal.config import Config
 from shoal.errors import BookmarkLost, InvalidValue
 from shoal.protocol.bookmark import Bookmark

@@ -12,7 +12,7 @@ import pytest
 import shoal
 from shoal import Schema, values
 from shoal.client.store import Space
-from shoal.client.thread import Thread
+from shoal.client.thread.thread import Thread
 from shoal.errors import InvalidInput, MigrationFailed, NotFound, SchemaMismatch, SchemaTooNew, SchemaViolation
 
 

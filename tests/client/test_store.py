@@ -12,11 +12,11 @@ import pycrdt
 import pytest
 
 import shoal
-from shoal.client.events import Event
 from shoal.client.store import Space, Store
 from shoal.client.watching import Change
 from shoal.config import Config
 from shoal.errors import HeadMoved, InvalidInput, InvalidName, InvalidValue, NotFound, ShuttingDown, SpansPartitions
+from shoal.workflows.events import Event
 
 PATIENCE_S = 20
 

@@ -9,10 +9,10 @@ from typing import TypedDict, assert_type
 import pytest
 
 import shoal
-from shoal.client.checkpoint import Checkpoint
-from shoal.client.events import Event
-from shoal.client.ledger import Step
 from shoal.client.store import Space
+from shoal.client.thread.step_log import Step
+from shoal.workflows.checkpoint import Checkpoint
+from shoal.workflows.events import Event
 
 
 class Bill(TypedDict):

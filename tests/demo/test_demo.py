@@ -72,7 +72,7 @@ MISCOUNTING = """
     worker.main()
 """
 KEYLESS_EVENT = """
-    from shoal.client.journal import Journal
+    from shoal.client.thread.journal import Journal
     from shoal.demo import worker
     true = Journal.append
     async def twice(self, event, *, key=None, **more):

@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 import pytest
 
 import shoal
-from shoal.client.consumers import Consumer
-from shoal.client.document import Document
-from shoal.client.inbox import Inbox
-from shoal.client.items import Items
-from shoal.client.journal import Journal
+from shoal.client.document.document import Document
+from shoal.client.items.items import Items
 from shoal.client.presence import Presence
 from shoal.client.store import Space, Store
-from shoal.client.thread import Thread
+from shoal.client.thread.consumers import Consumer
+from shoal.client.thread.inbox import Inbox
+from shoal.client.thread.journal import Journal
+from shoal.client.thread.thread import Thread
+from shoal.client.thread.worklist import Worklist
 from shoal.client.watching import Change
-from shoal.client.worklist import Worklist
 from shoal.config import Config
 from shoal.errors import Disconnected
 from shoal.integrations.langgraph import ShoalStore

@@ -11,7 +11,7 @@ import pytest
 
 from shoal import values
 from shoal.client.store import Store
-from shoal.client.thread import Thread
+from shoal.client.thread.thread import Thread
 from shoal.config import Config
 from shoal.errors import HeadMoved, NotFound, Pruned, SpansPartitions, StepUnresolved, Taken
 from shoal.node.verify import verify

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shoal.client.document import Document
+from shoal.client.document.document import Document
 from shoal.crdt import counter, journal, lineage, register
 from shoal.crdt.events import EVENT
 from shoal.crdt.journal import Cursor

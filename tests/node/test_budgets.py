@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from shoal.client.budgets import Budget
+from shoal.client.values.budgets import Budget
 from shoal.cluster.messages import Seek
 from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, NoQuorum, RightsElsewhere, ShoalError
 from shoal.node.rights import Rights

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shoal.client.thread import Thread
+from shoal.client.thread.thread import Thread
 from shoal.config import Config
 from shoal.crdt import tree
 from shoal.errors import HeadMoved, InvalidInput, InvalidName, InvalidValue, KeyReused, NotFound, StoreCorrupt, TooLarge

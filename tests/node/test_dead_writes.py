@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from shoal import values
-from shoal.client.thread import Thread
+from shoal.client.thread.thread import Thread
 from shoal.cluster import messages
 from shoal.cluster.messages import Digest, Have, Push
 from shoal.errors import DeletedMeanwhile, NotFound

@@ -9,7 +9,7 @@ from typing import Any
 import pycrdt
 import pytest
 
-from shoal.client.document import Document
+from shoal.client.document.document import Document
 from shoal.errors import GenerationEnded, InvalidValue, NotFound, SessionBehind, TooLarge
 from shoal.protocol import requests
 from shoal.storage.memory import MemoryStorage

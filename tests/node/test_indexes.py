@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal import values
-from shoal.client.items import Items
+from shoal.client.items.items import Items
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, TooLarge
 from shoal.node.filtering import Filter

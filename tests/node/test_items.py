@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shoal import values
-from shoal.client.item import Item
+from shoal.client.items.item import Item
 from shoal.config import Config
 from shoal.crdt import items as rows_of_items
 from shoal.errors import InvalidInput, InvalidName, InvalidValue, ItemChanged, KeyReused, ShoalError, TooLarge

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from shoal.client.items import Items
+from shoal.client.items.items import Items
 from shoal.errors import ItemChanged
 from shoal.node.verify import verify
 from shoal.protocol.requests import NO_ITEM

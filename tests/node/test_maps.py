@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shoal.client.maps import SharedMap
+from shoal.client.values.maps import SharedMap
 from shoal.errors import InvalidName, RegisterChanged, TooLarge
 from shoal.protocol import requests
 from shoal.testing.fleet import Fleet

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from shoal.client.thread import Thread
+from shoal.client.thread.thread import Thread
 from shoal.errors import InvalidInput, OutcomeUnknown, Overloaded, Pruned
 from shoal.node import garbage as garbage_module
 from shoal.node import sweeping

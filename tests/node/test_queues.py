@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from shoal.client.thread import Thread
+from shoal.client.thread.thread import Thread
 from shoal.errors import Taken
 from shoal.testing.fleet import Fleet
 from tests.node.conftest import Opener

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.client.items import Items
+from shoal.client.items.items import Items
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, TooLarge, Unsupported
 from shoal.node.matrix import Matrix, units

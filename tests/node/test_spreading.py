@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from benchmarks.rights import Case, Outcome, one
-from shoal.client.budgets import Budget
+from shoal.client.values.budgets import Budget
 from shoal.errors import RightsElsewhere
 from shoal.testing.fleet import Fleet
 from shoal.testing.simulation.loop import run

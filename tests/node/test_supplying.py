@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from shoal.client.thread import Thread
+from shoal.client.thread.thread import Thread
 from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from shoal.client.journal import Journal
+from shoal.client.thread.journal import Journal
 from shoal.errors import InvalidInput, JournalTrimmed, KeyReused
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage

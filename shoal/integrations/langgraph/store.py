@@ -39,9 +39,9 @@ from langgraph.store.base import (
 )
 
 from shoal import opening
-from shoal.client import item as items
-from shoal.client.item import ItemChange
-from shoal.client.items import Items
+from shoal.client.items import item as items
+from shoal.client.items.item import ItemChange
+from shoal.client.items.items import Items
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import (

@@ -18,9 +18,9 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 
 from shoal.client.connection import Connection
-from shoal.client.document import Document
+from shoal.client.document.document import Document
 from shoal.client.store import Space
-from shoal.client.thread import OnConflict
+from shoal.client.thread.thread import OnConflict
 from shoal.cluster.partition import partition_of
 from shoal.errors import BookmarkLost, KeyReused, NotFound, SessionBehind, ShoalError, TooManySiblings
 from shoal.protocol import requests

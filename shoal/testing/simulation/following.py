@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shoal.client.events import Event
-from shoal.client.journal import Journal
+from shoal.client.thread.journal import Journal
+from shoal.workflows.events import Event
 
 
 class Follower:

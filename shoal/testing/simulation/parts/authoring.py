@@ -11,12 +11,12 @@ from itertools import count
 from random import Random
 from typing import Any, NamedTuple
 
-from shoal.client.checkpoint import Checkpoint
-from shoal.client.thread import OnConflict
+from shoal.client.thread.thread import OnConflict
 from shoal.errors import HeadMoved, NotFound, ShoalError
 from shoal.protocol.requests import NO_HEAD, Durability, Save
 from shoal.testing.simulation.parts.part import Bench, Told
 from shoal.testing.simulation.plan import Act
+from shoal.workflows.checkpoint import Checkpoint
 
 State = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection
 from datetime import UTC, datetime
 from random import Random
 
-from shoal.client.worklist import item_id
+from shoal.client.thread.worklist import item_id
 from shoal.errors import NotFound, ShoalError
 from shoal.protocol import requests
 from shoal.protocol.requests import Dequeue, Enqueue, Purge, Write

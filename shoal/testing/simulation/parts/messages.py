@@ -14,7 +14,7 @@ from itertools import count
 from random import Random
 
 from shoal import values
-from shoal.client.inbox import Message
+from shoal.client.thread.inbox import Message
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.journal import Cursor
 from shoal.errors import NotFound, ShoalError, Taken

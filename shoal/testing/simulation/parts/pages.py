@@ -22,7 +22,7 @@ from typing import Any
 
 import pycrdt
 
-from shoal.client.document import Document
+from shoal.client.document.document import Document
 from shoal.crdt import editing, genesis
 from shoal.crdt.live import EMPTY
 from shoal.errors import NotFound, ShoalError

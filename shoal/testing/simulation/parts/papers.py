@@ -17,7 +17,7 @@ from functools import partial
 from itertools import count
 from random import Random
 
-from shoal.client.document import Document
+from shoal.client.document.document import Document
 from shoal.crdt.live import EMPTY
 from shoal.errors import GenerationEnded, NotFound, ShoalError
 from shoal.protocol import requests

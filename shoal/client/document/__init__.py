@@ -1,0 +1,1 @@
+"""Shared documents: the handle, and the mirror behind it."""

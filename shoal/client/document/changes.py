@@ -1,0 +1,189 @@
+"""What the readers of a document's changes wait on.
+
+Laws:
+- The changes are the mirror's own history, in its order: each one's old value is what the one
+  before it left. They are told once they are durable; what came meanwhile waits behind them.
+- What waits is bounded in bytes. Past the bound it is dropped, and the readers are told so,
+  rather than shown a stream with a hole in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+from shoal import values
+from shoal.errors import Disconnected, ShoalError, SlowConsumer
+from shoal.protocol.requests import Overwritten
+from shoal.workflows.moments import as_timeout_s, moment
+
+ChangeKind = Literal["add", "set", "delete", "insert", "conflict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A value of a map key that was overwritten by a writer that had not seen it."""
+
+    path: tuple[str, ...]  # From the root on; "*" is some element of an array.
+    lost: Any
+    lost_by: str  # "" where nobody said.
+    stands: Any  # What is there now; None also where it was deleted.
+    stands_by: str  # Who overwrote it.
+    time: datetime  # When the later of the two was written, by its writer's clock.
+
+
+def shown_conflict(lost: Overwritten) -> Conflict:
+    return Conflict(
+        tuple(lost.path),
+        values.decode(lost.lost),
+        lost.lost_by,
+        values.decode(lost.stands),
+        lost.stands_by,
+        moment(lost.wall_ms),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentChange:
+    """A durable change.
+
+    `kind`: of a map's key "add", "set" or "delete", with its `old` and `new` value; of an array
+    or a text "insert" or "delete" at the index that ends the path, with a list or a string.
+    In a text an index counts UTF-8 bytes. Done one after the other, changes give the content.
+
+    A "conflict" changes nothing: of two values that a map's key was given at once, `old` by `lost_by`
+    was overwritten, and `new` by `author` stands.
+    """
+
+    origin: Literal["local", "remote"]
+    author: str  # "" where nobody said, or where several edits came as one.
+    kind: ChangeKind
+    path: tuple[str | int, ...]  # The root's name, then keys and indices.
+    old: Any
+    new: Any
+    lost_by: str = ""
+
+
+class _Waiting(NamedTuple):
+    edit: int  # The local edit that must be durable first; 0 of what came.
+    changes: Sequence[DocumentChange]
+    size: int
+
+
+class Feed:
+    """Of one mirror; `edit` numbers its local edits."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.served = False  # Whether a node tells of the document now.
+        self._bytes_max = bytes_max
+        self._readers: list[Changes] = []
+        self._waiting: deque[_Waiting] = deque()
+        self._bytes = 0
+        self._written = 0
+
+    @property
+    def is_read(self) -> bool:
+        return bool(self._readers)
+
+    def reader(self, timeout_s: float | None = None) -> Changes:
+        reader = Changes(self, self._bytes_max, timeout_s)
+        self._readers.append(reader)
+        return reader
+
+    def edited(self, edit: int, changes: Sequence[DocumentChange], size: int) -> None:
+        """Local changes, not durable yet."""
+        self._wait(_Waiting(edit, changes, size))
+
+    def arrived(self, changes: Sequence[DocumentChange], size: int) -> None:
+        self._wait(_Waiting(0, changes, size))
+        self._tell()
+
+    def written(self, edit: int) -> None:
+        """All local edits up to this one are durable."""
+        self._written = edit
+        self._tell()
+
+    def end(self, error: ShoalError | None) -> None:
+        for reader in self._readers:
+            reader.end(error)
+        self._readers = []
+        self._waiting.clear()
+        self._bytes = 0
+
+    def _wait(self, waiting: _Waiting) -> None:
+        if not self._readers or not waiting.changes:
+            return
+        self._waiting.append(waiting)
+        self._bytes += waiting.size
+        if self._bytes > self._bytes_max and len(self._waiting) > 1:
+            self.end(_slow(self._bytes_max))
+
+    def _tell(self) -> None:
+        while self._waiting and self._waiting[0].edit <= self._written:
+            _, changes, size = self._waiting.popleft()
+            self._bytes -= size
+            self._readers = [reader for reader in self._readers if reader.put(changes, size)]
+
+
+class Changes(AsyncIterator[DocumentChange]):
+    """One reader's changes; past its bound they are dropped and it is told so. It ends once none came for `timeout_s`."""
+
+    def __init__(self, feed: Feed, bytes_max: int, timeout_s: float | None) -> None:
+        self._feed = feed
+        self._bytes_max = bytes_max
+        self._timeout_s = as_timeout_s(timeout_s)
+        self._waiting: deque[tuple[DocumentChange, int]] = deque()
+        self._bytes = 0
+        self._ended = False
+        self._error: ShoalError | None = None
+        self._ready = asyncio.Event()
+
+    def put(self, changes: Sequence[DocumentChange], size: int) -> bool:
+        """False once the reader takes no more."""
+        self._bytes += size
+        if self._bytes > self._bytes_max:
+            self._waiting.clear()
+            self.end(_slow(self._bytes_max))
+            return False
+        last = len(changes) - 1
+        self._waiting.extend((change, size if index == last else 0) for index, change in enumerate(changes))
+        self._ready.set()
+        return True
+
+    def end(self, error: ShoalError | None) -> None:
+        self._ended, self._error = True, error
+        self._ready.set()
+
+    async def __anext__(self) -> DocumentChange:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._stirred()
+        except TimeoutError:
+            if not self._feed.served:
+                raise Disconnected(
+                    "no node could tell of the document within the timeout. What was edited here is kept. Call changes() again."
+                ) from None
+            raise StopAsyncIteration from None
+        change, size = self._waiting.popleft()
+        self._bytes -= size
+        return change
+
+    async def _stirred(self) -> None:
+        while not self._waiting:
+            if self._ended:
+                if self._error is not None:
+                    raise self._error
+                raise StopAsyncIteration
+            self._ready.clear()
+            await self._ready.wait()
+
+
+def _slow(bytes_max: int) -> SlowConsumer:
+    return SlowConsumer(
+        f"more than {bytes_max} bytes of changes waited for this reader. Nothing is lost: "
+        "the document itself is current. Read it and call changes() again."
+    )

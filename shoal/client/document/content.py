@@ -1,0 +1,194 @@
+"""What a mirror holds: the engine's document, and the kinds of its roots.
+
+Laws:
+- An edit made here is told to `edited`, at the end of its transaction; what came
+  from the node is not.
+- While it is traced, each transaction's differences are told with it; while it is not, they cost nothing.
+- A root's kind is settled by the node; until then it is what was declared here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pycrdt
+
+from shoal.client.document.undo import ARRIVED
+from shoal.crdt.conflicts import Conflicts, Overwritten
+from shoal.crdt.content import check_kind, open_root, to_py
+from shoal.crdt.document import RootKind
+from shoal.crdt.live import EMPTY, engine
+from shoal.crdt.shadow import Difference, Shadow
+from shoal.errors import InvalidInput
+
+
+class Transacted(NamedTuple):
+    """What a transaction made."""
+
+    update: bytes
+    differences: list[Difference]  # None of what is not traced.
+    overwritten: list[Overwritten]  # Likewise.
+
+
+class Content:
+    """`edited` is a bound method; its owner is not kept alive by the engine. What it raises, the edit raises."""
+
+    def __init__(self, *, client_id: int, edited: Callable[[Transacted], None]) -> None:
+        self.doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=client_id)
+        self.outside = asyncio.Event()  # Set while no transaction of the user's is open.
+        self.outside.set()
+        self._settled: dict[str, RootKind] = {}
+        self._declared: dict[str, RootKind] = {}  # Here, and not yet written.
+        self._arriving: bytes | None = None
+        self._arrived: Transacted | None = None
+        self._traced: dict[str, Any] | None = None  # The roots that are; the engine's subscriptions live with them.
+        self._differences: list[Difference] = []
+        self._conflicts = Conflicts()
+        self._edited = weakref.WeakMethod(edited)
+        _observe(self)
+
+    @property
+    def roots(self) -> dict[str, RootKind]:
+        """The kinds of the roots, those declared here included."""
+        return {**self._declared, **self._settled}
+
+    @property
+    def declared(self) -> dict[str, RootKind]:
+        """The kinds that the node is still to be told."""
+        return dict(self._declared)
+
+    def root(self, name: str, kind: RootKind) -> Any:
+        """The root `name`, declared as a `kind` if it is new.
+
+        Raises:
+            RootConflict: it is of another kind.
+        """
+        if name not in self.roots:
+            self._declared[name] = kind
+        check_kind(name, kind, self.roots[name])
+        self._trace_new()
+        return open_root(self.doc, name, kind)
+
+    def trace(self) -> None:
+        """From now on say what each transaction changed."""
+        if self._traced is None:
+            self._traced = {}
+            self._conflicts.add(self.doc.get_update())
+            self._trace_new()
+
+    def untrace(self) -> None:
+        for root in (self._traced or {}).values():
+            for subscription in list(root._subscriptions):
+                root.unobserve(subscription)
+        self._traced = None
+        self._differences = []
+        self._conflicts = Conflicts()
+
+    def _trace_new(self) -> None:
+        if self._traced is None:
+            return
+        for name, kind in self.roots.items():
+            if name not in self._traced:
+                root = self._traced[name] = open_root(self.doc, name, kind)
+                root.observe_deep(_tracer(self, Shadow(name, root)))
+
+    def settle(self, roots: dict[str, RootKind]) -> None:
+        """The node has been told of these."""
+        for name, kind in roots.items():
+            self._settled.setdefault(name, kind)
+            self._declared.pop(name, None)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Edits within are one; nothing arrives until the outermost has ended."""
+        nested = not self.outside.is_set()
+        self.outside.clear()
+        try:
+            with self.doc.transaction():
+                yield
+        finally:
+            if not nested:
+                self.outside.set()
+
+    def take(self, update: bytes, roots: dict[str, RootKind]) -> Transacted | None:
+        """Apply what came from the node, and return what it changed here.
+
+        Raises:
+            RootConflict: a root was declared here as another kind.
+            InvalidInput: the engine refuses the update.
+        """
+        for name, kind in roots.items():
+            check_kind(name, self._declared.get(name, kind), kind)
+        self._settled.update(roots)
+        self._declared = {name: kind for name, kind in self._declared.items() if name not in roots}
+        self._trace_new()
+        if update == EMPTY:
+            return None
+        self._arriving, self._arrived = update, None
+        try:
+            with engine("an update from the node was refused by the Yjs engine"), self.doc.transaction(origin=ARRIVED):
+                self.doc.apply_update(update)
+        finally:
+            self._arriving = None
+        return self._arrived  # None if it was our own edit, coming back.
+
+    def to_py(self) -> dict[str, Any]:
+        return {name: to_py(open_root(self.doc, name, kind)) for name, kind in sorted(self.roots.items())}
+
+    def _observed(self, event: pycrdt.TransactionEvent) -> None:
+        """The engine calls this at the end of each transaction that changed something."""
+        made = Transacted(event.update, [], []) if self._traced is None else self._told(event.update)
+        if self._arriving is not None:
+            self._arrived = made
+            return
+        edited = self._edited()
+        if edited is None:
+            raise closed()
+        edited(made)
+
+    def _told(self, update: bytes) -> Transacted:
+        # The engine tells the roots in no particular order.
+        differences = sorted(self._differences, key=lambda difference: str(difference.path[0]))
+        self._differences = []
+        # Of what arrived and lost at once the engine has nothing left to tell.
+        return Transacted(update, differences, self._conflicts.add(self._arriving or update))
+
+
+def _observe(content: Content) -> None:
+    """Have the engine tell `content` of each transaction.
+
+    Not by pycrdt's own `observe`: its callback holds the document, and the engine the callback, so that no
+    document would ever be freed. What the engine holds the garbage collector does not see.
+    """
+    found, watched = weakref.ref(content.doc), weakref.WeakMethod(content._observed)
+
+    def observe(event: pycrdt.TransactionEvent) -> None:
+        observed, doc = watched(), found()
+        try:
+            if observed is None:
+                raise closed()
+            observed(event)
+        except Exception as error:
+            if doc is not None:
+                doc._exceptions.append(error)  # It is raised at the end of the transaction.
+
+    content.doc._subscriptions.append(content.doc._doc.observe(observe))
+
+
+def _tracer(content: Content, shadow: Shadow) -> Callable[[Sequence[Any]], None]:
+    found = weakref.ref(content)
+
+    def trace(events: Sequence[Any]) -> None:
+        watched = found()
+        if watched is not None:
+            watched._differences += shadow.follow(events)
+
+    return trace
+
+
+def closed() -> InvalidInput:
+    return InvalidInput("this document is closed. The edit is not written; open the document again.")

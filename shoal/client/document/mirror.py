@@ -1,0 +1,290 @@
+"""How a mirror of a document stays in step with the node: what is edited here is sent, what others edit is followed.
+
+Laws:
+- What was edited within one tick of the event loop, or while a request was under way, leaves as one update, in order.
+- What could not be written is raised by `raise_error`, which `flush` and `check_editable` call, and stays in the mirror.
+- What came from the node is not sent back to it.
+- Sending again is harmless (Yjs updates are idempotent), so that after a broken connection all is sent that is not proved
+  durable. A node that lacks what an edit builds on is sent all that it lacks, edits of others included: what was
+  seen through a node that died comes back through the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Literal
+
+import pycrdt
+
+from shoal.client.document.changes import DocumentChange, Feed
+from shoal.client.document.content import Content, Transacted, closed
+from shoal.client.document.outbox import Unsent
+from shoal.client.document.undo import Undo
+from shoal.client.resuming import Progress, resumed
+from shoal.client.retrying import delays, paused
+from shoal.config import Config
+from shoal.crdt import yjs
+from shoal.crdt.document import RootKind
+from shoal.errors import BookmarkLost, Disconnected, NotReady, Overloaded, ReadOnly, SessionBehind, ShoalError
+from shoal.names import check_name
+from shoal.protocol.requests import ANY, DocumentState, Durability, Edit, Follow, Push, Update
+from shoal.protocol.session import Session
+
+
+class Mirror:
+    """Of one document; `start` it, and wait until it is `current`."""
+
+    def __init__(
+        self,
+        session: Session,
+        space: str,
+        name: str,
+        *,
+        client_id: int,
+        config: Config,
+        durability: Durability,
+        key_of: Callable[[], str | None],
+        author: str,
+        undo: int,
+    ) -> None:
+        self.space, self.name = space, name
+        self.content = Content(client_id=client_id, edited=self._edited)
+        self.feed = Feed(config.subscription_bytes_max)
+        self.undo = Undo(undo) if undo > 0 else None
+        self.closed = False
+        self._session, self._config, self._durability, self._key_of = session, config, durability, key_of
+        self._unsent = Unsent(self.content.doc, bytes_max=config.request_bytes_max)
+        self._wake = asyncio.Event()
+        self._progress = asyncio.Event()
+        self._current = False
+        self._error: ShoalError | None = None
+        self._refused = False
+        self._author = author
+        self._authors: dict[int, str] = {client_id: author} if author else {}
+        self._generation = ANY  # Of the document that this mirrors: a deletion ends it.
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def current(self) -> None:
+        """Return once it holds what the node held when it was asked.
+
+        Raises:
+            Disconnected, Unavailable: its state could not be had within `config.request_timeout_s`.
+        """
+        self.start()
+        while not self._current:
+            self.raise_error()
+            await self._progress.wait()
+
+    async def flush(self) -> None:
+        """Return once every edit made before this call is durable; raises as `Document.flush`."""
+        self.raise_error()
+        self.start()
+        target = self._unsent.edits
+        while self._unsent.written < target:
+            self._wake.set()
+            await self._progress.wait()
+            self.raise_error()
+
+    # ── editing ───────────────────────────────────────────────────────────────
+
+    def root(self, name: str, kind: RootKind) -> Any:
+        check_name("document root", name)
+        self.check_editable()
+        root = self.content.root(name, kind)
+        if self.undo is not None:
+            self.undo.scope(name, root)
+            self.settle_undo()
+        return root
+
+    def settle_undo(self) -> None:
+        if self.undo is not None and self.content.outside.is_set():
+            self.undo.settle()
+
+    def check_editable(self) -> None:
+        if self.closed:
+            raise closed()
+        self.raise_error()
+        if self._unsent.is_full:
+            raise Overloaded(
+                f"more than {self._config.request_bytes_max} bytes of edits wait to be sent. "
+                "They are kept, and not yet written; call flush() before the next edit.",
+                retry_after_s=self._config.reconnect_delay_s_max,
+            )
+
+    def _edited(self, made: Transacted) -> None:
+        if self.closed or self._refused:
+            raise self._error or closed()
+        self._unsent.add(made.update)
+        if self.undo is not None:
+            self.undo.edited()
+        if self.feed.is_read:
+            self.feed.edited(self._unsent.edits, self._changes("local", self._author, made), len(made.update))
+        self._wake.set()
+
+    def _changes(self, origin: Literal["local", "remote"], author: str, made: Transacted) -> Sequence[DocumentChange]:
+        told = [DocumentChange(origin, author, *difference) for difference in made.differences]
+        by = self._authors.get
+        for path, lost, loser, stands, winner, *_ in made.overwritten:
+            told.append(DocumentChange(origin, by(winner, ""), "conflict", path, lost, stands, by(loser, "")))
+        return told
+
+    # ── sending ───────────────────────────────────────────────────────────────
+
+    async def _send(self) -> None:
+        while True:
+            await self._wake.wait()  # It returns in the next tick, when this one's edits are all there.
+            await self.content.outside.wait()
+            self._wake.clear()
+            if self.undo is not None:
+                self.undo.trim()
+            if self._unsent.written < self._unsent.edits:
+                await self._write()
+
+    async def _write(self) -> None:
+        """Make everything edited so far durable, as one request."""
+        pauses = delays(self._config)
+        lacking = False
+        while True:
+            try:
+                await (self._send_lacking() if lacking else self._send_unsent())
+                return
+            except ShoalError as error:
+                self._unsent.fall_behind()
+                tried, lacking = lacking, _is_lacking(error)
+                again = (lacking or error.retryable) and not isinstance(error, ReadOnly)
+                if not (lacking and not tried) and not (again and await paused(pauses, error)):
+                    raise
+            await self.content.outside.wait()
+
+    async def _send_unsent(self) -> None:
+        mine = {self.content.doc.client_id: self._author} if self._author else {}
+        await self._call(*self._unsent.take(), self.content.declared, mine)
+
+    async def _send_lacking(self) -> None:
+        """Send all that the node lacks, whoever edited it: an edit builds on some of that."""
+        follow = Follow(self.space, self.name, stale=True, generation=self._generation)
+        async with self._session.subscribe(follow) as pushes:
+            async for push in pushes:
+                if isinstance(push, DocumentState):
+                    break
+            else:
+                raise Disconnected("the node ended the subscription. Nothing was sent. Try again.")
+        await self.content.outside.wait()
+        lacked_by = pycrdt.get_state(push.update)
+        await self._call(*self._unsent.take(lacked_by=lacked_by), self.content.roots, self._authors, stale=True)
+
+    async def _call(
+        self,
+        update: bytes,
+        edits: int,
+        clock: int,
+        roots: dict[str, RootKind],
+        authors: dict[int, str],
+        /,
+        *,
+        stale: bool = False,
+    ) -> None:
+        request = Update(self.space, self.name, update, roots, authors, self._generation)
+        await self._session.call(request, key=self._key_of(), durability=self._durability, stale=stale)
+        self._unsent.confirm(edits, clock)
+        self.content.settle(roots)
+        self.feed.written(edits)
+        self._advance()
+
+    # ── following ─────────────────────────────────────────────────────────────
+
+    async def _follow(self) -> None:
+        try:
+            async with aclosing(resumed(self._config, self._pushes)) as pushes:
+                async for push in pushes:
+                    await self.content.outside.wait()
+                    self._take(push)
+        except ShoalError as error:
+            self.feed.end(error)
+            raise
+
+    async def _pushes(self, progress: Progress) -> AsyncGenerator[Push, None]:
+        self.feed.served = False
+        await self.content.outside.wait()
+        state, generation = self.content.doc.get_state(), self._generation
+        wanted = Follow(self.space, self.name, state, stale=self._current, generation=generation)
+        async with self._session.subscribe(wanted) as pushes:
+            async for push in pushes:
+                self.feed.served = True
+                progress.served()
+                yield push
+        raise Disconnected("the node ended the subscription. Nothing was sent. Try again.")
+
+    def _take(self, push: Push) -> None:
+        if not isinstance(push, DocumentState | Edit):
+            return  # Of a newer version.
+        if isinstance(push, DocumentState):
+            self._generation = push.generation
+        self._learn(push.authors)
+        changed = self.content.take(push.update, push.roots)
+        if changed is not None:
+            if self.feed.is_read:
+                sender = next(iter(push.authors.values()), "") if isinstance(push, Edit) else ""
+                changes = self._changes("remote", self._author_of(changed.update, sender), changed)
+                self.feed.arrived(changes, len(changed.update))
+            if not self.feed.is_read:
+                self.content.untrace()
+        self._current = True
+        self._advance()
+
+    def _learn(self, authors: Mapping[int, str]) -> None:
+        self._authors = {**authors, **self._authors}
+
+    def _author_of(self, update: bytes, sender: str) -> str:
+        """Who made all of it; of deletions alone, who sent them."""
+        names = {self._authors.get(client, "") for client in yjs.parse(update).structs} or {sender}
+        return names.pop() if len(names) == 1 else ""
+
+    # ── errors and tasks ──────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        """Start what does not run: at first both tasks, later what gave up and may try again."""
+        for name, work in (("send", self._send), ("follow", self._follow)):
+            task = self._tasks.get(name)
+            if task is None or task.done():
+                self._tasks[name] = asyncio.create_task(self._run(work), name=f"document {self.name!r}: {name}")
+
+    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except ShoalError as error:
+            self._fail(error, final=not error.retryable)
+        except Exception as error:
+            self._fail(ShoalError(f"a document's mirror stopped ({error!r}). Edits since are not written."), final=True)
+            raise
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.feed.end(None)
+
+    def _fail(self, error: ShoalError, *, final: bool) -> None:
+        if not self._refused:  # The first refusal is what the caller must hear of.
+            self._error, self._refused = error, final
+        self._advance()
+
+    def raise_error(self) -> None:
+        """Raise what is kept: a refusal each time, else once."""
+        error = self._error
+        if error is not None:
+            if not self._refused:
+                self._error = None
+            raise error
+
+    def _advance(self) -> None:
+        self._progress.set()
+        self._progress = asyncio.Event()
+
+
+def _is_lacking(error: ShoalError) -> bool:
+    """Whether the node lacks what an edit builds on, which the mirror may have seen through another node."""
+    return isinstance(error, NotReady | SessionBehind | BookmarkLost) or "undeclared" in error.detail

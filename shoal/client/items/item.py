@@ -1,0 +1,152 @@
+"""What an item is as it was read, and the requests that are made of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from shoal import values
+from shoal.errors import InvalidInput
+from shoal.names import check_label
+from shoal.protocol import requests
+from shoal.values.vectors import pack
+from shoal.workflows.moments import as_duration_ms, moment
+
+Namespace = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A value as it was read. Of values that were put concurrently it is the latest; the others are its `siblings`."""
+
+    namespace: Namespace
+    key: str
+    version: str  # For `expect`: another one once the value is another one.
+    created: datetime
+    updated: datetime
+    expires: datetime | None
+    _value: bytes = field(repr=False)
+    _siblings: tuple[bytes, ...] = field(repr=False)
+    score: float | None = None  # How near it is, of a search by meaning: -1 to 1.
+
+    @property
+    def value(self) -> Any:
+        """What was put, decoded anew at each access.
+
+        Raises:
+            InvalidValue: its type is not registered here.
+        """
+        return values.decode(self._value)
+
+    @property
+    def siblings(self) -> list[Any]:
+        """Values that were put concurrently and that no later put or delete has seen; the latest first."""
+        return [values.decode(sibling) for sibling in self._siblings]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemChange:
+    """A durable put or delete of an item."""
+
+    namespace: Namespace
+    key: str
+    what: str  # "put-item" or "delete-item".
+    time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """How a search found its items: by a `scan` of all below the namespace, by a `lookup` of what the index of a
+    field lists, or by a `stream` of it in order; and how many rows were read on the way."""
+
+    how: str
+    field: str | None
+    index_rows: int
+    item_rows: int
+
+
+def put_request(
+    space: str,
+    namespace: Sequence[str],
+    key: str,
+    value: Any,
+    *,
+    ttl: timedelta | float | None,
+    expect: str | None,
+    vectors: Sequence[Sequence[float]] = (),
+) -> requests.PutItem:
+    label, rest = split(namespace)
+    packed = values.encode(value, where="value")
+    ttl_ms = as_duration_ms(ttl, what="ttl")
+    if ttl_ms is not None and ttl_ms < 1:
+        raise InvalidInput(f"a time to live is at least 1 ms; got {ttl}. Nothing was written. None is for ever.")
+    found_by = [pack(vector, where=f"vectors[{nth}]") for nth, vector in enumerate(vectors)]
+    return requests.PutItem(space, label, rest, key, packed, ttl_ms, expect, found_by)
+
+
+def delete_request(space: str, namespace: Sequence[str], key: str, *, expect: str | None) -> requests.DeleteItem:
+    label, rest = split(namespace)
+    return requests.DeleteItem(space, label, rest, key, expect)
+
+
+def split(namespace: Sequence[str]) -> tuple[str, list[str]]:
+    """First label and rest.
+
+    Raises:
+        InvalidName: a label is not legal.
+        InvalidInput: it is no sequence of labels, or an empty one.
+    """
+    if isinstance(namespace, str) or not namespace:
+        raise InvalidInput(
+            f"a namespace is a tuple of one label or more, as in ('memory', 'user-1'); got {namespace!r}. Nothing was written."
+        )
+    first, *rest = map(check_label, namespace)
+    return first, rest
+
+
+def only(namespace: Sequence[str]) -> str:
+    """The label of a namespace that has no other.
+
+    Raises:
+        InvalidInput: it has more.
+    """
+    label, rest = split(namespace)
+    if rest:
+        raise InvalidInput(
+            f"an index is of all items below a first label: name that alone, as in ({label!r},). Nothing was written."
+        )
+    return label
+
+
+def matching(prefix: Sequence[str] | None, suffix: Sequence[str] | None) -> list[tuple[requests.Match, list[str]]]:
+    """
+    Raises:
+        InvalidInput: one of them is a text, which would be taken for its letters.
+    """
+    wanted: tuple[tuple[requests.Match, Sequence[str] | None], ...] = (("prefix", prefix), ("suffix", suffix))
+    for match, labels in wanted:
+        if isinstance(labels, str):
+            raise InvalidInput(f"a {match} is a tuple of labels, as in ('memory', '*'); got {labels!r}.")
+    return [(match, list(labels)) for match, labels in wanted if labels]
+
+
+def packed_filter(filter: Mapping[str, Any] | None) -> bytes:
+    if filter is not None and not isinstance(filter, Mapping):
+        raise InvalidInput(f"a filter is a map of fields; this one is a {type(filter).__name__}.")
+    return values.encode(dict(filter), where="filter") if filter else b""
+
+
+def shown(item: requests.Item, score: float | None = None) -> Item:
+    return Item(
+        tuple(item.namespace),
+        item.key,
+        item.version,
+        moment(item.created_ms),
+        moment(item.updated_ms),
+        None if item.expires_ms is None else moment(item.expires_ms),
+        item.value,
+        tuple(sibling.value for sibling in item.siblings),
+        score,
+    )

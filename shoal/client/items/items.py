@@ -1,0 +1,392 @@
+"""Memory items, as a handle: values under a namespace and a key."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from shoal.client.arguments import named
+from shoal.client.connection import Connection
+from shoal.client.items.embedding import Embed, Embedding
+from shoal.client.items.item import (
+    Explanation,
+    Item,
+    ItemChange,
+    Namespace,
+    delete_request,
+    matching,
+    only,
+    packed_filter,
+    put_request,
+    shown,
+    split,
+)
+from shoal.client.watching import pushed
+from shoal.crdt.items import split_address
+from shoal.errors import InvalidInput, SlowConsumer
+from shoal.names import check_label, check_name
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+from shoal.values.vectors import pack
+from shoal.workflows.moments import moment
+
+
+@named
+class Items:
+    """All items of a space. Those whose namespaces begin with the same label are one object, in one partition."""
+
+    def __init__(self, connection: Connection, space: str, embedding: Embedding | None = None) -> None:
+        self._connection = connection
+        self.space = check_name("space", space)
+        self._embedding = embedding
+
+    def __repr__(self) -> str:
+        return f"Items({self.space!r})"
+
+    def embedded(self, embed: Embed, *, fields: Sequence[str] | None = None) -> Items:
+        """The same items, found by meaning: what is put through this handle is embedded, and `search` takes a `query`.
+
+        `embed` turns texts into vectors of one length; it may be a coroutine function. `fields` name the texts of a value
+        (`"user.about"` is one within another), each of which gets a vector; without them the whole value is one text.
+        """
+        return Items(self._connection, self.space, Embedding(embed, fields))
+
+    async def put(
+        self,
+        namespace: Sequence[str],
+        key: str,
+        value: Any,
+        *,
+        ttl: timedelta | float | None = None,
+        expect: str | None = None,
+        vectors: Sequence[Sequence[float]] | None = None,
+        idempotency_key: str | None = None,
+        durability: Durability | None = None,
+    ) -> str:
+        """Put `value`, replacing what the node shows, and return the item's version.
+
+        `ttl` is how long it is shown. `expect` is the version that it must have, NO_ITEM for none: the
+        replica that is asked decides, and two that are cut off from each other can both agree; then both values stay.
+        `vectors` are what `search(vector=)` compares; without them a handle that embeds makes its own.
+
+        Raises:
+            InvalidName, InvalidValue, InvalidInput, TooLarge: a label, the key, the value or `ttl` is not legal.
+            ItemChanged: it has another version; nothing was written.
+        """
+        if vectors is None:
+            vectors = await self._embedding.of_value(value) if self._embedding is not None else ()
+        request = put_request(self.space, namespace, key, value, ttl=ttl, expect=expect, vectors=vectors)
+        reply = await self._connection.write(request, key=idempotency_key, durability=durability)
+        assert isinstance(reply, requests.ItemPut)
+        return reply.version
+
+    async def get(self, namespace: Sequence[str], key: str, *, stale: bool = False) -> Item | None:
+        """The item, or None if it does not exist or has expired. `stale`: see `Store`."""
+        return (await self.get_many([(namespace, key)], stale=stale))[0]
+
+    async def get_many(self, names: Sequence[tuple[Sequence[str], str]], *, stale: bool = False) -> list[Item | None]:
+        """The items of several namespaces and keys, in their order; one request for each first label."""
+        by_label: dict[str, list[int]] = {}
+        for at, (namespace, _) in enumerate(names):
+            by_label.setdefault(split(namespace)[0], []).append(at)
+        found: list[Item | None] = [None] * len(names)
+        for label, places in by_label.items():
+            while places:
+                asked = places[: self._connection.config.page_items_max]
+                paths = [(list(names[at][0])[1:], names[at][1]) for at in asked]
+                reply = await self._connection.read(requests.GetItems(self.space, label, paths), stale=stale)
+                assert isinstance(reply, requests.ItemsFound)
+                for at, item in zip(asked, reply.items, strict=False):
+                    found[at] = None if item is None else shown(item)
+                places = places[len(reply.items) :]
+        return found
+
+    async def delete(
+        self,
+        namespace: Sequence[str],
+        key: str,
+        *,
+        expect: str | None = None,
+        idempotency_key: str | None = None,
+        durability: Durability | None = None,
+    ) -> bool:
+        """Delete what the node shows; False if there was nothing. What is put concurrently stays.
+
+        Raises:
+            ItemChanged: it has another version than `expect`; nothing was written.
+        """
+        request = delete_request(self.space, namespace, key, expect=expect)
+        reply = await self._connection.write(request, key=idempotency_key, durability=durability)
+        assert isinstance(reply, requests.ItemDeleted)
+        return reply.deleted
+
+    async def search(
+        self,
+        namespace: Sequence[str] = (),
+        *,
+        filter: Mapping[str, Any] | None = None,
+        query: str | None = None,
+        vector: Sequence[float] | None = None,
+        prefix: Sequence[str] | None = None,
+        suffix: Sequence[str] | None = None,
+        limit: int = 100,
+        offset: int = 0,
+        stale: bool = False,
+    ) -> list[Item]:
+        """Items of a namespace and those below it (of all, if it is empty), in the order of (namespace, key).
+
+        With a `prefix` or `suffix` of those whose namespace begins, or ends, with these labels; `"*"` is any label.
+
+        `filter` maps fields of the value (`"user.age"` is one within another) to a value that they must equal, or to
+        operators: `{"age": {"$gte": 18, "$ne": 21}}`, of `$eq $ne $gt $gte $lt $lte`. A missing field counts as None.
+
+        With a `vector`, or with a `query` which a handle that embeds makes one of, they are those that have vectors of its
+        length, the nearest first by the cosine, each with its `score`.
+
+        Raises:
+            InvalidInput: the filter or a bound is not legal, or there is a `query` and this handle does not embed.
+            Unsupported: the node lacks NumPy, with which vectors are compared.
+        """
+        if limit < 0 or offset < 0:
+            raise InvalidInput(f"limit and offset are at least 0; got {limit} and {offset}.")
+        if query is not None and vector is None:
+            if self._embedding is None:
+                raise InvalidInput(
+                    "a query is searched for by meaning, and these items have no embedding: use "
+                    "`items.embedded(embed).search(…, query=…)`, or give the `vector`."
+                )
+            vector = await self._embedding.of_query(query)
+        if vector is not None:
+            ranking = requests.RankItems(
+                self.space, "", [], pack(vector), packed_filter(filter), matches=matching(prefix, suffix)
+            )
+            return await self._nearest(namespace, ranking, skip=offset, limit=limit, stale=stale)
+        found = self._found(namespace, filter, matching(prefix, suffix), skip=offset, stale=stale, page=limit)
+        items: list[Item] = []
+        if limit:
+            async for item in found:
+                items.append(item)
+                if len(items) == limit:
+                    break
+            await found.aclose()
+        return items
+
+    async def _nearest(
+        self, namespace: Sequence[str], ranking: requests.RankItems, *, skip: int, limit: int, stale: bool
+    ) -> list[Item]:
+        found: list[Item] = []
+        async for label, rest in self._roots(namespace):
+            own: list[Item] = []
+            more = limit > 0
+            while more and len(own) < skip + limit:
+                left = min(skip + limit - len(own), self._connection.config.page_items_max)
+                request = msgspec.structs.replace(ranking, items=label, rest=rest, limit=left, skip=len(own))
+                reply = await self._connection.read(request, stale=stale)
+                assert isinstance(reply, requests.RankedItems)
+                own += [shown(ranked.item, ranked.score) for ranked in reply.items]
+                more = reply.more or len(reply.items) == left
+            found += own
+        found.sort(key=lambda item: (-(item.score or 0.0), item.namespace, item.key))
+        return found[skip : skip + limit]
+
+    def scan(
+        self,
+        namespace: Sequence[str] = (),
+        *,
+        filter: Mapping[str, Any] | None = None,
+        prefix: Sequence[str] | None = None,
+        suffix: Sequence[str] | None = None,
+        stale: bool = False,
+    ) -> AsyncGenerator[Item, None]:
+        """All that `search` would find, page by page."""
+        return self._found(namespace, filter, matching(prefix, suffix), skip=0, stale=stale, page=1000)
+
+    async def explain(
+        self, namespace: Sequence[str], *, filter: Mapping[str, Any] | None = None, limit: int = 100, stale: bool = False
+    ) -> Explanation:
+        """How `search` finds these items on the serving node. A page that was scanned makes all of it a scan."""
+        if limit < 1:
+            raise InvalidInput(f"limit is at least 1; got {limit}.")
+        label, rest = split(namespace)
+        packed, left, cursor, more = packed_filter(filter), limit, b"", True
+        plans: list[requests.SearchPlan] = []
+        while more and left > 0:
+            request = requests.SearchItems(self.space, label, rest, packed, left, 0, cursor, explain=True)
+            reply = await self._connection.read(request, stale=stale)
+            assert isinstance(reply, requests.ItemsPage)
+            assert reply.plan is not None
+            plans.append(reply.plan)
+            left, cursor, more = left - len(reply.items), reply.cursor, reply.more
+        worst = next((plan for plan in plans if plan.how == "scan"), plans[-1])
+        index_rows, item_rows = sum(plan.index_rows for plan in plans), sum(plan.item_rows for plan in plans)
+        return Explanation(worst.how, worst.field or None, index_rows, item_rows)
+
+    async def _found(
+        self,
+        namespace: Sequence[str],
+        filter: Mapping[str, Any] | None,
+        matches: list[tuple[requests.Match, list[str]]],
+        *,
+        skip: int,
+        stale: bool,
+        page: int,
+    ) -> AsyncGenerator[Item, None]:
+        packed = packed_filter(filter)
+        async for label, rest in self._roots(namespace):
+            cursor, more = b"", True
+            while more:
+                request = requests.SearchItems(self.space, label, rest, packed, page, skip, cursor, matches=matches)
+                reply = await self._connection.read(request, stale=stale)
+                assert isinstance(reply, requests.ItemsPage)
+                for item in reply.items:
+                    yield shown(item)
+                skip, cursor, more = skip - reply.skipped, reply.cursor, reply.more
+
+    async def namespaces(
+        self,
+        *,
+        prefix: Sequence[str] | None = None,
+        suffix: Sequence[str] | None = None,
+        max_depth: int | None = None,
+        limit: int = 100,
+        offset: int = 0,
+        stale: bool = False,
+    ) -> list[Namespace]:
+        """Namespaces that hold items, in order. `"*"` in `prefix` or `suffix` is any label; what is deeper is cut."""
+        return await self.matching(matching(prefix, suffix), max_depth=max_depth, limit=limit, offset=offset, stale=stale)
+
+    async def matching(
+        self,
+        matches: Sequence[tuple[requests.Match, Sequence[str]]],
+        *,
+        max_depth: int | None = None,
+        limit: int = 100,
+        offset: int = 0,
+        stale: bool = False,
+    ) -> list[Namespace]:
+        """The same for any number of prefixes and suffixes, all of which must match."""
+        if limit < 0 or offset < 0:
+            raise InvalidInput(f"limit and offset are at least 0; got {limit} and {offset}.")
+        found: list[Namespace] = []
+        firsts = {labels[0] for match, labels in matches if match == "prefix" and labels and labels[0] != "*"}
+        if len(firsts) > 1 or limit == 0:
+            return []
+        async for label, _ in self._roots(tuple(firsts)):
+            cursor, more = b"", True
+            while more:
+                request = requests.ListNamespaces(
+                    self.space,
+                    label,
+                    [(match, list(labels)) for match, labels in matches],
+                    max_depth,
+                    limit + offset - len(found),
+                    cursor,
+                )
+                reply = await self._connection.read(request, stale=stale)
+                assert isinstance(reply, requests.Namespaces)
+                found += map(tuple, reply.namespaces)
+                if len(found) >= limit + offset:
+                    return found[offset : offset + limit]
+                cursor, more = reply.cursor, reply.more
+        return found[offset:]
+
+    async def refresh(self, namespace: Sequence[str], keys: Sequence[str], *, durability: Durability | None = None) -> int:
+        """Restart the time to live of these items, and return how many expiries moved."""
+        label, rest = split(namespace)
+        refreshed, page = 0, self._connection.config.page_items_max
+        for start in range(0, len(keys), page):
+            request = requests.RefreshItems(self.space, label, [(rest, key) for key in keys[start : start + page]])
+            reply = await self._connection.write(request, key=None, durability=durability)
+            assert isinstance(reply, requests.ItemsRefreshed)
+            refreshed += reply.refreshed
+        return refreshed
+
+    async def sweep(self, label: str) -> int:
+        """Erase the items below a first label that expired more than `item_expiry_grace_s` ago, and return how many.
+
+        Puts below the label do the same by and by.
+        """
+        erased, more = 0, True
+        while more:
+            reply = await self._connection.write(requests.SweepItems(self.space, label), key=None, durability=None)
+            assert isinstance(reply, requests.ItemsSwept)
+            erased, more = erased + reply.erased, reply.more
+        return erased
+
+    async def index(self, namespace: Sequence[str], *fields: str, durability: Durability | None = None) -> list[str]:
+        """Index `fields` of all items below a first label, and return the fields that were not indexed before.
+
+        A field is named as in a filter (`"user.age"` is one within another). Every node builds the index from what it
+        holds, in the background; a search whose filter bounds the field by a number or a text then reads what the index
+        lists. `namespace` is the first label alone.
+
+        Raises:
+            InvalidInput: the namespace has more than one label.
+            TooLarge: as many fields as may be are indexed.
+        """
+        request = requests.IndexItems(self.space, only(namespace), list(fields))
+        reply = await self._connection.write(request, key=None, durability=durability)
+        assert isinstance(reply, requests.ItemsIndexed)
+        return reply.changed
+
+    async def unindex(self, namespace: Sequence[str], *fields: str, durability: Durability | None = None) -> list[str]:
+        """Drop the indexes of `fields` on every node, and return those that existed."""
+        request = requests.UnindexItems(self.space, only(namespace), list(fields))
+        reply = await self._connection.write(request, key=None, durability=durability)
+        assert isinstance(reply, requests.ItemsIndexed)
+        return reply.changed
+
+    async def indexes(self, namespace: Sequence[str], *, stale: bool = False) -> dict[str, bool]:
+        """The indexed fields, and whether the serving node has built each index."""
+        reply = await self._connection.read(requests.ListItemIndexes(self.space, only(namespace)), stale=stale)
+        assert isinstance(reply, requests.ItemIndexes)
+        return {index.field: index.built for index in reply.indexes}
+
+    async def watch(
+        self,
+        namespace: Sequence[str] = (),
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> AsyncGenerator[ItemChange, None]:
+        """Yield every durable put and delete in a namespace and those below it once, from now on.
+        What expires is not told.
+
+        It goes on by itself when the node goes away, with another one if there is one. With a `timeout` it ends once
+        nothing has come for so many seconds. To stop early, close it (`contextlib.aclosing`), which ends its
+        subscription at once.
+
+        Raises:
+            SlowConsumer: too much waited to be told; search, and watch again.
+            Disconnected: no node could be reached for `request_timeout_s`; the same.
+        """
+        wanted = tuple(map(check_label, namespace))
+        watch = requests.Watch(self.space, "items", wanted[0] if wanted else "")
+
+        def is_about(change: requests.Change) -> bool:
+            return bool(change.id) and split_address(change.id)[0][: len(wanted)] == wanted
+
+        async with aclosing(pushed(self._connection, watch, is_about=is_about, timeout=timeout)) as pushes:
+            async for push, _ in pushes:
+                if isinstance(push, requests.Reset):
+                    raise SlowConsumer(f"some changes cannot be told: {push.reason}. Search, and watch again.")
+                changed, key = split_address(push.id)
+                yield ItemChange(changed, key, push.what, moment(push.wall_ms))
+
+    async def _roots(self, namespace: Sequence[str]) -> AsyncIterator[tuple[str, list[str]]]:
+        """First label and rest of a namespace; of the empty one, all there are."""
+        if namespace:
+            yield split(namespace)
+            return
+        after: str | None = None
+        while True:
+            page = await self._connection.read(requests.ListObjects(self.space, "items", after=after))
+            assert isinstance(page, requests.Names)
+            for name in page.names:
+                yield name, []
+            if not page.more:
+                return
+            after = page.names[-1]

@@ -1,0 +1,129 @@
+"""A consumer of a journal, as a handle: it goes on where its name has acknowledged.
+
+    async for event in thread.journal.consumer("billing"):
+        await bill(event.event, key=event.key)
+        await consumer.ack(event)
+
+Law: at least once. What is not acknowledged comes again to whoever reads under
+this name next, on whatever node; of two events with one key and one content a
+reader gets one. Acknowledged in one batch with its effects
+(`batch.thread(name).ack(consumer, event)`), each counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from shoal.client.arguments import named
+from shoal.client.connection import Connection
+from shoal.names import check_name
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+from shoal.workflows.events import Event
+from shoal.workflows.moments import moment
+
+KEYS_MAX = 4096  # Of the events that a reader has got last; the others' takeovers come again.
+
+
+class Source(Protocol):
+    """The journal that a consumer reads."""
+
+    space: str
+    thread: str
+
+    def read(
+        self, *, after: bytes | None, follow: bool, timeout: float | None, skip_trimmed: bool
+    ) -> AsyncGenerator[Event, None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerInfo:
+    name: str
+    behind: int  # Events that it has not acknowledged; at least so many where `counted` is false.
+    counted: bool
+    acked: datetime | None  # When it did last.
+    cursor: bytes
+
+
+@named
+class Consumer:
+    def __init__(self, connection: Connection, journal: Source, name: str) -> None:
+        self._connection = connection
+        self._journal = journal
+        self.name = check_name("consumer", name)
+        self.generation: int | None = None  # That it reads in.
+
+    def __repr__(self) -> str:
+        return f"Consumer({self._journal.space!r}, {self._journal.thread!r}, {self.name!r})"
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self.read()
+
+    async def read(
+        self,
+        *,
+        follow: bool = True,
+        timeout: float | None = None,  # noqa: ASYNC109
+        skip_trimmed: bool = False,
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the events that this consumer has not acknowledged, and with `follow` new ones as they come.
+
+        If the node goes away it goes on by itself, with another one if there is one. With a `timeout` it follows until
+        nothing has come for so many seconds.
+
+        Raises:
+            Disconnected: no node could be reached for `request_timeout_s`. Read again, from what was acknowledged.
+            JournalTrimmed: events that it has not acknowledged are gone; with `skip_trimmed` it goes on.
+        """
+        state = await self._state()
+        self.generation = state.generation
+        got: dict[str, bytes] = {}
+        source = self._journal.read(after=state.cursor, follow=follow, timeout=timeout, skip_trimmed=skip_trimmed)
+        async with aclosing(source) as events:
+            async for event in events:
+                # A key that was appended on two nodes moves to the place of one of them, and comes again.
+                if event.key is not None:
+                    if got.get(event.key) == event.packed:
+                        continue
+                    got[event.key] = event.packed
+                    if len(got) > KEYS_MAX:
+                        del got[next(iter(got))]
+                yield event
+
+    async def ack(self, event: Event, *, durability: Durability | None = None) -> None:
+        """Acknowledge `event` and all events that this consumer received before it.
+
+        Raises:
+            ConsumerReset: the cursor was reset since this handle began to read; read again.
+        """
+        await self._write(event.cursor, self.generation, reset=False, durability=durability)
+
+    async def reset(self, after: Event | None = None, *, durability: Durability | None = None) -> None:
+        """Move the cursor after `event`, or to the start of the journal, wherever it is now."""
+        cursor = b"" if after is None else after.cursor
+        self.generation = await self._write(cursor, None, reset=True, durability=durability)
+
+    async def info(self) -> ConsumerInfo:
+        return described(await self._state())
+
+    async def _state(self) -> requests.ConsumerState:
+        journal = self._journal
+        state = await self._connection.read(requests.ReadConsumer(journal.space, journal.thread, self.name))
+        assert isinstance(state, requests.ConsumerState)
+        return state
+
+    async def _write(self, cursor: bytes, generation: int | None, *, reset: bool, durability: Durability | None) -> int:
+        journal = self._journal
+        request = requests.Ack(journal.space, journal.thread, self.name, cursor, generation, reset)
+        state = await self._connection.write(request, key=None, durability=durability)
+        assert isinstance(state, requests.ConsumerState)
+        return state.generation
+
+
+def described(state: requests.ConsumerState) -> ConsumerInfo:
+    acked = moment(state.acked_ms) if state.acked_ms else None
+    return ConsumerInfo(state.name, state.behind, state.counted, acked, state.cursor)

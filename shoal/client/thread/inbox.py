@@ -1,0 +1,146 @@
+"""A thread's inbox: keyed messages from other agents, each taken once.
+
+    await space.thread("writer").inbox.send({"review": 17}, key="review-17", by="editor")
+
+    async for message in thread.inbox.receive():
+        state = work(message.value)
+        await thread.save(state, take=[message])        # taken and saved, or neither
+
+Laws:
+- A message comes to every reader until somebody takes it, and from then on to
+  nobody, on any replica that has heard of it. Two that took it without knowing of
+  each other both succeeded: `taken` shows both. To be told of the other instead,
+  take it with `durability="quorum"`, or let one agent read one inbox.
+- A key is one message, for as long as the message waits, and after that for
+  `inbox_taken_s`, or until `forget`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from shoal import values
+from shoal.client.arguments import named
+from shoal.client.connection import Connection
+from shoal.client.thread.queues import Finish, Queue, finishes
+from shoal.crdt.queue import INBOX
+from shoal.errors import InvalidInput
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability, QueueEntry
+from shoal.workflows.moments import moment
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    id: str
+    key: str | None
+    by: str  # Who sent it, as it said.
+    time: datetime
+    taken: tuple[Finish, ...]  # By whom; the first counts, more than one did not know of each other.
+    _value: bytes = field(repr=False)
+    _others: tuple[bytes, ...] = field(repr=False, default=())
+
+    @property
+    def value(self) -> Any:
+        """What was sent, decoded anew at each access."""
+        return values.decode(self._value)
+
+    @property
+    def others(self) -> list[Any]:
+        """Other values that were sent concurrently under the same key; they do not count as messages."""
+        return [values.decode(other) for other in self._others]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    id: str
+    sent: bool  # False if the key was there already: `id` is then the first message's.
+
+
+@named
+class Inbox:
+    def __init__(self, connection: Connection, space: str, thread: str) -> None:
+        self._queue = Queue(connection, space, thread, INBOX)
+
+    def __repr__(self) -> str:
+        return f"Inbox({self._queue.space!r}, {self._queue.thread!r})"
+
+    async def send(self, message: Any, *, key: str | None = None, by: str = "", durability: Durability | None = None) -> Sent:
+        """
+        Raises:
+            InvalidValue: the message cannot be serialised.
+            KeyReused: `key` is there with another message.
+            Overloaded: as many messages wait as may.
+        """
+        item = requests.QueueItem(key, values.encode(message, where="message"))
+        reply = await self._queue.put([item], by=by, durability=durability)
+        return Sent(reply.ids[0], reply.added[0])
+
+    async def receive(self, *, timeout: float | None = None) -> AsyncGenerator[Message, None]:  # noqa: ASYNC109
+        """Yield the waiting messages in order, then new ones; each once, taken or not.
+
+        If the node goes away it goes on by itself, with another one if there is one. With a `timeout` it ends once
+        nothing has come for so many seconds. To stop early, close it (`contextlib.aclosing`), which ends its
+        subscription at once.
+
+        Raises:
+            Disconnected: no node could be reached for `request_timeout_s`. Receive again: what is not taken comes again.
+        """
+        async with aclosing(self._queue.follow(timeout=timeout)) as entries:
+            async for entry in entries:
+                yield shown_message(entry)
+
+    async def next(self, *, timeout: float | None = None) -> Message | None:  # noqa: ASYNC109
+        """Wait for the first message; None if none comes for `timeout` seconds."""
+        async with aclosing(self.receive(timeout=timeout)) as messages:
+            return await anext(messages, None)
+
+    async def pending(self) -> AsyncIterator[Message]:
+        """The messages that wait now."""
+        async for page in self._queue.pages():
+            for entry in page:
+                yield shown_message(entry)
+
+    async def taken(self) -> AsyncIterator[Message]:
+        """The messages that were taken and are not forgotten yet, in the order in which they were taken."""
+        async for page in self._queue.pages(finished=True):
+            for entry in page:
+                yield shown_message(entry)
+
+    async def find(self, id: str) -> Message | None:
+        """A message by its id, waiting or taken; None if it was never sent, or is forgotten."""
+        entry = await self._queue.entry(id)
+        return None if entry is None else shown_message(entry)
+
+    async def take(self, message: Message, *, by: str = "", durability: Durability | None = None) -> None:
+        """Take the message, so that no reader gets it again. To take it together with a checkpoint:
+        `thread.save(state, take=[message])`.
+
+        Raises:
+            Taken: somebody has taken it.
+        """
+        await self._queue.finish(take_request(self._queue.space, self._queue.thread, message, by=by), durability=durability)
+
+    async def forget(self, *, before: datetime, durability: Durability | None = None) -> int:
+        """Forget the messages that were taken before a time, and their keys; return how many."""
+        return await self._queue.purge(before, durability=durability)
+
+
+def take_request(space: str, thread: str, message: Message, *, by: str) -> requests.Dequeue:
+    """
+    Raises:
+        InvalidInput: it is no message.
+    """
+    if not isinstance(message, Message):
+        raise InvalidInput(
+            f"take a message as inbox.next() or inbox.receive() gave it, not {type(message).__name__}. Nothing was written."
+        )
+    return requests.Dequeue(space, thread, INBOX, message.id, by, once=True)
+
+
+def shown_message(entry: QueueEntry) -> Message:
+    return Message(entry.id, entry.key, entry.by, moment(entry.wall_ms), finishes(entry), entry.value, tuple(entry.others))

@@ -1,0 +1,89 @@
+"""What can be asked of a thread's checkpoints beside their states: do they hold, and why are they what they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from shoal import values
+from shoal.client.arguments import named
+from shoal.client.connection import Connection
+from shoal.protocol import requests
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import Damage
+from shoal.workflows.checkpoint import Checkpoint, shown_checkpoint
+from shoal.workflows.events import Event
+from shoal.workflows.moments import moment
+
+
+class Verified(Struct, frozen=True):
+    """What `Thread.verify` found."""
+
+    checkpoints: int  # That were checked.
+    damage: tuple[Damage, ...]  # By checkpoint and channel; of no channel: its record.
+
+    @property
+    def sound(self) -> bool:
+        return not self.damage
+
+
+class Why(Struct, frozen=True):
+    """What the author of a checkpoint knew."""
+
+    checkpoint: Checkpoint
+    setting: dict[str, Any]  # What it ran with; empty: not said.
+    seen: str  # What it had read of other partitions: a bookmark, for `Store.observe`.
+    earlier: tuple[Checkpoint, ...]  # The checkpoints that it built on, the newest first.
+    events: tuple[Event, ...]  # The journal before it, the newest first.
+
+    @property
+    def partitions(self) -> dict[int, int]:
+        """Partition → how many operations had been seen of the origins that its bookmark names: the last ones."""
+        return {number: sum(vector.values()) for number, vector in Bookmark.parse(self.seen)}
+
+
+@named
+class ThreadScrutiny:
+    """What a `Thread` offers of it."""
+
+    space: str
+    name: str
+    _connection: Connection
+
+    async def verify(self, checkpoint: str | None = None, *, branch: str = "main", stale: bool = False) -> Verified:
+        """Let a node check what it has stored (chunks, values and ids) of one checkpoint, or of all on a branch.
+
+        Its own copy alone; `shoal verify` checks a whole directory.
+
+        Raises:
+            NotFound: there is no such checkpoint or branch.
+        """
+        checked, damage, start = 0, list[Damage](), ""
+        while True:
+            request = requests.VerifyCheckpoints(self.space, self.name, checkpoint, branch, start)
+            page = await self._connection.read(request, stale=stale)
+            assert isinstance(page, requests.Verified)
+            checked, start = checked + page.checked, page.next
+            damage += page.damage
+            if not start:
+                return Verified(checked, tuple(damage))
+
+    async def why(self, checkpoint: str, *, limit: int = 20, stale: bool = False) -> Why:
+        """What the author of a checkpoint knew: what it built on, ran with and had read, and the journal before it.
+
+        Of earlier checkpoints and events at most `limit` each. What another node issued shortly before may be
+        among them though it had not arrived; what the author had not seen for sure is not.
+
+        Raises:
+            NotFound: there is no such checkpoint.
+        """
+        found = await self._connection.read(requests.Explain(self.space, self.name, checkpoint, limit), stale=stale)
+        assert isinstance(found, requests.Explained)
+        return Why(
+            shown_checkpoint(found.checkpoint, channels=False),
+            dict(values.decode(found.setting)) if found.setting else {},
+            Bookmark.unpack(found.seen).text(),
+            tuple(shown_checkpoint(older, channels=False) for older in found.earlier),
+            tuple(Event(e.id, e.key, moment(e.wall_ms), e.late, e.cursor, e.event) for e in found.events),
+        )

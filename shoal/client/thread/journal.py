@@ -1,0 +1,265 @@
+"""A thread's journal, as a handle."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar, overload
+
+from shoal import values
+from shoal.client.arguments import named
+from shoal.client.connection import Connection
+from shoal.client.resuming import reread
+from shoal.client.thread.consumers import Consumer, ConsumerInfo, described
+from shoal.client.thread.replay import Naming, Reducer, put_snapshot, replay
+from shoal.names import check_name
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+from shoal.workflows.events import Event
+from shoal.workflows.moments import as_duration_ms, moment
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    id: str
+    appended: bool  # False if the key was there already: `id` is then the first event's.
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The bounds of a journal; None means no bound."""
+
+    older_than: timedelta | None
+    bytes: int | None
+    events: int | None
+    trimmed: datetime | None  # When the last event that was trimmed was ordered; None: none was.
+
+
+@named
+class Journal:
+    def __init__(self, connection: Connection, space: str, thread: str) -> None:
+        self._connection = connection
+        self.space = check_name("space", space)
+        self.thread = check_name("thread", thread)
+
+    def __repr__(self) -> str:
+        return f"Journal({self.space!r}, {self.thread!r})"
+
+    async def append(self, event: Any, *, key: str | None = None, durability: Durability | None = None) -> Appended:
+        """Append an event. Of all events with one `key`, one is there, for as long as the journal.
+
+        Raises:
+            InvalidValue: the event cannot be serialised.
+            KeyReused: `key` is there with another event.
+        """
+        packed = values.encode(event, where="event")
+        reply = await self._connection.write(
+            requests.Append(self.space, self.thread, packed, key), key=None, durability=durability
+        )
+        assert isinstance(reply, requests.Appended)
+        return Appended(reply.id, reply.appended)
+
+    async def read(
+        self,
+        *,
+        after: bytes | None = None,
+        limit: int | None = None,
+        follow: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109
+        stale: bool = False,
+        skip_trimmed: bool = False,
+    ) -> AsyncGenerator[Event, None]:
+        """Events in order, after a cursor or from the first.
+
+        With `follow` it waits for more, and ends at `limit`, or once nothing has come for `timeout` seconds. If the node
+        goes away it goes on by itself, with another one if there is one. To stop following early, close it
+        (`contextlib.aclosing`), which ends its subscription at once. `stale`: see `Store`.
+
+        Raises:
+            InvalidValue: `after` is no cursor.
+            JournalTrimmed: events that `after` does not cover are gone; with `skip_trimmed` the reader goes on.
+            Disconnected: no node could be reached for `request_timeout_s`; read on from the last event's cursor.
+        """
+        cursor, left = after or b"", limit
+
+        async def rest() -> AsyncGenerator[Event, None]:
+            nonlocal cursor, left
+            async for event in self._rest(cursor, left, stale=stale, skip_trimmed=skip_trimmed):
+                cursor, left = event.cursor, None if left is None else left - 1
+                yield event
+
+        events = reread(self._connection, self.space, self.thread, "append", rest, timeout=timeout) if follow else rest()
+        async with aclosing(events):
+            while left is None or left > 0:
+                event = await anext(events, None)
+                if event is None:
+                    return
+                yield event
+
+    async def wait(self, *, after: bytes | None = None, timeout: float | None = None) -> Event | None:  # noqa: ASYNC109
+        """Wait for the first event that `after` does not cover; None if none comes for `timeout` seconds.
+
+        Without a cursor it is the journal's first. To wait for the next one, give the cursor of the last.
+        """
+        async with aclosing(self.read(after=after, limit=1, follow=True, timeout=timeout)) as events:
+            return await anext(events, None)
+
+    # ── consumers ─────────────────────────────────────────────────────────────
+
+    def consumer(self, name: str) -> Consumer:
+        """A reader whose cursor is stored with the journal, under `name`."""
+        return Consumer(self._connection, self, name)
+
+    async def consumers(self) -> AsyncIterator[ConsumerInfo]:
+        """All consumers that have acknowledged something, by name, and how far behind they are."""
+        after: str | None = None
+        while True:
+            page = await self._connection.read(requests.ReadConsumers(self.space, self.thread, after))
+            assert isinstance(page, requests.Consumers)
+            for state in page.items:
+                yield described(state)
+            if not page.more:
+                return
+            after = page.items[-1].name
+
+    # ── replay ────────────────────────────────────────────────────────────────
+
+    @overload
+    async def replay(
+        self,
+        reducer: Callable[[S, Event], S],
+        *,
+        initial: S,
+        until: datetime | str | None = None,
+        name: str | None = None,
+        version: int = 0,
+        every: int | None = None,
+    ) -> S: ...
+    @overload
+    async def replay(
+        self,
+        reducer: Callable[[Any, Event], S],
+        *,
+        until: datetime | str | None = None,
+        name: str | None = None,
+        version: int = 0,
+        every: int | None = None,
+    ) -> S | None: ...
+    async def replay(
+        self,
+        reducer: Reducer,
+        *,
+        initial: Any = None,
+        until: datetime | str | None = None,
+        name: str | None = None,
+        version: int = 0,
+        every: int | None = None,
+    ) -> Any:
+        """Fold the events up to `until`, in order: start from `initial` and apply `reducer(value, event)`.
+
+        `until` is an event's id (that event included), or a time by the writers' clocks.
+        With a `name` the replay begins at the latest snapshot that `snapshot` kept under
+        it and `version`, if it holds all the events up to there; with `every` it keeps
+        one itself when it has folded that many. Give a new `version` to a new reducer.
+
+        Raises:
+            NotFound: there is no event `until`.
+            JournalTrimmed: the first events are gone, and no snapshot holds them.
+            InvalidValue: with `every`, the value cannot be serialised.
+        """
+        naming = None if name is None else Naming(name, version)
+        return await replay(self._connection, self, reducer, initial=initial, until=until, naming=naming, every=every)
+
+    async def snapshot(self, value: Any, *, at: Event, name: str, version: int = 0) -> None:
+        """Store `value` as the result of the reducer `name` over all events up to `at`; the last 8
+        snapshots are kept.
+
+        Raises:
+            InvalidInput: `at` came late, after events that it sorts before.
+            InvalidValue, TooLarge: `value` cannot be kept.
+        """
+        await put_snapshot(self._connection, self, Naming(name, version), value, at=at)
+
+    # ── retention ─────────────────────────────────────────────────────────────
+
+    async def trim(
+        self,
+        before: Event | str | bytes | None = None,
+        *,
+        older_than: timedelta | float | None = None,
+        keep: int | None = None,
+        keep_bytes: int | None = None,
+        dry_run: bool = False,
+        durability: Durability | None = None,
+    ) -> requests.TrimReport:
+        """Remove old events on every node: those that all given conditions allow to go.
+
+        `before`: an event (or its id), or a cursor; only events before the one, or covered by the
+        other, are removed. `keep`: the last events, that many, stay. `keep_bytes`: the last events,
+        up to that many bytes together, stay. The events of an operation are removed together.
+        Events that another node appended and that this one does not know yet stay. The keys of
+        removed events may be used again.
+
+        Raises:
+            InvalidInput: nothing is given, or something is out of range.
+        """
+        event = before.id if isinstance(before, Event) else before
+        request = requests.Trim(
+            self.space,
+            self.thread,
+            event if isinstance(event, str) else None,
+            event if isinstance(event, bytes) else b"",
+            as_duration_ms(older_than, what="older_than"),
+            keep,
+            keep_bytes,
+            dry_run,
+        )
+        reply = await self._connection.write(request, key=None, durability=durability)
+        assert isinstance(reply, requests.TrimReport)
+        return reply
+
+    async def retain(
+        self,
+        *,
+        older_than: timedelta | float | None = None,
+        bytes: int | None = None,
+        events: int | None = None,
+        durability: Durability | None = None,
+    ) -> Retention:
+        """From now on, trim the journal as it grows: events beyond any of these bounds are removed.
+
+        The call replaces all bounds set before; without arguments nothing is trimmed by itself.
+        Trimming starts when a bound is exceeded by an eighth.
+
+        Raises:
+            InvalidInput: a bound is out of range.
+        """
+        request = requests.SetRetention(self.space, self.thread, as_duration_ms(older_than, what="older_than"), bytes, events)
+        return _retention(await self._connection.write(request, key=None, durability=durability))
+
+    async def retention(self) -> Retention:
+        return _retention(await self._connection.read(requests.ReadRetention(self.space, self.thread)))
+
+    async def _rest(self, cursor: bytes, limit: int | None, *, stale: bool, skip_trimmed: bool) -> AsyncIterator[Event]:
+        while limit is None or limit > 0:
+            asked = 1000 if limit is None else min(limit, 1000)
+            request = requests.ReadJournal(self.space, self.thread, cursor, asked, skip_trimmed=skip_trimmed)
+            page = await self._connection.read(request, stale=stale)
+            assert isinstance(page, requests.Events)
+            for found in page.events:
+                yield Event(found.id, found.key, moment(found.wall_ms), found.late, found.cursor, found.event)
+            if not page.more:
+                return
+            cursor = page.cursor
+            limit = None if limit is None else limit - len(page.events)
+
+
+def _retention(reply: requests.AnyReply) -> Retention:
+    assert isinstance(reply, requests.Retention)
+    age = None if reply.older_than_ms is None else timedelta(milliseconds=reply.older_than_ms)
+    trimmed = moment(reply.trimmed_ms) if reply.trimmed_ms else None
+    return Retention(age, reply.bytes, reply.events, trimmed)

@@ -1,0 +1,101 @@
+"""What an inbox and a worklist share: pages of entries, and what is told of one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from shoal import values
+from shoal.client.connection import Connection
+from shoal.client.resuming import reread
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability, QueueEntry
+from shoal.workflows.moments import moment
+
+_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Who took a message or finished an item, and when."""
+
+    by: str
+    time: datetime
+    _result: bytes = field(repr=False)
+
+    @property
+    def result(self) -> Any:
+        return values.decode(self._result)
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One queue of a thread; the inbox has no name."""
+
+    connection: Connection
+    space: str
+    thread: str
+    name: str
+
+    async def pages(self, *, finished: bool = False) -> AsyncGenerator[Sequence[QueueEntry], None]:
+        after = ""
+        while True:
+            page = await self.page(after=after, limit=_PAGE, finished=finished)
+            yield page.entries
+            if not page.more:
+                return
+            after = page.entries[-1].place
+
+    async def page(self, *, after: str = "", limit: int = 1, finished: bool = False) -> requests.QueueEntries:
+        request = requests.ReadQueue(self.space, self.thread, self.name, after, limit, finished)
+        page = await self.connection.read(request)
+        assert isinstance(page, requests.QueueEntries)
+        return page
+
+    async def entry(self, id: str) -> QueueEntry | None:
+        found = await self.connection.read(requests.ReadQueueEntry(self.space, self.thread, self.name, id))
+        assert isinstance(found, requests.QueueEntries)
+        return found.entries[0] if found.entries else None
+
+    def follow(self, *, timeout: float | None = None) -> AsyncGenerator[QueueEntry, None]:
+        """What is pending, in order, each once; then what comes."""
+        given: set[str] = set()
+
+        async def rest() -> AsyncGenerator[QueueEntry, None]:
+            pending: set[str] = set()
+            async for page in self.pages():
+                pending |= {entry.id for entry in page}
+                for entry in page:
+                    if entry.id not in given:
+                        given.add(entry.id)
+                        yield entry
+            given.intersection_update(pending)  # What is finished does not come again, and need not be known.
+
+        return reread(self.connection, self.space, self.thread, "enqueue", rest, timeout=timeout)
+
+    async def put(self, items: list[requests.QueueItem], *, by: str, durability: Durability | None) -> requests.Enqueued:
+        request = requests.Enqueue(self.space, self.thread, self.name, items, by)
+        reply = await self.connection.write(request, key=None, durability=durability)
+        assert isinstance(reply, requests.Enqueued)
+        return reply
+
+    async def finish(self, request: requests.Dequeue, *, durability: Durability | None) -> requests.Dequeued:
+        reply = await self.connection.write(request, key=None, durability=durability)
+        assert isinstance(reply, requests.Dequeued)
+        return reply
+
+    async def purge(self, before: datetime, *, durability: Durability | None) -> int:
+        """Forget what was finished before a time, and return how many that were."""
+        before_ms, count, more = int(before.timestamp() * 1000), 0, True
+        while more:
+            request = requests.Purge(self.space, self.thread, self.name, before_ms)
+            reply = await self.connection.write(request, key=None, durability=durability)
+            assert isinstance(reply, requests.Purged)
+            count, more = count + reply.count, reply.more
+        return count
+
+
+def finishes(entry: QueueEntry) -> tuple[Finish, ...]:
+    return tuple(Finish(finish.by, moment(finish.wall_ms), finish.result) for finish in entry.finishes)

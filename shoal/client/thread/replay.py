@@ -1,0 +1,117 @@
+"""Fold a journal's events into a value, as of any point.
+
+Laws:
+- The events are folded in the journal's order, each once: those that were there
+  when the replay began.
+- A snapshot takes the place of the events up to it only where the node vouches
+  that it holds exactly those. Without a name nothing is stored, and none is used.
+- A reducer returns the new value; it may change the one it gets. It is called with
+  what is decoded anew, so that neither a snapshot nor an event is shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
+
+from shoal import values
+from shoal.client.connection import Connection
+from shoal.crdt.journal import Cursor
+from shoal.errors import InvalidInput, JournalTrimmed, NotFound
+from shoal.protocol import requests
+from shoal.workflows.events import Event
+from shoal.workflows.moments import moment
+
+Reducer = Callable[[Any, Event], Any]
+
+
+class Source(Protocol):
+    space: str
+    thread: str
+
+    def read(self, *, after: bytes | None, stale: bool) -> AsyncGenerator[Event, None]: ...
+
+
+class Naming(NamedTuple):
+    """Under which a reducer's snapshots are kept; another version's are another's."""
+
+    reducer: str
+    version: int
+
+
+async def replay(
+    connection: Connection,
+    journal: Source,
+    reducer: Reducer,
+    *,
+    initial: Any,
+    until: datetime | str | None,
+    naming: Naming | None,
+    every: int | None,
+) -> Any:
+    if every is not None and (naming is None or every < 1):
+        raise InvalidInput("snapshots every so many events (from 1) are kept under a reducer's name: give `name` too.")
+    start = requests.Snapshot(None, "", b"")
+    if naming is not None:
+        start = await _snapshot(connection, journal, naming, until)
+    if start.value is None:
+        await _check_whole(connection, journal)
+    value = _copied(initial) if start.value is None else values.decode(start.value)
+    folded, found = 0, start.event
+    async with aclosing(journal.read(after=start.cursor, stale=False)) as events:
+        async for event in events:
+            if _is_of_another_sweep(event, start.cursor):
+                break
+            if isinstance(until, str) and event.id > until:
+                break
+            if isinstance(until, datetime) and event.time > until:
+                continue
+            value, found = reducer(value, event), event.id
+            folded += 1
+            last = event
+    if start.value is None:
+        await _check_whole(connection, journal)  # It may have been trimmed since, before the first page was read.
+    if isinstance(until, str) and found != until:
+        raise NotFound(f"the journal of {journal.thread!r} has no event {until}. List them with `read`.")
+    if every is not None and naming is not None and folded >= every and not isinstance(until, datetime):
+        await put_snapshot(connection, journal, naming, value, at=last)
+    return value
+
+
+async def put_snapshot(connection: Connection, journal: Source, naming: Naming, value: Any, *, at: Event) -> None:
+    packed = values.encode(value, where="snapshot")
+    request = requests.PutSnapshot(journal.space, journal.thread, naming.reducer, naming.version, at.cursor, packed)
+    await connection.write(request, key=None, durability=None)
+
+
+async def _snapshot(connection: Connection, journal: Source, naming: Naming, until: datetime | str | None) -> requests.Snapshot:
+    id = until if isinstance(until, str) else None
+    until_ms = int(until.timestamp() * 1000) if isinstance(until, datetime) else None
+    found = await connection.read(
+        requests.ReadSnapshot(journal.space, journal.thread, naming.reducer, naming.version, id, until_ms)
+    )
+    assert isinstance(found, requests.Snapshot)
+    return found
+
+
+async def _check_whole(connection: Connection, journal: Source) -> None:
+    retention = await connection.read(requests.ReadRetention(journal.space, journal.thread))
+    assert isinstance(retention, requests.Retention)
+    if retention.trimmed_ms:
+        raise JournalTrimmed(
+            f"the journal of {journal.thread!r} was trimmed up to {moment(retention.trimmed_ms):%Y-%m-%d %H:%M:%S}Z, and there "
+            "is no snapshot to replay it from. Nothing was written. Keep snapshots (`name`, `every`) before trimming.",
+            trimmed_ms=retention.trimmed_ms,
+        )
+
+
+def _is_of_another_sweep(event: Event, start: bytes) -> bool:
+    """Whether it came after the replay began: it may sort before what is folded, or be one that is, and has moved."""
+    return Cursor.unpack(event.cursor).vector != Cursor.unpack(start).vector
+
+
+def _copied(initial: Any) -> Any:
+    """Of its own for each replay, so that a reducer may change it."""
+    return values.decode(values.encode(initial, where="initial"))

@@ -1,0 +1,116 @@
+"""A thread's status, and the humans who set it.
+
+Law: a status is a word, not a lock. Whoever saves while a thread is paused does save;
+what waits are its steps, and whoever asks `ready()`. Every move is in the journal, with
+who made it and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
+from datetime import datetime
+from typing import get_args
+
+from msgspec import Struct
+
+from shoal.client.arguments import named
+from shoal.client.connection import Connection
+from shoal.client.resuming import reread
+from shoal.errors import InvalidInput
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability, ThreadStatus
+from shoal.workflows.moments import moment
+
+HELD: tuple[ThreadStatus, ...] = ("paused", "waiting")
+
+
+class Standing(Struct, frozen=True):
+    """A thread's status, and who set it, when and why."""
+
+    status: ThreadStatus
+    reason: str
+    by: str
+    time: datetime | None  # None: it was never set, and the thread is running.
+
+
+@named
+class ThreadStanding:
+    """What a `Thread` offers of its status."""
+
+    space: str
+    name: str
+    _connection: Connection
+
+    async def status(self, *, stale: bool = False) -> Standing:
+        """The status of the thread: "running" if it was never set. `stale`: see `Store`."""
+        reply = await self._connection.read(requests.ReadStanding(self.space, self.name), stale=stale)
+        return standing_of(reply)
+
+    async def pause(self, reason: str = "", *, by: str = "", durability: Durability | None = None) -> Standing:
+        """Pause the thread: steps wait from now on."""
+        return await self._set_status("paused", reason, by, durability)
+
+    async def request_approval(self, reason: str = "", *, by: str = "", durability: Durability | None = None) -> Standing:
+        """Wait for a human: steps wait until `approve`."""
+        return await self._set_status("waiting", reason, by, durability)
+
+    async def approve(self, *, by: str = "", reason: str = "", durability: Durability | None = None) -> Standing:
+        """Let the thread continue, whatever held it."""
+        return await self._set_status("running", reason, by, durability)
+
+    async def finish(self, *, by: str = "", reason: str = "", durability: Durability | None = None) -> Standing:
+        return await self._set_status("done", reason, by, durability)
+
+    async def fail(self, error: BaseException | str, *, by: str = "", durability: Durability | None = None) -> Standing:
+        reason = error if isinstance(error, str) else f"{type(error).__qualname__}: {error}"
+        return await self._set_status("failed", reason[:1000], by, durability)
+
+    async def _set_status(self, status: ThreadStatus, reason: str, by: str, durability: Durability | None) -> Standing:
+        request = requests.MoveThread(self.space, self.name, status, reason, by)
+        return standing_of(await self._connection.write(request, key=None, durability=durability))
+
+    async def ready(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Return when the thread is neither paused nor waiting.
+
+        Raises:
+            TimeoutError: it was, for `timeout` seconds.
+        """
+        await self._until(lambda standing: standing.status not in HELD, timeout)
+
+    async def wait_for(
+        self,
+        status: ThreadStatus | Iterable[ThreadStatus],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> Standing:
+        """Return when the status is the given one, or one of those given.
+
+        Raises:
+            InvalidInput: there is no such status.
+            TimeoutError: it was none of them for `timeout` seconds.
+        """
+        wanted: tuple[str, ...] = (status,) if isinstance(status, str) else tuple(status)
+        if not wanted or not set(wanted) <= set(get_args(ThreadStatus)):
+            raise InvalidInput(f"a status is one of {', '.join(get_args(ThreadStatus))}; got {', '.join(wanted)!r}.")
+        return await self._until(lambda standing: standing.status in wanted, timeout)
+
+    async def _until(self, holds: Callable[[Standing], bool], timeout: float | None) -> Standing:  # noqa: ASYNC109
+        current = "unknown"
+
+        async def read() -> AsyncGenerator[Standing, None]:
+            nonlocal current
+            standing = await self.status()
+            current = standing.status
+            if holds(standing):
+                yield standing
+
+        async with aclosing(reread(self._connection, self.space, self.name, "status", read, timeout=timeout)) as found:
+            async for standing in found:
+                return standing
+        raise TimeoutError(f"thread {self.name!r} is {current} after {timeout:g} s. Nothing was written. Wait again.")
+
+
+def standing_of(reply: object) -> Standing:
+    assert isinstance(reply, requests.Standing)
+    return Standing(reply.status, reply.reason, reply.by, moment(reply.wall_ms) if reply.wall_ms else None)

@@ -1,0 +1,259 @@
+"""A thread's ledger of steps, as one handle writes it: intents, attempts, results.
+
+Laws:
+- A `Step` is what its call sees of one attempt. It ends with a result, with an error, or not
+  at all, if the process dies or the call is cancelled.
+- An end is tried for as long as a request may take: the effect has happened. So is a result told that
+  cannot be kept: its text is written, and the step stays open until somebody resolves it.
+- An intent that was not alone, or of which that is not known, is withdrawn: nothing was called.
+- Attempts of one key on one handle take turns; a step is not begun within itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import reprlib
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import ContextVar, Token
+from typing import Any, Literal
+from weakref import WeakValueDictionary
+
+from shoal import values
+from shoal.client.arguments import named
+from shoal.client.connection import Connection
+from shoal.client.retrying import delays, paused
+from shoal.errors import InvalidInput, OutcomeUnknown, ShoalError, ThreadHeld
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability, EndStep
+from shoal.workflows.steps import StepRecord, not_kept, record_of, refusal
+
+_MESSAGE_CHARACTERS_MAX = 4000
+running: ContextVar[tuple[tuple[str, str, str], ...]] = ContextVar("shoal_steps", default=())
+"""The steps that this code runs in, the innermost last: space, thread, key."""
+
+
+def _text(told: str) -> str:
+    """What can be stored of it."""
+    return told[:_MESSAGE_CHARACTERS_MAX].encode("utf-8", "backslashreplace").decode()
+
+
+_shown = reprlib.Repr()
+vars(_shown).update({"maxstring": _MESSAGE_CHARACTERS_MAX, "maxother": _MESSAGE_CHARACTERS_MAX, "maxdict": 50, "maxlist": 50})
+
+
+def _shown_text(value: Any) -> str:
+    """A value for people, shortened."""
+    try:
+        return _shown.repr(value)
+    except Exception as error:  # An integer of too many digits, for one.
+        return f"a {type(value).__qualname__}, of which repr raised {type(error).__qualname__}"
+
+
+@named
+class Step:
+    """A step that is being carried out, as its call sees it."""
+
+    def __init__(self, ledger: Ledger, record: StepRecord, attempt: str, *, number: int, done: bool) -> None:
+        self._ledger = ledger
+        self._attempt_id = attempt
+        self.record = record
+        self.attempt = number  # From 1.
+        self.done = done  # There is a result: nothing is to be called.
+        self._result: Any = None
+        self.is_unkept = False  # It has ended: its result could not be stored, and that is written.
+        self.is_known = False  # Its result was handed to a batch: the effect has happened, whatever becomes of that.
+
+    def __repr__(self) -> str:
+        return f"Step({self.name!r}, key={self.key!r}, attempt={self.attempt}, done={self.done})"
+
+    @property
+    def key(self) -> str:
+        """Pass it to the other side as the idempotency key, if it accepts one."""
+        return self.record.key
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def result(self) -> Any:
+        """The stored result of a step that is done; else what was set, to be stored at the end of the block."""
+        return self.record.result if self.done else self._result
+
+    @result.setter
+    def result(self, value: Any) -> None:
+        if self.done:
+            raise InvalidInput(f"step {self.key!r} is done: it has a result already. Nothing was written. Look at `step.done`.")
+        self._result = value
+
+    async def progress(self, value: Any) -> None:
+        """Store the progress of this attempt; the next attempt finds it in `step.record.progress`.
+
+        Raises:
+            InvalidValue, TooLarge: it cannot be stored.
+        """
+        packed = values.encode(value, where="progress")
+        await self._ledger.write(
+            requests.ProgressStep(self._ledger.space, self._ledger.thread, self.key, self._attempt_id, packed)
+        )
+
+    async def finish(self, value: Any) -> None:
+        """Write the result, and try as long as a request may take.
+
+        Raises:
+            ResultNotKept: it cannot be stored. What it was is written, as text.
+        """
+        try:
+            await self._end("result", values.encode(value, where="result"))
+        except InvalidInput as refusal:  # Nothing is written yet.
+            told = {"type": type(value).__qualname__, "message": refusal.message, "result": _shown_text(value)}
+            await self._end("unkept", values.encode({name: _text(part) for name, part in told.items()}))
+            self.is_unkept = True
+            attempt = next(attempt for attempt in self.record.attempts if attempt.id == self._attempt_id)
+            error = not_kept(self.record, attempt)
+            error.written = "yes"
+            raise error from refusal
+
+    async def fail(self, error: BaseException) -> None:
+        told = {"type": type(error).__qualname__, "message": _text(str(error))}
+        await self._end("error", values.encode(told))
+
+    def result_request(self, space: str, thread: str, value: Any) -> EndStep:
+        """What writes the result in a batch; `settle` is to be called with its answer.
+
+        Raises:
+            InvalidInput: this is a step of another thread, or it has a result.
+            InvalidValue: it cannot be stored.
+        """
+        if (space, thread) != (self._ledger.space, self._ledger.thread):
+            raise InvalidInput(
+                f"step {self.key!r} is one of thread {self._ledger.thread!r} of space {self._ledger.space!r}, not of "
+                f"{thread!r} of {space!r}. Nothing was written."
+            )
+        self.result = value
+        self.is_known = True  # Also where it cannot be stored: the end of the block says so.
+        return self._ending("result", values.encode(value, where="result"))
+
+    def settle(self, reply: requests.Step) -> None:
+        self.record = record_of(reply)
+        self.done = self.record.state == "done"
+
+    def _ending(self, outcome: Literal["result", "error", "unkept"], packed: bytes) -> EndStep:
+        return EndStep(self._ledger.space, self._ledger.thread, self.key, self._attempt_id, outcome, packed)
+
+    async def _end(self, outcome: Literal["result", "error", "unkept"], packed: bytes) -> None:
+        self.record = await self._ledger.end(self._ending(outcome, packed))
+        self.done = self.record.state == "done"
+
+
+class Beginning:
+    """`async with thread.begin("name", key="k") as step`: the intent at its start, the result or the error at its end."""
+
+    def __init__(self, ledger: Ledger, request: requests.BeginStep, durability: Durability | None) -> None:
+        self._ledger = ledger
+        self._request = request
+        self._durability = durability
+        self._step: Step | None = None
+        self._lock: asyncio.Lock | None = None
+        self._token: Token[tuple[tuple[str, str, str], ...]] | None = None
+
+    async def __aenter__(self) -> Step:
+        """
+        Raises:
+            StepUnresolved, StepFailed, StepAbandoned: it is not to be called.
+            KeyReused: the key is another step's.
+            NoQuorum: too few owners can be reached to know, and to tell. Nothing was written.
+            OutcomeUnknown: whether the intent is alone is not known; it was withdrawn, as far as possible.
+        """
+        outer, place = running.get(), (self._ledger.space, self._ledger.thread, self._request.step)
+        if place in outer:
+            raise InvalidInput(f"step {self._request.step!r} is begun within itself. Nothing was written. Use another key.")
+        self._lock = self._ledger.turn_of(self._request.step)
+        await self._lock.acquire()
+        try:
+            self._step = await self._ledger.begun(self._request, self._durability)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._token = running.set((*outer, place))
+        return self._step
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        assert self._step is not None
+        assert self._lock is not None
+        assert self._token is not None
+        with suppress(ValueError):  # Entered and left in two tasks, as the blocking store does: nothing is within it.
+            running.reset(self._token)
+        try:
+            if self._step.done or self._step.is_unkept:
+                return
+            if error is None or self._step.is_known:
+                await self._step.finish(self._step.result)
+            elif isinstance(error, Exception):
+                await self._step.fail(error)
+        finally:
+            self._lock.release()
+
+
+class Ledger:
+    """A thread's ledger, as one handle writes it. `ready` waits until the thread may go on."""
+
+    def __init__(self, connection: Connection, space: str, thread: str, ready: Callable[[], Awaitable[None]]) -> None:
+        self._connection = connection
+        self.space = space
+        self.thread = thread
+        self.compensations: dict[str, Callable[..., Any]] = {}  # By recorded name: those that this handle has seen.
+        self._ready = ready
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def turn_of(self, key: str) -> asyncio.Lock:
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock
+
+    async def begun(self, request: requests.BeginStep, durability: Durability | None) -> Step:
+        durability = durability or ("all" if self._connection.durability == "all" else "quorum")
+        reply = await self._asked(request, durability)
+        record = record_of(reply)
+        number = len(record.attempts)
+        if reply.state == "done":
+            return Step(self, record, request.attempt, number=number, done=True)
+        if reply.begun and (not reply.rivals or request.take_over):
+            return Step(self, record, request.attempt, number=number, done=False)
+        if reply.begun:
+            await self._withdraw(request)
+        raise refusal(record, own=request.attempt)
+
+    async def _asked(self, request: requests.BeginStep, durability: Durability) -> requests.Step:
+        while True:
+            try:
+                reply = await self._connection.write(request, key=None, durability=durability)
+            except ThreadHeld:
+                await self._ready()
+            except (OutcomeUnknown, asyncio.CancelledError):
+                await self._withdraw(request)  # Nothing was called.
+                raise
+            else:
+                assert isinstance(reply, requests.Step)
+                return reply
+
+    async def _withdraw(self, request: requests.BeginStep) -> None:
+        with suppress(ShoalError):
+            await self.write(EndStep(self.space, self.thread, request.step, request.attempt, "withdrawn"))
+
+    async def write(self, request: requests.ProgressStep | EndStep | requests.ResolveStep) -> StepRecord:
+        reply = await self._connection.write(request, key=None, durability=None)
+        assert isinstance(reply, requests.Step)
+        return record_of(reply)
+
+    async def end(self, request: EndStep) -> StepRecord:
+        """Try for as long as a request may take: the effect has happened, and must not be lost for a full queue."""
+        pauses = delays(self._connection.config)
+        while True:
+            try:
+                return await self.write(request)
+            except ShoalError as error:
+                if not error.retryable or not await paused(pauses, error):
+                    raise

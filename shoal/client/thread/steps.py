@@ -1,0 +1,258 @@
+"""A thread's steps: effects that are not repeated because a process died.
+
+Laws:
+- The intent is written, and held by a quorum, before the effect; its result after. A
+  step that has a result is not called again, by anyone.
+- What has an intent and no end may have happened. It is called again only where its
+  caller says that it is idempotent; everybody else is told (`StepUnresolved`).
+- An exception is an end: the step has failed, and may be called again. What cuts the
+  call off (a crash, a cancellation) is none: nobody knows.
+- Whoever is not sure to be alone does not call: it withdraws its intent.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeVar, overload
+
+from shoal import values
+from shoal.client.arguments import named
+from shoal.client.connection import Connection
+from shoal.client.thread.step_log import Beginning, Ledger, Step, running
+from shoal.errors import InvalidInput
+from shoal.names import KEY_BYTES_MAX, check_key
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+from shoal.workflows.steps import StepRecord, record_of, refusal
+
+R = TypeVar("R")
+
+COMPENSATED = "/compensation"
+"""After the key of a step, the key of the step that undoes it."""
+
+
+@named
+class ThreadSteps:
+    """What a `Thread` offers of its ledger."""
+
+    space: str
+    name: str
+    _connection: Connection
+    _ledger: Ledger
+
+    # ── carrying out ──────────────────────────────────────────────────────────
+
+    @overload
+    async def step(
+        self,
+        name: str,
+        *,
+        call: Callable[..., Awaitable[R]],
+        key: str | None = None,
+        arguments: Any = None,
+        attempts: int | None = None,
+        idempotent: bool = False,
+        compensate: Callable[..., Any] | None = None,
+        durability: Durability | None = None,
+    ) -> R: ...
+    @overload
+    async def step(
+        self,
+        name: str,
+        *,
+        call: Callable[..., R],
+        key: str | None = None,
+        arguments: Any = None,
+        attempts: int | None = None,
+        idempotent: bool = False,
+        compensate: Callable[..., Any] | None = None,
+        durability: Durability | None = None,
+    ) -> R: ...
+    async def step(
+        self,
+        name: str,
+        *,
+        call: Callable[..., Any],
+        key: str | None = None,
+        arguments: Any = None,
+        attempts: int | None = None,
+        idempotent: bool = False,
+        compensate: Callable[..., Any] | None = None,
+        durability: Durability | None = None,
+    ) -> Any:
+        """Run an effect once: write the intent, call, write the result, and return it. A step that
+        is done is not called.
+
+        `call` may be synchronous (it then runs on the loop) or not; it gets the `Step` if it
+        takes an argument. Without a `key` the name is the key: once per thread. Concurrent
+        calls of one key on this handle wait for the first. While the thread is paused or
+        waiting, this waits.
+
+        Args:
+            arguments: Recorded with the intent; others under the same key are refused.
+            attempts: After so many failures `StepFailed` is raised; else as many as the node allows.
+            idempotent: Call it again also where an earlier attempt may have happened.
+            compensate: What undoes it (`thread.compensate`), recorded by its name.
+            durability: Of the intent: `quorum` unless the store's is `all`.
+
+        Raises:
+            StepUnresolved: an attempt has no end: it may have happened, or goes on elsewhere.
+            ResultNotKept: it was called, now or before, and its result cannot be stored; what it was is written as text.
+            StepFailed: it has failed as often as it may.
+            StepAbandoned: a human decided that it is not to be done.
+            KeyReused: the key is that of a step of another name, or with other arguments.
+            NoQuorum: too few owners can be reached to know what was done. Nothing was called.
+            InvalidValue: `arguments` cannot be stored. Nothing was called.
+            InvalidInput: `call` is no function. Nothing was written.
+            Exception: whatever `call` raises, once that is written.
+        """
+        if not callable(call):
+            raise InvalidInput(f"call is a function, which causes the effect; got {call!r:.100}. Nothing was written.")
+        beginning = self.begin(
+            name,
+            key=key,
+            arguments=arguments,
+            attempts=attempts,
+            idempotent=idempotent,
+            compensate=compensate,
+            durability=durability,
+        )
+        async with beginning as step:
+            if not step.done:
+                step.result = await _called(call, step)
+        return step.record.result
+
+    def begin(
+        self,
+        name: str,
+        *,
+        key: str | None = None,
+        arguments: Any = None,
+        attempts: int | None = None,
+        idempotent: bool = False,
+        compensate: Callable[..., Any] | None = None,
+        durability: Durability | None = None,
+    ) -> Beginning:
+        """The same as a context: `async with thread.begin("pay", key="k") as step: if not step.done: step.result = …`.
+
+        A block that ends without an exception ends the step, also without a result.
+        """
+        key = check_key("step key", name if key is None else key)
+        if attempts is not None and attempts < 1:
+            raise InvalidInput(f"attempts must be at least 1; got {attempts}. Nothing was written.", field="attempts")
+        compensation = ""
+        if compensate is not None:
+            if len(key.encode()) + len(COMPENSATED) > KEY_BYTES_MAX:
+                bound = KEY_BYTES_MAX - len(COMPENSATED)
+                raise InvalidInput(f"the key of a step that can be undone may have {bound} bytes. Nothing was written.")
+            compensation = getattr(compensate, "__qualname__", type(compensate).__qualname__)
+            self._ledger.compensations[compensation] = compensate
+        mine = [outer[2] for outer in running.get() if outer[:2] == (self.space, self.name)]
+        request = requests.BeginStep(
+            self.space,
+            self.name,
+            key,
+            name,
+            self._connection.entropy(16).hex(),
+            holder=self._connection.holder,
+            arguments=b"" if arguments is None else values.encode(arguments, where="arguments"),
+            parent=mine[-1] if mine else "",
+            compensation=compensation,
+            attempts=attempts or 0,
+            take_over=idempotent,
+        )
+        return Beginning(self._ledger, request, durability)
+
+    # ── looking, and deciding ─────────────────────────────────────────────────
+
+    async def steps(self, *, open: bool = False, stale: bool = False) -> AsyncIterator[StepRecord]:
+        """All steps, or those that are `open`, in the order of their first intents. `stale`: see `Store`."""
+        after = ""
+        while True:
+            page = await self._connection.read(requests.ListSteps(self.space, self.name, open, after), stale=stale)
+            assert isinstance(page, requests.Steps)
+            for found in page.items:
+                yield record_of(found)
+            if not page.more:
+                return
+            after = page.items[-1].position
+
+    async def unresolved(self, *, stale: bool = False) -> list[StepRecord]:
+        """The steps whose outcome is unknown, with `holder` and `since`; some may still be running elsewhere."""
+        return [record async for record in self.steps(open=True, stale=stale)]
+
+    async def resolve(
+        self,
+        step: str | StepRecord,
+        how: Literal["result", "retry", "abandon"],
+        *,
+        value: Any = None,
+        by: str = "",
+        reason: str = "",
+        durability: Durability | None = None,
+    ) -> StepRecord:
+        """Settle a step: give it a result, allow it to be called again, or abandon it. The journal says who and why.
+
+        Raises:
+            NotFound: there is no such step.
+            StepSettled: it has a result.
+        """
+        packed = values.encode(value, where="value") if how == "result" else b""
+        key = step if isinstance(step, str) else step.key
+        reply = await self._connection.write(
+            requests.ResolveStep(self.space, self.name, key, how, packed, by, reason), key=None, durability=durability
+        )
+        assert isinstance(reply, requests.Step)
+        return record_of(reply)
+
+    async def compensate(self, compensations: Mapping[str, Callable[..., Any]] | None = None) -> list[str]:
+        """Undo the finished steps that have a compensation, the last one completed first; return their keys.
+
+        Each is undone as a step of its own, once. Callables are found by the recorded
+        name, in `compensations` or among those that this handle has seen; one that takes an
+        argument gets the step's result.
+
+        Raises:
+            StepUnresolved: one that could be undone has no end yet; nothing was called.
+            InvalidInput: a callable is missing; nothing was called.
+            Exception: whatever a compensation raises. Call this again to go on.
+        """
+        known = {**self._ledger.compensations, **(compensations or {})}
+        there = [record async for record in self.steps() if record.compensation]
+        for record in there:
+            if record.state == "open":
+                raise refusal(record)
+        done = sorted((record for record in there if record.state == "done"), key=_completed, reverse=True)
+        missing = sorted({record.compensation for record in done} - known.keys())
+        if missing:
+            raise InvalidInput(
+                f"no callable is given for {', '.join(missing)}. Nothing was called. Give compensations={{name: …}}."
+            )
+        for record in done:
+            undo = known[record.compensation]
+            await self.step(record.compensation, key=record.key + COMPENSATED, call=_with_result(undo, record))
+        return [record.key for record in done]
+
+
+def _completed(record: StepRecord) -> str:
+    return record._completed
+
+
+def _with_result(undo: Callable[..., Any], record: StepRecord) -> Callable[[], Any]:
+    return lambda: undo(record.result) if _takes_argument(undo) else undo()
+
+
+async def _called(call: Callable[..., Any], step: Step) -> Any:
+    outcome = call(step) if _takes_argument(call) else call()
+    return await outcome if inspect.isawaitable(outcome) else outcome
+
+
+def _takes_argument(call: Callable[..., Any]) -> bool:
+    """Whether it must be given one: `lambda order=order: …` needs none."""
+    try:
+        parameters = inspect.signature(call).parameters.values()
+    except ValueError:  # Some built-in functions have no signature.
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(p.kind in positional and p.default is p.empty for p in parameters)

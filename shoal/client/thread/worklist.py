@@ -1,0 +1,164 @@
+"""A keyed worklist: which of many things are still to be done, over crashes and among workers.
+
+    work = thread.worklist("files")
+    await work.add(names)                              # each key once, however often it is added
+    async for item in work.pending():
+        await work.done(item, result=convert(item.key))
+
+Laws:
+- A key is pending until it is done, and done for good; of two workers that did
+  one at the same time the result of one counts everywhere, and both are shown.
+- What is done stays known until `forget`, so that adding it again does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from shoal import values
+from shoal.client.arguments import named
+from shoal.client.connection import Connection
+from shoal.client.thread.queues import Finish, Queue, finishes
+from shoal.crdt.queue import identify
+from shoal.errors import InvalidInput
+from shoal.names import check_name
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability, QueueEntry
+from shoal.workflows.moments import moment
+
+_ADDED_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    key: str
+    time: datetime  # When it was added.
+    done: tuple[Finish, ...]  # By whom, with what result; the first counts, more than one did not know of each other.
+    _value: bytes = field(repr=False)
+
+    @property
+    def value(self) -> Any:
+        """What was added under the key, decoded anew at each access."""
+        return values.decode(self._value)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    first: bool  # False: it was done already, and this is that result.
+    by: str
+    _result: bytes = field(repr=False)
+
+    @property
+    def result(self) -> Any:
+        return values.decode(self._result)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    pending: int
+    done: int
+
+    @property
+    def total(self) -> int:
+        return self.pending + self.done
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.pending
+
+
+@named
+class Worklist:
+    def __init__(self, connection: Connection, space: str, thread: str, name: str) -> None:
+        self._queue = Queue(connection, space, thread, check_name("worklist", name))
+
+    @property
+    def name(self) -> str:
+        return self._queue.name
+
+    def __repr__(self) -> str:
+        return f"Worklist({self._queue.space!r}, {self._queue.thread!r}, {self.name!r})"
+
+    async def add(self, items: Iterable[str] | Mapping[str, Any], *, by: str = "", durability: Durability | None = None) -> int:
+        """Add keys, or keys with values; return how many were new. Cut short, the same call again adds the rest.
+
+        Raises:
+            KeyReused: a key is there with another value.
+            Overloaded: as much is pending as may be.
+        """
+        if isinstance(items, str):
+            raise InvalidInput(f"items are keys, or keys with values; got the text {items!r}. Nothing was written. Use a list.")
+        pairs = items.items() if isinstance(items, Mapping) else ((key, None) for key in items)
+        packed = [requests.QueueItem(key, values.encode(value, where=f"item {key!r}")) for key, value in pairs]
+        added = 0
+        for start in range(0, len(packed), _ADDED_AT_ONCE):
+            reply = await self._queue.put(packed[start : start + _ADDED_AT_ONCE], by=by, durability=durability)
+            added += sum(reply.added)
+        return added
+
+    async def pending(
+        self,
+        *,
+        follow: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> AsyncGenerator[Item, None]:
+        """Yield the items to do in the order in which they were added; with `follow` also those added later.
+
+        What another worker finishes meanwhile is left out, as far as this node knows. If the node goes away it goes on by
+        itself, with another one if there is one. With a `timeout` it follows until nothing has been added for so many
+        seconds.
+        """
+        if follow:
+            async with aclosing(self._queue.follow(timeout=timeout)) as entries:
+                async for entry in entries:
+                    yield shown_item(entry)
+            return
+        async for page in self._queue.pages():
+            for entry in page:
+                yield shown_item(entry)
+
+    async def finished(self) -> AsyncIterator[Item]:
+        """Yield the finished items in the order in which they were finished."""
+        async for page in self._queue.pages(finished=True):
+            for entry in page:
+                yield shown_item(entry)
+
+    async def find(self, key: str) -> Item | None:
+        entry = await self._queue.entry(item_id(key))
+        return None if entry is None else shown_item(entry)
+
+    async def done(self, item: Item | str, *, result: Any = None, by: str = "", durability: Durability | None = None) -> Done:
+        """Mark an item as done. If it was already, nothing changes, and the answer has that result.
+
+        Raises:
+            NotFound: it was never added.
+        """
+        request = done_request(self._queue.space, self._queue.thread, self.name, item, result=result, by=by)
+        reply = await self._queue.finish(request, durability=durability)
+        return Done(reply.first, reply.by, reply.result)
+
+    async def progress(self) -> Progress:
+        page = await self._queue.page()
+        return Progress(page.pending, page.finished)
+
+    async def forget(self, *, before: datetime, durability: Durability | None = None) -> int:
+        """Forget the items done before a time; if added again, they are to be done again. Return how many."""
+        return await self._queue.purge(before, durability=durability)
+
+
+def item_id(key: str) -> str:
+    """The id of the item that has this key."""
+    return identify(key).hex()
+
+
+def done_request(space: str, thread: str, name: str, item: Item | str, *, result: Any, by: str) -> requests.Dequeue:
+    key = item if isinstance(item, str) else item.key
+    return requests.Dequeue(space, thread, name, item_id(key), by, values.encode(result, where="result"))
+
+
+def shown_item(entry: QueueEntry) -> Item:
+    return Item(entry.key or "", moment(entry.wall_ms), finishes(entry), entry.value)

@@ -1,0 +1,1 @@
+"""Counters, registers, sets, maps and budgets."""

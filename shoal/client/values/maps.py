@@ -1,0 +1,158 @@
+"""Maps, as handles."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from shoal import values
+from shoal.client.arguments import named
+from shoal.client.connection import Connection
+from shoal.client.values.sets import packed_elements
+from shoal.names import check_name
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability, MapEntry
+
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a key holds, of each type."""
+
+    key: str
+    siblings: tuple[Any, ...]  # Of its register, the latest first.
+    version: str  # Of its register; empty where there is no value.
+    count: int | None  # Of its counter; None where nothing was added.
+    members: tuple[Any, ...]  # Of its set.
+
+    @property
+    def value(self) -> Any:
+        """The latest of its register; without one its count, or else its members."""
+        if self.siblings:
+            return self.siblings[0]
+        return list(self.members) if self.count is None else self.count
+
+    @classmethod
+    def of(cls, entry: MapEntry) -> Entry:
+        siblings = tuple(values.decode(sibling.value) for sibling in entry.siblings)
+        return cls(entry.key, siblings, entry.version, entry.count, tuple(map(values.decode, entry.members)))
+
+
+@named
+class SharedMap:
+    """Registers, counters and sets by key. Changes of different keys never meet; of a removal and an update that
+    did not know of each other the update wins.
+    """
+
+    def __init__(self, connection: Connection, space: str, name: str) -> None:
+        self._connection = connection
+        self.space = check_name("space", space)
+        self.name = check_name("map", name)
+
+    def __repr__(self) -> str:
+        return f"SharedMap({self.space!r}, {self.name!r})"
+
+    async def set(
+        self,
+        key: str,
+        value: Any,
+        *,
+        expect: Entry | str | None = None,
+        durability: Durability | None = None,
+    ) -> str:
+        """Set the register of a key, replacing what the node shows, and return its version.
+
+        `expect` is the entry that was read, its version, or "" for none: as in `Register.set`.
+
+        Raises:
+            RegisterChanged: it is not as expected.
+            TooManySiblings, TooLarge: of a bound.
+        """
+        reply = await self._write(put_request(self.space, self.name, key, value, expect=expect), durability)
+        assert isinstance(reply, requests.EntryPut)
+        return reply.version
+
+    async def add(self, key: str, amount: int = 1, *, durability: Durability | None = None) -> None:
+        """Add to a key's counter."""
+        await self._write(requests.AddEntry(self.space, self.name, key, amount), durability)
+
+    async def include(self, key: str, *elements: Any, durability: Durability | None = None) -> int:
+        """Add elements to the set of a key, and return how many were not members before."""
+        return (await self._alter(key, elements, (), durability)).added
+
+    async def exclude(self, key: str, *elements: Any, durability: Durability | None = None) -> int:
+        """Remove elements from a key's set, and return how many were members."""
+        return (await self._alter(key, (), elements, durability)).removed
+
+    async def remove(self, key: str, *, durability: Durability | None = None) -> bool:
+        """Remove what the node shows of a key, of each type; False if there was nothing."""
+        reply = await self._write(requests.RemoveEntry(self.space, self.name, key), durability)
+        assert isinstance(reply, requests.EntryRemoved)
+        return reply.removed
+
+    async def get(self, key: str, default: Any = None, *, stale: bool = False) -> Any:
+        """The value of its entry: see `Entry.value`."""
+        entry = await self.entry(key, stale=stale)
+        return default if entry is None else entry.value
+
+    async def entry(self, key: str, *, stale: bool = False) -> Entry | None:
+        """All that a key holds; None if it is not there. `stale`: see `Store`."""
+        page = await self._read(requests.ReadMap(self.space, self.name, [key]), stale=stale)
+        return Entry.of(page.entries[0]) if page.entries else None
+
+    def entries(self, prefix: str = "", *, stale: bool = False) -> Entries:
+        """`await` it for a list, `async for` it page by page: the entries in the order of their keys."""
+        return Entries(self, prefix, stale=stale)
+
+    async def len(self, *, stale: bool = False) -> int:
+        """How many keys there are."""
+        return (await self._read(requests.ReadMap(self.space, self.name, []), stale=stale)).size
+
+    async def _alter(
+        self, key: str, add: tuple[Any, ...], remove: tuple[Any, ...], durability: Durability | None
+    ) -> requests.SetAltered:
+        request = requests.AlterEntry(self.space, self.name, key, packed_elements(add), packed_elements(remove))
+        reply = await self._write(request, durability)
+        assert isinstance(reply, requests.SetAltered)
+        return reply
+
+    async def _write(self, request: requests.AnyWrite, durability: Durability | None) -> requests.AnyReply:
+        return await self._connection.write(request, key=None, durability=durability)
+
+    async def _read(self, request: requests.ReadMap, *, stale: bool) -> requests.MapEntries:
+        reply = await self._connection.read(request, stale=stale)
+        assert isinstance(reply, requests.MapEntries)
+        return reply
+
+
+class Entries:
+    """The entries of a map. Each page is of one moment; all of them need not be."""
+
+    def __init__(self, of: SharedMap, prefix: str, *, stale: bool) -> None:
+        self._of = of
+        self._prefix = prefix
+        self._stale = stale
+
+    def __await__(self) -> Generator[Any, None, list[Entry]]:
+        return self._listed().__await__()
+
+    async def __aiter__(self) -> AsyncIterator[Entry]:
+        after: str | None = None
+        more = True
+        while more:
+            request = requests.ReadMap(self._of.space, self._of.name, None, self._prefix, after, _PAGE)
+            page = await self._of._read(request, stale=self._stale)
+            for entry in page.entries:
+                yield Entry.of(entry)
+                after = entry.key
+            more = page.more
+
+    async def _listed(self) -> list[Entry]:
+        return [entry async for entry in self]
+
+
+def put_request(space: str, name: str, key: str, value: Any, *, expect: Entry | str | None = None) -> requests.PutEntry:
+    expected = expect.version if isinstance(expect, Entry) else expect
+    return requests.PutEntry(space, name, key, values.encode(value, where="value"), expected)

@@ -1,0 +1,181 @@
+"""What the ledger says of a step, as values: its attempts, its result, and why it is not to be called.
+
+Nothing here asks a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+from shoal import values
+from shoal.errors import ResultNotKept, ShoalError, StepAbandoned, StepFailed, StepUnresolved
+from shoal.protocol import requests
+from shoal.protocol.requests import StepState
+from shoal.workflows.moments import moment
+
+
+class Attempt(Struct, frozen=True):
+    """One attempt at a step."""
+
+    id: str
+    state: str  # "open", "result", "error", "withdrawn", "taken", "retry", "abandon" or "unkept".
+    holder: str  # Who made it: host and process.
+    begun: datetime
+    ended: datetime | None
+    error: Mapping[str, str] | None  # Its `type` and `message`; of a result that could not be kept also the `result` as text.
+    progress: Any
+    by: str  # The human who ended it, if one did.
+
+
+class StepRecord(Struct, frozen=True):
+    """The ledger's record of a step."""
+
+    key: str
+    name: str
+    state: StepState
+    begun: datetime
+    ended: datetime | None  # When its result was written.
+    parent: str  # Key of the step within which it was begun, or no text.
+    compensation: str
+    failures: int  # Since it was last given free.
+    attempts: tuple[Attempt, ...]
+    result_by: str  # The human who found the result out, if one did.
+    _completed: str
+    _arguments: bytes
+    _result: bytes
+    _conflicts: tuple[bytes, ...]
+
+    @property
+    def result(self) -> Any:
+        """Decoded anew at each access; None if there is none."""
+        return values.decode(self._result) if self._result else None
+
+    @property
+    def arguments(self) -> Any:
+        return values.decode(self._arguments) if self._arguments else None
+
+    @property
+    def conflicts(self) -> list[Any]:
+        """Results of other attempts, which do not count."""
+        return [values.decode(packed) for packed in self._conflicts]
+
+    @property
+    def holder(self) -> str:
+        """Who made the open attempt or, if none is open, the last one."""
+        return self._latest.holder
+
+    @property
+    def since(self) -> datetime:
+        """When that attempt was begun."""
+        return self._latest.begun
+
+    @property
+    def error(self) -> Mapping[str, str] | None:
+        """Of the last attempt that failed: its `type` and `message`."""
+        return next((attempt.error for attempt in reversed(self.attempts) if attempt.error is not None), None)
+
+    @property
+    def progress(self) -> Any:
+        """The last reported progress, that of the latest attempt first."""
+        return next((attempt.progress for attempt in reversed(self.attempts) if attempt.progress is not None), None)
+
+    @property
+    def _latest(self) -> Attempt:
+        by_time = sorted(self.attempts, key=lambda attempt: attempt.begun)
+        return next((attempt for attempt in by_time if attempt.state == "open"), by_time[-1])
+
+
+def record_of(step: requests.Step) -> StepRecord:
+    return StepRecord(
+        step.key,
+        step.name,
+        step.state,
+        moment(step.begun_ms),
+        moment(step.ended_ms) if step.ended_ms else None,
+        step.parent,
+        step.compensation,
+        step.failures,
+        tuple(_attempt(attempt) for attempt in step.attempts),
+        step.result_by,
+        step.result_position,
+        step.arguments,
+        step.result,
+        tuple(conflict.value for conflict in step.conflicts),
+    )
+
+
+def _attempt(attempt: requests.StepAttempt) -> Attempt:
+    return Attempt(
+        attempt.id,
+        attempt.state,
+        attempt.holder,
+        moment(attempt.begun_ms),
+        moment(attempt.ended_ms) if attempt.ended_ms else None,
+        _error(attempt.error) if attempt.error else None,
+        values.decode(attempt.progress) if attempt.progress else None,
+        attempt.by,
+    )
+
+
+def _error(packed: bytes) -> Mapping[str, str]:
+    found = values.decode(packed)
+    return {str(name): str(text) for name, text in found.items()} if isinstance(found, dict) else {"message": str(found)}
+
+
+def refusal(record: StepRecord, *, own: str = "") -> ShoalError:
+    what = f"step {record.name!r} (key {record.key!r})"
+    if record.state == "abandoned":
+        by = next((attempt.by for attempt in reversed(record.attempts) if attempt.by), "")
+        return StepAbandoned(
+            f"{what} was abandoned{f' by {by}' if by else ''}. Nothing was called. "
+            'Give it free with resolve(key, "retry"), or use a new key.',
+            key=record.key,
+            name=record.name,
+            by=by,
+        )
+    if record.state == "open":
+        unkept = next((attempt for attempt in reversed(record.attempts) if attempt.state == "unkept"), None)
+        if unkept is not None and all(attempt.state != "open" or attempt.id == own for attempt in record.attempts):
+            return not_kept(record, unkept)
+        other = next((a for a in record.attempts if a.state == "open" and a.id != own), record.attempts[-1])
+        return StepUnresolved(
+            f"{what} was begun by {other.holder or 'somebody'} at {other.begun.isoformat()}, and has no end: it may have "
+            "happened, or goes on. Nothing was called. Find out, and settle it with "
+            'thread.resolve(key, "result"|"retry"|"abandon"); '
+            "a step that may be repeated says idempotent=True.",
+            key=record.key,
+            name=record.name,
+            holder=other.holder,
+            since_ms=int(other.begun.timestamp() * 1000),
+        )
+    error = record.error or {}
+    return StepFailed(
+        f"{what} has failed {record.failures} times in {len(record.attempts)} attempts"
+        + (f", the last time with {error.get('type')}: {error.get('message')}" if error else "")
+        + '. Nothing was called now. Allow more attempts, or give it free with resolve(key, "retry").',
+        key=record.key,
+        name=record.name,
+        attempts=len(record.attempts),
+        type=error.get("type"),
+        error=error.get("message"),
+    )
+
+
+def not_kept(record: StepRecord, attempt: Attempt) -> ResultNotKept:
+    """What is told of an effect that has happened, and whose result could not be kept."""
+    told = attempt.error or {}
+    return ResultNotKept(
+        f"step {record.name!r} (key {record.key!r}) was carried out by {attempt.holder or 'somebody'}, and its result could "
+        f"not be kept: {told.get('message', '')} It was {told.get('result', '')}. "
+        "That is written, and the step is not called again. "
+        'Settle it with thread.resolve(key, "result", value=…), or with "retry" if it may be repeated.',
+        key=record.key,
+        name=record.name,
+        holder=attempt.holder,
+        since_ms=int(attempt.begun.timestamp() * 1000),
+        result=told.get("result", ""),
+    )

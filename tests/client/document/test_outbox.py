@@ -1,0 +1,32 @@
+"""Edits that wait to be sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pycrdt
+import pytest
+
+from shoal.client.document.outbox import Unsent
+
+
+def test_many_edits_are_merged_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's merge takes time that grows with the square of the number of updates."""
+    merge, merged_at_once = pycrdt.merge_updates, []
+
+    def merge_updates(*updates: bytes) -> bytes:
+        merged_at_once.append(len(updates))
+        return merge(*updates)
+
+    monkeypatch.setattr(pycrdt, "merge_updates", merge_updates)
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=1)
+    unsent = Unsent(doc, bytes_max=1 << 20)
+    doc.observe(lambda event: unsent.add(event.update))
+    text = doc.get("t", type=pycrdt.Text)
+    for _ in range(200):
+        text += "x"
+    update, edits, _ = unsent.take()
+    copy: pycrdt.Doc[Any] = pycrdt.Doc(client_id=2)
+    copy.apply_update(update)
+    assert (edits, str(copy.get("t", type=pycrdt.Text))) == (200, "x" * 200)
+    assert 1 < max(merged_at_once) <= 32

@@ -1,0 +1,179 @@
+"""The mutation log, undo and redo, over an embedded node."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import shoal
+from shoal import Schema
+from shoal.client.thread.mutations import Mutation
+from shoal.client.thread.thread import Thread
+from shoal.errors import InvalidInput, NotFound, UndoConflict
+
+
+@pytest.fixture
+async def thread(tmp_path: Path) -> AsyncIterator[Thread]:
+    async with shoal.open(tmp_path / "state") as store:
+        yield store.space("crew").thread("t")
+
+
+async def log(thread: Thread, **options: Any) -> list[Mutation]:
+    return [mutation async for mutation in thread.mutations(**options)]
+
+
+def shown(mutations: list[Mutation]) -> list[tuple[str, str, str, Any, Any]]:
+    return [(one.op, one.channel, one.path, one.before, one.after) for one in mutations]
+
+
+async def state(thread: Thread) -> dict[str, Any]:
+    return (await thread.load()).state
+
+
+async def test_the_log_tells_each_place_that_changed_oldest_first(thread: Thread) -> None:
+    first = await thread.save({"plan": {"a": 1}, "log": ["x"]})
+    second = await thread.save({"plan": {"a": 2, "b": 3}, "log": ["x", "y"]})
+    found = await log(thread)
+    assert shown(found) == [
+        ("add", "plan", "", None, {"a": 1}),
+        ("add", "log", "", None, ["x"]),
+        ("replace", "plan", "/a", 1, 2),
+        ("add", "plan", "/b", None, 3),
+        ("add", "log", "/1", None, "y"),
+    ]
+    assert [one.checkpoint for one in found] == [first.id] * 2 + [second.id] * 3
+    assert {one.time for one in found} == {first.time, second.time}
+
+
+async def test_the_log_goes_on_after_a_mutation_or_a_checkpoint(thread: Thread) -> None:
+    first = await thread.save({"a": 1, "b": 1})
+    await thread.save({"a": 2, "b": 2})
+    whole = await log(thread)
+    for count in range(len(whole)):
+        head = await log(thread, limit=count + 1)
+        assert head == whole[: count + 1]
+        assert await log(thread, after=head[-1].id) == whole[count + 1 :]
+    assert await log(thread, after=first.id) == whole[2:]
+    with pytest.raises(NotFound):
+        await log(thread, after="0" * 64)
+    with pytest.raises(InvalidInput):
+        await log(thread, after=f"{first.id}/x")
+
+
+async def test_a_long_history_is_told_whole(thread: Thread) -> None:
+    for number in range(205):
+        await thread.save({"n": number})
+    assert [one.after for one in await log(thread)] == list(range(205))
+
+
+async def test_a_thread_without_checkpoints_has_no_mutations(thread: Thread) -> None:
+    assert await log(thread) == []
+    with pytest.raises(NotFound, match="nothing more to undo"):
+        await thread.undo()
+
+
+async def test_undo_takes_back_the_last_change_and_redo_brings_it_again(thread: Thread) -> None:
+    states: list[dict[str, Any]] = [{"a": 1}, {"a": 2, "b": ["x"]}, {"b": ["x", "y"]}]
+    for one in states:
+        await thread.save(one)
+    assert (await thread.undo()).parents == ((await thread.load()).parents[0],)
+    assert await state(thread) == states[1]
+    await thread.undo()
+    assert await state(thread) == states[0]
+    await thread.redo()
+    assert await state(thread) == states[1]
+    await thread.redo()
+    assert await state(thread) == states[2]
+    with pytest.raises(NotFound, match="nothing more to redo"):
+        await thread.redo()
+    await thread.undo(2)
+    assert await state(thread) == states[0]
+    await thread.undo()
+    assert await state(thread) == {}
+    with pytest.raises(NotFound, match="nothing more to undo"):
+        await thread.undo()
+
+
+async def test_what_was_undone_cannot_be_redone_once_something_else_is_saved(thread: Thread) -> None:
+    for number in range(3):
+        await thread.save({"n": number})
+    await thread.undo()
+    await thread.save({"n": 1, "new": True})
+    with pytest.raises(NotFound, match="nothing more to redo"):
+        await thread.redo()
+    await thread.undo(2)
+    assert await state(thread) == {"n": 0}
+
+
+async def test_a_change_that_others_came_after_is_undone_where_they_changed_something_else(thread: Thread) -> None:
+    await thread.save({"plan": {"a": 1, "b": 1}, "log": ["x"]})
+    mistake = await thread.save({"plan": {"a": 9, "b": 1}, "log": ["x"]})
+    await thread.save({"plan": {"a": 9, "b": 2}, "log": ["x", "y"]})
+    await thread.undo(checkpoint=mistake.id)
+    assert await state(thread) == {"plan": {"a": 1, "b": 2}, "log": ["x", "y"]}
+
+
+async def test_a_change_that_was_changed_again_is_not_undone(thread: Thread) -> None:
+    await thread.save({"plan": {"a": 1}})
+    mistake = await thread.save({"plan": {"a": 2}})
+    last = await thread.save({"plan": {"a": 3}})
+    with pytest.raises(UndoConflict, match="changed since") as refused:
+        await thread.undo(checkpoint=mistake.id)
+    assert (refused.value.detail["channel"], refused.value.detail["path"]) == ("plan", "/a")
+    assert (await thread.load()).id == last.id
+
+
+async def test_a_removed_key_that_came_back_is_not_undone_over_it(thread: Thread) -> None:
+    await thread.save({"plan": {"a": 1, "b": 1}})
+    removal = await thread.save({"plan": {"b": 1}})
+    await thread.save({"plan": {"a": 5, "b": 1}})
+    with pytest.raises(UndoConflict):
+        await thread.undo(checkpoint=removal.id)
+
+
+async def test_at_least_one_change_is_undone(thread: Thread) -> None:
+    await thread.save({})
+    with pytest.raises(InvalidInput):
+        await thread.undo(0)
+
+
+async def test_the_log_hides_what_is_secret_and_undo_brings_it_back(tmp_path: Path) -> None:
+    async with shoal.open(tmp_path / "s") as store:
+        thread = store.space("crew").thread("t", schema=Schema("login", secret={"/credentials/token"}))
+        await thread.save({"credentials": {"user": "ann", "token": "hunter1"}})
+        await thread.save({"credentials": {"user": "ann", "token": "hunter2"}})
+        assert "hunter" not in str(await log(thread))
+        assert [one.path for one in await log(thread)] == ["", "/token"]
+        assert await log(thread, reveal=True) != await log(thread)
+        undone = await thread.undo()
+        assert (await thread.load()).state == {"credentials": {"user": "ann", "token": "hunter1"}}
+        assert (await thread.load(undone.id)).secret == ("/credentials/token",)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_any_number_of_changes_is_undone_and_redone(thread: Thread, seed: int) -> None:
+    random = Random(seed)
+    states = [drawn(random, 3) for _ in range(6)]
+    for one in states:
+        await thread.save(one)
+    count = random.randrange(1, 5)
+    await thread.undo(count)
+    assert await state(thread) == states[-1 - count]
+    await thread.redo()
+    assert await state(thread) == states[-1]
+
+
+def drawn(random: Random, depth: int) -> dict[str, Any]:
+    def value(depth: int) -> Any:
+        kind = random.randrange(3 if depth else 1)
+        if kind == 1:
+            return [value(depth - 1) for _ in range(random.randrange(4))]
+        if kind == 2:
+            return {random.choice("ab/~"): value(depth - 1) for _ in range(random.randrange(3))}
+        return random.randrange(3)
+
+    return {random.choice("xyz"): value(depth) for _ in range(random.randrange(1, 4))}
