@@ -30,7 +30,7 @@ check: $(DEV)  ## Formatting, lint, types, dead code.
 	$(BIN)/vulture
 
 sim: $(DEV)  ## Run whole clusters through bad luck: all saved plans, then 200 seeds (or SEEDS=…, JOBS=…).
-	$(BIN)/shoal-sim run --seeds $(SEEDS) --jobs $(JOBS)
+	$(BIN)/python -m simulation run --seeds $(SEEDS) --jobs $(JOBS)
 
 mutants: $(DEV)  ## Plant bugs in the program, and see that the simulator finds each.
 	$(BIN)/python -m tests.mutants --jobs $(JOBS)

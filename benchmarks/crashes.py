@@ -11,14 +11,14 @@ from random import Random
 import uvloop
 
 from benchmarks.figures import Effort, Figure, Section, Target
+from chaos.trials.kill_trial import kill_servers, kill_workers
+from chaos.trials.power_trial import RocksDisk, cut_power
+from chaos.trials.trial import Tally
 from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.node.environment import system_environment
-from shoal.testing.checkers import InvariantViolated
-from shoal.testing.kill_trial import kill_servers, kill_workers
-from shoal.testing.power_trial import RocksDisk, cut_power
-from shoal.testing.trial import Tally
 from shoal.transport.session import RemoteSession
+from simulation.judging.checkers import InvariantViolated
 
 _STORE_CRASHES = 10  # Of one store, before another is begun.
 _SEED = 20
@@ -89,7 +89,7 @@ _METHOD = (
     f"with the log cut anywhere at or past its last fsynced byte. Each store is crashed up to {_STORE_CRASHES} times in a "
     "row; after each crash everything ever acknowledged or shown must be there, refused writes must not, counters must "
     "add up, vectors have no holes, no dot name two payloads, and the whole log, folded again, give the stored state "
-    "(`shoal.testing.checkers`, `shoal.node.verify`). A page cache survives `kill -9`, so only the power cuts take "
+    "(`simulation.judging.checkers`, `shoal.node.verify`). A page cache survives `kill -9`, so only the power cuts take "
     "unanswered writes with them: that some are taken shows that the cuts cut."
 )
 

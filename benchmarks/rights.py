@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from shoal.client.values.budgets import Budget
 from shoal.errors import BudgetExhausted, RightsElsewhere
-from shoal.testing.fleet import Fleet
-from shoal.testing.simulation.loop import run
+from shoal.testing.loop import run
 from shoal.transport.dialling import shuffled
+from simulation.world.fleet import Fleet
 
 GRANTED = 1000
 CLIENTS = 12

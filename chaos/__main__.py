@@ -27,7 +27,7 @@ from chaos.judge import judge as judged
 from chaos.report import print_verdict, to_html
 from chaos.run import run as run_trial
 from shoal.cli.execution import FAILED, execute, interruptible
-from shoal.testing.history import History
+from simulation.judging.history import History
 
 NODES_MAX = 9
 MAJORITY_MIN = 3

@@ -29,9 +29,8 @@ from shoal.client.document.document import Document
 from shoal.client.store import Store
 from shoal.errors import BookmarkLost, NotFound, Overloaded, SessionBehind, ShoalError
 from shoal.protocol.requests import Durability
-from shoal.testing.agents import ROOT, SPACE, content_of, state_of
-from shoal.testing.amounts import Amounts
-from shoal.testing.history import (
+from simulation.judging.amounts import Amounts
+from simulation.judging.history import (
     Acknowledged,
     Event,
     Failed,
@@ -41,6 +40,7 @@ from shoal.testing.history import (
     Shown,
     WriteKind,
 )
+from simulation.workload.random_agents import ROOT, SPACE, content_of, state_of
 
 CREW = 6
 """So many agents share objects."""

@@ -14,8 +14,8 @@ from chaos.composed import FAULTS
 from chaos.faults import Strike
 from chaos.ledger import Deed, Holding
 from shoal.protocol.requests import Durability
-from shoal.testing.found import Found
-from shoal.testing.history import History, read_line, to_line
+from simulation.judging.found import Found
+from simulation.judging.history import History, read_line, to_line
 
 _HISTORY, _EVIDENCE = "history.jsonl", "evidence.json"
 

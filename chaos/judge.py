@@ -19,12 +19,12 @@ from typing import NamedTuple
 from chaos.evidence import Evidence
 from chaos.faults import Kill
 from chaos.ledger import Kind, broken_anywhere, broken_by
-from shoal.testing import checkers
-from shoal.testing.checkers import InvariantViolated
-from shoal.testing.found import Found
-from shoal.testing.history import Failed, History, LetGo, Refused
-from shoal.testing.replicas import check_replicas
-from shoal.testing.sessions import check_sessions
+from simulation.judging import checkers
+from simulation.judging.checkers import InvariantViolated
+from simulation.judging.found import Found
+from simulation.judging.history import Failed, History, LetGo, Refused
+from simulation.judging.replicas import check_replicas
+from simulation.judging.sessions import check_sessions
 
 BACK_S_MAX = 3.0
 """An agent whose node was killed is at work again within this time."""

@@ -29,10 +29,10 @@ from shoal.node.environment import system_environment
 from shoal.node.verify import verify
 from shoal.storage import keys
 from shoal.storage.rocks import RocksStorage
-from shoal.testing.checkers import DotLedger, InvariantViolated, check_vectors
-from shoal.testing.found import Found, find
-from shoal.testing.history import History
 from shoal.transport.session import RemoteSession
+from simulation.judging.checkers import DotLedger, InvariantViolated, check_vectors
+from simulation.judging.found import Found, find
+from simulation.judging.history import History
 
 EQUAL_S_MAX = 30.0
 """For the nodes to become equal, once nobody writes; and for a node to catch up."""

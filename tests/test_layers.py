@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent / "shoal"
+TOP = Path(__file__).parent.parent
+ROOT = TOP / "shoal"
 
 # Modules at the top that everyone may import: they import nothing above them.
 BASE = {"errors", "names", "config", "values", "version", "schemas"}
@@ -37,6 +38,12 @@ ALLOWED: dict[str, set[str]] = {
     "testing": BASE | {"workflows", "crdt", "cluster", "protocol", "storage", "node", "client", "transport", "api"},
     "demo": BASE | {"workflows", "opening", "client", "node", "protocol", "sync"},
     "cli": BASE | {"workflows", "api", "client", "demo", "node", "opening", "protocol", "storage", "sync", "transport"},
+}
+
+# Packages beside shoal, which are not installed → the others of them that each may import. Shoal imports none.
+OUTSIDE: dict[str, set[str]] = {
+    "simulation": set(),
+    "chaos": {"simulation"},
 }
 
 PURE = {"crdt", "cluster", "protocol", "errors", "names", "config", "version"}
@@ -93,6 +100,24 @@ def test_a_module_imports_only_the_layers_it_may(path: Path) -> None:
     if layer == "__init__":
         return  # The package's front door shows what the layers make.
     assert shoal_layers(path) <= ALLOWED[layer]
+
+
+def outside() -> list[Path]:
+    return sorted(path for name in OUTSIDE for path in (TOP / name).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_package_imports_nothing_that_is_not_installed(path: Path) -> None:
+    assert not {name.split(".")[0] for name in imports_of(path)} & (
+        OUTSIDE.keys() | {"tests", "benchmarks", "deploy", "examples"}
+    )
+
+
+@pytest.mark.parametrize("path", outside(), ids=lambda path: str(path.relative_to(TOP)))
+def test_a_module_beside_the_package_imports_only_those_it_may(path: Path) -> None:
+    package = path.relative_to(TOP).parts[0]
+    tops = {name.split(".")[0] for name in imports_of(path)}
+    assert tops & (OUTSIDE.keys() | {"tests", "benchmarks"}) <= OUTSIDE[package] | {package}
 
 
 @pytest.mark.parametrize("path", [p for p in modules() if layer_of(p) in PURE], ids=lambda path: str(path.relative_to(ROOT)))

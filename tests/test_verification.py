@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from shoal.testing import checkers, replicas, sessions
+from simulation.judging import checkers, replicas, sessions
 from tests.node.test_verify import DAMAGE
 
 TESTS = Path(__file__).parent

@@ -1,7 +1,4 @@
-"""The shipped testing kit: references, fault injectors and the checkers of the invariants.
-
-For agents of your own there is `crash_everywhere`: see docs/TESTING_AGENTS.md.
-"""
+"""Crash-test your own agents with `crash_everywhere`: see docs/TESTING_AGENTS.md."""
 
 from shoal.testing.crash_everywhere import crash_everywhere
 from shoal.testing.crash_report import CrashUnsafe, Point, Problem, Report, Trial

@@ -26,9 +26,9 @@ from shoal.protocol.requests import Durability
 from shoal.testing.contents import Contents, compare_contents, compare_counts, contents_of
 from shoal.testing.crash_report import Point, Problem, Report, Trial
 from shoal.testing.lives import Life, task_of_the_living
+from shoal.testing.loop import TooLong, run
 from shoal.testing.machines import RESTART_S, Machine, Machines
 from shoal.testing.outside import Outside, Tool
-from shoal.testing.simulation.loop import TooLong, run
 from shoal.testing.watched_session import WatchedSession
 
 Agent = Callable[..., Awaitable[object]]

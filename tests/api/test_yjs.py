@@ -19,8 +19,8 @@ from shoal.api.server import create_app
 from shoal.crdt.yjs import parse_state
 from shoal.errors import ReadOnly
 from shoal.protocol import requests, yjs
-from shoal.testing.yjs_client import YjsClient
 from tests.node.conftest import Bench, Opener, bench, open_bench
+from tests.support.yjs_client import YjsClient
 
 __all__ = ["bench", "open_bench"]
 

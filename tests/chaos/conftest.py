@@ -6,8 +6,8 @@ import pytest
 
 from chaos.evidence import Evidence, Options, Recovery
 from chaos.faults import Strike
-from shoal.testing.found import Found
-from shoal.testing.history import Acknowledged, Event, Failed, History, Invoked, LetGo, Refused, Shown, amount
+from simulation.judging.found import Found
+from simulation.judging.history import Acknowledged, Event, Failed, History, Invoked, LetGo, Refused, Shown, amount
 
 NODES = ("n1", "n2", "n3")
 

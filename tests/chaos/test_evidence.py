@@ -11,7 +11,7 @@ from chaos.__main__ import app
 from chaos.evidence import Evidence
 from chaos.judge import judge
 from chaos.report import to_html
-from shoal.testing.history import History
+from simulation.judging.history import History
 
 
 def test_what_was_saved_is_judged_as_it_was(tmp_path: Path, history: History, evidence: Evidence) -> None:

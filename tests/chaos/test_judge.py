@@ -9,7 +9,7 @@ import pytest
 from chaos.evidence import Evidence, Options
 from chaos.judge import Figure, Violation, judge
 from chaos.ledger import Deed
-from shoal.testing.history import Acknowledged, Event, Failed, History, Invoked, LetGo, Refused, Shown, amount
+from simulation.judging.history import Acknowledged, Event, Failed, History, Invoked, LetGo, Refused, Shown, amount
 
 
 def figure(name: str, history: History, evidence: Evidence) -> Figure:

@@ -17,7 +17,7 @@ import pytest
 from chaos.evidence import Options
 from chaos.judge import judge
 from chaos.run import run
-from shoal.testing.history import WriteKind
+from simulation.judging.history import WriteKind
 
 PATIENCE_S = 60
 

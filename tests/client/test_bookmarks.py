@@ -23,7 +23,7 @@ from shoal.protocol.requests import (
 )
 from shoal.protocol.session import Session
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.environment import SimulatedEnvironment
+from simulation.world.environment import SimulatedEnvironment
 from tests.node.conftest import Bench
 
 Benches = Callable[[MemoryStorage], Bench]

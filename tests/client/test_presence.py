@@ -10,7 +10,7 @@ import pytest
 
 from shoal.client.presence import Presence, PresenceChange, PresentMember
 from shoal.errors import InvalidInput, InvalidValue, Overloaded, TooLarge
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener, bench, open_bench
 
 __all__ = ["bench", "open_bench"]

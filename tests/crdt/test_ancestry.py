@@ -13,8 +13,8 @@ from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.lineage import Record, Save
 from shoal.crdt.rows import Stamp
 from shoal.errors import NotFound, TooLarge
-from shoal.testing.causal import origin
-from shoal.testing.rows import DictRows
+from tests.support.causal import origin
+from tests.support.rows import DictRows
 
 
 def grown(history: list[list[int]]) -> tuple[DictRows, list[bytes], list[set[int]]]:

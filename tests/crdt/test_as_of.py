@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from shoal.crdt import ancestry, lineage
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp
-from shoal.testing.causal import origin
-from shoal.testing.rows import DictRows
 from tests.crdt.test_moves import apply, moved, saved
+from tests.support.causal import origin
+from tests.support.rows import DictRows
 
 
 def at(sequence: int, wall_ms: int, *, by: int = 1) -> Stamp:

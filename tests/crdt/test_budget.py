@@ -10,9 +10,9 @@ from shoal.crdt import budget, counter
 from shoal.crdt.budget import THE_POOL, Change, Draw, Grant, Spend, Transfer
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import Rows, Stamp
-from shoal.testing.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
-from shoal.testing.rows import DictRows
-from shoal.testing.samples import chooser, fails_for_some_seed
+from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.rows import DictRows
+from tests.support.samples import chooser, fails_for_some_seed
 
 REPLICAS = 3
 

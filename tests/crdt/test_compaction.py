@@ -19,11 +19,11 @@ from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.live import EMPTY, LiveDocument
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import NotReady, ShoalError, StoreCorrupt
-from shoal.testing import edits
-from shoal.testing.causal import Choose, Decide, Operation, Replica, check_converges, origin
-from shoal.testing.edits import ACTIONS, ROOTS
-from shoal.testing.rows import DictRows
-from shoal.testing.samples import chooser, fails_for_some_seed
+from tests.support import edits
+from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.edits import ACTIONS, ROOTS
+from tests.support.rows import DictRows
+from tests.support.samples import chooser, fails_for_some_seed
 
 Change = tuple[Update, bytes] | tuple[Compact, bytes]
 CONTENTS = ({"m": {"x": 1}}, {"m": {"y": [2]}, "t": "hé"}, {"a": [1, 2]})

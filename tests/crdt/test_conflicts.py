@@ -13,7 +13,7 @@ from shoal.crdt import conflicts
 from shoal.crdt.conflicts import Conflicts, Overwritten
 from shoal.crdt.content import to_py
 from shoal.crdt.live import LiveDocument
-from shoal.testing.edits import ACTIONS, AUTHORS, ROOTS, Step, causal_order, play
+from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, causal_order, play
 
 STEPS = st.lists(st.builds(Step, st.integers(0, AUTHORS - 1), st.integers(0, ACTIONS - 1), st.integers(0, 23)), max_size=30)
 SETS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from("ssstd"), st.integers(0, 2)), max_size=25)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shoal.crdt.content import to_py
 from shoal.crdt.editing import Editor
-from shoal.testing.edits import ACTIONS, AUTHORS, Step, play
+from tests.support.edits import ACTIONS, AUTHORS, Step, play
 
 STEPS = st.lists(st.builds(Step, st.integers(0, AUTHORS - 1), st.integers(8, ACTIONS - 1), st.integers(0, 23)), max_size=30)
 

@@ -13,9 +13,9 @@ from shoal.crdt import counter
 from shoal.crdt.counter import Add
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.testing.causal import Choose, Decide, Operation, Replica, check_converges, origin
-from shoal.testing.rows import DictRows
-from shoal.testing.samples import chooser, fails_for_some_seed
+from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.rows import DictRows
+from tests.support.samples import chooser, fails_for_some_seed
 
 AMOUNTS = [1, -1, 5, 0, 127, 128, -(2**70)]
 KEYS = [None, "a", "b", "ab"]

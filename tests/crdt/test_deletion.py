@@ -13,9 +13,9 @@ from shoal.crdt.deletion import Delete
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.events import EVENT
 from shoal.crdt.rows import Rows, Stamp
-from shoal.testing.causal import Choose, Decide, Operation, Replica, check_converges, origin
-from shoal.testing.rows import DictRows
-from shoal.testing.samples import chooser, fails_for_some_seed
+from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.rows import DictRows
+from tests.support.samples import chooser, fails_for_some_seed
 
 Change = Delete | tuple[int, bytes]  # A deletion, or the generation and payload of an event.
 

@@ -23,8 +23,8 @@ from shoal.crdt.live import EMPTY, NESTING_MAX, LiveDocument
 from shoal.crdt.rows import Stamp
 from shoal.crdt.shadow import Shadow
 from shoal.errors import InvalidName, InvalidValue, NotReady, RootConflict, ShoalError, StoreCorrupt, TooLarge
-from shoal.testing.edits import ACTIONS, AUTHORS, ROOTS, Step, causal_order, play
-from shoal.testing.rows import DictRows
+from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, causal_order, play
+from tests.support.rows import DictRows
 
 STEPS = st.lists(st.builds(Step, st.integers(0, AUTHORS - 1), st.integers(0, ACTIONS - 1), st.integers(0, 23)), max_size=20)
 

@@ -17,7 +17,7 @@ from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.live import EMPTY, LiveDocument
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation, InvalidValue
-from shoal.testing.rows import DictRows
+from tests.support.rows import DictRows
 
 PLAIN = st.one_of(st.none(), st.integers(-9, 9), st.text("aé", max_size=3))
 JSON = st.recursive(

@@ -10,8 +10,8 @@ from shoal.crdt import indexes
 from shoal.crdt.dot import Dot
 from shoal.crdt.indexes import Declare, Drop
 from shoal.crdt.rows import Rows, Stamp
-from shoal.testing.causal import Apply, Choose, Decide, Operation, Replica, check_converges
-from shoal.testing.samples import chooser, fails_for_some_seed
+from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges
+from tests.support.samples import chooser, fails_for_some_seed
 
 FIELDS = ["a", "b", "a.b"]
 Change = Declare | Drop

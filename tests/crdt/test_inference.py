@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shoal.crdt import yjs
 from shoal.crdt.inference import infer
-from shoal.testing.edits import ACTIONS, AUTHORS, ROOTS, Step, play
+from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, play
 
 STEPS = st.lists(st.builds(Step, st.integers(0, AUTHORS - 1), st.integers(0, ACTIONS - 1), st.integers(0, 23)), max_size=30)
 

@@ -12,9 +12,9 @@ from shoal.crdt import items
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.items import NEVER, Delete, Entry, Expire, Put, Refresh, Refreshed
 from shoal.crdt.rows import Rows, Stamp
-from shoal.testing.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
-from shoal.testing.rows import DictRows
-from shoal.testing.samples import chooser, fails_for_some_seed
+from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.rows import DictRows
+from tests.support.samples import chooser, fails_for_some_seed
 
 PATHS: list[tuple[tuple[str, ...], str]] = [((), "k"), (("u",), "k"), (("u",), "kk"), (("u", "v"), "k"), (("uu",), "k")]
 TTLS = [NEVER, NEVER, 5, 9]

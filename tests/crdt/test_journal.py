@@ -16,9 +16,9 @@ from shoal.crdt.events import EVENT, Event
 from shoal.crdt.journal import Append, Conflict, Cursor
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import InvalidValue, StoreCorrupt
-from shoal.testing.causal import Choose, Decide, Operation, Replica, check_converges, history, origin
-from shoal.testing.rows import DictRows
-from shoal.testing.samples import chooser, fails_for_some_seed
+from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, history, origin
+from tests.support.rows import DictRows
+from tests.support.samples import chooser, fails_for_some_seed
 
 Change = tuple[Append, bytes]  # An append as it travels, its payload beside it.
 

@@ -11,7 +11,7 @@ from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.labels import Entry, Release
 from shoal.crdt.lineage import Record, Save, apply, encode_record, identify
 from shoal.crdt.rows import Stamp
-from shoal.testing.rows import DictRows
+from tests.support.rows import DictRows
 
 ORIGINS = [Origin(bytes([n]) * 16) for n in range(3)]
 

@@ -15,9 +15,9 @@ from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.ledger import Decide, End, Intend, Progress, Result
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
-from shoal.testing.causal import Choose, Operation, Replica, check_converges, origin
-from shoal.testing.rows import DictRows
-from shoal.testing.samples import chooser, fails_for_some_seed
+from tests.support.causal import Choose, Operation, Replica, check_converges, origin
+from tests.support.rows import DictRows
+from tests.support.samples import chooser, fails_for_some_seed
 
 Change = tuple[ledger.Change, bytes]  # A change as it travels, its content beside it.
 

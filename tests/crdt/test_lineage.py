@@ -14,7 +14,7 @@ from shoal.crdt import channel, lineage
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.lineage import Record, Save
 from shoal.crdt.rows import Stamp
-from shoal.testing.rows import DictRows
+from tests.support.rows import DictRows
 
 ORIGINS = [Origin(bytes([n]) * 16) for n in range(3)]
 

@@ -12,7 +12,7 @@ from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.notes import Annotate, Cut, Note
 from shoal.crdt.rows import Stamp
 from shoal.errors import InvalidValue, StoreCorrupt
-from shoal.testing.rows import DictRows
+from tests.support.rows import DictRows
 
 ORIGINS = [Origin(bytes([n]) * 16) for n in range(3)]
 

@@ -13,9 +13,9 @@ from shoal.crdt import ormap, orset, register
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.ormap import Add, Alter, Change, Put, Remove
 from shoal.crdt.rows import Rows, Stamp
-from shoal.testing.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
-from shoal.testing.rows import DictRows
-from shoal.testing.samples import chooser, fails_for_some_seed
+from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.rows import DictRows
+from tests.support.samples import chooser, fails_for_some_seed
 
 KEYS = ["a", "ab", "b"]
 A, B = origin(1), origin(2)

@@ -11,9 +11,9 @@ from shoal.crdt import orset
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.orset import Alter, Named
 from shoal.crdt.rows import Rows, Stamp
-from shoal.testing.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
-from shoal.testing.rows import DictRows
-from shoal.testing.samples import chooser, fails_for_some_seed
+from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.rows import DictRows
+from tests.support.samples import chooser, fails_for_some_seed
 
 A, B = origin(1), origin(2)
 ELEMENTS = [b"\x01", b"\x01\x00", b"\x02", b"\xff"]

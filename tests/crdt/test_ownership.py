@@ -6,7 +6,7 @@ from shoal.crdt import ownership
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.ownership import Claim
 from shoal.crdt.rows import Stamp
-from shoal.testing.rows import DictRows
+from tests.support.rows import DictRows
 
 
 def test_the_latest_claim_holds_whatever_the_order() -> None:

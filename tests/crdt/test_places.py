@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from shoal.crdt import places
 from shoal.crdt.places import Place, Reach
-from shoal.testing.causal import Choose, Replica, check_converges
-from shoal.testing.samples import chooser, fails_for_some_seed
+from tests.support.causal import Choose, Replica, check_converges
+from tests.support.samples import chooser, fails_for_some_seed
 
 
 def check(choose: Choose) -> None:

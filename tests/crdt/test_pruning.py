@@ -12,8 +12,8 @@ from shoal.crdt import lineage, pruning
 from shoal.crdt.lineage import Move
 from shoal.crdt.pruning import Prune
 from shoal.crdt.rows import Rows, Stamp
-from shoal.testing.causal import Choose, Decide, Replica, check_converges
-from shoal.testing.samples import chooser, fails_for_some_seed
+from tests.support.causal import Choose, Decide, Replica, check_converges
+from tests.support.samples import chooser, fails_for_some_seed
 
 IDS = [bytes([n]) * lineage.ID_BYTES for n in range(3)]
 Change = Prune | Move

@@ -14,9 +14,9 @@ from shoal.crdt import queue
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.queue import INBOX, Counts, Dequeue, Enqueue, Entry, Item, Purge
 from shoal.crdt.rows import Rows, Stamp
-from shoal.testing.causal import Choose, Decide, Operation, Replica, check_converges, origin
-from shoal.testing.rows import DictRows
-from shoal.testing.samples import chooser, fails_for_some_seed
+from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.rows import DictRows
+from tests.support.samples import chooser, fails_for_some_seed
 
 Change = Enqueue | Dequeue | Purge
 QUEUES = (INBOX, "w", "wo")

@@ -13,9 +13,9 @@ from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.schema import Content, Put
 from shoal.errors import StoreCorrupt
-from shoal.testing.causal import Choose, Decide, Replica, check_converges, origin
-from shoal.testing.rows import DictRows
-from shoal.testing.samples import chooser, fails_for_some_seed
+from tests.support.causal import Choose, Decide, Replica, check_converges, origin
+from tests.support.rows import DictRows
+from tests.support.samples import chooser, fails_for_some_seed
 
 Change = tuple[int, bytes]  # Version and content.
 

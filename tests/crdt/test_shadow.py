@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shoal.crdt.content import open_root, to_py
 from shoal.crdt.shadow import Difference, Shadow
-from shoal.testing.edits import ACTIONS, AUTHORS, ROOTS, Step, play
+from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, play
 
 STEPS = st.lists(st.builds(Step, st.integers(0, AUTHORS - 1), st.integers(0, ACTIONS - 1), st.integers(0, 23)), max_size=30)
 

@@ -13,7 +13,7 @@ from shoal.crdt.budget import THE_POOL, Change, Draw, Grant, Spend, Transfer
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.crdt.rows import Stamp
 from shoal.crdt.shares import Spread
-from shoal.testing.rows import DictRows
+from tests.support.rows import DictRows
 
 ROUNDS_MAX = 4
 """Looks of every node, without changes in between, after which nothing moves any more."""

@@ -11,9 +11,9 @@ from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.crdt.standing import Move
 from shoal.errors import StoreCorrupt
-from shoal.testing.causal import Choose, Replica, check_converges, origin
-from shoal.testing.rows import DictRows
-from shoal.testing.samples import chooser, fails_for_some_seed
+from tests.support.causal import Choose, Replica, check_converges, origin
+from tests.support.rows import DictRows
+from tests.support.samples import chooser, fails_for_some_seed
 
 STATUSES: tuple[standing.Status, ...] = ("running", "paused", "waiting", "done", "failed")
 

@@ -16,9 +16,9 @@ from shoal.crdt.journal import Append, Conflict, Cursor
 from shoal.crdt.retention import Retain
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.trimming import Trim
-from shoal.testing.causal import Choose, Decide, Replica, check_converges, origin
-from shoal.testing.rows import DictRows
-from shoal.testing.samples import chooser, fails_for_some_seed
+from tests.support.causal import Choose, Decide, Replica, check_converges, origin
+from tests.support.rows import DictRows
+from tests.support.samples import chooser, fails_for_some_seed
 
 Change = tuple[Append, bytes] | Trim | Retain
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from shoal.crdt import readiness, yjs
 from shoal.errors import InvalidValue, NotReady
-from shoal.testing.edits import ACTIONS, AUTHORS, ROOTS, Step, play
+from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, play
 
 # Beside the project; or where the benchmarks find it, too.
 DATA = Path(os.environ.get("SHOAL_BENCH_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))

@@ -21,7 +21,7 @@ from shoal.names import MEMOIZED_MAX
 from shoal.node.environment import system_environment
 from shoal.node.node import Node
 from shoal.storage.rocks import RocksStorage
-from shoal.testing.yjs_client import YjsClient
+from tests.support.yjs_client import YjsClient
 
 CONFIG = Config(listen_port=0, document_cache_max=16, objects_known_max=64)
 SPACE = "{crew}"  # Colocated: what is kept for each partition is there from the first document on.

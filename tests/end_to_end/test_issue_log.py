@@ -13,7 +13,7 @@ from benchmarks.trajectories import VARIABLE
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.node.verify import verify
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 
 _RECORDS = {"beads_issue_log": 40, "beads_issue_log_merges": 60}
 """Of each real log; `python -m benchmarks --only issue-log` takes them whole, on nodes that are processes."""

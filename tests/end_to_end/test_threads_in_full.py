@@ -16,7 +16,7 @@ from shoal.config import Config
 from shoal.errors import HeadMoved, NotFound, Pruned, SpansPartitions, StepUnresolved, Taken
 from shoal.node.verify import verify
 from shoal.schemas import Schema
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 from tests.end_to_end.conftest import Cli, Rest
 from tests.node.test_erasing import rows, swept
 

@@ -20,7 +20,7 @@ from benchmarks.traces import Trace, Transaction
 from shoal.crdt.live import merged
 from shoal.protocol.requests import DocumentJson, Follow, Push, ReadDocumentJson, Update
 from shoal.protocol.session import Session
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 
 PATIENCE_S = 60
 TICK = 200  # Edits between two turns of the event loop.

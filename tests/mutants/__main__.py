@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from statistics import median
 
-from shoal.testing.simulation.plan import to_json
+from simulation.plan import to_json
 from tests.mutants.catalogue import ALL, PLANS
 from tests.mutants.hunting import EVENTS_MAX, Hunt, hunt
 

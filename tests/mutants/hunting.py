@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from shoal.testing.simulation.drawing import composites_of, draw
-from shoal.testing.simulation.execution import execute, in_order
-from shoal.testing.simulation.plan import Plan
-from shoal.testing.simulation.shrinking import shrink
+from simulation.drawing import composites_of, draw
+from simulation.execution import execute, in_order
+from simulation.plan import Plan
+from simulation.shrinking import shrink
 from tests.mutants.mutant import Mutant
 
 SHRINKING_RUNS_MAX = 300

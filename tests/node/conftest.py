@@ -11,7 +11,7 @@ from shoal.client.store import Store
 from shoal.config import Config
 from shoal.node.node import Node
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.environment import SimulatedEnvironment
+from simulation.world.environment import SimulatedEnvironment
 
 
 class Bench:

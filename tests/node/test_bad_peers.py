@@ -17,7 +17,7 @@ from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue, ShoalError
 from shoal.protocol import requests
 from shoal.storage import keys
-from shoal.testing.fleet import Fleet, Member
+from simulation.world.fleet import Fleet, Member
 from tests.node.wiretap import BRINGER, Tap, admit, issued_by, take
 
 N = partition_of("crew", "n")

@@ -6,7 +6,7 @@ import pytest
 
 from shoal.errors import BranchTaken, HeadMoved, InvalidInput, NotFound, TooLarge
 from shoal.protocol import requests
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench
 
 

@@ -16,7 +16,7 @@ from shoal.node.target import Target
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench
 
 

@@ -19,8 +19,8 @@ from shoal.node.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.environment import SimulatedEnvironment
-from shoal.testing.fleet import Fleet
+from simulation.world.environment import SimulatedEnvironment
+from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 
 POOL = ["x" * n for n in (1, 30, 70, 500)] + [Random(n).randbytes(600 + 300 * n).hex() for n in range(6)]

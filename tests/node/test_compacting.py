@@ -20,7 +20,7 @@ from shoal.protocol import requests
 from shoal.protocol.requests import Compact, Compacted
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.fleet import Fleet, Member
+from simulation.world.fleet import Fleet, Member
 from tests.node.conftest import Bench, Opener
 from tests.node.test_erasing import check_sound, garbage, swept
 

@@ -15,7 +15,7 @@ from shoal.errors import DeletedMeanwhile, NotFound
 from shoal.node.target import target_of
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
-from shoal.testing.fleet import Fleet, Spoil
+from simulation.world.fleet import Fleet, Spoil
 
 
 @pytest.fixture

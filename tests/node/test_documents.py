@@ -13,7 +13,7 @@ from shoal.client.document.document import Document
 from shoal.errors import GenerationEnded, InvalidValue, NotFound, SessionBehind, TooLarge
 from shoal.protocol import requests
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 from tests.node.test_erasing import check_sound, rows, swept
 

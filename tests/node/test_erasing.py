@@ -14,7 +14,7 @@ from shoal.node.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 
 LARGE = [f"message {n} " * 60 for n in range(60)]

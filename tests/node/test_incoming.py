@@ -25,8 +25,8 @@ from shoal.node.target import Target
 from shoal.node.verify import verify
 from shoal.protocol import requests
 from shoal.storage.keys import Kind
-from shoal.testing.environment import START_MS
-from shoal.testing.fleet import Fleet
+from simulation.world.environment import START_MS
+from simulation.world.fleet import Fleet
 from tests.node.wiretap import asked_of, issued_by, take
 
 STRANGER = Origin(b"s" * 16)

@@ -21,8 +21,8 @@ from shoal.node.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.environment import SimulatedEnvironment
-from shoal.testing.fleet import Fleet
+from simulation.world.environment import SimulatedEnvironment
+from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 
 NOTES = ("notes",)

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import aclosing
 from datetime import timedelta
 
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 
 USER = ("memory", "user-1")
 MINUTE = timedelta(minutes=1)

@@ -12,7 +12,7 @@ from shoal.client.items.items import Items
 from shoal.errors import ItemChanged
 from shoal.node.verify import verify
 from shoal.protocol.requests import NO_ITEM
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 
 NAMES = "abc"
 NAMESPACES = [("m",), ("m", "u1"), ("m", "u1", "deep"), ("m", "u2"), ("other",)]

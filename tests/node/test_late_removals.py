@@ -8,7 +8,7 @@ from shoal import values
 from shoal.config import Config
 from shoal.node.verify import verify
 from shoal.protocol import requests
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 
 ONE = values.encode(1)
 REMOVALS: dict[str, tuple[requests.AnyWrite, requests.AnyWrite, requests.AnyRequest]] = {

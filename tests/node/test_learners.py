@@ -11,7 +11,7 @@ from shoal.cluster.replication import Replication
 from shoal.errors import CatchingUp, NoQuorum, RightsElsewhere
 from shoal.protocol.requests import BeginStep, Step
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.fleet import Fleet, Member
+from simulation.world.fleet import Fleet, Member
 
 FORGOTTEN = ["wiped", "set back"]
 

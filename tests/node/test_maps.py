@@ -12,7 +12,7 @@ import pytest
 from shoal.client.values.maps import SharedMap
 from shoal.errors import InvalidName, RegisterChanged, TooLarge
 from shoal.protocol import requests
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 
 

@@ -14,7 +14,7 @@ from shoal.errors import CatchingUp, NoQuorum, Overloaded, PeerRefused
 from shoal.node import opening
 from shoal.protocol.requests import BeginStep, Step
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.fleet import Fleet, Member
+from simulation.world.fleet import Fleet, Member
 
 WAIT_S = 30.0
 

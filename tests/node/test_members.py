@@ -12,7 +12,7 @@ from shoal.cluster.peering import Identity
 from shoal.errors import PeerRefused
 from shoal.node.members import Members
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.fleet import Fleet, Member
+from simulation.world.fleet import Fleet, Member
 
 
 async def disagreements(fleet: Fleet, name: str) -> list[str]:

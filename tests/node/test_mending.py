@@ -20,7 +20,7 @@ from shoal.node.mending import Verdict
 from shoal.node.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
-from shoal.testing.fleet import Fleet, Member
+from simulation.world.fleet import Fleet, Member
 from tests.node.conftest import Bench
 
 STATE = {"m": [f"message {n} " * 40 for n in range(60)], "n": 1}

@@ -8,8 +8,8 @@ import pytest
 
 from shoal.errors import HeadMoved, InvalidInput, MergeConflict, NotFound
 from shoal.protocol import requests
-from shoal.testing.fleet import Fleet
 from shoal.values.difference import Change
+from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench
 
 ROOT = {"messages": ["hello"], "plan": {"step": 1}, "kept": list(range(50))}

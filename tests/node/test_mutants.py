@@ -28,7 +28,7 @@ from shoal.node.replicator import Replicator, _Replica
 from shoal.node.transaction import Transaction
 from shoal.node.verify import verify
 from shoal.protocol import requests
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 from tests.cluster.test_replication import run
 from tests.node import test_bad_peers, test_incoming, test_random_faults
 from tests.node.wiretap import BRINGER, Tap, issued_by, take

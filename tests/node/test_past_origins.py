@@ -14,7 +14,7 @@ from shoal.node.partitions import Partitions
 from shoal.protocol.bookmark import Bookmark
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.fleet import Fleet, Member
+from simulation.world.fleet import Fleet, Member
 from tests.node.conftest import Bench, Opener
 
 OPENINGS = 40

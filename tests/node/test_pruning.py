@@ -16,7 +16,7 @@ from shoal.node.issuing import Issued, Issuer, Located
 from shoal.protocol.requests import Discard
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 from tests.node.test_erasing import check_sound, garbage, swept
 

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.client.thread.thread import Thread
 from shoal.errors import Taken
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 from tests.node.conftest import Opener
 
 

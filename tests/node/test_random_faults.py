@@ -26,13 +26,13 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Durability
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.agents import ROOT, SHARED, SPACE, channels_of, event_of, numbers_of, written_in
-from shoal.testing.checkers import DotLedger, check_acknowledged, check_found, check_storage
-from shoal.testing.fleet import Fleet
-from shoal.testing.found import find
-from shoal.testing.history import Acknowledged, Failed, History, Invoked, Refused, Shown, WriteKind, amount
-from shoal.testing.replicas import check_replicas
-from shoal.testing.sessions import check_sessions
+from simulation.judging.checkers import DotLedger, check_acknowledged, check_found, check_storage
+from simulation.judging.found import find
+from simulation.judging.history import Acknowledged, Failed, History, Invoked, Refused, Shown, WriteKind, amount
+from simulation.judging.replicas import check_replicas
+from simulation.judging.sessions import check_sessions
+from simulation.workload.random_agents import ROOT, SHARED, SPACE, channels_of, event_of, numbers_of, written_in
+from simulation.world.fleet import Fleet
 
 NAMES = "abc"
 ATTEMPTS = 4

@@ -17,8 +17,8 @@ from shoal.cluster.messages import Supply
 from shoal.config import Config
 from shoal.errors import CatchingUp
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.fleet import Fleet, Member
 from shoal.transport.link import Link
+from simulation.world.fleet import Fleet, Member
 from tests.cli.conftest import PATIENCE_S
 
 

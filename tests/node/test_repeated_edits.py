@@ -11,7 +11,7 @@ import pytest
 from shoal.config import Config
 from shoal.node.verify import verify
 from shoal.protocol import requests
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 
 BEGINNING = {"tasks": [1], "plan": {"goal": "ship"}, "title": "plan"}
 PATCH = [

@@ -12,7 +12,7 @@ from shoal.errors import BookmarkLost, NoQuorum, OutcomeUnknown, SessionBehind
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 
 
 @pytest.fixture

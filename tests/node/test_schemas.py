@@ -16,7 +16,7 @@ from shoal.errors import InvalidInput, InvalidSchema, NotFound, SchemaTaken, Sch
 from shoal.node.rules import matches
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Checkpoint, Save
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 
 PLAN: dict[str, Any] = {
     "type": "object",

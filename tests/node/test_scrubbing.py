@@ -10,7 +10,7 @@ from shoal.crdt.rows import successor
 from shoal.node.verify import verify
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 
 SETTINGS: dict[str, Any] = {"scrub_interval_s": 0.02, "scrub_bytes_per_s": 1 << 30, "rights_spread_s": 1e6}
 WAIT_S = 30.0

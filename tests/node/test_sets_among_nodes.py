@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from shoal.client.store import Space
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 
 
 @pytest.fixture

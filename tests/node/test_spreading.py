@@ -10,8 +10,8 @@ import pytest
 from benchmarks.rights import Case, Outcome, one
 from shoal.client.values.budgets import Budget
 from shoal.errors import RightsElsewhere
-from shoal.testing.fleet import Fleet
-from shoal.testing.simulation.loop import run
+from shoal.testing.loop import run
+from simulation.world.fleet import Fleet
 
 Scene = Callable[[Fleet], Awaitable[None]]
 

@@ -30,7 +30,7 @@ from shoal.protocol.requests import (
     Steps,
 )
 from shoal.protocol.session import Session
-from shoal.testing.fleet import Fleet, Member
+from simulation.world.fleet import Fleet, Member
 from tests.node.conftest import Bench, Opener
 
 VALUE = values.encode({"amount": 120})

@@ -14,7 +14,7 @@ from shoal.node import rebuilding
 from shoal.node.findings import Place
 from shoal.node.verify import verify
 from shoal.storage import keys
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 
 WAIT_S = 30.0
 

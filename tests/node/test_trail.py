@@ -18,7 +18,7 @@ from shoal.protocol.position import Position
 from shoal.protocol.requests import Change, Push, Reset, Watching
 from shoal.protocol.session import Session
 from shoal.storage import keys
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 
 SPACE = "crew"

@@ -11,7 +11,7 @@ from shoal.client.thread.journal import Journal
 from shoal.errors import InvalidInput, JournalTrimmed, KeyReused
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 from tests.node.test_erasing import check_sound, swept
 

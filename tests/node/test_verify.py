@@ -22,7 +22,7 @@ from shoal.protocol.requests import NO_HEAD, Compact, Patch
 from shoal.storage import keys
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.environment import SimulatedEnvironment
+from simulation.world.environment import SimulatedEnvironment
 from tests.node.conftest import Bench, Opener
 from tests.node.test_erasing import swept
 

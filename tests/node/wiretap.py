@@ -8,7 +8,7 @@ from shoal.cluster import messages
 from shoal.cluster.messages import Message, Push, Shipment, Supply, Trouble, Want
 from shoal.cluster.peering import Identity
 from shoal.protocol import requests
-from shoal.testing.fleet import Member
+from simulation.world.fleet import Member
 
 BRINGER = Identity(b"b" * 16, "b:1", "test")
 

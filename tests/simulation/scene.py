@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Add, CounterValue, ReadCounter
-from shoal.testing.environment import START_MS
-from shoal.testing.simulation.cluster import SimulatedCluster
-from shoal.testing.simulation.loop import run
-from shoal.testing.simulation.plan import Fault, Plan
-from shoal.testing.simulation.trace import Trace
+from shoal.testing.loop import run
 from shoal.transport.session import RemoteSession
+from simulation.plan import Fault, Plan
+from simulation.world.cluster import SimulatedCluster
+from simulation.world.environment import START_MS
+from simulation.world.trace import Trace
 
 ADD = Add(space="s", counter="c", amount=1)
 READ = ReadCounter(space="s", counter="c")

@@ -9,11 +9,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from shoal.storage.commit import GroupCommit, Waiter
-from shoal.testing.simulation import batch, command
-from shoal.testing.simulation.batch import TWICE_EVERY, Case, cases_of, run_all, run_case
-from shoal.testing.simulation.drawing import draw
-from shoal.testing.simulation.execution import execute
-from shoal.testing.simulation.plan import Act, Crash, Plan, from_json, to_json
+from simulation import __main__ as command
+from simulation import batch
+from simulation.batch import TWICE_EVERY, Case, cases_of, run_all, run_case
+from simulation.drawing import draw
+from simulation.execution import execute
+from simulation.plan import Act, Crash, Plan, from_json, to_json
 from tests.terminal import SIZES, in_terminal
 
 CALM = Plan(seed=5, duration_s=2.0, acts=[Act(at=1.0, agent=0, kind="add")])
@@ -70,7 +71,7 @@ def test_a_failure_prints_how_to_see_it_again_the_smallest_plan_and_its_time_lin
     path = saved(tmp_path / "losing.json", LOSING)
     ended = sim("run", "--seeds", 0, "--plans", tmp_path)
     assert ended.exit_code == 1
-    assert f"shoal-sim replay {path} --timeline" in ended.output
+    assert f"python -m simulation replay {path} --timeline" in ended.output
     assert "shrunken from 102 events to" in ended.output
     shrunken = from_json(ended.output[ended.output.index("{\n") : ended.output.index("\n}\n") + 3].encode())
     assert len(shrunken.acts) + len(shrunken.faults) <= 10
@@ -167,6 +168,6 @@ def test_results_come_in_the_order_of_their_cases_from_any_number_of_processes()
 
 @pytest.mark.parametrize("columns", SIZES)
 def test_a_run_in_a_terminal_tells_its_figures(tmp_path: Path, columns: int) -> None:
-    command = (sys.executable, "-m", "shoal.testing.simulation.command", "run", "--seeds", "1", "--plans", tmp_path)
+    command = (sys.executable, "-m", "simulation", "run", "--seeds", "1", "--plans", tmp_path)
     shown = in_terminal(*command, columns=columns)
     assert (shown.code, "violated: none" in shown.lines) == (0, True), shown.text

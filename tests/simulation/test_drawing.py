@@ -11,11 +11,11 @@ import pytest
 
 from shoal.config import Config, checked
 from shoal.errors import InvalidValue
-from shoal.testing.simulation.composing import COMPOSITES, Composite
-from shoal.testing.simulation.composites.stage import Stage
-from shoal.testing.simulation.drawing import LAST_MOMENT_S, PROFILES, draw
-from shoal.testing.simulation.owed import FAR_MS
-from shoal.testing.simulation.plan import (
+from simulation.composing import COMPOSITES, Composite
+from simulation.composites.stage import Stage
+from simulation.drawing import LAST_MOMENT_S, PROFILES, draw
+from simulation.judging.owed import FAR_MS
+from simulation.plan import (
     ActKind,
     ClockJump,
     CorruptBlock,

@@ -13,12 +13,12 @@ import structlog
 
 from shoal.node.database import Database
 from shoal.storage.commit import GroupCommit, Waiter
-from shoal.testing.simulation import execution
-from shoal.testing.simulation.batch import digest_elsewhere
-from shoal.testing.simulation.cluster import SimulatedCluster
-from shoal.testing.simulation.drawing import draw
-from shoal.testing.simulation.execution import BUG, STALLED, TOO_LONG, Patch, execute, in_order
-from shoal.testing.simulation.plan import Act, ClockJump, Crash, Pause, Plan
+from simulation import execution
+from simulation.batch import digest_elsewhere
+from simulation.drawing import draw
+from simulation.execution import BUG, STALLED, TOO_LONG, Patch, execute, in_order
+from simulation.plan import Act, ClockJump, Crash, Pause, Plan
+from simulation.world.cluster import SimulatedCluster
 
 SMALL = Plan(
     seed=5,

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from shoal.errors import ShoalError
-from shoal.testing.simulation.plan import Clone, Misroute, Relist
+from simulation.plan import Clone, Misroute, Relist
 from tests.simulation.scene import ADD, Scene, on
 
 

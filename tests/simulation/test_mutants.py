@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.testing.simulation.composing import COMPOSITES
-from shoal.testing.simulation.drawing import composites_of
-from shoal.testing.simulation.plan import Plan, from_json
+from simulation.composing import COMPOSITES
+from simulation.drawing import composites_of
+from simulation.plan import Plan, from_json
 from tests.mutants import __main__ as command
 from tests.mutants import hunting
 from tests.mutants.catalogue import ALL, PLANS

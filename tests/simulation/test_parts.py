@@ -9,28 +9,28 @@ from typing import TypeVar, cast
 import pytest
 
 from shoal.node import planning
-from shoal.testing.simulation.agents import Agents
-from shoal.testing.simulation.client import Client
-from shoal.testing.simulation.cluster import SimulatedCluster
-from shoal.testing.simulation.execution import execute
-from shoal.testing.simulation.loop import run
-from shoal.testing.simulation.owed import Losses
-from shoal.testing.simulation.parts.all import FAMILIES, KINDS, PARTS
-from shoal.testing.simulation.parts.authoring import At
-from shoal.testing.simulation.parts.erasing import ERASED, Erasing, Pruned
-from shoal.testing.simulation.parts.jobs import Jobs
-from shoal.testing.simulation.parts.lines import Lines
-from shoal.testing.simulation.parts.memory import Items, Written
-from shoal.testing.simulation.parts.memory import Place as ItemPlace
-from shoal.testing.simulation.parts.messages import MESSAGES, Messages
-from shoal.testing.simulation.parts.papers import Papers
-from shoal.testing.simulation.parts.part import Told, name_of
-from shoal.testing.simulation.parts.sharing import Sets, Touched
-from shoal.testing.simulation.parts.spending import OVERSPENT, Budgets, Paid
-from shoal.testing.simulation.parts.steps import EFFECT, Place, Steps
-from shoal.testing.simulation.parts.telling import WATCHED, Watchers
-from shoal.testing.simulation.plan import Act, ActKind, Crash, Cut, Fault, Plan, Restore, Wipe
-from shoal.testing.simulation.trace import Trace
+from shoal.testing.loop import run
+from simulation.execution import execute
+from simulation.judging.owed import Losses
+from simulation.parts.all import FAMILIES, KINDS, PARTS
+from simulation.parts.authoring import At
+from simulation.parts.erasing import ERASED, Erasing, Pruned
+from simulation.parts.jobs import Jobs
+from simulation.parts.lines import Lines
+from simulation.parts.memory import Items, Written
+from simulation.parts.memory import Place as ItemPlace
+from simulation.parts.messages import MESSAGES, Messages
+from simulation.parts.papers import Papers
+from simulation.parts.part import Told, name_of
+from simulation.parts.sharing import Sets, Touched
+from simulation.parts.spending import OVERSPENT, Budgets, Paid
+from simulation.parts.steps import EFFECT, Place, Steps
+from simulation.parts.telling import WATCHED, Watchers
+from simulation.plan import Act, ActKind, Crash, Cut, Fault, Plan, Restore, Wipe
+from simulation.workload.agents import Agents
+from simulation.world.client import Client
+from simulation.world.cluster import SimulatedCluster
+from simulation.world.trace import Trace
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from shoal.errors import InvalidValue
-from shoal.testing.simulation.drawing import draw
-from shoal.testing.simulation.plan import Act, Crash, Plan, from_json, to_json
+from simulation.drawing import draw
+from simulation.plan import Act, Crash, Plan, from_json, to_json
 
 
 @pytest.mark.parametrize("seed", range(50))

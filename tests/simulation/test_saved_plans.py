@@ -1,4 +1,4 @@
-"""Plans that failed once: each still is a plan. `shoal-sim run`, which `make sim` calls, runs them before anything else."""
+"""Plans that failed once: each still is a plan. `make sim` runs them before anything else."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.testing.simulation.execution import execute
-from shoal.testing.simulation.plan import from_json, to_json
+from simulation.execution import execute
+from simulation.plan import from_json, to_json
 
 PLANS = sorted((Path(__file__).parent / "plans").glob("*.json"))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.testing.simulation.drawing import draw
-from shoal.testing.simulation.execution import in_order
-from shoal.testing.simulation.plan import Act, Crash, Cut, Fault, Pause, Plan, Weather
-from shoal.testing.simulation.shrinking import RUNS_MAX, shrink
+from simulation.drawing import draw
+from simulation.execution import in_order
+from simulation.plan import Act, Crash, Cut, Fault, Pause, Plan, Weather
+from simulation.shrinking import RUNS_MAX, shrink
 
 LARGE = Plan(
     seed=3,

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from chaos.trials.powercut import power_cut, synced_wal_bytes
 from shoal.config import Config, MiB
 from shoal.storage.commit import LoggedStorage
 from shoal.storage.memory import MemoryStorage
 from shoal.storage.rocks import RocksStorage
-from shoal.testing.powercut import power_cut, synced_wal_bytes
 
 Rows = dict[bytes, bytes | None]
 Write = tuple[Rows, list[tuple[bytes, bytes]]]

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
+from chaos.trials.powercut import power_cut, synced_wal_bytes
 from shoal.errors import StoreCorrupt
 from shoal.storage.rocks import RocksStorage
-from shoal.testing.powercut import power_cut, synced_wal_bytes
 
 OpenStore = Callable[[Path], RocksStorage]
 

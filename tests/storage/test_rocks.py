@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from chaos.trials.powercut import power_cut, synced_wal_bytes
 from shoal.config import Config, MiB
 from shoal.errors import StorageError, StoreLocked
 from shoal.storage.rocks import RocksStorage
-from shoal.testing.powercut import power_cut, synced_wal_bytes
 
 OpenStore = Callable[[Path], RocksStorage]
 

@@ -6,7 +6,7 @@ import asyncio
 
 from shoal.config import Config
 from shoal.errors import Disconnected, PeerRefused
-from shoal.testing.simulation.loop import run
+from shoal.testing.loop import run
 from shoal.transport.peer import Warnings
 
 CONFIG = Config(peer_warning_interval_s=60.0, peer_warnings_max=3)

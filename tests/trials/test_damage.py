@@ -13,9 +13,9 @@ from shoal.config import Config
 from shoal.node.environment import system_environment
 from shoal.node.node import open_node
 from shoal.storage.rocks import RocksStorage
-from shoal.testing.agents import working
-from shoal.testing.checkers import InvariantViolated, check_damage_noticed
-from shoal.testing.history import History
+from simulation.judging.checkers import InvariantViolated, check_damage_noticed
+from simulation.judging.history import History
+from simulation.workload.random_agents import working
 
 FLIPS = 12
 

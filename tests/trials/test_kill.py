@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+from chaos.trials.kill_trial import kill_servers, kill_workers
 from shoal.config import Config
 from shoal.node.environment import system_environment
-from shoal.testing.kill_trial import kill_servers, kill_workers
 from shoal.transport.session import RemoteSession
 
 

@@ -9,6 +9,8 @@ from random import Random
 
 import pytest
 
+from chaos.trials.power_trial import MemoryDisk, RocksDisk, cut_power, slow_environment
+from chaos.trials.trial import Tally
 from shoal.config import Config
 from shoal.crdt.dot import VersionVector
 from shoal.errors import Overloaded
@@ -17,10 +19,8 @@ from shoal.node.environment import system_environment
 from shoal.node.feed import Feed, Staged
 from shoal.node.opening import Opening
 from shoal.storage.commit import GroupCommit
-from shoal.testing.checkers import InvariantViolated
-from shoal.testing.power_trial import MemoryDisk, RocksDisk, cut_power, slow_environment
-from shoal.testing.simulation.loop import run
-from shoal.testing.trial import Tally
+from shoal.testing.loop import run
+from simulation.judging.checkers import InvariantViolated
 
 ROUNDS = 8
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shoal import values
 from shoal.errors import InvalidValue
-from shoal.testing.samples import anything
+from tests.support.samples import anything
 
 
 @given(anything)

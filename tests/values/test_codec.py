@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from shoal import values
 from shoal.errors import InvalidValue, TooLarge
-from shoal.testing.samples import anything, hashables, shape
+from tests.support.samples import anything, hashables, shape
 
 
 class Shade(enum.Enum):

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from shoal import values
 from shoal.errors import InvalidInput
-from shoal.testing.samples import shape
 from shoal.values import difference
 from shoal.values.difference import Change, applied, channel_differences, differences
+from tests.support.samples import shape
 
 leaves = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-1, 1) | st.sampled_from(["", "a", "a/b", "~0", "é"])
 trees = st.recursive(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shoal import values
 from shoal.errors import InvalidValue
-from shoal.testing.samples import anything, shape
+from tests.support.samples import anything, shape
 
 
 @settings(max_examples=150, deadline=None)

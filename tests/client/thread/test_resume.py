@@ -17,8 +17,8 @@ from shoal.config import Config
 from shoal.errors import Conflict, DriftRefused, InvalidInput, InvalidName, NotFound
 from shoal.node.node import Node
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.environment import SimulatedEnvironment
-from shoal.testing.fleet import Fleet
+from simulation.world.environment import SimulatedEnvironment
+from simulation.world.fleet import Fleet
 
 _seeds = count(50)
 

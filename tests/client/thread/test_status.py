@@ -15,7 +15,7 @@ from shoal.errors import InvalidInput
 from shoal.node.node import Node
 from shoal.protocol.requests import NodeStatus, Status
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.environment import SimulatedEnvironment
+from simulation.world.environment import SimulatedEnvironment
 
 
 @pytest.fixture

@@ -30,8 +30,8 @@ from shoal.node.node import Node
 from shoal.protocol.requests import BeginStep, EndStep
 from shoal.protocol.session import Session
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.environment import SimulatedEnvironment
-from shoal.testing.fleet import Fleet
+from simulation.world.environment import SimulatedEnvironment
+from simulation.world.fleet import Fleet
 
 
 class Effects:

@@ -16,7 +16,7 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import NO_HEAD, AnyReply, AnyRequest, Durability, Heads, Push, Save, Subscription
 from shoal.protocol.session import Session
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.environment import SimulatedEnvironment
+from simulation.world.environment import SimulatedEnvironment
 
 
 class Recording:

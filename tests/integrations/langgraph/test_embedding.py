@@ -16,7 +16,7 @@ from shoal.config import Config
 from shoal.errors import InvalidInput
 from shoal.integrations.langgraph.store import ShoalStore
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.environment import SimulatedEnvironment
+from simulation.world.environment import SimulatedEnvironment
 from tests.node.conftest import Bench
 
 LETTERS = "abcde"

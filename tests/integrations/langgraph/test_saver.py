@@ -20,7 +20,7 @@ from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, OwnerSuperseded, Unavailable
 from shoal.integrations.langgraph import ShoalSaver
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.environment import SimulatedEnvironment
+from simulation.world.environment import SimulatedEnvironment
 from tests.node.conftest import Bench
 
 HOSTILE = ["", ".", "..", "a/b", "%2e", "\x00nul", "x' OR '1'='1", "*", "größe\x85", "{tag}"]

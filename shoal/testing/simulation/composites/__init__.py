@@ -1,1 +1,0 @@
-"""Composites, by what goes wrong in them: see `shoal.testing.simulation.composing`."""

@@ -1,0 +1,41 @@
+"""Draw composites: faults that follow each other in an order that means something, and the acts that make them matter.
+
+Laws:
+- A composite is drawn as single events, with times and nodes: each can be left out.
+- Disks are lost only on the nodes that may lose theirs, a minority of all. So whatever
+  `Losses` does not excuse is owed after any composite; each says what that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from simulation.composites.absences import black_hole, met_late, one_way, outage
+from simulation.composites.disks import forgotten, one_by_one, stale_copy
+from simulation.composites.identities import cloned, misrouted, relisted
+from simulation.composites.lateness import deleted_unheard, edited_twice
+from simulation.composites.local import failed_sync, years_off
+from simulation.composites.stage import Composed, Stage
+
+Composite = Callable[[Stage], Composed]
+
+_OF_TWO: tuple[Composite, ...] = (one_way, outage, years_off, failed_sync, met_late, edited_twice, cloned, misrouted)
+"""Those that two nodes can have, of which none may lose its disk."""
+
+COMPOSITES: tuple[Composite, ...] = (
+    *(forgotten, forgotten, stale_copy, stale_copy, one_by_one),
+    *_OF_TWO,
+    *(black_hole, relisted, deleted_unheard),
+)
+
+
+def compose(random: Random, nodes: Sequence[str], losers: Sequence[str], agents: int, at: tuple[float, float]) -> Composed:
+    """One composite that begins `at` some time between these; nothing for a node without peers."""
+    if len(nodes) < 2:
+        return Composed([], [], {}, 0.0)
+    losers = losers or random.sample(list(nodes), (len(nodes) - 1) // 2)
+    composite = random.choice(COMPOSITES if losers else _OF_TWO)
+    composed = composite(Stage(random, list(nodes), list(losers), agents, round(random.uniform(*at), 3)))
+    ends_at = max(event.at for event in (*composed.faults, *composed.acts))
+    return composed._replace(ends_at=max(ends_at, composed.ends_at), name=composite.__name__)

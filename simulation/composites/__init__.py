@@ -1,0 +1,1 @@
+"""Composites, by what goes wrong in them: see `simulation.composing`."""

@@ -1,0 +1,105 @@
+"""Disks that are lost, one after the other or together, while other nodes are away."""
+
+from __future__ import annotations
+
+from simulation.composites.stage import ERASERS, FAMILIES, Composed, Stage
+from simulation.plan import Act, Crash, Cut, Fault, Pause, Restore, Stop
+
+
+def forgotten(stage: Stage) -> Composed:
+    """A quorum holds a write; one part of it loses its disks, the other is cut off, and the rest are asked for it.
+
+    Owed: whatever the quorum acknowledged, once all is healed; and that nothing was begun twice.
+    """
+    needed = len(stage.nodes) // 2 + 1
+    keepers = stage.keepers
+    holders = keepers[: max(1, needed - len(stage.losers))]
+    outside = keepers[len(holders) :]
+    lost = stage.losers[: needed - len(holders)]
+    written_at = stage.at + stage.between(0.2, 0.6)
+    lost_at = written_at + stage.between(0.8, 2.5)
+    heard_at = lost_at + stage.between(0.1, 1.0)
+    ends_at = heard_at + stage.between(2.0, 6.0)
+    faults: list[Fault] = [
+        Cut(at=stage.at, sources=outside, targets=holders + stage.losers, for_s=round(heard_at - stage.at, 3)),
+        Cut(
+            at=round(lost_at - 0.05, 3),
+            sources=holders,
+            targets=outside + stage.losers,
+            for_s=round(ends_at - lost_at, 3),
+            both=stage.random.random() < 0.8,
+        ),
+        *(stage.loss(name, round(lost_at, 3), stage.between(0.0, stage.at)) for name in lost),
+    ]
+    acts: list[Act] = []
+    wanted = stage.random.choices(("steps", "budgets", ""), weights=(5, 2, 1))
+    for family in dict.fromkeys([*wanted, *stage.families(list(FAMILIES))]):
+        kinds, as_of = FAMILIES[family], round(written_at, 3)
+        for nodes, within in ((holders, (written_at, lost_at - 0.1)), (outside + lost, (heard_at + 0.2, ends_at))):
+            acts += stage.acts(kinds, nodes, within, most=4, durabilities=("quorum", "quorum", "local"), as_of=as_of)
+    return Composed(faults, acts, {}, ends_at)
+
+
+def stale_copy(stage: Stage) -> Composed:
+    """A copy of a disk is put back after the others have erased, and swept, what it holds; its node goes on from there.
+
+    In a third of them a whole device is set back, and the node learns that from its peers alone.
+
+    Owed: all but what the node of the copy alone had acknowledged since.
+    """
+    node = stage.random.choice(stage.losers)
+    others = [name for name in stage.nodes if name != node]
+    copied_at = stage.at + stage.between(0.5, 2.0)
+    erased_at = copied_at + stage.between(0.3, 2.0)
+    restored_at = erased_at + stage.between(0.5, 6.0)
+    faults: list[Fault] = [
+        Restore(
+            at=round(restored_at, 3),
+            node=node,
+            copied_at=round(copied_at, 3),
+            down_s=stage.between(0.05, 0.5),
+            whole=stage.random.random() < 0.33,
+        )
+    ]
+    if stage.random.random() < 0.8:
+        cut_at, both = round(restored_at - stage.between(0.0, 0.1), 3), stage.random.random() < 0.7
+        faults.append(Cut(at=cut_at, sources=[node], targets=others, for_s=stage.between(1.0, 6.0), both=both))
+    acts: list[Act] = []
+    for family in dict.fromkeys([stage.random.choice(("erasing", "erasing", *ERASERS)), "erasing"]):
+        kinds = FAMILIES[family]
+        # The copy's own agents have seen none of it, or they would wait for what it lacks.
+        acts += stage.acts(kinds[:1], others, (stage.at, copied_at), most=3)
+        acts += stage.acts(kinds[:1], others, (copied_at, erased_at), least=2, most=5)
+        acts += stage.acts(ERASERS[family], others, (erased_at, erased_at + 0.5), most=2)
+        acts += stage.acts(kinds, [node], (restored_at + 0.1, restored_at + 3.0), least=2, most=5, durabilities=("local",))
+        acts += stage.acts(kinds, others, (restored_at + 0.5, restored_at + 4.0), most=2)
+    return Composed(faults, acts, {}, 0.0)
+
+
+def one_by_one(stage: Stage) -> Composed:
+    """The nodes that may lose their disks do so one after the other, while the others are down or cut off in turn.
+
+    Owed: whatever a quorum acknowledged, once all is healed.
+    """
+    faults: list[Fault] = []
+    acts: list[Act] = []
+    at = stage.at
+    for family in stage.families(list(FAMILIES)):
+        acts += stage.acts(FAMILIES[family], stage.nodes, (at, at + 8.0), most=12)
+    for loser in stage.random.sample(stage.losers, len(stage.losers)):
+        away = stage.random.choice([name for name in stage.nodes if name != loser])
+        others = [name for name in stage.nodes if name != away]
+        for_s = stage.between(1.0, 4.0)
+        faults.append(
+            stage.random.choice(
+                (
+                    Cut(at=at, sources=[away], targets=others, for_s=for_s, both=stage.random.random() < 0.5),
+                    Stop(at=at, node=away, down_s=for_s),
+                    Crash(at=at, node=away, down_s=for_s),
+                    Pause(at=at, node=away, for_s=for_s),
+                )
+            )
+        )
+        faults.append(stage.loss(loser, round(at + for_s * stage.random.random(), 3), stage.between(0.0, at)))
+        at = round(at + for_s + stage.between(0.0, 2.0), 3)
+    return Composed(faults, acts, {}, at)

@@ -1,0 +1,83 @@
+"""What a run owes its clients: the history, less what nobody promised to keep.
+
+Laws:
+- `memory` promises nothing once its node was struck down; `local` promises what was
+  acknowledged to survive on a disk that is kept; `quorum` that any minority of
+  disks may be lost; `all` that all but one may.
+- What a node has shown was durable there, and is owed as `local` is.
+- What is not owed may be there all the same: a write is then of unknown outcome.
+- A disk is lost when a plan says that it may be, whether it came to that or not.
+"""
+
+from __future__ import annotations
+
+from shoal.protocol.requests import Durability
+from simulation.judging.history import Acknowledged, Event, History, Shown
+from simulation.plan import ClockJump, CorruptBlock, Crash, CrashAt, FullDisk, Plan, Restore, Wipe
+
+_REPLACED_S = 20.0
+"""After this time, and what the fault itself takes, the node is on its other disk."""
+
+_SET_BACK_S = 3.0
+"""A disk is set back at the fault's time; an answer from before it takes no longer to arrive."""
+
+
+FAR_MS = 12 * 3600 * 1000
+"""A clock that jumps so far may be past the window of keys, which is a day."""
+
+
+class Losses:
+    """What the faults of a plan can take with them. `of_windows`: clocks may pass what a node remembers."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.of_windows = "key_window_s" in plan.settings or any(
+            isinstance(fault, ClockJump) and fault.by_ms > FAR_MS for fault in plan.faults
+        )
+        self._nodes = plan.nodes
+        self._struck: set[str] = set()  # Nodes that lost at least what was not synced.
+        self._until: dict[str, float] = {}  # By node: what its disk held by then may be lost.
+        for fault in plan.faults:
+            match fault:
+                case Wipe() | Restore() | CorruptBlock():
+                    takes_s = _SET_BACK_S if isinstance(fault, Restore) else fault.down_s + _REPLACED_S
+                    self._struck.add(fault.node)
+                    self._until[fault.node] = max(self._until.get(fault.node, 0.0), fault.at + takes_s)
+                case Crash() | CrashAt() | FullDisk():
+                    self._struck.add(fault.node)
+
+    @property
+    def of_disks(self) -> bool:
+        """Whether any disk may be lost, or set back."""
+        return bool(self._until)
+
+    def spare(self, durability: Durability, node: str, at_s: float) -> bool:
+        """Whether what a node acknowledged so, and then, must be there for ever."""
+        lost = len(self._until)
+        match durability:
+            case "memory":
+                return node not in self._struck
+            case "local":
+                return self.keep(node, at_s)
+            case "quorum":
+                return lost <= (self._nodes - 1) // 2
+            case "all":
+                return lost < self._nodes
+
+    def keep(self, node: str, at_s: float) -> bool:
+        """Whether what a node held durably then is there for ever."""
+        return self._until.get(node, -1.0) < at_s
+
+
+def owed(history: History, losses: Losses) -> History:
+    """The history without the answers, and the reads, that promise nothing after these losses."""
+    return History(event for event in history.events if _is_owed(history, event, losses))
+
+
+def _is_owed(history: History, event: Event, losses: Losses) -> bool:
+    match event:
+        case Acknowledged():
+            return losses.spare(history.writes[event.number].durability, event.node, event.at_s)
+        case Shown():
+            return losses.keep(event.node, event.at_s)
+        case _:
+            return True

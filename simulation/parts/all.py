@@ -1,0 +1,47 @@
+"""The parts that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from simulation.parts.boards import Boards
+from simulation.parts.erasing import Erasing
+from simulation.parts.evidence import FAMILY as EVIDENCE
+from simulation.parts.evidence import Evidence
+from simulation.parts.jobs import Jobs
+from simulation.parts.lines import Lines
+from simulation.parts.mapping import Maps
+from simulation.parts.memory import Items
+from simulation.parts.messages import Messages
+from simulation.parts.pages import Pages
+from simulation.parts.papers import Papers
+from simulation.parts.part import Part
+from simulation.parts.searches import Searches
+from simulation.parts.sharing import Sets
+from simulation.parts.spending import Budgets
+from simulation.parts.steps import Steps
+from simulation.parts.telling import Watchers
+from simulation.plan import ActKind
+
+PARTS: dict[str, Callable[[], Part]] = {
+    "steps": Steps,
+    "lines": Lines,
+    "erasing": Erasing,
+    "messages": Messages,
+    "items": Items,
+    "searches": Searches,
+    "papers": Papers,
+    "sets": Sets,
+    "budgets": Budgets,
+    "maps": Maps,
+    "watching": Watchers,
+    "boards": Boards,
+    "pages": Pages,
+    EVIDENCE: Evidence,
+    "jobs": Jobs,
+}
+"""By the name of the family of their objects."""
+
+FAMILIES: dict[ActKind, str] = {kind: family for family, part in PARTS.items() for kind in part().kinds}
+
+KINDS: dict[str, tuple[ActKind, ...]] = {family: part().kinds for family, part in PARTS.items()}

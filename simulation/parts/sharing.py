@@ -1,0 +1,134 @@
+"""Sets that agents add to and remove from, and read.
+
+Laws:
+- What is a member was added (10). An element whose last write, begun after every other of it had
+  ended, was an add is a member (3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+from random import Random
+
+from shoal import values
+from shoal.errors import ShoalError
+from shoal.protocol import requests
+from shoal.protocol.requests import AlterSet
+from shoal.protocol.session import Session
+from simulation.judging.owed import Losses
+from simulation.judging.violation import Violation
+from simulation.parts.part import Bench, Deeds, Told
+from simulation.plan import Act, ActKind
+from simulation.workload.random_agents import SPACE
+
+_ELEMENTS = 5
+
+
+@dataclass(slots=True)
+class Touched:
+    """`told` is None, and the end never, where the outcome is not known."""
+
+    adds: bool
+    begun_s: float
+    ended_s: float = float("inf")
+    told: Told | None = None
+
+
+class Sets:
+    """All by set and element."""
+
+    kinds: tuple[ActKind, ...] = ("add-to-set", "remove-from-set", "read-set")
+
+    def __init__(self) -> None:
+        self.touched: defaultdict[tuple[str, int], list[Touched]] = defaultdict(list)
+
+    def deeds(self, bench: Bench) -> Deeds:
+        agent = _Agent(self, bench)
+        return {"add-to-set": agent.add, "remove-from-set": agent.remove, "read-set": agent.read}
+
+    def erased(self, losses: Losses) -> Collection[bytes]:
+        return ()
+
+    async def broken(self, session: Session, losses: Losses) -> list[Violation]:
+        found: list[Violation] = []
+        for name in sorted({name for name, _ in self.touched}):
+            members = await _members(session, name)
+            if invented := members - self.added(name):
+                found.append(Violation("10", f"set {name} holds what nobody added: {sorted(invented)}"))
+            for element in sorted(self.added(name) - members):
+                last = self.last(name, element)
+                if last is not None and last.told is not None and last.told.is_owed(losses):
+                    found.append(Violation("3", f"{element} was added to set {name} after all else, and is no member"))
+        return found
+
+    def added(self, name: str) -> set[int]:
+        return {element for (of, element), writes in self.touched.items() if of == name and any(each.adds for each in writes)}
+
+    def last(self, name: str, element: int) -> Touched | None:
+        """The add that no removal can have seen, if there is one."""
+        writes = self.touched[name, element]
+        last = max(writes, key=lambda each: each.begun_s, default=None)
+        others = [each for each in writes if each is not last]
+        if last is None or not last.adds or any(each.ended_s >= last.begun_s for each in others):
+            return None
+        return last
+
+
+class _Agent:
+    def __init__(self, sets: Sets, bench: Bench) -> None:
+        self._sets = sets
+        self._bench = bench
+        self._handle = bench.space.set(bench.name)
+
+    async def add(self, act: Act, random: Random) -> None:
+        await self._alter(act, random, adds=True)
+
+    async def remove(self, act: Act, random: Random) -> None:
+        await self._alter(act, random, adds=False)
+
+    async def read(self, act: Act, random: Random) -> None:
+        try:
+            members = set(await self._handle.members())
+        except ShoalError as error:
+            self._bench.refused(error)
+            raise
+        if not members <= self._sets.added(self._bench.name):
+            self._bench.violated("10", f"the set shows what nobody added: {sorted(members)}")
+
+    async def _alter(self, act: Act, random: Random, *, adds: bool) -> None:
+        element = random.randrange(_ELEMENTS)
+        touched = Touched(adds, _now())
+        writes = self._sets.touched[self._bench.name, element]
+        writes.append(touched)
+
+        async def send() -> None:
+            await (self._handle.add if adds else self._handle.remove)(element, durability=act.durability)
+            touched.told = self._bench.told(act.durability)
+
+        try:
+            await self._bench.send(act, random, send, of=AlterSet)
+        except ShoalError as error:
+            if error.written == "no" and not act.repeat:
+                writes.remove(touched)
+            self._bench.refused(error)
+            raise
+        touched.ended_s = float("inf") if act.repeat else _now()
+        self._bench.did(f"{'add' if adds else 'remove'} {element}")
+
+
+async def _members(session: Session, name: str) -> set[int]:
+    members: set[int] = set()
+    after, more = b"", True
+    while more:
+        page = await session.call(requests.ReadSet(SPACE, name, after))
+        assert isinstance(page, requests.SetMembers)
+        members |= {values.decode(member) for member in page.members}
+        after, more = (page.members or [after])[-1], page.more
+    return members
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

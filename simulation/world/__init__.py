@@ -1,0 +1,1 @@
+"""The simulated world: machines, disks, clocks and the network between them."""

@@ -1,0 +1,151 @@
+"""A client of a simulated cluster: a real session, that prefers one node, and knows who answers it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+from shoal.config import Config
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.keys import RANDOM_BYTES, make_key
+from shoal.protocol.requests import AnyReply, AnyRequest, AnyWrite, Durability, Push, Subscription, Write
+from shoal.transport.link import Link
+from shoal.transport.session import RemoteSession
+from simulation.world.environment import START_MS
+
+if TYPE_CHECKING:
+    from simulation.world.cluster import SimulatedCluster
+
+
+class Client:
+    """`nodes` are those that it asks, in this order of preference; `at` is the one that it is linked to, or was last."""
+
+    def __init__(
+        self, cluster: SimulatedCluster, nodes: Sequence[str], *, name: str, random: Random, bookmark: Bookmark | None = None
+    ) -> None:
+        self.name = name
+        self.at = ""
+        self.dialled = 0  # Links so far.
+        self.random = random
+        self.config = cluster.config
+        self._cluster = cluster
+        self._nodes = list(nodes)
+        self.session = RemoteSession(
+            ",".join(cluster.urls[node] for node in nodes),
+            config=self.config,
+            now_ms=now_ms,
+            entropy=random.randbytes,
+            dial=self._dial,
+            bookmark=bookmark,
+            in_order=True,
+            wait_s=self.config.request_timeout_s,  # A fault may come before the first request.
+        )
+
+    def another(self, name: str) -> Client:
+        """A client that has seen the same, and prefers another node if there is one."""
+        bookmark = Bookmark()
+        bookmark.join(self.session.bookmark)
+        first = 1 + self.random.randrange(max(1, len(self._nodes) - 1))
+        nodes = self._nodes[first:] + self._nodes[:first]
+        return Client(self._cluster, nodes, name=name, random=self.random, bookmark=bookmark)
+
+    def new_key(self) -> str:
+        """An idempotency key for a write."""
+        return make_key(now_ms(), self.random.randbytes(RANDOM_BYTES))
+
+    @property
+    def has_link(self) -> bool:
+        return self.session._link is not None and self.session._link.open
+
+    async def leave(self) -> None:
+        """Lose the connection: the next request is another node's, if there is another."""
+        link = self.session._link
+        if link is not None:
+            await link.close()
+
+    async def _dial(
+        self, url: str, *, config: Config, software: str, token: str | None, bookmark: Bookmark, others: bool
+    ) -> Link:
+        link = await self._cluster.dial(url, config=config, software=software, token=token, bookmark=bookmark, others=others)
+        self.at = next(name for name, known in self._cluster.urls.items() if known == url)
+        self.dialled += 1
+        return link
+
+
+def now_ms() -> int:
+    """The time of all clients, which is the true one."""
+    return START_MS + int(asyncio.get_running_loop().time() * 1000)
+
+
+class Sent(NamedTuple):
+    """A write as it left, so that it can be sent again."""
+
+    request: AnyWrite
+    key: str
+    durability: Durability
+
+
+class Watched:
+    """The first write of some kinds since a moment. `sent` is None if there was none; `reply` is its answer, if one came."""
+
+    def __init__(self, kinds: type[Write] | tuple[type[Write], ...]) -> None:
+        self.kinds = kinds
+        self.sent: asyncio.Future[Sent | None] = asyncio.get_running_loop().create_future()
+        self.reply: AnyReply | None = None
+        self.over = asyncio.Event()
+
+    def end(self) -> None:
+        self.over.set()
+        if not self.sent.done():
+            self.sent.set_result(None)
+
+
+class Sender:
+    """The `Session` of a client's handles: it makes every write's key, and so can tell what was sent."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._watched: Watched | None = None
+
+    @property
+    def bookmark(self) -> Bookmark:
+        return self._client.session.bookmark
+
+    @contextmanager
+    def watching(self, kinds: type[Write] | tuple[type[Write], ...]) -> Iterator[Watched]:
+        """Watch for a write while the context is open."""
+        watched = self._watched = Watched(kinds)
+        try:
+            yield watched
+        finally:
+            watched.end()
+            self._watched = None
+
+    async def call(
+        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> AnyReply:
+        """See `Session.call`."""
+        watched = None
+        if isinstance(request, Write):
+            key = key or self._client.new_key()
+            watched = self._taken(request, key, durability)
+        reply = await self._client.session.call(request, key=key, durability=durability, stale=stale)
+        if watched is not None:
+            watched.reply = reply
+        return reply
+
+    def _taken(self, request: AnyWrite, key: str, durability: Durability) -> Watched | None:
+        watched = self._watched
+        if watched is None or watched.sent.done() or not isinstance(request, watched.kinds):
+            return None
+        watched.sent.set_result(Sent(request, key, durability))
+        return watched
+
+    def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
+        return self._client.session.subscribe(subscription)
+
+    async def close(self) -> None:
+        """The client's session is its own to close."""

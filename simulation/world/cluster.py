@@ -1,0 +1,392 @@
+"""A cluster of simulated machines, from a plan; and the misfortunes that befall it.
+
+Laws:
+- What is carried out is data of the plan; what cannot be carried out, because a node
+  is down or there is none of that name, is skipped, and not counted in `fired`.
+- A fault lasts as long as it says or until `heal`, whichever is first. After `heal`
+  every node is up, lists and hears all others, has a disk that works, and knows what day it is.
+- Bugs that nobody would hear of are in `problems`: what a task or a callback of a
+  living node raised, and nobody took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, cast
+
+import aiohttp
+import msgspec
+
+from shoal.config import Config
+from shoal.crdt.rows import successor
+from shoal.errors import ShoalError
+from shoal.node.evidence import object_of
+from shoal.storage import keys
+from shoal.storage.memory import MemoryStorage
+from shoal.transport.link import Link
+from simulation.judging.fallen import Fallen
+from simulation.parts.evidence import FAMILY
+from simulation.parts.part import name_of
+from simulation.plan import (
+    AlterRow,
+    ClockDrift,
+    ClockJump,
+    Clone,
+    CorruptBlock,
+    Crash,
+    CrashAt,
+    Cut,
+    Fault,
+    FullDisk,
+    Misroute,
+    Pause,
+    Plan,
+    Relist,
+    Restore,
+    SlowDisk,
+    Stop,
+    Weather,
+    Wipe,
+    shown,
+)
+from simulation.world.host import SimulatedNode
+from simulation.world.incarnation import Fenced, life_of, own_tasks
+from simulation.world.network import CLIENT, Network
+from simulation.world.sockets import SimulatedHttp
+from simulation.world.trace import Trace
+from simulation.world.wires import Refusal, Wiring
+
+PORT = 7400
+
+SETTINGS: dict[str, int | float | str] = {
+    "peer_heartbeat_s": 1.0,
+    "peer_connect_timeout_s": 1.0,
+    "heartbeat_s": 2.0,
+    "connect_timeout_s": 2.0,
+    "failover_timeout_s": 1.0,
+    "request_timeout_s": 8.0,
+    "reconnect_delay_s_max": 1.0,
+    "quorum_timeout_s": 2.0,
+    "session_wait_s": 1.0,
+    "quarantine_s": 5.0,
+    "early_s": 5.0,
+    "stop_timeout_s": 3.0,
+    "witness_interval_s": 5.0,
+    "document_history_s": 1.0,
+    "mark_interval_s": 3600.0,
+    "scrub_interval_s": 1e6,  # Plans that are drawn say when.
+    "scrub_bytes_per_s": 1 << 30,
+}
+"""Of every node, unless the plan has others: patience that fits runs of seconds."""
+
+_OfARunningNode = Crash | Stop | Pause | FullDisk | CorruptBlock | Wipe | Restore | Relist
+_OfOneNode = _OfARunningNode | CrashAt | ClockJump | ClockDrift | SlowDisk | AlterRow | Clone | Misroute
+
+_LOOK_S = 0.05  # Between two looks at whether all agree.
+
+
+class SimulatedCluster:
+    """Use as an asynchronous context; then all nodes are up. `urls` are by name, in the nodes' order."""
+
+    def __init__(self, plan: Plan, *, trace: Trace) -> None:
+        self.fired: Counter[str] = Counter()  # By the fault's tag, and for crash points by "crash-at POINT" as well.
+        self.problems: list[str] = []
+        self.fallen = Fallen()
+        self.altered: set[bytes] = set()  # Objects of which a disk has altered rows.
+        self.config = msgspec.convert(SETTINGS | plan.settings, Config)
+        self._plan = plan
+        self._trace = trace
+        self._loop = asyncio.get_running_loop()
+        self.network = Network(self._loop.time)
+        self._wiring = wiring = Wiring(self.network, trace, random_for=plan.random_for, problems=self.problems)
+        self.refusals: list[Refusal] = wiring.refusals
+        self.hosts = {name: SimulatedNode(self._config(name, plan.names), wiring=wiring) for name in plan.names}
+        self._clones: dict[str, SimulatedNode] = {}  # Those that serve, by the names of their originals.
+        for host in self.hosts.values():
+            self._list(host, plan.names)
+        self.urls = {host.name: host.url for host in self.hosts.values()}
+        self.dial = partial(Link.dial, connect=self._connect)
+        self._dialled = plan.random_for("dialled")
+        self._copies: dict[tuple[str, float], MemoryStorage] = {}
+        self._healed: asyncio.Future[None] = self._loop.create_future()
+        self._closed = False
+        self._under_way = 0  # Faults.
+        self._idle = asyncio.Event()
+
+    async def __aenter__(self) -> SimulatedCluster:
+        own_tasks(self._loop)
+        self._loop.set_exception_handler(self._unhandled)
+        for host in self.hosts.values():
+            host.start()
+        for fault in self._plan.faults:
+            if isinstance(fault, Restore) and fault.node in self.hosts:
+                self._loop.call_at(fault.copied_at, self._copy, fault)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End every life, without waiting for a clean stop."""
+        self._closed = True
+        self._end_faults()
+        for host in self.hosts.values():
+            host.points.disarm()
+            if host.up:
+                host.kill(None)
+        for host in self.hosts.values():
+            await host.gone()
+
+    def _config(self, name: str, members: Sequence[str]) -> Config:
+        join = ",".join(f"{member}:{PORT}" for member in members)
+        return msgspec.structs.replace(self.config, join=join, advertise=f"{name}:{PORT}")
+
+    def _list(self, host: SimulatedNode, members: Sequence[str]) -> None:
+        """From its next start on these are its members."""
+        host.config = self._config(host.name, members)
+        host.others = [other for other in self.hosts.values() if other is not host and other.name in members]
+
+    # ── clients ───────────────────────────────────────────────────────────────
+
+    async def _connect(
+        self, url: str, *, config: Config, token: str | None, heartbeat_s: float
+    ) -> tuple[aiohttp.ClientSession, aiohttp.ClientWebSocketResponse]:
+        """A socket to the node at `url`; see `shoal.transport.dialling.open_socket`."""
+        name = next(name for name, known in self.urls.items() if known == url)
+        host = self._clones.get(name) or self.hosts[name]
+        while not await self.network.travel(CLIENT, host.name, self._dialled):  # noqa: ASYNC110
+            await asyncio.sleep(config.connect_timeout_s)  # As a connection that is tried again and again.
+        socket = host.accept(config=config, heartbeat_s=heartbeat_s)
+        return cast(aiohttp.ClientSession, SimulatedHttp(socket)), cast(aiohttp.ClientWebSocketResponse, socket)
+
+    # ── faults ────────────────────────────────────────────────────────────────
+
+    async def carry_out(self, fault: Fault) -> None:
+        """Let `fault` begin now; returns once it is over, and what it took down is up again."""
+        if self._healed.done():
+            return
+        self._under_way += 1
+        try:
+            match fault:
+                case Cut():
+                    with self.network.cut(fault.sources, fault.targets, both=fault.both):
+                        await self._last(fault, fault.for_s)
+                case Weather():
+                    with self.network.weather(fault):
+                        await self._last(fault, fault.for_s)
+                case _:
+                    host = self.hosts.get(fault.node)
+                    if host is not None:
+                        await self._befall(host, fault)
+        finally:
+            self._under_way -= 1
+            self._idle.set()
+
+    async def _befall(self, host: SimulatedNode, fault: _OfOneNode) -> None:
+        match fault:
+            case ClockJump():
+                self._fire(fault)
+                host.clock.jump(fault.by_ms)
+            case ClockDrift():
+                self._fire(fault)
+                host.clock.drift(fault.rate)
+            case SlowDisk():
+                with host.disk.slowed(fault.sync_s):
+                    await self._last(fault, fault.for_s)
+            case CrashAt():
+                await self._crash_at(host, fault)
+            case AlterRow():
+                self._alter(host, fault)
+            case Misroute():
+                if fault.name in self.hosts and fault.to in self.hosts and fault.name != fault.node:
+                    with host.misrouted(fault.name, self.hosts[fault.to]):
+                        await self._last(fault, fault.for_s)
+            case Clone():
+                if host.up and fault.node not in self._clones:
+                    await self._clone(host, fault)
+            case _ if host.up and not host.stopping and not self.network.is_paused(host.name):
+                await self._strike(host, fault)
+
+    async def _clone(self, original: SimulatedNode, fault: Clone) -> None:
+        config = self._config(fault.name, self._plan.names)
+        clone = SimulatedNode(config, wiring=self._wiring, name=f"{fault.node}-copy@{fault.at:g}")
+        clone.others = [host for host in self.hosts.values() if host.name != fault.name]
+        clone.disk.put_back(original.disk.copy())
+        clone.start()
+        if fault.serves:
+            self._clones[fault.node] = clone
+        try:
+            await self._last(fault, fault.for_s)
+        finally:
+            if fault.serves:
+                del self._clones[fault.node]
+            if clone.up:
+                clone.kill()
+            await clone.gone()
+
+    async def _strike(self, host: SimulatedNode, fault: _OfARunningNode) -> None:
+        match fault:
+            case Pause():
+                with host.paused():
+                    await self._last(fault, fault.for_s)
+                return
+            case Restore() if (fault.node, fault.copied_at) not in self._copies:
+                return
+        self._fire(fault)
+        match fault:
+            case Crash():
+                host.kill(fault.keep)
+            case Stop():
+                await host.stop()
+            case Wipe():
+                host.kill()
+                host.disk.wipe()
+                self.fallen.replaced()
+            case Restore():
+                host.kill()
+                before, copy = host.disk.copy(), self._copies[fault.node, fault.copied_at]
+                host.disk.put_back(copy, whole=fault.whole)
+                self.fallen.replaced()
+                if fault.whole:
+                    self.fallen.fell(host, before=before, after=copy)
+            case Relist():
+                await host.stop()
+                await host.gone()
+                self._list(host, fault.members)
+            case FullDisk() | CorruptBlock():
+                await self._spoil(host, fault)
+                return
+        await self._pass(fault.down_s)
+        await self._bring_up(host)
+
+    async def _spoil(self, host: SimulatedNode, fault: FullDisk | CorruptBlock) -> None:
+        """Let a node run for a while on a disk that fails, and then see to it."""
+        life = host.life
+        if isinstance(fault, FullDisk):
+            host.disk.fail_next(fault.operation)
+            await self._pass(fault.down_s)
+            if not life.over and not host.stopping:
+                await host.stop()
+        else:
+            host.disk.corrupt_rows(fault.table.encode())
+            await self._pass(fault.down_s)
+            if host.up:
+                host.kill()
+            host.disk.wipe()
+            self.fallen.replaced()
+        await self._bring_up(host)
+
+    async def _crash_at(self, host: SimulatedNode, fault: CrashAt) -> None:
+        struck = self._loop.create_future()
+
+        def crash() -> None:
+            self._fire(fault)
+            self.fired[f"{_tag(fault)} {fault.point}"] += 1
+            host.kill(fault.keep)
+            struck.set_result(None)
+
+        host.points.arm(fault.point, fault.nth, crash)
+        await asyncio.wait([struck, self._healed], return_when=asyncio.FIRST_COMPLETED)
+        if struck.done():
+            await self._pass(fault.down_s)
+            await self._bring_up(host)
+
+    def _alter(self, host: SimulatedNode, fault: AlterRow) -> None:
+        """Of an object that every node holds whole: a peer may ask this one for it, and nobody else might have it."""
+        if not all(other.up for other in self.hosts.values()):
+            return
+        rows = [
+            row
+            for row in ([key for key, _ in host.disk.copy().scan(keys.OBJECT, successor(keys.OBJECT))])
+            if keys.split_object(row)[3].startswith(name_of(FAMILY, ""))
+            and self._is_everywhere(int.from_bytes(row[1:3], "big"))
+        ]
+        if rows and host.disk.alter(key := rows[fault.nth % len(rows)]):
+            self._fire(fault)
+            self.altered.add(object_of(key))
+
+    def _is_everywhere(self, partition: int) -> bool:
+        prefix = keys.vector(partition)
+        held = [dict(host.disk.copy().scan(prefix, successor(prefix))) for host in self.hosts.values()]
+        return all(other == held[0] for other in held)
+
+    async def _last(self, fault: Fault, seconds: float) -> None:
+        self._fire(fault)
+        await self._pass(seconds)
+        self._trace.mark("-", "over:", shown(fault))
+
+    async def _pass(self, seconds: float) -> None:
+        """Let so much time pass, or as much as there is until all is healed."""
+        await asyncio.wait([self._healed], timeout=seconds)
+
+    def _fire(self, fault: Fault) -> None:
+        self.fired[_tag(fault)] += 1
+        self._trace.mark("-", "fault:", shown(fault))
+
+    async def _bring_up(self, host: SimulatedNode) -> None:
+        """Start what is down, on a disk that can be read."""
+        await host.gone()
+        if host.up or self._closed:
+            return
+        try:
+            host.start()
+        except ShoalError as error:
+            if not host.disk.corrupt:
+                self.problems.append(f"{host.name} does not start on a sound disk: {error.code}: {error.message}")
+
+    def _copy(self, fault: Restore) -> None:
+        self._copies[fault.node, fault.copied_at] = self.hosts[fault.node].disk.copy()
+
+    # ── the end of the faults ─────────────────────────────────────────────────
+
+    async def heal(self) -> None:
+        """End every fault, and return once every node is up. No fault can be carried out any more."""
+        self._end_faults()
+        for host in self.hosts.values():
+            host.points.disarm()
+            host.clock.set_right()
+        while self._under_way:
+            self._idle.clear()
+            await self._idle.wait()
+        for host in self.hosts.values():
+            if len(host.others) < len(self.hosts) - 1:
+                if host.up:
+                    await host.stop()
+                await host.gone()
+                self._list(host, self._plan.names)
+            await self._bring_up(host)
+
+    def _end_faults(self) -> None:
+        if not self._healed.done():
+            self._healed.set_result(None)
+
+    async def converged(self, seconds: float = 20.0) -> None:
+        """Return once all nodes are up and hold the same operations.
+
+        Raises:
+            TimeoutError: they do not, after so long.
+        """
+        async with asyncio.timeout(seconds):
+            while not self._agree():  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK_S)
+
+    def _agree(self) -> bool:
+        hosts = self.hosts.values()
+        return all(host.up for host in hosts) and len({host.digest() for host in hosts}) == 1
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What no task took: bugs, but for those that a kill leaves behind."""
+        error = context.get("exception")
+        life = life_of(context.get("future") or context.get("task"))
+        if isinstance(error, Fenced) or (life is not None and life.over):
+            return
+        told = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else str(context)
+        self.problems.append(f"{context['message']}: {told}")
+
+
+def _tag(fault: Fault) -> str:
+    return str(fault.__struct_config__.tag)

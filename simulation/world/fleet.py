@@ -1,0 +1,237 @@
+"""Several real nodes in one process, over memory storage and wires that can be cut.
+
+Laws:
+- Nodes meet only through `shoal.cluster.peering`: what works here works over sockets.
+- A wire carries messages whole, in order and at most once; cutting it loses what was
+  under way. `spoil` sees each message, and may change it or drop it; `jumble` sees
+  all that waits on a wire, and may reorder and repeat it.
+- A crash keeps what was synced and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from shoal.client.connection import Connection
+from shoal.client.store import Store
+from shoal.cluster.peering import Identity
+from shoal.config import Config
+from shoal.errors import ShoalError
+from shoal.node.node import Node
+from shoal.node.replicator import Replicator
+from shoal.protocol.bookmark import Bookmark
+from shoal.storage.memory import MemoryStorage
+from simulation.world.environment import SimulatedEnvironment
+
+_POLL_S = 0.002
+Spoil = Callable[[str, str, bytes], bytes | None]  # From, to, message; None drops it.
+Jumble = Callable[[deque[bytes]], None]
+
+
+class Wire:
+    """One direction of a link: an `Outlet` of its sender."""
+
+    def __init__(self, fleet: Fleet, source: Member, target: Member) -> None:
+        self.address = target.address
+        self.refusal: ShoalError | None = None
+        self._fleet = fleet
+        self._source, self._target = source, target
+        self._queue: deque[bytes] = deque()
+        self._bytes = 0
+        self._stirred = asyncio.Event()
+        self.open = asyncio.Event()
+        self.open.set()
+        self._task = asyncio.create_task(self._carry())
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._bytes
+
+    def offer(self, message: bytes, /) -> bool:
+        if self._queue and self._bytes + len(message) > self._source.config.peer_send_bytes_max:
+            return False
+        self._queue.append(message)
+        self._bytes += len(message)
+        self._stirred.set()
+        return True
+
+    async def _carry(self) -> None:
+        while True:
+            await self._stirred.wait()
+            self._stirred.clear()
+            while self._queue:
+                await self.open.wait()
+                message = self._next()
+                spoilt = self._fleet.spoil(self._source.name, self._target.name, message)
+                if spoilt is None:
+                    continue
+                try:
+                    await self._target.replicator.received(self._source.replicator.identity(), spoilt)
+                except ShoalError as error:
+                    self.refusal = error
+                    self._fleet.refusals.append(error)
+                    self._source.replicator.unlinked(self._target.replicator.identity(), self)
+                    return
+
+    def _next(self) -> bytes:
+        if self._fleet.jumble is not None:
+            self._fleet.jumble(self._queue)
+        message = self._queue.popleft()
+        self._bytes = sum(map(len, self._queue))
+        return message
+
+    async def cut(self) -> None:
+        """
+        Raises:
+            Exception: what the target raised and should not have: nothing that a peer sends may stop a node.
+        """
+        self._task.cancel()
+        for ended in await asyncio.gather(self._task, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
+
+
+class Member:
+    """A node of the fleet; `crash` and `start` change what is behind it."""
+
+    def __init__(self, name: str, storage: MemoryStorage, config: Config, seed: int) -> None:
+        self.name = name
+        self.address = config.advertise
+        self.config = config
+        self.storage = storage
+        self.simulated = SimulatedEnvironment(seed)
+        loop = asyncio.get_running_loop()
+        environment = dataclasses.replace(self.simulated.environment, monotonic=loop.time)
+        self.node = Node(storage, config=config, environment=environment)
+        self._environment = environment
+
+    @property
+    def replicator(self) -> Replicator:
+        assert self.node.replicator is not None
+        return self.node.replicator
+
+    def store(self, bookmark: Bookmark | None = None) -> Store:
+        """A client of this node."""
+        session = self.node.session(bookmark)
+        environment = self._environment
+        return Store(Connection(session, self.config, "local", environment.now_ms, environment.entropy), close=session.close)
+
+    def digest(self) -> str:
+        return self.replicator.quorum.view().digest
+
+    def identity(self) -> Identity:
+        return self.replicator.identity()
+
+
+class Fleet:
+    """`names` are the nodes; all are linked, and none is a learner, to begin with. Use as an asynchronous context."""
+
+    def __init__(self, names: str = "abc", *, seed: int = 1, **settings: object) -> None:
+        self._names = names
+        self._seed = seed
+        join = ",".join(f"{name}:1" for name in names)
+        base = {"tick_s": 0.005, "sync_interval_s": 0.02, "session_wait_s": 0.3, "quorum_timeout_s": 0.3, "join": join}
+        self._config = msgspec.convert(base | settings, Config)
+        self.members: dict[str, Member] = {}
+        self.wires: dict[tuple[str, str], Wire] = {}
+        self.refusals: list[ShoalError] = []  # For which a node closed a wire.
+        self.spoil: Spoil = lambda source, target, message: message
+        self.jumble: Jumble | None = None
+
+    def __getitem__(self, name: str) -> Member:
+        return self.members[name]
+
+    async def __aenter__(self) -> Fleet:
+        for name in self._names:
+            self._make(name, MemoryStorage())
+        for name in self._names:
+            self.link_all(name)
+        replicators = [member.node.replicator for member in self.members.values()]
+        if all(found is not None and found.quorum.size <= len(self._names) for found in replicators):
+            await self.admitted()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for wire in self.wires.values():
+            await wire.cut()
+        for member in self.members.values():
+            await member.node.stop()
+
+    def _make(self, name: str, storage: MemoryStorage) -> Member:
+        self._seed += 1
+        config = msgspec.structs.replace(self._config, advertise=f"{name}:1")
+        made = self.members[name] = Member(name, storage, config, self._seed)
+        return made
+
+    def link(self, source: str, target: str) -> Wire:
+        """Let `source` send to `target`."""
+        a, b = self.members[source], self.members[target]
+        b.replicator.admit(a.identity())
+        wire = self.wires[source, target] = Wire(self, a, b)
+        a.replicator.linked(b.identity(), wire)
+        return wire
+
+    def link_all(self, name: str) -> None:
+        for other in self.members:
+            for pair in ((name, other), (other, name)):
+                if name != other and pair not in self.wires:
+                    self.link(*pair)
+
+    async def cut(self, source: str, target: str) -> None:
+        """Lose the wire from `source` to `target`, and what is on it."""
+        wire = self.wires.pop((source, target), None)
+        if wire is not None:
+            await wire.cut()
+            self.members[source].replicator.unlinked(self.members[target].identity(), wire)
+
+    async def isolate(self, name: str) -> None:
+        for other in self.members:
+            await self.cut(name, other)
+            await self.cut(other, name)
+
+    async def crash(self, name: str, keep: int | None = 0) -> MemoryStorage:
+        """Cut the power: what was not synced is gone. Returns what is left, for `start`."""
+        await self.isolate(name)
+        member = self.members.pop(name)
+        left = member.storage.crash(keep)
+        with suppress(ShoalError):  # Its storage is dead.
+            await member.node.stop()
+        return left
+
+    def start(self, name: str, storage: MemoryStorage, *, linked: bool = True) -> Member:
+        made = self._make(name, storage)
+        if linked:
+            self.link_all(name)
+        return made
+
+    async def converged(self, seconds: float = 10.0) -> None:
+        """Return once all nodes hold the same operations.
+
+        Raises:
+            TimeoutError: they do not.
+        """
+        async with asyncio.timeout(seconds):
+            while len({member.digest() for member in self.members.values()}) > 1:  # noqa: ASYNC110
+                await asyncio.sleep(_POLL_S)
+
+    async def admitted(self, seconds: float = 10.0) -> None:
+        """Return once no node is a learner.
+
+        Raises:
+            TimeoutError: one still is.
+        """
+        async with asyncio.timeout(seconds):
+            while any(member.replicator.quorum.is_learner for member in self.members.values()):  # noqa: ASYNC110
+                await asyncio.sleep(_POLL_S)
+
+    def rows(self, name: str) -> dict[bytes, bytes]:
+        """What a node stores, but for its own identity and what is derived."""
+        return {
+            key: value for key, value in self.members[name].storage.scan(b"", None) if key[:1] not in (b"M", b"D", b"G", b"X")
+        }

@@ -1,0 +1,52 @@
+"""Replicas are compared by all that a client can read."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulation.judging.checkers import InvariantViolated
+from simulation.judging.found import Found
+from simulation.judging.replicas import check_replicas
+
+
+def found() -> Found:
+    return Found(
+        threads={"t": {"id-2": 2, "id-1": 1}},
+        journals={"t": {"e-1": 3, "e-2": 4}},
+        counters={"c": 7},
+        registers={"r": [5, 6]},
+        documents={"d": [8, 9]},
+        heads={"t": {"main": ["id-2", "id-1"]}},
+        parents={"t": {"id-2": [], "id-1": []}},
+        forms={"d": "aa"},
+    )
+
+
+def test_equal_replicas_pass_in_whatever_order_a_map_lists_its_keys() -> None:
+    other = found()
+    other.documents["d"] = [9, 8]
+    check_replicas({"n1": found(), "n2": other, "n3": found()})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "held"),
+    [
+        ("threads", "t", {"id-2": 2}),
+        ("journals", "t", {"e-2": 4, "e-1": 3}),
+        ("counters", "c", 8),
+        ("registers", "r", [6, 5]),
+        ("documents", "d", [8]),
+        ("heads", "t", {"main": ["id-1", "id-2"]}),
+        ("parents", "t", {"id-2": ["id-1"], "id-1": []}),
+        ("forms", "d", "ab"),
+        ("counters", "new", 1),
+    ],
+)
+def test_whatever_differs_is_found_with_its_object_and_nodes(kind: str, name: str, held: object) -> None:
+    other = found()
+    getattr(other, kind)[name] = held
+    with pytest.raises(InvariantViolated) as caught:
+        check_replicas({"n1": found(), "n2": found(), "n3": other})
+    [culprit] = caught.value.culprits
+    assert culprit.startswith(f"{kind} of {name}: n2 holds")
+    assert "n3" in culprit
