@@ -8,8 +8,7 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from shoal.api.exchange import Exchange, ReadQuery
-from shoal.protocol import requests
-from shoal.protocol.requests import BudgetState, DrawRights, Grant, Granted, ReadBudget, ReleaseRights, Spend, Spent
+from shoal.protocol.requests import BudgetState, DrawRights, Grant, ReadBudget, ReleaseRights, Spend
 
 
 class AmountBody(Struct, forbid_unknown_fields=True):
@@ -67,7 +66,6 @@ class BudgetView(Struct):
 async def read(exchange: Exchange) -> web.Response:
     request = ReadBudget(exchange.name("space"), exchange.name("budget"))
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
-    assert isinstance(reply, BudgetState)
     return exchange.answer(budget_view(reply))
 
 
@@ -80,14 +78,12 @@ def budget_view(reply: BudgetState) -> BudgetView:
 async def grant(exchange: Exchange) -> web.Response:
     body = await exchange.body(AmountBody)
     reply = await exchange.call(Grant(exchange.name("space"), exchange.name("budget"), body.amount, body.key))
-    assert isinstance(reply, Granted)
     return exchange.answer(GrantedView(reply.remaining, reply.granted))
 
 
 async def spend(exchange: Exchange) -> web.Response:
     body = await exchange.body(AmountBody)
     reply = await exchange.call(Spend(exchange.name("space"), exchange.name("budget"), body.amount, body.key))
-    assert isinstance(reply, Spent)
     return exchange.answer(SpentView(reply.remaining, reply.rights, reply.spent))
 
 
@@ -104,5 +100,4 @@ async def release(exchange: Exchange) -> web.Response:
 
 async def _moved(exchange: Exchange, request: DrawRights | ReleaseRights) -> web.Response:
     reply = await exchange.call(request)
-    assert isinstance(reply, requests.Rights)
     return exchange.answer(RightsView(reply.moved, reply.rights))

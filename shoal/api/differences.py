@@ -47,9 +47,7 @@ async def _load(exchange: Exchange, place: str, names: list[str], *, stale: bool
     is_id = len(place) == 64 and not place.strip("0123456789abcdef")
     space, thread = exchange.name("space"), exchange.name("thread")
     request = Load(space, thread, place, channels=names) if is_id else Load(space, thread, branch=place, channels=names)
-    found = await exchange.call(request, stale=stale)
-    assert isinstance(found, Checkpoint)
-    return found
+    return await exchange.call(request, stale=stale)
 
 
 async def _channels(exchange: Exchange, found: Checkpoint, differ: set[str], *, stale: bool) -> dict[str, Any]:

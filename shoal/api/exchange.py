@@ -34,7 +34,7 @@ from shoal.client.thread.thread import Thread
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, InvalidValue
 from shoal.names import check_key, check_name
-from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Read
+from shoal.protocol.requests import Durability, R, Read, Request
 from shoal.protocol.session import Session
 from shoal.protocol.sharing import SharedBookmark
 
@@ -133,7 +133,7 @@ class Exchange:
             )
         return await self._body.read(self.request)
 
-    async def call(self, request: AnyRequest, /, *, stale: bool = False, durability: Durability | None = None) -> AnyReply:
+    async def call(self, request: Request[R], /, *, stale: bool = False, durability: Durability | None = None) -> R:
         """Ask the session; a write has the HTTP request's idempotency key and, unless one is given, durability.
 
         Raises:

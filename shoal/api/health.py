@@ -128,15 +128,11 @@ async def cluster(exchange: Exchange) -> web.Response:
 
 
 async def _view(exchange: Exchange) -> ClusterView:
-    view = await exchange.call(Cluster())
-    assert isinstance(view, ClusterView)
-    return view
+    return await exchange.call(Cluster())
 
 
 async def node_status(exchange: Exchange) -> NodeStatus:
-    reply = await exchange.call(Status())
-    assert isinstance(reply, NodeStatus)
-    return reply
+    return await exchange.call(Status())
 
 
 def _because(status: NodeStatus) -> str:

@@ -33,6 +33,8 @@ from shoal.protocol.requests import (
     MultiRead,
     NodeStatus,
     Push,
+    R,
+    Request,
     Subscription,
 )
 from shoal.protocol.session import Prompt, Session, Told
@@ -202,8 +204,8 @@ class Metered:
         return self._session.bookmark
 
     async def call(
-        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
-    ) -> AnyReply:
+        self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> R:
         begun, outcome = self._monotonic(), "bug"
         try:
             reply = await self._session.call(request, key=key, durability=durability, stale=stale)

@@ -27,7 +27,6 @@ from shoal.protocol.requests import (
     Load,
     MapEntries,
     MultiRead,
-    MultiReply,
     QueueEntries,
     ReadBudget,
     ReadCounter,
@@ -160,7 +159,6 @@ async def read(exchange: Exchange) -> web.Response:
     body, space = await exchange.body(ReadBody), exchange.name("space")
     request = MultiRead([_read(space, op) for op in body.reads])
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
-    assert isinstance(reply, MultiReply)
     return exchange.answer(ReadView([_view(exchange, answer) for answer in reply.replies]))
 
 

@@ -18,17 +18,13 @@ from shoal.api.opaque import opaque, shown_opaque
 from shoal.api.threads import Limit, moment_ms
 from shoal.errors import InvalidInput, JournalTrimmed
 from shoal.protocol.requests import (
-    Events,
-    Place,
     PutSnapshot,
     ReachPlace,
     ReadJournal,
     ReadPlace,
     ReadRetention,
     ReadSnapshot,
-    Retention,
     Snapshot,
-    SnapshotKept,
 )
 from shoal.workflows.moments import moment
 
@@ -78,12 +74,10 @@ async def replay(exchange: Exchange) -> web.Response:
         until_ms = moment_ms(query.until_time, "until_time")
         request = ReadSnapshot(space, thread, query.reducer, query.version, query.until, until_ms)
         found = await exchange.call(request, stale=query.stale)
-        assert isinstance(found, Snapshot)
         start = found
     elif query.until is not None or query.until_time is not None:
         raise InvalidInput("`until` and `until_time` choose a snapshot: give `reducer` too.", field="until")
     events = await exchange.call(ReadJournal(space, thread, start.cursor, query.limit), stale=query.stale)
-    assert isinstance(events, Events)
     if start.value is None:
         await _check_whole(exchange, space, thread)
     snapshot = None if start.value is None else exchange.shown(start.value)
@@ -98,7 +92,6 @@ async def _check_whole(exchange: Exchange, space: str, thread: str) -> None:
         JournalTrimmed: without its first events a replay from nothing would come to something else.
     """
     retention = await exchange.call(ReadRetention(space, thread))
-    assert isinstance(retention, Retention)
     if retention.trimmed_ms:
         raise JournalTrimmed(
             f"the journal of {thread!r} was trimmed up to {moment(retention.trimmed_ms):%Y-%m-%d %H:%M:%S}Z, and there "
@@ -112,14 +105,12 @@ async def put_snapshot(exchange: Exchange) -> web.Response:
     space, thread, reducer = exchange.name("space"), exchange.name("thread"), exchange.name("reducer")
     request = PutSnapshot(space, thread, reducer, body.version, opaque(body.cursor, "cursor"), exchange.stored(body.value))
     kept = await exchange.call(request)
-    assert isinstance(kept, SnapshotKept)
     return exchange.answer(SnapshotView(kept.event))
 
 
 async def read_place(exchange: Exchange) -> web.Response:
     request = ReadPlace(exchange.name("space"), exchange.name("thread"), exchange.name("loop"))
     found = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
-    assert isinstance(found, Place)
     return exchange.answer(PlaceView(found.place))
 
 
@@ -127,5 +118,4 @@ async def reach_place(exchange: Exchange) -> web.Response:
     body = await exchange.body(PlaceBody)
     space, thread, loop = exchange.name("space"), exchange.name("thread"), exchange.name("loop")
     reached = await exchange.call(ReachPlace(space, thread, loop, body.place, body.restart))
-    assert isinstance(reached, Place)
     return exchange.answer(PlaceView(reached.place))

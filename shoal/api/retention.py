@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from shoal.api.exchange import Exchange, ReadQuery, Seconds
 from shoal.api.opaque import opaque
-from shoal.protocol.requests import ReadRetention, Retention, SetRetention, Trim, TrimReport
+from shoal.protocol.requests import ReadRetention, Retention, SetRetention, Trim
 
 Count = Annotated[int, Meta(ge=0)]
 Bound = Annotated[int, Meta(ge=1)]
@@ -61,7 +61,6 @@ async def trim(exchange: Exchange) -> web.Response:
             body.dry_run,
         )
     )
-    assert isinstance(reply, TrimReport)
     return exchange.answer(TrimView(reply.events, reply.bytes, reply.dry_run))
 
 

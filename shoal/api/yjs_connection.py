@@ -29,7 +29,7 @@ from shoal.api.yjs_room import Room, close_code, message_frame
 from shoal.config import Config
 from shoal.errors import InvalidValue, Overloaded, ShoalError, TooLarge
 from shoal.protocol import yjs
-from shoal.protocol.requests import Announce, Announced, DocumentState, ReadDocument
+from shoal.protocol.requests import Announce, Announced, ReadDocument
 from shoal.protocol.session import Session
 
 _CLOSE_REASON_BYTES_MAX = 120  # A close frame holds 123.
@@ -228,7 +228,6 @@ class YjsConnection:
         lacking, wants = self._asked is not None or self._missed, self._wants
         self._asked, self._missed, self._wants = None, False, False
         reply = await self.session.call(ReadDocument(self._room.space, self._room.document, state or _NOTHING), stale=True)
-        assert isinstance(reply, DocumentState)
         if lacking:
             self._send(message_frame(yjs.encode_step_2(reply.update)))
             self._known = reply.state

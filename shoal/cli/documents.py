@@ -54,7 +54,6 @@ async def _edit(target: Target, space: str, name: str, source: Path, author: str
         if patch:
             request = requests.Patch(space, name, given.encode(), author)
             reply = await store.connection.write(request, key=None, durability=None)
-            assert isinstance(reply, requests.DocumentJson)
             content = values.from_json(loads(reply.json))
         else:
             async with await store.space(space).document(name, author=author) as document:
@@ -117,7 +116,6 @@ def delete(
 async def _delete(target: Target, space: str, name: str, *, json: bool) -> None:
     async with opened(target) as store:
         reply = await store.connection.write(requests.DeleteDocument(space, name), key=None, durability=None)
-        assert isinstance(reply, requests.Deleted)
         emit({"existed": reply.existed}) if json else line("deleted" if reply.existed else "there was none")
 
 

@@ -27,7 +27,7 @@ from shoal.errors import InvalidConfig
 from shoal.node.environment import Environment, system_environment
 from shoal.node.node import Node, open_node
 from shoal.node.replicator import Replicator
-from shoal.protocol.requests import NodeStatus, Status
+from shoal.protocol.requests import Status
 from shoal.transport.peer import PEER_PATH
 from shoal.transport.peers import Peers
 
@@ -86,7 +86,6 @@ def _peers(replicator: Replicator | None, config: Config, environment: Environme
 
 async def _listening(node: Node, config: Config, peers: Peers | None) -> Listener:
     status = await node.session().call(Status())
-    assert isinstance(status, NodeStatus)
     app = create_app(
         node.session,
         config=config,

@@ -122,7 +122,6 @@ class Batch:
         self._writes, self._pending = [], []
         self._begun.clear()
         reply = await self._connection.write(requests.Batch(list(writes)), key=self._key, durability=self._durability)
-        assert isinstance(reply, requests.BatchReply)
         for waiting, answer in zip(pending, reply.replies, strict=True):
             waiting.settle(answer)
 

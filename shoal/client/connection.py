@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from shoal.config import Config
-from shoal.protocol.requests import AnyReply, AnyRequest, Durability
+from shoal.protocol.requests import Durability, R, Request
 from shoal.protocol.session import Session
 
 
@@ -24,8 +24,8 @@ class Connection:
     closed: asyncio.Event = field(default_factory=asyncio.Event)  # The store is; what waits for another node gives up.
     closing: dict[object, Callable[[], Awaitable[None]]] = field(default_factory=dict)  # What ends with the store.
 
-    async def write(self, request: AnyRequest, *, key: str | None, durability: Durability | None) -> AnyReply:
+    async def write(self, request: Request[R], *, key: str | None, durability: Durability | None) -> R:
         return await self.session.call(request, key=key, durability=durability or self.durability)
 
-    async def read(self, request: AnyRequest, *, stale: bool = False) -> AnyReply:
+    async def read(self, request: Request[R], *, stale: bool = False) -> R:
         return await self.session.call(request, stale=stale)

@@ -112,7 +112,6 @@ class Presence:
     async def members(self) -> list[PresentMember]:
         """The members present, as far as the node knows, including this one."""
         reply = await self._session.call(ReadPresence(self._space, self._document))
-        assert isinstance(reply, PresenceReply)
         return [self._member(present) for present in reply.entries]
 
     async def changes(self, *, timeout: float | None = None) -> AsyncGenerator[PresenceChange, None]:  # noqa: ASYNC109
@@ -155,9 +154,7 @@ class Presence:
 
     async def _call(self, clock: int) -> Announced:
         present = Present(self._id, clock, GONE if self._state is None else self._state)
-        reply = await self._session.call(Announce(self._space, self._document, [present]))
-        assert isinstance(reply, Announced)
-        return reply
+        return await self._session.call(Announce(self._space, self._document, [present]))
 
     async def _renew(self) -> None:
         while True:

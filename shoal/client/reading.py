@@ -131,7 +131,6 @@ class Reading:
         reads, found = self._reads, self._found
         self._reads, self._found = [], []
         reply = await self._connection.read(requests.MultiRead(reads), stale=self._stale)
-        assert isinstance(reply, requests.MultiReply)
         for each, answer in zip(found, reply.replies, strict=True):
             each.settle(answer)
 

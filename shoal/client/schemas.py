@@ -69,7 +69,6 @@ class Schemas:
         reply = await self._connection.write(
             requests.PutSchema(self._space, name, version, text, threads), key=None, durability=durability
         )
-        assert isinstance(reply, requests.SchemaVersion)
         return _version(name, reply)
 
     async def versions(self, name: str, *, stale: bool = False) -> list[SchemaVersion]:
@@ -79,7 +78,6 @@ class Schemas:
             NotFound: there is no such schema.
         """
         reply = await self._connection.read(requests.ReadSchema(self._space, check_name("schema", name)), stale=stale)
-        assert isinstance(reply, requests.SchemaVersions)
         return [_version(name, version) for version in reply.versions]
 
     async def get(self, name: str, *, stale: bool = False) -> SchemaVersion:
@@ -95,7 +93,6 @@ class Schemas:
         after: str | None = None
         while True:
             page = await self._connection.read(requests.ListObjects(self._space, "schema", prefix, after))
-            assert isinstance(page, requests.Names)
             for name in page.names:
                 yield name
             if not page.more:

@@ -97,7 +97,6 @@ class Store:
         after: str | None = None
         while True:
             page = await self._connection.read(requests.ListSpaces(after))
-            assert isinstance(page, requests.Names)
             for name in page.names:
                 yield name
             if not page.more:
@@ -105,15 +104,11 @@ class Store:
             after = page.names[-1]
 
     async def status(self) -> requests.NodeStatus:
-        status = await self._connection.read(requests.Status())
-        assert isinstance(status, requests.NodeStatus)
-        return status
+        return await self._connection.read(requests.Status())
 
     async def cluster(self) -> requests.ClusterView:
         """The owners as the serving node sees them, itself first."""
-        view = await self._connection.read(requests.Cluster())
-        assert isinstance(view, requests.ClusterView)
-        return view
+        return await self._connection.read(requests.Cluster())
 
     async def close(self) -> None:
         """Finish pending requests and release all resources. Closing twice is allowed."""
@@ -277,7 +272,6 @@ class Space:
         after: str | None = None
         while after != "":
             page = await self._connection.read(requests.ListThreads(self.name, status or "", prefix, wanted, after))
-            assert isinstance(page, requests.ThreadNames)
             for name in page.names:
                 yield name
             after = page.after
@@ -304,7 +298,6 @@ class Space:
         after: str | None = None
         while True:
             page = await self._connection.read(requests.ListObjects(self.name, kind, prefix, after))
-            assert isinstance(page, requests.Names)
             for name in page.names:
                 yield name
             if not page.more:

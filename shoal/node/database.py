@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from shoal.cluster import operation
 from shoal.config import Config
@@ -258,7 +259,7 @@ class Database:
 
     # ── reads ─────────────────────────────────────────────────────────────────
 
-    def show(self, request: requests.ObjectRead, target: Target) -> requests.AnyReply:
+    def show(self, request: requests.ObjectRead[Any], target: Target) -> requests.AnyReply:
         """Answer a read from what was applied here, durable or not.
 
         Raises:

@@ -20,7 +20,7 @@ from shoal.node.attached import NOTHING, Attached
 from shoal.node.mutation import Change
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
-from shoal.protocol.requests import AnyReply, WriteReply
+from shoal.protocol.requests import AnyReply
 
 
 class Made(NamedTuple):
@@ -76,7 +76,7 @@ class View(Struct, frozen=True):
 
 # The tables are heterogeneous: each function takes the request that it is filed under.
 Checks = Mapping[type, Callable[[Any], None]]
-Writers = Mapping[type, Callable[[WriteContext, Any], WriteReply]]
+Writers = Mapping[type, Callable[[WriteContext, Any], AnyReply]]
 Readers = Mapping[type, Callable[[View, Any], AnyReply]]
 
 

@@ -11,6 +11,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -37,7 +38,7 @@ from shoal.node.receipts import Receipts
 from shoal.node.target import Target, target_of
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests
-from shoal.protocol.requests import SingleWrite, WriteReply
+from shoal.protocol.requests import ObjectWrite, Reply
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit, LoggedStorage
 
@@ -46,7 +47,7 @@ class Located(Struct, frozen=True):
     """A request, and the objects that its writes are about."""
 
     request: requests.AnyWrite
-    writes: Sequence[SingleWrite]
+    writes: Sequence[ObjectWrite[Any]]
     targets: Sequence[Target]  # One of each write.
     partition: int  # That all of them are in.
 
@@ -115,7 +116,7 @@ class Issuer:
         self.on_logged: Callable[[Logged], None] | None = None
         self.operations = 0
 
-    def check(self, request: requests.AnyWrite | requests.Prune | requests.Trim) -> None:
+    def check(self, request: requests.AnyWrite | requests.Maintenance[Any]) -> None:
         """
         Raises:
             InvalidInput: a name, key, value or amount is not legal; or TooLarge.
@@ -170,7 +171,7 @@ class Issuer:
     def _issue(self, writing: _Writing) -> Issued:
         located, transaction, partition = writing.located, writing.transaction, writing.partition
         stamp = self._stamp(transaction, partition)
-        replies: list[WriteReply] = []
+        replies: list[Reply] = []
         mutations: list[Mutation] = []
         besides: list[Attached] = []
         staged: list[Staged] = []
@@ -187,7 +188,7 @@ class Issuer:
                 if self._feed.wanted(target.space):
                     staged.append(_staged(target, made))
                 self._eraser.follow(transaction, target, made.stamp, mutations[-1], made.attached)
-        reply = replies[0] if located.writes[0] is located.request else requests.BatchReply(replies)  # type: ignore[arg-type]
+        reply = replies[0] if located.writes[0] is located.request else requests.BatchReply(replies)
         if not mutations and not (is_remembered and writing.key is not None):
             return Issued(reply, partition.written, partition.vector)
         entry = self._log(writing, stamp, mutation.encode(mutations), reply)

@@ -62,7 +62,7 @@ async def answered(request: MultiRead, targets: list[Target], database: Database
         size = 0
         for read, target in zip(request.reads, targets, strict=True):
             try:
-                reply: PartAnswer = database.show(read, target)  # type: ignore[assignment]
+                reply: PartAnswer = database.show(read, target)
             except StoreCorrupt as damage:
                 damaged, error = target, damage
                 break

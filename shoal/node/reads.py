@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
@@ -69,6 +69,7 @@ class Reads:
                 return self._presences.read(request)
             case requests.Announce():
                 raise InvalidInput("presence is announced by a session that lasts. Nothing was announced.")
+        assert isinstance(request, requests.ObjectRead)
         target = target_of(request)
         check_name("space", target.space)
         check_name(target.kind.label, target.name)
@@ -100,7 +101,7 @@ class Reads:
             bookmark.note(partition, shown)
         return reply
 
-    async def _shown(self, request: requests.ObjectRead, target: Target) -> tuple[AnyReply, VersionVector]:
+    async def _shown(self, request: requests.ObjectRead[Any], target: Target) -> tuple[AnyReply, VersionVector]:
         """The answer of a read, and the vector that it was read at. What turns out to be damaged is mended first."""
         mending: Mending | None = None
         while True:

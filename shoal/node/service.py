@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from typing import get_args
+from typing import Any, get_args
 
 from shoal.config import Config
 from shoal.errors import (
@@ -51,7 +51,16 @@ from shoal.node.trail import Trail
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.conformance import check_manner, conforming
-from shoal.protocol.requests import AnyReply, AnyRequest, AnyWrite, Durability, Push, Subscription
+from shoal.protocol.requests import (
+    AnyReply,
+    AnyRequest,
+    AnyWrite,
+    Durability,
+    Push,
+    R,
+    Request,
+    Subscription,
+)
 from shoal.protocol.session import Told
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
@@ -119,8 +128,9 @@ class Service:
             return await self._trim(request, bookmark, durability, stale=stale)
         if isinstance(request, requests.DrawRights):
             return await self._draw(request, bookmark, stale=stale)
-        if isinstance(request, requests.Write):
+        if isinstance(request, requests.ObjectWrite | requests.Batch):
             return await self._write(request, bookmark, key, durability, stale=stale)
+        assert isinstance(request, requests.Read)
         return await self._reads.answer(request, bookmark, stale=stale)
 
     # ── writes ────────────────────────────────────────────────────────────────
@@ -429,13 +439,17 @@ class ServiceSession:
         self.bookmark = bookmark
 
     async def call(
-        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
-    ) -> AnyReply:
+        self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> R:
         check_manner(key, durability, stale)
         request = conforming(request)
+        reply: Any
         if isinstance(request, requests.Announce):
-            return self._service.presences.announce(self, request)
-        return await self._service.call(request, self.bookmark, key=key, durability=durability, stale=stale)
+            reply = self._service.presences.announce(self, request)
+        else:
+            reply = await self._service.call(request, self.bookmark, key=key, durability=durability, stale=stale)
+        found: R = reply
+        return found
 
     def begin(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shoal.cluster.partition import partition_of
 from shoal.protocol import requests
@@ -24,6 +24,6 @@ class Target(NamedTuple):
         return keys.snapshot(self.partition, *self)
 
 
-def target_of(request: requests.SingleWrite | requests.Prune | requests.Trim | requests.ObjectRead) -> Target:
+def target_of(request: requests.ObjectWrite[Any] | requests.ObjectRead[Any] | requests.Maintenance[Any]) -> Target:
     label = request.__struct_fields__[1]
     return Target(KINDS[label], request.space, getattr(request, label))

@@ -144,7 +144,7 @@ _caller_frames = msgspec.msgpack.Decoder(list[CallerFrame])
 _node_frames = msgspec.msgpack.Decoder(list[NodeFrame])
 _request: msgspec.msgpack.Decoder[AnyRequest] = msgspec.msgpack.Decoder(AnyRequest)
 _subscription: msgspec.msgpack.Decoder[Subscription] = msgspec.msgpack.Decoder(Subscription)
-_reply: msgspec.msgpack.Decoder[AnyReply] = msgspec.msgpack.Decoder(AnyReply)
+_replies: dict[type, msgspec.msgpack.Decoder[Any]] = {}  # By the kind of the reply.
 _push: msgspec.msgpack.Decoder[Push] = msgspec.msgpack.Decoder(Push)
 
 _Decoded = TypeVar("_Decoded")
@@ -317,13 +317,16 @@ def decode_subscription(raw: Raw | bytes) -> Subscription:
         _refuse(raw, reason, _SUBSCRIPTIONS, "subscription")
 
 
-def decode_reply(raw: Raw | bytes) -> AnyReply:
-    """The answer to a call.
+def decode_reply(raw: Raw | bytes, kind: type[_Decoded]) -> _Decoded:
+    """The answer to a call, which is of this kind.
 
     Raises:
-        InvalidValue: it is none that this version knows.
+        InvalidValue: it is none that this version knows, or of another kind.
     """
-    return _decoded(_reply, raw, "the node's reply is not understood")
+    decoder: msgspec.msgpack.Decoder[_Decoded] | None = _replies.get(kind)
+    if decoder is None:
+        decoder = _replies[kind] = msgspec.msgpack.Decoder(kind)
+    return _decoded(decoder, raw, "the node's reply is not understood")
 
 
 def decode_push(raw: Raw | bytes) -> Push:

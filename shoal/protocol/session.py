@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from shoal.errors import ShoalError
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription
+from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, R, Request, Subscription
 
 Told = Callable[[AnyReply | ShoalError], None]
 """Takes the answer to a request, once."""
@@ -26,8 +26,8 @@ class Session(Protocol):
         ...
 
     async def call(
-        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
-    ) -> AnyReply:
+        self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> R:
         """Answer `request`.
 
         A write is applied once per `key`, whatever the number of calls; it is

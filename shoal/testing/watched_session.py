@@ -12,9 +12,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import AnyReply, AnyRequest, Batch, Durability, Push, Request, Subscription, Write
+from shoal.protocol.requests import (
+    Batch,
+    Durability,
+    Push,
+    R,
+    Request,
+    Subscription,
+    Write,
+)
 from shoal.protocol.session import Session
 from shoal.testing.lives import Errands, Life
 from shoal.testing.machines import TRIP_S
@@ -33,8 +42,8 @@ class WatchedSession:
         return self._session.bookmark
 
     async def call(
-        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
-    ) -> AnyReply:
+        self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> R:
         what = told_request(request)
         await self._life.reach(f"before {what} was sent")
         reply = await self._errands.run(self._carried_out(request, key, durability, stale=stale))
@@ -44,7 +53,7 @@ class WatchedSession:
         await self._life.reach(f"after the answer to {what}")
         return reply
 
-    async def _carried_out(self, request: AnyRequest, key: str | None, durability: Durability, *, stale: bool) -> AnyReply:
+    async def _carried_out(self, request: Request[R], key: str | None, durability: Durability, *, stale: bool) -> R:
         await asyncio.sleep(TRIP_S)
         return await self._session.call(request, key=key, durability=durability, stale=stale)
 
@@ -59,7 +68,7 @@ class WatchedSession:
         await self._life.go_on()
 
 
-def told_request(request: Request) -> str:
+def told_request(request: Request[Any]) -> str:
     """What it asks, of what: "save crew/planner"."""
     if isinstance(request, Batch):
         return f"batch of {', '.join(map(told_request, request.writes))}"

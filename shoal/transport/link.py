@@ -48,7 +48,7 @@ from shoal.protocol.frames import (
     message_bytes,
     messages,
 )
-from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Read, Subscription
+from shoal.protocol.requests import Durability, R, Read, Request, Subscription, reply_of
 from shoal.protocol.sharing import Sight, take_news
 from shoal.transport.dialling import Connect, open_socket, unreached, why
 from shoal.transport.inbox import Inbox
@@ -145,14 +145,14 @@ class Link:
 
     async def call(
         self,
-        request: AnyRequest,
+        request: Request[R],
         /,
         *,
         key: str | None = None,
         durability: Durability = "local",
         stale: bool = False,
         timeout_s: float | None = None,
-    ) -> AnyReply:
+    ) -> R:
         """Ask the node; `timeout_s` is `request_timeout_s` unless given.
 
         Raises:
@@ -169,7 +169,9 @@ class Link:
         frame = self._bounded(encode_call(id, request, key=key, durability=durability, stale=stale, until_ms=until_ms))
         await self._take_room(ends_at)
         try:
-            return decode_reply(await self._exchange(id, frame, write=not isinstance(request, Read), ends_at=ends_at))
+            raw = await self._exchange(id, frame, write=not isinstance(request, Read), ends_at=ends_at)
+            kind: type[R] = reply_of(type(request))
+            return decode_reply(raw, kind)
         finally:
             self._room.release()
 

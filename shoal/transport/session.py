@@ -48,7 +48,14 @@ from shoal.errors import (
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.conformance import check_manner, conforming
 from shoal.protocol.keys import RANDOM_BYTES, make_key
-from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription, Write
+from shoal.protocol.requests import (
+    Durability,
+    Push,
+    R,
+    Request,
+    Subscription,
+    Write,
+)
 from shoal.transport.dialling import shuffled, split_urls, summed_up, unreached
 from shoal.transport.link import Link
 
@@ -115,8 +122,8 @@ class RemoteSession:
         await self.close()
 
     async def call(
-        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
-    ) -> AnyReply:
+        self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> R:
         """Answer `request` by one of the nodes; see `Session.call`.
 
         Raises:
@@ -132,7 +139,7 @@ class RemoteSession:
         if key is None and isinstance(request, Write):
             key = make_key(self._now_ms(), self._entropy(RANDOM_BYTES))
 
-        async def ask(link: Link, timeout_s: float) -> AnyReply:
+        async def ask(link: Link, timeout_s: float) -> R:
             return await link.call(request, key=key, durability=durability, stale=stale, timeout_s=timeout_s)
 
         return await self._tried(ask, key=key)

@@ -74,13 +74,11 @@ async def find(session: Session) -> Found:
         found.journals[name] = await _journal(session, name)
     for name in await _names(session, "counter"):
         total = await session.call(requests.ReadCounter(SPACE, name))
-        assert isinstance(total, requests.CounterValue)
         found.counters[name] = total.value
     for name in await _names(session, "register"):
         found.registers[name] = numbers_of(await session.call(requests.ReadRegister(SPACE, name)))
     for name in await _names(session, "document"):
         state = await session.call(requests.ReadDocument(SPACE, name))
-        assert isinstance(state, requests.DocumentState)
         found.documents[name] = _written_in(state)
         found.forms[name] = sha256(_rebuilt(state).canonical()).hexdigest()
     return found
@@ -91,7 +89,6 @@ async def _names(session: Session, kind: ObjectKind) -> list[str]:
     more = True
     while more:
         page = await session.call(requests.ListObjects(SPACE, kind, after=names[-1] if names else None))
-        assert isinstance(page, requests.Names)
         names += page.names
         more = page.more
     return [name for name in names if not name.startswith(PART)]
@@ -99,7 +96,6 @@ async def _names(session: Session, kind: ObjectKind) -> list[str]:
 
 async def _find_thread(session: Session, name: str, found: Found) -> None:
     branches = await session.call(requests.Heads(SPACE, name))
-    assert isinstance(branches, requests.Branches)
     found.heads[name] = branches.branches
     numbers, parents = found.threads.setdefault(name, {}), found.parents.setdefault(name, {})
     for head in [head for heads in branches.branches.values() for head in heads]:
@@ -113,12 +109,10 @@ async def _line(session: Session, thread: str, head: str, *, known: Mapping[str,
     if head in known:
         return
     newest = await session.call(requests.Load(SPACE, thread, head))
-    assert isinstance(newest, requests.Checkpoint)
     yield newest
     oldest, more = newest, True
     while more and not known.keys() & oldest.parents:
         page = await session.call(requests.History(SPACE, thread, before=oldest.id, limit=500, channels=True))
-        assert isinstance(page, requests.Checkpoints)
         for oldest in page.items:
             if oldest.id in known:
                 return
@@ -131,7 +125,6 @@ async def _journal(session: Session, thread: str) -> dict[str, int]:
     cursor, more = b"", True
     while more:
         page = await session.call(requests.ReadJournal(SPACE, thread, cursor))
-        assert isinstance(page, requests.Events)
         for event in page.events:
             number = values.decode(event.event)["number"]
             events[event.id] = number if event.event == event_of(number) else DAMAGED

@@ -77,7 +77,6 @@ class Boards:
         seen: list[tuple[str, int]] = []
         for name in sorted(self.wrote):
             there = await session.call(ReadPresence(SPACE, name))
-            assert isinstance(there, requests.Presence)
             seen += [(name, present.client) for present in there.entries if present.client in self.left]
         return seen
 
@@ -139,9 +138,7 @@ class _Agent:
 
     async def _send(self, updates: list[bytes], act: Act) -> UpdatesTaken:
         request = Updates(SPACE, self._bench.name, updates)
-        taken = await self._bench.space._connection.write(request, key=None, durability=act.durability)
-        assert isinstance(taken, UpdatesTaken)
-        return taken
+        return await self._bench.space._connection.write(request, key=None, durability=act.durability)
 
 
 def _edit(doc: pycrdt.Doc[Any], number: int, how: int) -> None:

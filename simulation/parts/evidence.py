@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from itertools import count
 from random import Random
+from typing import Any
 
 from shoal.errors import ShoalError
 from shoal.protocol import requests
@@ -63,7 +64,7 @@ class _Agent:
         async def include() -> None:
             await space.set(name).add(lines[0], durability=durability)
 
-        writes: list[tuple[Callable[[], Awaitable[None]], type[Write]]] = [
+        writes: list[tuple[Callable[[], Awaitable[None]], type[Write[Any]]]] = [
             (save, requests.Save),
             (append, requests.Append),
             (add, requests.Add),

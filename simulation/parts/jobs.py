@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
 from datetime import UTC, datetime
 from random import Random
+from typing import Any
 
 from shoal.client.thread.worklist import item_id
 from shoal.errors import NotFound, ShoalError
@@ -100,7 +101,7 @@ class _Agent:
         await self._carried_out(act, random, send, Purge, "forget what is done")
 
     async def _carried_out(
-        self, act: Act, random: Random, send: Callable[[], Awaitable[None]], of: type[Write], what: str
+        self, act: Act, random: Random, send: Callable[[], Awaitable[None]], of: type[Write[Any]], what: str
     ) -> None:
         try:
             await self._bench.send(act, random, send, of=of)
@@ -115,6 +116,5 @@ class _Agent:
 async def _entries(session: Session, thread: str, *, finished: bool = False) -> dict[str, str | None]:
     """Keys by id."""
     page = await session.call(requests.ReadQueue(SPACE, thread, WORK, "", finished=finished))
-    assert isinstance(page, requests.QueueEntries)
     assert not page.more
     return {entry.id: entry.key for entry in page.entries}

@@ -56,7 +56,6 @@ class Lines:
         found: list[Violation] = []
         for thread in sorted(self.books.saved):
             heads = await session.call(requests.Heads(SPACE, thread))
-            assert isinstance(heads, requests.Branches)
             found += self._lost_heads(thread, heads.branches, losses)
             found += await self._unlike(session, thread, heads.branches, losses)
             found += await self._untold(session, thread, losses)
@@ -160,7 +159,6 @@ async def _rollbacks(session: Session, thread: str) -> AsyncIterator[str]:
     cursor, more = b"", True
     while more:
         page = await session.call(requests.ReadJournal(SPACE, thread, cursor))
-        assert isinstance(page, requests.Events)
         for event in page.events:
             told = values.decode(event.event)
             if told["kind"] == "rollback":

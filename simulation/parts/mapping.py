@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from itertools import count
 from random import Random
+from typing import Any
 
 from shoal import values
 from shoal.errors import ShoalError, TooLarge
@@ -64,7 +65,6 @@ class Maps:
         found: list[Violation] = []
         for name, key in sorted(self.written):
             reply = await session.call(requests.ReadMap(SPACE, name, [key]))
-            assert isinstance(reply, requests.MapEntries)
             numbers = [values.decode(sibling.value) for entry in reply.entries for sibling in entry.siblings]
             if not self.known(name, key).issuperset(numbers):
                 found.append(Violation("10", f"key {key} of map {name} shows what nobody set: {numbers}"))
@@ -143,7 +143,7 @@ class _Agent:
         key: str,
         written: Written,
         send: Callable[[], Awaitable[None]],
-        of: type[Write],
+        of: type[Write[Any]],
     ) -> None:
         writes = self._maps.written[self._bench.name, key]
         writes.append(written)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shoal import values
 from shoal.errors import ShoalError
@@ -66,7 +66,6 @@ class Items:
         found: list[Violation] = []
         for place in sorted(self.written):
             reply = await session.call(requests.GetItems(SPACE, place.items, [([], place.key)]))
-            assert isinstance(reply, requests.ItemsFound)
             item = reply.items[0]
             packed = [] if item is None else [item.value, *(sibling.value for sibling in item.siblings)]
             numbers = [values.decode(each) for each in packed]
@@ -130,7 +129,7 @@ class _Agent:
         place: Place,
         written: Written,
         send: Callable[[], Awaitable[None]],
-        of: type[Write],
+        of: type[Write[Any]],
     ) -> None:
         self._items.written[place].append(written)
 

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from itertools import count
 from random import Random
+from typing import Any
 
 from shoal import values
 from shoal.client.thread.inbox import Message
@@ -19,7 +20,7 @@ from shoal.crdt.dot import VersionVector
 from shoal.crdt.journal import Cursor
 from shoal.errors import NotFound, ShoalError, Taken
 from shoal.protocol import requests
-from shoal.protocol.requests import Ack, Append, ConsumerState, Dequeue, Enqueue, Write
+from shoal.protocol.requests import Ack, Append, Dequeue, Enqueue, Write
 from shoal.protocol.session import Session
 from simulation.judging.owed import Losses
 from simulation.judging.violation import Violation
@@ -64,7 +65,6 @@ class Messages:
                 if waiting[id] and told.is_owed(losses):
                     found.append(Violation(MESSAGES, f"message {id[:16]} of {thread} was taken, and still waits"))
             state = await session.call(requests.ReadConsumer(SPACE, thread, _CONSUMER))
-            assert isinstance(state, ConsumerState)
             cursor = Cursor.unpack(state.cursor).vector
             for vector, told in self.acked[thread]:
                 if told.is_owed(losses) and not cursor.dominates(vector):
@@ -150,7 +150,7 @@ class _Agent:
             self._bench.violated(MESSAGES, "the consumer's cursor went back")
         self._cursor = self._cursor.join(cursor)
 
-    async def _carried_out(self, act: Act, random: Random, send: Callable[[], Awaitable[None]], of: type[Write]) -> None:
+    async def _carried_out(self, act: Act, random: Random, send: Callable[[], Awaitable[None]], of: type[Write[Any]]) -> None:
         try:
             await self._bench.send(act, random, send, of=of)
         except (Taken, NotFound):
@@ -164,7 +164,6 @@ async def _entries(session: Session, thread: str, *, finished: bool = False) -> 
     after, more = "", True
     while more:
         page = await session.call(requests.ReadQueue(SPACE, thread, "", after, finished=finished))
-        assert isinstance(page, requests.QueueEntries)
         for entry in page.entries:
             values.decode(entry.value)
             yield entry

@@ -27,7 +27,7 @@ from shoal.crdt import editing, genesis
 from shoal.crdt.live import EMPTY
 from shoal.errors import NotFound, ShoalError
 from shoal.protocol import requests
-from shoal.protocol.requests import Begin, Begun, Patch, Update
+from shoal.protocol.requests import Begin, Patch, R, Update
 from shoal.protocol.session import Session
 from simulation.judging.owed import Losses
 from simulation.judging.violation import Violation
@@ -139,7 +139,6 @@ class _Agent:
         async def send() -> None:
             nonlocal created, told
             begun = await self._write(Begin(SPACE, self._bench.name, json.dumps(BEGINNINGS[which]).encode()), act)
-            assert isinstance(begun, Begun)
             created, told = begun.created, self._bench.told(act.durability)
 
         try:
@@ -210,7 +209,7 @@ class _Agent:
         if unknown:
             self._bench.violated("10", f"shows notes that nobody wrote: {sorted(unknown)}")
 
-    async def _write(self, request: Begin | Patch | Update, act: Act, key: str | None = None) -> requests.AnyReply:
+    async def _write(self, request: requests.Write[R], act: Act, key: str | None = None) -> R:
         return await self._bench.space._connection.write(request, key=key, durability=act.durability)
 
 

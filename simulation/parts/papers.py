@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from random import Random
+from typing import Any
 
 from shoal.client.document.document import Document
 from shoal.crdt.live import EMPTY
@@ -181,7 +182,7 @@ class _Agent:
         await self._bench.space._connection.write(request, key=None, durability=act.durability)
 
     async def _carry_out(
-        self, act: Act, random: Random, what: Wrote | Deleted, send: Callable[[], Awaitable[None]], of: type[Write]
+        self, act: Act, random: Random, what: Wrote | Deleted, send: Callable[[], Awaitable[None]], of: type[Write[Any]]
     ) -> None:
         async def sent() -> None:
             await send()

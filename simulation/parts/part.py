@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from shoal.client.store import Space
 from shoal.errors import ShoalError
@@ -103,7 +103,12 @@ class Bench:
         self.record.refused(self.client.name, self.name, error, self.client.at)
 
     async def send(
-        self, act: Act, random: Random, request: Callable[[], Awaitable[None]], *, of: type[Write] | tuple[type[Write], ...]
+        self,
+        act: Act,
+        random: Random,
+        request: Callable[[], Awaitable[None]],
+        *,
+        of: type[Write[Any]] | tuple[type[Write[Any]], ...],
     ) -> bool:
         """Carry out a write, once more if the act says so; note what refuses it, and raise that.
 

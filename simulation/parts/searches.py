@@ -116,7 +116,7 @@ class _Agent:
             if item.value["colour"] != filter["colour"]:
                 self._bench.violated("10", f"a search for {filter} shows {item.value}")
 
-    async def _write(self, act: Act, random: Random, send: Callable[[], Awaitable[None]], of: type[Write]) -> None:
+    async def _write(self, act: Act, random: Random, send: Callable[[], Awaitable[None]], of: type[Write[Any]]) -> None:
         try:
             await self._bench.send(act, random, send, of=of)
         except ShoalError as error:
@@ -134,7 +134,6 @@ async def _searched(session: Session, label: str, filter: dict[str, Any]) -> dic
     cursor, more = b"", True
     while more:
         reply = await session.call(requests.SearchItems(SPACE, label, [], values.encode(filter), after=cursor))
-        assert isinstance(reply, requests.ItemsPage)
         found |= {item.key: values.decode(item.value) for item in reply.items}
         cursor, more = reply.cursor, reply.more
     return found
@@ -146,7 +145,6 @@ async def _nearest(session: Session, label: str) -> list[int]:
     while len(found) < _NEAREST:
         request = requests.RankItems(SPACE, label, [], pack(_NORTH), limit=_NEAREST - len(found), skip=len(found))
         reply = await session.call(request)
-        assert isinstance(reply, requests.RankedItems)
         if not reply.items:
             break
         found += [values.decode(ranked.item.value)["number"] for ranked in reply.items]

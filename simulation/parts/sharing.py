@@ -124,7 +124,6 @@ async def _members(session: Session, name: str) -> set[int]:
     after, more = b"", True
     while more:
         page = await session.call(requests.ReadSet(SPACE, name, after))
-        assert isinstance(page, requests.SetMembers)
         members |= {values.decode(member) for member in page.members}
         after, more = (page.members or [after])[-1], page.more
     return members

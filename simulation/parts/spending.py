@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from itertools import count
 from random import Random
+from typing import Any
 
 from shoal.errors import BudgetExhausted, NoQuorum, RightsElsewhere, ShoalError
 from shoal.protocol import requests
@@ -61,7 +62,6 @@ class Budgets:
         found: list[Violation] = []
         for name in sorted(self.granted.keys() | self.spent.keys()):
             shown = await session.call(requests.ReadBudget(SPACE, name))
-            assert isinstance(shown, requests.BudgetState)
             found += [Violation(OVERSPENT, f"budget {name}: {why}") for why in self._wrong(name, shown, losses)]
         return found
 
@@ -121,7 +121,7 @@ class _Agent:
             raise
 
     async def _pay(
-        self, act: Act, random: Random, paid: list[Paid], mine: Paid, send: Callable[[], Awaitable[None]], of: type[Write]
+        self, act: Act, random: Random, paid: list[Paid], mine: Paid, send: Callable[[], Awaitable[None]], of: type[Write[Any]]
     ) -> None:
         paid.append(mine)
 

@@ -195,7 +195,6 @@ async def _listed(session: Session, thread: str, *, only_open: bool = False) -> 
     after = ""
     while True:
         page = await session.call(requests.ListSteps(SPACE, thread, only_open, after))
-        assert isinstance(page, requests.Steps)
         for step in page.items:
             yield step
         if not page.more:

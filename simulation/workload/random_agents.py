@@ -126,7 +126,7 @@ class Agent:
         self._note(Invoked(number, kind, name))
         key = f"trial-{number}" if self._random.random() < 0.5 else None
         try:
-            reply = await self._session.call(request(number), key=key)
+            reply: requests.AnyReply = await self._session.call(request(number), key=key)
         except ShoalError as error:
             self._note(Failed(number, error.written, error.code))
             raise
@@ -146,14 +146,12 @@ class Agent:
 
     async def _load(self) -> None:
         branches = await self._session.call(requests.Heads(SPACE, self.name))
-        assert isinstance(branches, requests.Branches)
         for heads in branches.branches.values():
             for head in heads:
                 self._note(SeenId("save", self.name, head))
 
     async def _events(self) -> None:
         page = await self._session.call(requests.ReadJournal(SPACE, SHARED, self._cursor, 100))
-        assert isinstance(page, requests.Events)
         for event in page.events:
             self._note(SeenId("append", SHARED, event.id))
         self._cursor = page.cursor
@@ -161,7 +159,6 @@ class Agent:
 
     async def _total(self) -> None:
         total = await self._session.call(requests.ReadCounter(SPACE, SHARED))
-        assert isinstance(total, requests.CounterValue)
         self._note(SeenValue("add", SHARED, total.value))
 
     async def _register(self) -> None:
@@ -170,7 +167,6 @@ class Agent:
 
     async def _document(self) -> None:
         state = await self._session.call(requests.ReadDocument(SPACE, self.name))
-        assert isinstance(state, requests.DocumentState)
         self._note(SeenValue("edit", self.name, max(written_in(state.update), default=0)))
 
 
@@ -202,7 +198,6 @@ async def watch(session: Session, note: Note) -> None:
 async def note_origin(session: Session, note: Note) -> None:
     """Note the origin of this opening, once there is one."""
     status = await session.call(requests.Status())
-    assert isinstance(status, requests.NodeStatus)
     if status.origin:
         note(Opened(status.origin))
 

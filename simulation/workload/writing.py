@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
+from typing import Any
 
 from shoal.client.watching import Change
 from shoal.crdt.dot import Dot
@@ -103,7 +104,7 @@ class Writer:
         writes: Sequence[Invoked],
         send: Callable[[], Awaitable[None]],
         *,
-        of: type[Write] | tuple[type[Write], ...] = Write,
+        of: type[Write[Any]] | tuple[type[Write[Any]], ...] = Write,
         learn: Callable[[object], None] = lambda reply: None,
     ) -> Sent | None:
         """Send what is noted in `writes`, and note what came of it; once more, meanwhile or afterwards, if the act says so."""

@@ -6,12 +6,23 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shoal.config import Config
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.keys import RANDOM_BYTES, make_key
-from shoal.protocol.requests import AnyReply, AnyRequest, AnyWrite, Durability, Push, Subscription, Write
+from shoal.protocol.requests import (
+    AnyReply,
+    AnyWrite,
+    Batch,
+    Durability,
+    ObjectWrite,
+    Push,
+    R,
+    Request,
+    Subscription,
+    Write,
+)
 from shoal.transport.link import Link
 from shoal.transport.session import RemoteSession
 from simulation.world.environment import START_MS
@@ -91,7 +102,7 @@ class Sent(NamedTuple):
 class Watched:
     """The first write of some kinds since a moment. `sent` is None if there was none; `reply` is its answer, if one came."""
 
-    def __init__(self, kinds: type[Write] | tuple[type[Write], ...]) -> None:
+    def __init__(self, kinds: type[Write[Any]] | tuple[type[Write[Any]], ...]) -> None:
         self.kinds = kinds
         self.sent: asyncio.Future[Sent | None] = asyncio.get_running_loop().create_future()
         self.reply: AnyReply | None = None
@@ -115,7 +126,7 @@ class Sender:
         return self._client.session.bookmark
 
     @contextmanager
-    def watching(self, kinds: type[Write] | tuple[type[Write], ...]) -> Iterator[Watched]:
+    def watching(self, kinds: type[Write[Any]] | tuple[type[Write[Any]], ...]) -> Iterator[Watched]:
         """Watch for a write while the context is open."""
         watched = self._watched = Watched(kinds)
         try:
@@ -125,16 +136,17 @@ class Sender:
             self._watched = None
 
     async def call(
-        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
-    ) -> AnyReply:
+        self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> R:
         """See `Session.call`."""
         watched = None
-        if isinstance(request, Write):
+        if isinstance(request, ObjectWrite | Batch):
             key = key or self._client.new_key()
             watched = self._taken(request, key, durability)
         reply = await self._client.session.call(request, key=key, durability=durability, stale=stale)
         if watched is not None:
-            watched.reply = reply
+            answer: Any = reply
+            watched.reply = answer
         return reply
 
     def _taken(self, request: AnyWrite, key: str, durability: Durability) -> Watched | None:

@@ -17,7 +17,15 @@ from dataclasses import dataclass
 
 from shoal.errors import ShoalError
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription
+from shoal.protocol.requests import (
+    AnyReply,
+    AnyRequest,
+    Durability,
+    Push,
+    R,
+    Request,
+    Subscription,
+)
 from shoal.protocol.session import Prompt, Told
 from simulation.plan import CrashPoint
 from simulation.world.incarnation import Fenced
@@ -76,8 +84,8 @@ class AnsweringSession:
         return self._session.bookmark
 
     async def call(
-        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
-    ) -> AnyReply:
+        self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> R:
         reply = await self._session.call(request, key=key, durability=durability, stale=stale)
         self._points.passed("answered")
         return reply

@@ -23,7 +23,15 @@ from shoal.errors import InvalidInput, NotFound, ShoalError
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription, Write
+from shoal.protocol.requests import (
+    AnyReply,
+    AnyRequest,
+    Durability,
+    Push,
+    Request,
+    Subscription,
+    Write,
+)
 from shoal.protocol.session import Told
 from shoal.transport.link import Link
 
@@ -55,8 +63,8 @@ class FakeSession:
         return self
 
     async def call(
-        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
-    ) -> AnyReply:
+        self, request: Request[Any], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> Any:
         self.stale.append(stale)
         self.asked.append((request, key, durability))
         for partition, vector in self.shows:
@@ -101,7 +109,7 @@ class FakeSession:
             case requests.Patch(_, _, patch):
                 return requests.DocumentJson(msgspec.json.encode({"patched": msgspec.json.decode(patch)}))
             case requests.Batch(writes):
-                return requests.BatchReply([self._write(write) for write in writes])  # type: ignore[misc]
+                return requests.BatchReply([self._write(write) for write in writes])
             case requests.Compact(_, _, older_than_ms):
                 return requests.Compacted(7, older_than_ms, more=True)
             case _:

@@ -13,12 +13,11 @@ from shoal.config import Config
 from shoal.errors import BookmarkLost, InvalidValue
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
-    AnyReply,
-    AnyRequest,
     DocumentJson,
     Durability,
     Push,
     ReadDocumentJson,
+    Request,
     Subscription,
 )
 from shoal.protocol.session import Session
@@ -119,8 +118,8 @@ class Movable:
         return self.stands_on.bookmark
 
     async def call(
-        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
-    ) -> AnyReply:
+        self, request: Request[Any], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> Any:
         return await self.stands_on.call(request, key=key, durability=durability, stale=stale)
 
     def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:

@@ -199,9 +199,9 @@ async def test_one_that_lacks_what_it_covers_is_reported_and_erases_nothing(
     await typed(bench.store, "abc")
     await compacted(bench)
     async with asyncio.timeout(30):
-        while not (status := await bench.node.session().call(requests.Status())).garbage_waits_for:  # type: ignore[union-attr]
+        while not (status := await bench.node.session().call(requests.Status())).garbage_waits_for:
             await asyncio.sleep(0.002)
-    assert status.garbage_waits_for == ["a repair of document 'plan'"]  # type: ignore[union-attr]
+    assert status.garbage_waits_for == ["a repair of document 'plan'"]
     assert updates(bench.storage) == 3
     assert await shown(bench) == '{"t":"abc"}'
 
@@ -328,7 +328,7 @@ async def test_nothing_goes_while_an_owner_is_away(fleet: Fleet) -> None:
     await fleet.isolate("c")
     await compacted(fleet["a"])
     async with asyncio.timeout(30):
-        while not (await fleet["a"].node.session().call(requests.Status())).garbage_waits_for:  # type: ignore[union-attr]
+        while not (await fleet["a"].node.session().call(requests.Status())).garbage_waits_for:
             await asyncio.sleep(0.002)
     assert updates(fleet["a"].storage) == 3
     fleet.link_all("c")

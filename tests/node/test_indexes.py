@@ -349,10 +349,10 @@ async def test_bad_declarations_write_nothing(open_bench: Opener) -> None:
         with pytest.raises(error):
             await declared
     await items.index(NOTES, "a", "b")
-    operations = (await bench.node.session().call(requests.Status())).operations  # type: ignore[union-attr]
+    operations = (await bench.node.session().call(requests.Status())).operations
     with pytest.raises(TooLarge, match="Drop an index"):
         await items.index(NOTES, "c")
-    assert (await bench.node.session().call(requests.Status())).operations == operations  # type: ignore[union-attr]
+    assert (await bench.node.session().call(requests.Status())).operations == operations
 
 
 async def test_explaining_asks_for_one_item_at_least(bench: Bench) -> None:

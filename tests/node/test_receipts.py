@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import field
 
 from shoal.node.receipts import pack
@@ -9,13 +11,13 @@ from shoal.protocol import requests
 from shoal.protocol.requests import Write
 
 
-class Today(Write, array_like=True, frozen=True, tag="given"):
+class Today(Write[Any], array_like=True, frozen=True, tag="given"):
     space: str
     amount: int = 1
     removed: list[str] = field(default_factory=list)
 
 
-class Tomorrow(Write, array_like=True, frozen=True, tag="given"):
+class Tomorrow(Write[Any], array_like=True, frozen=True, tag="given"):
     """The same request in a later version, that has two fields more."""
 
     space: str
@@ -25,11 +27,11 @@ class Tomorrow(Write, array_like=True, frozen=True, tag="given"):
     detail: dict[str, str] = field(default_factory=dict)
 
 
-class Other(Write, array_like=True, frozen=True, tag="other"):
+class Other(Write[Any], array_like=True, frozen=True, tag="other"):
     space: str
 
 
-def packed(*writes: Write) -> bytes:
+def packed(*writes: Write[Any]) -> bytes:
     request = writes[0] if len(writes) == 1 else requests.Batch(list(writes))  # type: ignore[arg-type]
     return pack(request, requests.Added(value=1, added=True))  # type: ignore[arg-type]
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from shoal.protocol.requests import AnyReply, Compact, Compacted
+from shoal.protocol.requests import Compact, Compacted
 from shoal.workflows.moments import as_duration_ms
 
 
@@ -17,7 +17,7 @@ class Compaction:
 
 
 async def compact(
-    write: Callable[[Compact], Awaitable[AnyReply]], space: str, document: str, older_than: timedelta | float | None
+    write: Callable[[Compact], Awaitable[Compacted]], space: str, document: str, older_than: timedelta | float | None
 ) -> Compaction:
     """
     Raises:
@@ -29,7 +29,6 @@ async def compact(
     updates = 0
     while True:
         done = await write(Compact(space, document, age_ms))
-        assert isinstance(done, Compacted)
         updates += done.updates
         if not done.more:
             return Compaction(updates, done.bytes)

@@ -52,14 +52,10 @@ from shoal.errors import (
     InvalidValue,
 )
 from shoal.protocol.requests import (
-    AnyReply,
     Compact,
-    Conflicts,
-    Deleted,
+    Compacted,
     DeleteDocument,
-    DocumentJson,
     Durability,
-    Moment,
     ReadConflicts,
     ReadDocumentAt,
     ReadMoment,
@@ -290,7 +286,6 @@ class Document:
         """
         await self.flush()
         moment = await self._session.call(ReadMoment(self.space, self.name))
-        assert isinstance(moment, Moment)
         return urlsafe_b64encode(moment.generation.to_bytes(4, "big") + moment.vector).decode()
 
     async def at(self, snapshot: str) -> dict[str, Any]:
@@ -311,7 +306,6 @@ class Document:
             raise InvalidValue("this is no snapshot of a document. Take it from `snapshot`.")
         generation = int.from_bytes(packed[:4], "big")
         shown = await self._session.call(ReadDocumentAt(self.space, self.name, generation, packed[4:]))
-        assert isinstance(shown, DocumentJson)
         content: dict[str, Any] = values.from_json(json.loads(shown.json))
         return content
 
@@ -323,7 +317,6 @@ class Document:
         in the document's history still, and at most of `config.document_conflicts_max`.
         """
         found = await self._session.call(ReadConflicts(self.space, self.name))
-        assert isinstance(found, Conflicts)
         return [shown_conflict(each) for each in found.overwritten]
 
     async def compact(self, *, older_than: timedelta | float | None = None) -> Compaction:
@@ -340,7 +333,7 @@ class Document:
         """
         await self.flush()
 
-        def write(request: Compact) -> Awaitable[AnyReply]:
+        def write(request: Compact) -> Awaitable[Compacted]:
             return self._session.call(request, key=self._key_of(), durability=self._durability)
 
         return await compact(write, self.space, self.name, older_than)
@@ -356,7 +349,6 @@ class Document:
         """
         request = DeleteDocument(self.space, self.name)
         reply = await self._session.call(request, key=self._key_of(), durability=self._durability)
-        assert isinstance(reply, Deleted)
         await self.abandon()
         return reply.existed
 

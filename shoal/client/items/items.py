@@ -81,7 +81,6 @@ class Items:
             vectors = await self._embedding.of_value(value) if self._embedding is not None else ()
         request = put_request(self.space, namespace, key, value, ttl=ttl, expect=expect, vectors=vectors)
         reply = await self._connection.write(request, key=idempotency_key, durability=durability)
-        assert isinstance(reply, requests.ItemPut)
         return reply.version
 
     async def get(self, namespace: Sequence[str], key: str, *, stale: bool = False) -> Item | None:
@@ -99,7 +98,6 @@ class Items:
                 asked = places[: self._connection.config.page_items_max]
                 paths = [(list(names[at][0])[1:], names[at][1]) for at in asked]
                 reply = await self._connection.read(requests.GetItems(self.space, label, paths), stale=stale)
-                assert isinstance(reply, requests.ItemsFound)
                 for at, item in zip(asked, reply.items, strict=False):
                     found[at] = None if item is None else shown(item)
                 places = places[len(reply.items) :]
@@ -121,7 +119,6 @@ class Items:
         """
         request = delete_request(self.space, namespace, key, expect=expect)
         reply = await self._connection.write(request, key=idempotency_key, durability=durability)
-        assert isinstance(reply, requests.ItemDeleted)
         return reply.deleted
 
     async def search(
@@ -186,7 +183,6 @@ class Items:
                 left = min(skip + limit - len(own), self._connection.config.page_items_max)
                 request = msgspec.structs.replace(ranking, items=label, rest=rest, limit=left, skip=len(own))
                 reply = await self._connection.read(request, stale=stale)
-                assert isinstance(reply, requests.RankedItems)
                 own += [shown(ranked.item, ranked.score) for ranked in reply.items]
                 more = reply.more or len(reply.items) == left
             found += own
@@ -217,7 +213,6 @@ class Items:
         while more and left > 0:
             request = requests.SearchItems(self.space, label, rest, packed, left, 0, cursor, explain=True)
             reply = await self._connection.read(request, stale=stale)
-            assert isinstance(reply, requests.ItemsPage)
             assert reply.plan is not None
             plans.append(reply.plan)
             left, cursor, more = left - len(reply.items), reply.cursor, reply.more
@@ -241,7 +236,6 @@ class Items:
             while more:
                 request = requests.SearchItems(self.space, label, rest, packed, page, skip, cursor, matches=matches)
                 reply = await self._connection.read(request, stale=stale)
-                assert isinstance(reply, requests.ItemsPage)
                 for item in reply.items:
                     yield shown(item)
                 skip, cursor, more = skip - reply.skipped, reply.cursor, reply.more
@@ -287,7 +281,6 @@ class Items:
                     cursor,
                 )
                 reply = await self._connection.read(request, stale=stale)
-                assert isinstance(reply, requests.Namespaces)
                 found += map(tuple, reply.namespaces)
                 if len(found) >= limit + offset:
                     return found[offset : offset + limit]
@@ -301,7 +294,6 @@ class Items:
         for start in range(0, len(keys), page):
             request = requests.RefreshItems(self.space, label, [(rest, key) for key in keys[start : start + page]])
             reply = await self._connection.write(request, key=None, durability=durability)
-            assert isinstance(reply, requests.ItemsRefreshed)
             refreshed += reply.refreshed
         return refreshed
 
@@ -313,7 +305,6 @@ class Items:
         erased, more = 0, True
         while more:
             reply = await self._connection.write(requests.SweepItems(self.space, label), key=None, durability=None)
-            assert isinstance(reply, requests.ItemsSwept)
             erased, more = erased + reply.erased, reply.more
         return erased
 
@@ -330,20 +321,17 @@ class Items:
         """
         request = requests.IndexItems(self.space, only(namespace), list(fields))
         reply = await self._connection.write(request, key=None, durability=durability)
-        assert isinstance(reply, requests.ItemsIndexed)
         return reply.changed
 
     async def unindex(self, namespace: Sequence[str], *fields: str, durability: Durability | None = None) -> list[str]:
         """Drop the indexes of `fields` on every node, and return those that existed."""
         request = requests.UnindexItems(self.space, only(namespace), list(fields))
         reply = await self._connection.write(request, key=None, durability=durability)
-        assert isinstance(reply, requests.ItemsIndexed)
         return reply.changed
 
     async def indexes(self, namespace: Sequence[str], *, stale: bool = False) -> dict[str, bool]:
         """The indexed fields, and whether the serving node has built each index."""
         reply = await self._connection.read(requests.ListItemIndexes(self.space, only(namespace)), stale=stale)
-        assert isinstance(reply, requests.ItemIndexes)
         return {index.field: index.built for index in reply.indexes}
 
     async def watch(
@@ -384,7 +372,6 @@ class Items:
         after: str | None = None
         while True:
             page = await self._connection.read(requests.ListObjects(self.space, "items", after=after))
-            assert isinstance(page, requests.Names)
             for name in page.names:
                 yield name, []
             if not page.more:

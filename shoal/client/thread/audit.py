@@ -60,7 +60,6 @@ class ThreadAudit(ThreadSteps):
         Checkpoints are those that lead to a head, to what is labelled, or to what a rollback left behind.
         """
         found = await self._connection.read(requests.Heads(self.space, self.name))
-        assert isinstance(found, requests.Branches)
         events = [event async for event in self.journal.read(limit=LISTED_MAX)]
         starts = [head for heads in found.branches.values() for head in heads]
         starts += [id for event in events for id in _left_behind(event)]

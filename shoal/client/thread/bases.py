@@ -20,7 +20,7 @@ from msgspec import Struct
 from shoal.client.connection import Connection
 from shoal.errors import HeadMoved, NotFound, Pruned, TooLarge
 from shoal.names import check_name
-from shoal.protocol.requests import NO_HEAD, Ancestor, Branches, Checkpoint, CommonAncestor, Heads, Load, Save
+from shoal.protocol.requests import NO_HEAD, CommonAncestor, Heads, Load, Save
 
 
 class _Unsettled(Struct):
@@ -119,13 +119,11 @@ class Positions:
 
     async def _heads(self, branch: str) -> list[str]:
         found = await self._connection.read(Heads(self._space, self._thread))
-        assert isinstance(found, Branches)
         return found.branches.get(branch, [])
 
     async def _commutes(self, request: Save, seen: str, head: str) -> bool:
         try:
             common = await self._connection.read(CommonAncestor(self._space, self._thread, [seen, head]))
-            assert isinstance(common, Ancestor)
             if common.id != seen:
                 return False
             names = [*request.channels, *request.removed]
@@ -138,5 +136,4 @@ class Positions:
 
     async def _hashes(self, id: str) -> dict[str, str]:
         found = await self._connection.read(Load(self._space, self._thread, id, channels=[]))
-        assert isinstance(found, Checkpoint)
         return found.hashes

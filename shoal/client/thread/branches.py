@@ -85,7 +85,6 @@ class ThreadBranches:
     async def heads(self, *, stale: bool = False) -> dict[str, list[str]]:
         """Branch name → ids of its heads, the winner first; more than one is a fork. `stale`: see `Store`."""
         found = await self._connection.read(requests.Heads(self.space, self.name), stale=stale)
-        assert isinstance(found, requests.Branches)
         return found.branches
 
     async def branches(self, *, stale: bool = False) -> list[Branch]:
@@ -149,15 +148,12 @@ class ThreadBranches:
     async def _peek(self, place: str, *, stale: bool = False) -> requests.Checkpoint:
         """A checkpoint by its id or a branch's name, without its channels. The handle stays where it is."""
         id, branch = (place, "main") if is_id(place) else (None, place)
-        found = await self._connection.read(requests.Load(self.space, self.name, id, branch, []), stale=stale)
-        assert isinstance(found, requests.Checkpoint)
-        return found
+        return await self._connection.read(requests.Load(self.space, self.name, id, branch, []), stale=stale)
 
     async def _channels_of(self, found: requests.Checkpoint, names: list[str], stale: bool = False) -> dict[str, Any]:
         if not names:
             return {}
         whole = await self._connection.read(requests.Load(self.space, self.name, found.id, found.branch, names), stale=stale)
-        assert isinstance(whole, requests.Checkpoint)
         return {name: values.decode_channel(packed, whole.schema) for name, packed in whole.channels.items()}
 
     async def merge(
@@ -222,7 +218,6 @@ class ThreadBranches:
 
     async def _sides(self, wanted: list[str]) -> Sides:
         asked = await self._connection.read(requests.CommonAncestor(self.space, self.name, wanted))
-        assert isinstance(asked, requests.Ancestor)
         base = None if asked.id is None else await self._whole(asked.id)
         found = [await self._whole(id) for id in asked.ordered]
         claims = {(side.schema, side.schema_version) for side in found}
@@ -255,7 +250,6 @@ class ThreadBranches:
     async def _move(self, request: requests.Move, key: str | None, durability: Durability | None) -> Branch:
         async with self._turns[request.branch]:
             moved = await self._connection.write(request, key=key, durability=durability)
-            assert isinstance(moved, requests.Moved)
             self._positions.move(request.branch, moved.to)
         return Branch(moved.branch, tuple(moved.heads))
 

@@ -112,15 +112,12 @@ class Consumer:
 
     async def _state(self) -> requests.ConsumerState:
         journal = self._journal
-        state = await self._connection.read(requests.ReadConsumer(journal.space, journal.thread, self.name))
-        assert isinstance(state, requests.ConsumerState)
-        return state
+        return await self._connection.read(requests.ReadConsumer(journal.space, journal.thread, self.name))
 
     async def _write(self, cursor: bytes, generation: int | None, *, reset: bool, durability: Durability | None) -> int:
         journal = self._journal
         request = requests.Ack(journal.space, journal.thread, self.name, cursor, generation, reset)
         state = await self._connection.write(request, key=None, durability=durability)
-        assert isinstance(state, requests.ConsumerState)
         return state.generation
 
 

@@ -51,7 +51,6 @@ class ThreadHistory:
             asked = 100 if limit is None else min(limit, 100)
             request = requests.History(self.space, self.name, branch, before, asked, states, wanted, author)
             page = await self._connection.read(request, stale=stale)
-            assert isinstance(page, requests.Checkpoints)
             for found in page.items:
                 shown = self._declared.shown(found) if self._declared is not None and states else found
                 yield shown_checkpoint(shown, channels=states)
@@ -66,7 +65,6 @@ class ThreadHistory:
         while True:
             request = requests.ReadLabels(self.space, self.name, prefix=prefix, after=after, reverse=reverse)
             page = await self._connection.read(request, stale=stale)
-            assert isinstance(page, requests.Labels)
             for found in page.items:
                 yield found.label, found.checkpoint.id
             if not page.more:
@@ -77,5 +75,4 @@ class ThreadHistory:
         """Remove these labels from their checkpoints, and return how many existed."""
         request = requests.Unlabel(self.space, self.name, list(labels))
         reply = await self._connection.write(request, key=key, durability=durability)
-        assert isinstance(reply, requests.Unlabelled)
         return reply.count

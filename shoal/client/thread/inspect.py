@@ -63,7 +63,6 @@ class ThreadScrutiny:
         while True:
             request = requests.VerifyCheckpoints(self.space, self.name, checkpoint, branch, start)
             page = await self._connection.read(request, stale=stale)
-            assert isinstance(page, requests.Verified)
             checked, start = checked + page.checked, page.next
             damage += page.damage
             if not start:
@@ -79,7 +78,6 @@ class ThreadScrutiny:
             NotFound: there is no such checkpoint.
         """
         found = await self._connection.read(requests.Explain(self.space, self.name, checkpoint, limit), stale=stale)
-        assert isinstance(found, requests.Explained)
         return Why(
             shown_checkpoint(found.checkpoint, channels=False),
             dict(values.decode(found.setting)) if found.setting else {},

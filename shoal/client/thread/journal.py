@@ -60,7 +60,6 @@ class Journal:
         reply = await self._connection.write(
             requests.Append(self.space, self.thread, packed, key), key=None, durability=durability
         )
-        assert isinstance(reply, requests.Appended)
         return Appended(reply.id, reply.appended)
 
     async def read(
@@ -119,7 +118,6 @@ class Journal:
         after: str | None = None
         while True:
             page = await self._connection.read(requests.ReadConsumers(self.space, self.thread, after))
-            assert isinstance(page, requests.Consumers)
             for state in page.items:
                 yield described(state)
             if not page.more:
@@ -218,9 +216,7 @@ class Journal:
             keep_bytes,
             dry_run,
         )
-        reply = await self._connection.write(request, key=None, durability=durability)
-        assert isinstance(reply, requests.TrimReport)
-        return reply
+        return await self._connection.write(request, key=None, durability=durability)
 
     async def retain(
         self,
@@ -249,7 +245,6 @@ class Journal:
             asked = 1000 if limit is None else min(limit, 1000)
             request = requests.ReadJournal(self.space, self.thread, cursor, asked, skip_trimmed=skip_trimmed)
             page = await self._connection.read(request, stale=stale)
-            assert isinstance(page, requests.Events)
             for found in page.events:
                 yield Event(found.id, found.key, moment(found.wall_ms), found.late, found.cursor, found.event)
             if not page.more:

@@ -27,7 +27,6 @@ class Loop:
     async def place(self) -> int:
         """How many rows are finished."""
         reply = await self._connection.read(requests.ReadPlace(self._space, self._thread, self._key))
-        assert isinstance(reply, requests.Place)
         return reply.place
 
     async def reach(self, place: int, *, restart: bool = False) -> None:

@@ -209,7 +209,6 @@ class MutationLog:
         while True:
             request = requests.History(self._space, self._thread, "main", before, _PAGE)
             page = await self._connection.read(request)
-            assert isinstance(page, requests.Checkpoints)
             for item in page.items:
                 yield item
             if not page.more or not page.items:
@@ -217,9 +216,7 @@ class MutationLog:
             before = page.items[-1].id
 
     async def _checkpoint(self, id: str, channels: list[str]) -> requests.Checkpoint:
-        found = await self._connection.read(requests.Load(self._space, self._thread, id, "main", channels))
-        assert isinstance(found, requests.Checkpoint)
-        return found
+        return await self._connection.read(requests.Load(self._space, self._thread, id, "main", channels))
 
 
 def _decoded(found: requests.Checkpoint) -> dict[str, Any]:

@@ -50,13 +50,10 @@ class Queue:
 
     async def page(self, *, after: str = "", limit: int = 1, finished: bool = False) -> requests.QueueEntries:
         request = requests.ReadQueue(self.space, self.thread, self.name, after, limit, finished)
-        page = await self.connection.read(request)
-        assert isinstance(page, requests.QueueEntries)
-        return page
+        return await self.connection.read(request)
 
     async def entry(self, id: str) -> QueueEntry | None:
         found = await self.connection.read(requests.ReadQueueEntry(self.space, self.thread, self.name, id))
-        assert isinstance(found, requests.QueueEntries)
         return found.entries[0] if found.entries else None
 
     def follow(self, *, timeout: float | None = None) -> AsyncGenerator[QueueEntry, None]:
@@ -77,14 +74,10 @@ class Queue:
 
     async def put(self, items: list[requests.QueueItem], *, by: str, durability: Durability | None) -> requests.Enqueued:
         request = requests.Enqueue(self.space, self.thread, self.name, items, by)
-        reply = await self.connection.write(request, key=None, durability=durability)
-        assert isinstance(reply, requests.Enqueued)
-        return reply
+        return await self.connection.write(request, key=None, durability=durability)
 
     async def finish(self, request: requests.Dequeue, *, durability: Durability | None) -> requests.Dequeued:
-        reply = await self.connection.write(request, key=None, durability=durability)
-        assert isinstance(reply, requests.Dequeued)
-        return reply
+        return await self.connection.write(request, key=None, durability=durability)
 
     async def purge(self, before: datetime, *, durability: Durability | None) -> int:
         """Forget what was finished before a time, and return how many that were."""
@@ -92,7 +85,6 @@ class Queue:
         while more:
             request = requests.Purge(self.space, self.thread, self.name, before_ms)
             reply = await self.connection.write(request, key=None, durability=durability)
-            assert isinstance(reply, requests.Purged)
             count, more = count + reply.count, reply.more
         return count
 

@@ -89,16 +89,13 @@ async def put_snapshot(connection: Connection, journal: Source, naming: Naming, 
 async def _snapshot(connection: Connection, journal: Source, naming: Naming, until: datetime | str | None) -> requests.Snapshot:
     id = until if isinstance(until, str) else None
     until_ms = int(until.timestamp() * 1000) if isinstance(until, datetime) else None
-    found = await connection.read(
+    return await connection.read(
         requests.ReadSnapshot(journal.space, journal.thread, naming.reducer, naming.version, id, until_ms)
     )
-    assert isinstance(found, requests.Snapshot)
-    return found
 
 
 async def _check_whole(connection: Connection, journal: Source) -> None:
     retention = await connection.read(requests.ReadRetention(journal.space, journal.thread))
-    assert isinstance(retention, requests.Retention)
     if retention.trimmed_ms:
         raise JournalTrimmed(
             f"the journal of {journal.thread!r} was trimmed up to {moment(retention.trimmed_ms):%Y-%m-%d %H:%M:%S}Z, and there "

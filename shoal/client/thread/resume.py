@@ -134,7 +134,6 @@ class ThreadResume:
             SessionBehind, BookmarkLost: the node lacks what this store has written or seen.
         """
         caught = await self._connection.read(requests.CatchUp(self.space, self.name))
-        assert isinstance(caught, requests.CaughtUp)
         staleness = "" if caught.quorum else await self._staleness(caught)
         try:
             checkpoint: Checkpoint | None = await self.load(branch=branch)
@@ -173,7 +172,6 @@ class ThreadResume:
 
     async def _staleness(self, caught: requests.CaughtUp) -> str:
         view = await self._connection.read(requests.Cluster())
-        assert isinstance(view, requests.ClusterView)
         away = [_away(member) for member in view.members if member.state == "unreachable"]
         without = f", without {', '.join(away)}" if away else ""
         why = caught.reason.rstrip(".")
@@ -182,13 +180,11 @@ class ThreadResume:
     async def _listed(self, *, only_open: bool) -> tuple[tuple[StepRecord, ...], bool]:
         request = requests.ListSteps(self.space, self.name, only_open, limit=STEPS_LISTED_MAX)
         page = await self._connection.read(request)
-        assert isinstance(page, requests.Steps)
         return tuple(map(record_of, page.items)), page.more
 
     async def _since(self, wall_ms: int) -> tuple[tuple[Event, ...], bool]:
         request = requests.ReadJournal(self.space, self.name, limit=EVENTS_LISTED_MAX, since_ms=wall_ms)
         page = await self._connection.read(request)
-        assert isinstance(page, requests.Events)
         events = (Event(e.id, e.key, moment(e.wall_ms), e.late, e.cursor, e.event) for e in page.events)
         return tuple(events), page.more
 
@@ -237,8 +233,7 @@ class ThreadResume:
             readable_from=before.readable_from,
             secret=list(before.secret),
         )
-        saved = await self._connection.write(await self._claimed(request), key=key, durability=durability)
-        assert isinstance(saved, requests.Saved)
+        await self._connection.write(await self._claimed(request), key=key, durability=durability)
         return await self.load(branch=branch)
 
 

@@ -182,7 +182,6 @@ class ThreadSchema:
         save from before it made stays, and is listed here.
         """
         reply = await self._connection.read(requests.ReadViolations(self.space, self.name), stale=stale)
-        assert isinstance(reply, requests.Violations)
         found = [Violation(v.checkpoint, v.branch, v.schema, v.version, v.path, v.why) for v in reply.violations]
         if self._declared is not None:
             for branch, heads in (await self.heads(stale=stale)).items():
@@ -193,9 +192,7 @@ class ThreadSchema:
 
     async def _whole(self, id: str) -> requests.Checkpoint:
         """A checkpoint as it was saved. The handle stays where it is."""
-        found = await self._connection.read(requests.Load(self.space, self.name, id))
-        assert isinstance(found, requests.Checkpoint)
-        return found
+        return await self._connection.read(requests.Load(self.space, self.name, id))
 
     def _stored(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """Without what is never stored."""

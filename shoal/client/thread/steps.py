@@ -171,7 +171,6 @@ class ThreadSteps:
         after = ""
         while True:
             page = await self._connection.read(requests.ListSteps(self.space, self.name, open, after), stale=stale)
-            assert isinstance(page, requests.Steps)
             for found in page.items:
                 yield record_of(found)
             if not page.more:
@@ -203,7 +202,6 @@ class ThreadSteps:
         reply = await self._connection.write(
             requests.ResolveStep(self.space, self.name, key, how, packed, by, reason), key=None, durability=durability
         )
-        assert isinstance(reply, requests.Step)
         return record_of(reply)
 
     async def compensate(self, compensations: Mapping[str, Callable[..., Any]] | None = None) -> list[str]:

@@ -410,9 +410,7 @@ class Thread(
         """
         age_ms = as_duration_ms(older_than, what="older_than")
         request = requests.Prune(self.space, self.name, keep_last, age_ms, branch, dry_run)
-        reply = await self._connection.write(request, key=None, durability=durability)
-        assert isinstance(reply, requests.PruneReport)
-        return reply
+        return await self._connection.write(request, key=None, durability=durability)
 
     async def delete(self, *, key: str | None = None, durability: Durability | None = None) -> bool:
         """Delete the thread with its checkpoints, branches and journal, on every node. False: there was none.
@@ -421,7 +419,6 @@ class Thread(
         later. What is written with knowledge of it begins the thread anew.
         """
         reply = await self._connection.write(requests.DeleteThread(self.space, self.name), key=key, durability=durability)
-        assert isinstance(reply, requests.Deleted)
         self._positions.clear()
         return reply.existed
 

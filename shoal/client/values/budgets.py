@@ -48,7 +48,6 @@ class Budget:
         """
         request = requests.Grant(self.space, self.name, amount, key)
         reply = await self._connection.write(request, key=None, durability=durability)
-        assert isinstance(reply, requests.Granted)
         return reply.remaining
 
     async def spend(self, amount: int = 1, *, key: str | None = None, durability: Durability | None = None) -> int:
@@ -64,7 +63,6 @@ class Budget:
         """
         request = requests.Spend(self.space, self.name, amount, key)
         reply = await self._connection.write(request, key=None, durability=durability)
-        assert isinstance(reply, requests.Spent)
         return reply.remaining
 
     async def remaining(self, *, stale: bool = False) -> int:
@@ -74,7 +72,6 @@ class Budget:
     async def rights(self, *, stale: bool = False) -> Rights:
         """Which nodes may spend what is left."""
         reply = await self._connection.read(requests.ReadBudget(self.space, self.name), stale=stale)
-        assert isinstance(reply, requests.BudgetState)
         return Rights(
             reply.granted,
             reply.spent,
@@ -97,12 +94,10 @@ class Budget:
         """
         request = requests.DrawRights(self.space, self.name, amount, reclaimed=reclaim)
         reply = await self._connection.write(request, key=None, durability=None)
-        assert isinstance(reply, requests.Rights)
         return reply.rights
 
     async def release(self, amount: int, *, durability: Durability | None = None) -> int:
         """Return up to `amount` of the node's rights, so that others can draw them, and return what it has left."""
         request = requests.ReleaseRights(self.space, self.name, amount)
         reply = await self._connection.write(request, key=None, durability=durability)
-        assert isinstance(reply, requests.Rights)
         return reply.rights

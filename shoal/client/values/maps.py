@@ -12,7 +12,7 @@ from shoal.client.connection import Connection
 from shoal.client.values.sets import packed_elements
 from shoal.names import check_name
 from shoal.protocol import requests
-from shoal.protocol.requests import Durability, MapEntry
+from shoal.protocol.requests import Durability, MapEntry, R
 
 _PAGE = 1000
 
@@ -71,7 +71,6 @@ class SharedMap:
             TooManySiblings, TooLarge: of a bound.
         """
         reply = await self._write(put_request(self.space, self.name, key, value, expect=expect), durability)
-        assert isinstance(reply, requests.EntryPut)
         return reply.version
 
     async def add(self, key: str, amount: int = 1, *, durability: Durability | None = None) -> None:
@@ -89,7 +88,6 @@ class SharedMap:
     async def remove(self, key: str, *, durability: Durability | None = None) -> bool:
         """Remove what the node shows of a key, of each type; False if there was nothing."""
         reply = await self._write(requests.RemoveEntry(self.space, self.name, key), durability)
-        assert isinstance(reply, requests.EntryRemoved)
         return reply.removed
 
     async def get(self, key: str, default: Any = None, *, stale: bool = False) -> Any:
@@ -114,17 +112,13 @@ class SharedMap:
         self, key: str, add: tuple[Any, ...], remove: tuple[Any, ...], durability: Durability | None
     ) -> requests.SetAltered:
         request = requests.AlterEntry(self.space, self.name, key, packed_elements(add), packed_elements(remove))
-        reply = await self._write(request, durability)
-        assert isinstance(reply, requests.SetAltered)
-        return reply
+        return await self._write(request, durability)
 
-    async def _write(self, request: requests.AnyWrite, durability: Durability | None) -> requests.AnyReply:
+    async def _write(self, request: requests.Write[R], durability: Durability | None) -> R:
         return await self._connection.write(request, key=None, durability=durability)
 
     async def _read(self, request: requests.ReadMap, *, stale: bool) -> requests.MapEntries:
-        reply = await self._connection.read(request, stale=stale)
-        assert isinstance(reply, requests.MapEntries)
-        return reply
+        return await self._connection.read(request, stale=stale)
 
 
 class Entries:

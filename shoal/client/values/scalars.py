@@ -30,13 +30,11 @@ class Counter:
             KeyReused: `key` came before with another amount.
         """
         reply = await self._connection.write(requests.Add(self.space, self.name, amount, key), key=None, durability=durability)
-        assert isinstance(reply, requests.Added)
         return reply.value
 
     async def value(self, *, stale: bool = False) -> int:
         """The value; 0 for a counter that was never added to. `stale`: see `Store`."""
         reply = await self._connection.read(requests.ReadCounter(self.space, self.name), stale=stale)
-        assert isinstance(reply, requests.CounterValue)
         return reply.value
 
 
@@ -84,7 +82,6 @@ class Register:
     async def read(self, *, stale: bool = False) -> RegisterState:
         """All concurrent values, and the version that a `set` may expect."""
         reply = await self._connection.read(requests.ReadRegister(self.space, self.name), stale=stale)
-        assert isinstance(reply, requests.Siblings)
         self._context = reply.context
         return RegisterState(tuple(values.decode(sibling.value) for sibling in reply.siblings), reply.version)
 

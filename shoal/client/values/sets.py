@@ -51,15 +51,12 @@ class SharedSet:
     ) -> requests.SetAltered:
         """Remove some and add some, as one operation."""
         request = alter_request(self.space, self.name, add=add, remove=remove)
-        reply = await self._connection.write(request, key=key, durability=durability)
-        assert isinstance(reply, requests.SetAltered)
-        return reply
+        return await self._connection.write(request, key=key, durability=durability)
 
     async def contains(self, element: Any, *, stale: bool = False) -> bool:
         """Whether it is a member. `stale`: see `Store`."""
         packed = values.encode(element, where="element")
         reply = await self._connection.read(requests.ContainsMembers(self.space, self.name, [packed]), stale=stale)
-        assert isinstance(reply, requests.MembersContained)
         return reply.contained[0]
 
     async def len(self, *, stale: bool = False) -> int:
@@ -71,9 +68,7 @@ class SharedSet:
         return Members(self, stale=stale)
 
     async def _page(self, after: bytes, limit: int, *, stale: bool) -> requests.SetMembers:
-        reply = await self._connection.read(requests.ReadSet(self.space, self.name, after, limit), stale=stale)
-        assert isinstance(reply, requests.SetMembers)
-        return reply
+        return await self._connection.read(requests.ReadSet(self.space, self.name, after, limit), stale=stale)
 
 
 class Members:

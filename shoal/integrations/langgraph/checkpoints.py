@@ -148,7 +148,6 @@ class Checkpoints:
             owner=owner,
         )
         saved = await self.connection.write(request, key=None, durability=None)
-        assert isinstance(saved, requests.Saved)
         # A copy: LangGraph goes on changing the versions that it gave.
         self.bases.put(place, checkpoint["id"], Base(saved.id, {**versions}, stored_now), replacing=parent)
 
@@ -257,7 +256,6 @@ class Checkpoints:
         after: str | None = None
         while True:
             page = await self.connection.read(requests.ListObjects(self.space, "thread", after=after))
-            assert isinstance(page, requests.Names)
             for name in page.names:
                 yield id_of(name)
             if not page.more:
@@ -265,9 +263,7 @@ class Checkpoints:
             after = page.names[-1]
 
     async def read(self, thread_id: str, **options: Any) -> requests.Labels:
-        page = await self.connection.read(requests.ReadLabels(self.space, name_of(thread_id), **options))
-        assert isinstance(page, requests.Labels)
-        return page
+        return await self.connection.read(requests.ReadLabels(self.space, name_of(thread_id), **options))
 
     def _tuple(self, serde: SerializerProtocol, thread_id: str, item: Labelled) -> CheckpointTuple | None:
         opened = encoding.unpack_metadata(serde, item.checkpoint.metadata)

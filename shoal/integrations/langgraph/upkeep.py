@@ -124,7 +124,6 @@ async def copy_thread(checkpoints: Checkpoints, serde: SerializerProtocol, sourc
             label=item.label,
         )
         saved = await checkpoints.connection.write(request, key=None, durability=None)
-        assert isinstance(saved, requests.Saved)
         ids[item.label] = saved.id
         checkpoints.bases.forget(Place(target, parts[0]), parts[1])
         if item.notes:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from shoal.protocol.requests.base import *
 from shoal.protocol.requests.batches import *
 from shoal.protocol.requests.budgets import *
+from shoal.protocol.requests.declared import *
 from shoal.protocol.requests.documents import *
 from shoal.protocol.requests.indexes import *
 from shoal.protocol.requests.items import *

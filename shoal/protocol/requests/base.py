@@ -2,29 +2,73 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import sys
+from functools import cache
+from typing import ForwardRef, Generic, Literal, TypeVar, get_args
 
 from msgspec import Struct
 
-__all__ = ["NO_HEAD", "Durability", "Read", "Reply", "Request", "Write"]
+__all__ = [
+    "NO_HEAD",
+    "Durability",
+    "Maintenance",
+    "ObjectRead",
+    "ObjectWrite",
+    "R",
+    "Read",
+    "Reply",
+    "Request",
+    "Write",
+    "reply_of",
+]
 
 Durability = Literal["memory", "local", "quorum", "all"]
 
 NO_HEAD = ""
 """As `expect_head`: the branch must not exist yet. As `parent`: the checkpoint has none."""
 
+R = TypeVar("R", covariant=True)
+"""What answers a request."""
 
-class Request(Struct, array_like=True, frozen=True, tag=True):
-    """Base of all requests."""
+
+class Request(Struct, Generic[R], array_like=True, frozen=True, tag=True):
+    """Base of all requests. A request names its reply: `class Grant(ObjectWrite["Granted"], …)`."""
 
 
-class Write(Request, array_like=True, frozen=True, tag=True):
+class Write(Request[R], Generic[R], array_like=True, frozen=True, tag=True):
     """Changes objects of one partition; may carry an idempotency key beside it."""
 
 
-class Read(Request, array_like=True, frozen=True, tag=True):
+class Read(Request[R], Generic[R], array_like=True, frozen=True, tag=True):
     """Changes nothing."""
+
+
+class ObjectWrite(Write[R], Generic[R], array_like=True, frozen=True, tag=True):
+    """Changes one object, which its second field names."""
+
+    space: str
+
+
+class ObjectRead(Read[R], Generic[R], array_like=True, frozen=True, tag=True):
+    """Reads one object, which its second field names."""
+
+    space: str
+
+
+class Maintenance(Request[R], Generic[R], array_like=True, frozen=True, tag=True):
+    """Looks at one object, which its second field names, and changes it in as many operations as that takes."""
+
+    space: str
 
 
 class Reply(Struct, array_like=True, frozen=True, tag=True):
     """Base of all replies and pushes."""
+
+
+@cache
+def reply_of(kind: type[Request[R]], /) -> type[R]:
+    """The class that answers requests of a kind."""
+    [base] = kind.__orig_bases__  # type: ignore[attr-defined]
+    [reply] = get_args(base)
+    found: type[R] = getattr(sys.modules[kind.__module__], reply.__forward_arg__) if isinstance(reply, ForwardRef) else reply
+    return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from shoal.protocol.requests.base import Read, Reply, Write
+from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
+from shoal.protocol.requests.declared import operation
 
 __all__ = [
     "BudgetConflict",
@@ -22,10 +23,10 @@ __all__ = [
 ]
 
 
-class Grant(Write, array_like=True, frozen=True, tag="grant"):
-    """Add to what may be spent; answered by `Granted`. `key`: of all grants with one key, one counts."""
+@operation(batch=True)
+class Grant(ObjectWrite["Granted"], array_like=True, frozen=True, tag="grant"):
+    """Add to what may be spent. `key`: of all grants with one key, one counts."""
 
-    space: str
     budget: str
     amount: int  # From 1.
     key: str | None = None
@@ -36,10 +37,10 @@ class Granted(Reply, array_like=True, frozen=True, tag="granted"):
     granted: bool  # False: its key was there already.
 
 
-class Spend(Write, array_like=True, frozen=True, tag="spend"):
-    """Spend what the serving node has rights to, or can get; answered by `Spent`. `key`: as of a grant."""
+@operation(batch=True)
+class Spend(ObjectWrite["Spent"], array_like=True, frozen=True, tag="spend"):
+    """Spend what the serving node has rights to, or can get. `key`: as of a grant."""
 
-    space: str
     budget: str
     amount: int  # From 1.
     key: str | None = None
@@ -51,36 +52,33 @@ class Spent(Reply, array_like=True, frozen=True, tag="spent"):
     spent: bool  # False: its key was there already.
 
 
-class DrawRights(Write, array_like=True, frozen=True, tag="draw-rights"):
-    """Take rights to the serving node, so that it may spend them alone; answered by `Rights`.
+class DrawRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="draw-rights"):
+    """Take rights to the serving node, so that it may spend them alone.
 
     They come from earlier openings of its directory, and from what nobody has drawn: what is lacking,
     or one of so many `shares` of it if that is more. Every owner has to be heard before they count.
     """
 
-    space: str
     budget: str
     amount: int  # Rights that the node is to have.
     shares: int = 0
     reclaimed: str = ""  # An origin whose opening is known to be over, as after the loss of its disk: its rights come too.
 
 
-class ReleaseRights(Write, array_like=True, frozen=True, tag="release-rights"):
-    """Put rights of the serving node back, so that others can draw them; answered by `Rights`.
+class ReleaseRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="release-rights"):
+    """Put rights of the serving node back, so that others can draw them.
 
     With `unsure` it is those that it drew and could not make sure of, else up to `amount` of the others.
     """
 
-    space: str
     budget: str
     amount: int = 0
     unsure: bool = False
 
 
-class TransferRights(Write, array_like=True, frozen=True, tag="transfer-rights"):
-    """Give rights of the serving node to another, which asked for them; answered by `Rights`: those that it gave."""
+class TransferRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="transfer-rights"):
+    """Give rights of the serving node to another, which asked for them: those that it gave."""
 
-    space: str
     budget: str
     amount: int  # So many, or all if it has fewer.
     to: str  # An origin,
@@ -92,10 +90,10 @@ class Rights(Reply, array_like=True, frozen=True, tag="rights"):
     rights: int  # That the serving node may spend now.
 
 
-class ReadBudget(Read, array_like=True, frozen=True, tag="read-budget"):
-    """Answered by `BudgetState`; one that nothing was granted to is 0."""
+@operation(multi_read=True)
+class ReadBudget(ObjectRead["BudgetState"], array_like=True, frozen=True, tag="read-budget"):
+    """One that nothing was granted to is 0."""
 
-    space: str
     budget: str
 
 
@@ -123,9 +121,3 @@ class BudgetState(Reply, array_like=True, frozen=True, tag="budget-state"):
     rights: int  # What the serving node may spend.
     holders: list[Holder]  # Those whose rights are not 0.
     conflicts: list[BudgetConflict]
-
-
-SingleWrite = DrawRights | ReleaseRights | TransferRights
-WriteReply = Rights
-ObjectRead = ReadBudget
-ReadReply = BudgetState

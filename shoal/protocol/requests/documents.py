@@ -8,7 +8,9 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, field
 
-from shoal.protocol.requests.base import Read, Reply, Write
+from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
+from shoal.protocol.requests.declared import operation
+from shoal.protocol.requests.threads import Deleted
 
 __all__ = [
     "ANY",
@@ -44,10 +46,10 @@ ANY = -1
 """A generation: whichever is the current one."""
 
 
-class Update(Write, array_like=True, frozen=True, tag="update"):
-    """Apply a Yjs v1 update to a document; answered by `Updated`."""
+@operation(batch=True)
+class Update(ObjectWrite["Updated"], array_like=True, frozen=True, tag="update"):
+    """Apply a Yjs v1 update to a document."""
 
-    space: str
     document: str
     update: bytes
     roots: dict[str, RootKind] = field(default_factory=dict)  # Root types that the update may be the first to use.
@@ -59,14 +61,13 @@ class Updated(Reply, array_like=True, frozen=True, tag="updated"):
     pass
 
 
-class Updates(Write, array_like=True, frozen=True, tag="updates"):
-    """Apply Yjs v1 updates of clients that declare no roots, as one operation; answered by `UpdatesTaken`.
+class Updates(ObjectWrite["UpdatesTaken"], array_like=True, frozen=True, tag="updates"):
+    """Apply Yjs v1 updates of clients that declare no roots, as one operation.
 
     Those that depend on what the node lacks are left out, and the reply names them. Any other error refuses all of
     them. What a root is that nobody declared is inferred from its use.
     """
 
-    space: str
     document: str
     updates: list[bytes]
 
@@ -83,14 +84,13 @@ class UpdatesTaken(Reply, array_like=True, frozen=True, tag="updates-taken"):
     early: list[Early] = field(default_factory=list)  # None of the others is missing from the document.
 
 
-class Begin(Write, array_like=True, frozen=True, tag="begin"):
-    """Give a document that nobody has written its first content, JSON text; answered by `Begun`.
+class Begin(ObjectWrite["Begun"], array_like=True, frozen=True, tag="begin"):
+    """Give a document that nobody has written its first content, JSON text.
 
     Two that are begun at once, at two nodes, are not added up: equal ones are one, and of
     different ones the same one counts everywhere; what was lost is among the conflicts.
     """
 
-    space: str
     document: str
     content: bytes
     author: str = ""
@@ -100,21 +100,19 @@ class Begun(Reply, array_like=True, frozen=True, tag="begun"):
     created: bool  # False: it had content already, and was left as it is.
 
 
-class DeleteDocument(Write, array_like=True, frozen=True, tag="delete-document"):
-    """End a document's generation: what was not written with knowledge of this is gone, or dies; answered by `Deleted`."""
+class DeleteDocument(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-document"):
+    """End a document's generation: what was not written with knowledge of this is gone, or dies."""
 
-    space: str
     document: str
     expect: str | None = None  # The version that it must have (`document_version`); "": it must not be there.
 
 
-class Compact(Write, array_like=True, frozen=True, tag="compact"):
-    """Make the oldest updates of a document one, without what was deleted; answered by `Compacted`.
+class Compact(ObjectWrite["Compacted"], array_like=True, frozen=True, tag="compact"):
+    """Make the oldest updates of a document one, without what was deleted.
 
     Raises NotFound if there is no such document.
     """
 
-    space: str
     document: str
     older_than_ms: int = 0  # Only updates that are older.
     at_least: int = 1  # Updates; where fewer would go all stay as they are.
@@ -126,30 +124,27 @@ class Compacted(Reply, array_like=True, frozen=True, tag="compacted"):
     more: bool = False  # There are more that could be, by another request.
 
 
-class Patch(Write, array_like=True, frozen=True, tag="patch"):
-    """Apply a JSON Patch (RFC 6902; JSON text) as CRDT operations; answered by `DocumentJson`."""
+class Patch(ObjectWrite["DocumentJson"], array_like=True, frozen=True, tag="patch"):
+    """Apply a JSON Patch (RFC 6902; JSON text) as CRDT operations."""
 
-    space: str
     document: str
     patch: bytes
     author: str = ""
     expect: str | None = None  # As of `DeleteDocument`.
 
 
-class Replace(Write, array_like=True, frozen=True, tag="replace"):
-    """Edit a document in place until it is this JSON text, by a small change; answered by `DocumentJson`."""
+class Replace(ObjectWrite["DocumentJson"], array_like=True, frozen=True, tag="replace"):
+    """Edit a document in place until it is this JSON text, by a small change."""
 
-    space: str
     document: str
     content: bytes
     author: str = ""
     expect: str | None = None  # As of `DeleteDocument`.
 
 
-class ReadDocument(Read, array_like=True, frozen=True, tag="read-document"):
-    """Answered by `DocumentState`; a document that does not exist is empty."""
+class ReadDocument(ObjectRead["DocumentState"], array_like=True, frozen=True, tag="read-document"):
+    """A document that does not exist is empty."""
 
-    space: str
     document: str
     state: bytes = b"\x00"  # The caller's Yjs state vector: only what it lacks is sent.
 
@@ -162,20 +157,19 @@ class DocumentState(Reply, array_like=True, frozen=True, tag="document-state"):
     generation: int = 0  # How often it was deleted.
 
 
-class ReadDocumentJson(Read, array_like=True, frozen=True, tag="read-document-json"):
-    """Answered by `DocumentJson`.
+@operation(multi_read=True)
+class ReadDocumentJson(ObjectRead["DocumentJson"], array_like=True, frozen=True, tag="read-document-json"):
+    """Read a document as JSON.
 
     Raises NotFound if there is no such document.
     """
 
-    space: str
     document: str
 
 
-class ReadMoment(Read, array_like=True, frozen=True, tag="read-moment"):
-    """Name a document as it is; answered by `Moment`."""
+class ReadMoment(ObjectRead["Moment"], array_like=True, frozen=True, tag="read-moment"):
+    """Name a document as it is."""
 
-    space: str
     document: str
 
 
@@ -184,19 +178,17 @@ class Moment(Reply, array_like=True, frozen=True, tag="moment"):
     vector: bytes  # Of the partition, packed.
 
 
-class ReadDocumentAt(Read, array_like=True, frozen=True, tag="read-document-at"):
-    """A document as it was at a moment; answered by `DocumentJson`."""
+class ReadDocumentAt(ObjectRead["DocumentJson"], array_like=True, frozen=True, tag="read-document-at"):
+    """A document as it was at a moment."""
 
-    space: str
     document: str
     generation: int
     vector: bytes
 
 
-class ReadConflicts(Read, array_like=True, frozen=True, tag="read-conflicts"):
-    """What concurrent sets of one key of a map lost; answered by `Conflicts`."""
+class ReadConflicts(ObjectRead["Conflicts"], array_like=True, frozen=True, tag="read-conflicts"):
+    """What concurrent sets of one key of a map lost."""
 
-    space: str
     document: str
 
 
@@ -218,12 +210,6 @@ class Conflicts(Reply, array_like=True, frozen=True, tag="conflicts"):
 
 class DocumentJson(Reply, array_like=True, frozen=True, tag="document-json"):
     json: bytes
-
-
-SingleWrite = Patch | Begin | Compact | DeleteDocument | Replace | Updates
-WriteReply = DocumentJson | Begun | Compacted | UpdatesTaken
-ObjectRead = ReadDocument | ReadDocumentJson | ReadConflicts | ReadMoment | ReadDocumentAt
-ReadReply = DocumentState | Conflicts | Moment
 
 
 def document_version(json: bytes) -> str:

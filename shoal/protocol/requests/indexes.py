@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from shoal.protocol.requests.base import Read, Reply, Write
+from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
 
 __all__ = ["IndexItems", "ItemIndex", "ItemIndexes", "ItemsIndexed", "ListItemIndexes", "UnindexItems"]
 
 
-class IndexItems(Write, array_like=True, frozen=True, tag="index-items"):
-    """Have these fields indexed, by every node; answered by `ItemsIndexed`."""
+class IndexItems(ObjectWrite["ItemsIndexed"], array_like=True, frozen=True, tag="index-items"):
+    """Have these fields indexed, by every node."""
 
-    space: str
     items: str
     fields: list[str]
 
 
-class UnindexItems(Write, array_like=True, frozen=True, tag="unindex-items"):
-    """Give up the indexes of these fields; answered by `ItemsIndexed`."""
+class UnindexItems(ObjectWrite["ItemsIndexed"], array_like=True, frozen=True, tag="unindex-items"):
+    """Give up the indexes of these fields."""
 
-    space: str
     items: str
     fields: list[str]
 
@@ -29,10 +27,9 @@ class ItemsIndexed(Reply, array_like=True, frozen=True, tag="items-indexed"):
     changed: list[str]  # The fields that were not, or were, indexed before.
 
 
-class ListItemIndexes(Read, array_like=True, frozen=True, tag="list-item-indexes"):
-    """Answered by `ItemIndexes`."""
+class ListItemIndexes(ObjectRead["ItemIndexes"], array_like=True, frozen=True, tag="list-item-indexes"):
+    """List the fields that are indexed."""
 
-    space: str
     items: str
 
 
@@ -43,9 +40,3 @@ class ItemIndex(Struct, array_like=True, frozen=True):
 
 class ItemIndexes(Reply, array_like=True, frozen=True, tag="item-indexes"):
     indexes: list[ItemIndex]
-
-
-SingleWrite = IndexItems | UnindexItems
-WriteReply = ItemsIndexed
-ObjectRead = ListItemIndexes
-ReadReply = ItemIndexes

@@ -9,7 +9,8 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from shoal.protocol.requests.base import Read, Reply, Write
+from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
+from shoal.protocol.requests.declared import operation
 
 __all__ = [
     "NO_ITEM",
@@ -41,14 +42,14 @@ NO_ITEM = ""
 Match = Literal["prefix", "suffix"]
 
 
-class PutItem(Write, array_like=True, frozen=True, tag="put-item"):
-    """Put a value in the place of what the serving node shows; answered by `ItemPut`.
+@operation(batch=True)
+class PutItem(ObjectWrite["ItemPut"], array_like=True, frozen=True, tag="put-item"):
+    """Put a value in the place of what the serving node shows.
 
     `ttl_ms`: how long it is shown; None: for ever. `expect`: the item's version must be this one. `vectors`: what
     `RankItems` compares, each some 32-bit floats, little-endian.
     """
 
-    space: str
     items: str
     rest: list[str]
     key: str
@@ -62,10 +63,10 @@ class ItemPut(Reply, array_like=True, frozen=True, tag="item-put"):
     version: str
 
 
-class DeleteItem(Write, array_like=True, frozen=True, tag="delete-item"):
-    """Delete what the serving node shows; answered by `ItemDeleted`."""
+@operation(batch=True)
+class DeleteItem(ObjectWrite["ItemDeleted"], array_like=True, frozen=True, tag="delete-item"):
+    """Delete what the serving node shows."""
 
-    space: str
     items: str
     rest: list[str]
     key: str
@@ -76,10 +77,9 @@ class ItemDeleted(Reply, array_like=True, frozen=True, tag="item-deleted"):
     deleted: bool  # False if it was not there.
 
 
-class RefreshItems(Write, array_like=True, frozen=True, tag="refresh-items"):
-    """Let the times to live of items begin anew; answered by `ItemsRefreshed`. One without any, or not there, is left out."""
+class RefreshItems(ObjectWrite["ItemsRefreshed"], array_like=True, frozen=True, tag="refresh-items"):
+    """Let the times to live of items begin anew. One without any, or not there, is left out."""
 
-    space: str
     items: str
     paths: list[tuple[list[str], str]]  # Rest and key.
 
@@ -88,10 +88,9 @@ class ItemsRefreshed(Reply, array_like=True, frozen=True, tag="items-refreshed")
     refreshed: int
 
 
-class SweepItems(Write, array_like=True, frozen=True, tag="sweep-items"):
-    """Erase items that expired longer than the node's grace ago, up to its bound; answered by `ItemsSwept`."""
+class SweepItems(ObjectWrite["ItemsSwept"], array_like=True, frozen=True, tag="sweep-items"):
+    """Erase items that expired longer than the node's grace ago, up to its bound."""
 
-    space: str
     items: str
 
 
@@ -100,10 +99,10 @@ class ItemsSwept(Reply, array_like=True, frozen=True, tag="items-swept"):
     more: bool
 
 
-class GetItems(Read, array_like=True, frozen=True, tag="get-items"):
-    """Answered by `ItemsFound`."""
+@operation(multi_read=True)
+class GetItems(ObjectRead["ItemsFound"], array_like=True, frozen=True, tag="get-items"):
+    """Read items by their keys."""
 
-    space: str
     items: str
     paths: list[tuple[list[str], str]]  # Rest and key.
 
@@ -130,14 +129,14 @@ class ItemsFound(Reply, array_like=True, frozen=True, tag="items-found"):
     items: list[Item | None]  # In the order of the paths; of fewer if these are more than a page: ask for the rest.
 
 
-class SearchItems(Read, array_like=True, frozen=True, tag="search-items"):
-    """Items of a namespace and those below it, in the order of (namespace, key); answered by `ItemsPage`.
+@operation(multi_read=True)
+class SearchItems(ObjectRead["ItemsPage"], array_like=True, frozen=True, tag="search-items"):
+    """Items of a namespace and those below it, in the order of (namespace, key).
 
     `filter` is a packed map; no bytes match all. `skip` leaves out the first ones that match. `explain`: say how.
     All `matches` must hold, of whole namespaces; "*" is any label.
     """
 
-    space: str
     items: str
     rest: list[str]
     filter: bytes = b""
@@ -165,13 +164,12 @@ class ItemsPage(Reply, array_like=True, frozen=True, tag="items-page"):
     plan: SearchPlan | None = None
 
 
-class RankItems(Read, array_like=True, frozen=True, tag="rank-items"):
-    """Items of a namespace and those below it, by how near a vector of theirs is; answered by `RankedItems`.
+class RankItems(ObjectRead["RankedItems"], array_like=True, frozen=True, tag="rank-items"):
+    """Items of a namespace and those below it, by how near a vector of theirs is.
 
     Near is the cosine of the angle. Vectors of another length are not compared. `skip` leaves out the nearest ones.
     """
 
-    space: str
     items: str
     rest: list[str]
     vector: bytes
@@ -192,13 +190,12 @@ class RankedItems(Reply, array_like=True, frozen=True, tag="ranked-items"):
     compared: int  # Vectors.
 
 
-class ListNamespaces(Read, array_like=True, frozen=True, tag="list-namespaces"):
-    """Namespaces that hold items, in order; answered by `Namespaces`.
+class ListNamespaces(ObjectRead["Namespaces"], array_like=True, frozen=True, tag="list-namespaces"):
+    """Namespaces that hold items, in order.
 
     All `matches` must hold, of whole namespaces; "*" is any label. `depth_max` cuts what is longer, and lists it once.
     """
 
-    space: str
     items: str
     matches: list[tuple[Match, list[str]]] = field(default_factory=list)
     depth_max: int | None = None
@@ -210,9 +207,3 @@ class Namespaces(Reply, array_like=True, frozen=True, tag="namespaces"):
     namespaces: list[list[str]]
     cursor: bytes
     more: bool
-
-
-SingleWrite = RefreshItems | SweepItems
-WriteReply = ItemsRefreshed | ItemsSwept
-ObjectRead = GetItems | SearchItems | RankItems | ListNamespaces
-ReadReply = ItemsFound | ItemsPage | RankedItems | Namespaces

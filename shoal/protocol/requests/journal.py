@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from shoal.protocol.requests.base import Read, Reply, Write
+from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
+from shoal.protocol.requests.declared import operation
 
 __all__ = [
     "Ack",
@@ -27,10 +28,10 @@ __all__ = [
 ]
 
 
-class Append(Write, array_like=True, frozen=True, tag="append"):
-    """Append an event to a thread's journal; answered by `Appended`."""
+@operation(batch=True)
+class Append(ObjectWrite["Appended"], array_like=True, frozen=True, tag="append"):
+    """Append an event to a thread's journal."""
 
-    space: str
     thread: str
     event: bytes
     key: str | None = None  # Lives as long as the entry: the same key again appends nothing.
@@ -41,10 +42,10 @@ class Appended(Reply, array_like=True, frozen=True, tag="appended"):
     appended: bool  # False if the key was there already; `id` is then the first one's.
 
 
-class ReadJournal(Read, array_like=True, frozen=True, tag="read-journal"):
-    """Events that `after` (a cursor of an earlier reply; empty: none) does not cover; answered by `Events`."""
+@operation(multi_read=True)
+class ReadJournal(ObjectRead["Events"], array_like=True, frozen=True, tag="read-journal"):
+    """Events that `after` (a cursor of an earlier reply; empty: none) does not cover."""
 
-    space: str
     thread: str
     after: bytes = b""
     limit: int = 1000
@@ -67,14 +68,14 @@ class Events(Reply, array_like=True, frozen=True, tag="events"):
     more: bool
 
 
-class Ack(Write, array_like=True, frozen=True, tag="ack"):
-    """Move a consumer's cursor forward to what `cursor` covers too; answered by `ConsumerState`.
+@operation(batch=True)
+class Ack(ObjectWrite["ConsumerState"], array_like=True, frozen=True, tag="ack"):
+    """Move a consumer's cursor forward to what `cursor` covers too.
 
     With `reset` the cursor is set to `cursor`, wherever it was, and a generation begins.
     `generation` is the one that the caller reads in: one that has ended is refused. None: whichever it is.
     """
 
-    space: str
     thread: str
     consumer: str
     cursor: bytes
@@ -91,18 +92,17 @@ class ConsumerState(Reply, array_like=True, frozen=True, tag="consumer-state"):
     counted: bool = True  # False: there are more.
 
 
-class ReadConsumer(Read, array_like=True, frozen=True, tag="read-consumer"):
-    """One consumer's cursor; answered by `ConsumerState`, also if it never acknowledged anything."""
+@operation(multi_read=True)
+class ReadConsumer(ObjectRead[ConsumerState], array_like=True, frozen=True, tag="read-consumer"):
+    """One consumer's cursor, also if it never acknowledged anything."""
 
-    space: str
     thread: str
     consumer: str
 
 
-class ReadConsumers(Read, array_like=True, frozen=True, tag="read-consumers"):
-    """A thread's consumers by name; answered by `Consumers`."""
+class ReadConsumers(ObjectRead["Consumers"], array_like=True, frozen=True, tag="read-consumers"):
+    """A thread's consumers by name."""
 
-    space: str
     thread: str
     after: str | None = None
     limit: int = 100
@@ -113,10 +113,9 @@ class Consumers(Reply, array_like=True, frozen=True, tag="consumers"):
     more: bool  # Ask again with after=items[-1].name.
 
 
-class PutSnapshot(Write, array_like=True, frozen=True, tag="put-snapshot"):
-    """Keep what a reducer made of all events up to that of `cursor` (an event's); answered by `SnapshotKept`."""
+class PutSnapshot(ObjectWrite["SnapshotKept"], array_like=True, frozen=True, tag="put-snapshot"):
+    """Keep what a reducer made of all events up to that of `cursor` (an event's)."""
 
-    space: str
     thread: str
     reducer: str
     version: int
@@ -128,10 +127,9 @@ class SnapshotKept(Reply, array_like=True, frozen=True, tag="snapshot-kept"):
     event: str  # The position that it stands at.
 
 
-class ReadSnapshot(Read, array_like=True, frozen=True, tag="read-snapshot"):
-    """The latest snapshot of a reducer at or before an event, or a time; answered by `Snapshot`."""
+class ReadSnapshot(ObjectRead["Snapshot"], array_like=True, frozen=True, tag="read-snapshot"):
+    """The latest snapshot of a reducer at or before an event, or a time."""
 
-    space: str
     thread: str
     reducer: str
     version: int
@@ -145,29 +143,23 @@ class Snapshot(Reply, array_like=True, frozen=True, tag="snapshot"):
     cursor: bytes  # To read on after it.
 
 
-class ReachPlace(Write, array_like=True, frozen=True, tag="reach-place"):
-    """A loop has come so far; answered by `Place`. With `restart` it begins again, from there."""
+@operation(batch=True)
+class ReachPlace(ObjectWrite["Place"], array_like=True, frozen=True, tag="reach-place"):
+    """A loop has come so far. With `restart` it begins again, from there."""
 
-    space: str
     thread: str
     key: str
     place: int
     restart: bool = False
 
 
-class ReadPlace(Read, array_like=True, frozen=True, tag="read-place"):
-    """How far a loop has come; answered by `Place`."""
+@operation(multi_read=True)
+class ReadPlace(ObjectRead["Place"], array_like=True, frozen=True, tag="read-place"):
+    """How far a loop has come."""
 
-    space: str
     thread: str
     key: str
 
 
 class Place(Reply, array_like=True, frozen=True, tag="place"):
     place: int  # 0: at the start.
-
-
-SingleWrite = PutSnapshot
-WriteReply = SnapshotKept
-ObjectRead = ReadJournal | ReadConsumer | ReadConsumers | ReadSnapshot | ReadPlace
-ReadReply = Events | Consumers | Snapshot

@@ -5,16 +5,17 @@ from __future__ import annotations
 from msgspec import Struct
 
 from shoal.crdt.notes import Note as Note
-from shoal.protocol.requests.base import Read, Reply, Write
+from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
+from shoal.protocol.requests.declared import operation
 from shoal.protocol.requests.threads import Checkpoint
 
 __all__ = ["Annotate", "Annotated", "Claim", "Claimed", "Labelled", "Labels", "Note", "ReadLabels", "Unlabel", "Unlabelled"]
 
 
-class Annotate(Write, array_like=True, frozen=True, tag="annotate"):
-    """Write notes beside a label, which need not be there yet; answered by `Annotated`."""
+@operation(batch=True)
+class Annotate(ObjectWrite["Annotated"], array_like=True, frozen=True, tag="annotate"):
+    """Write notes beside a label, which need not be there yet."""
 
-    space: str
     thread: str
     label: str
     notes: list[Note]
@@ -25,13 +26,13 @@ class Annotated(Reply, array_like=True, frozen=True, tag="annotated"):
     id: str
 
 
-class Unlabel(Write, array_like=True, frozen=True, tag="unlabel"):
-    """Take labels from the checkpoints that have them, and drop their notes; answered by `Unlabelled`.
+@operation(batch=True)
+class Unlabel(ObjectWrite["Unlabelled"], array_like=True, frozen=True, tag="unlabel"):
+    """Take labels from the checkpoints that have them, and drop their notes.
 
     What is saved under one of them meanwhile, elsewhere, keeps it.
     """
 
-    space: str
     thread: str
     labels: list[str]
     owner: str = ""
@@ -41,10 +42,10 @@ class Unlabelled(Reply, array_like=True, frozen=True, tag="unlabelled"):
     count: int  # Of the labels that were there.
 
 
-class Claim(Write, array_like=True, frozen=True, tag="claim"):
-    """Become the thread's owner, in place of whoever was; answered by `Claimed`."""
+@operation(batch=True)
+class Claim(ObjectWrite["Claimed"], array_like=True, frozen=True, tag="claim"):
+    """Become the thread's owner, in place of whoever was."""
 
-    space: str
     thread: str
 
 
@@ -52,10 +53,10 @@ class Claimed(Reply, array_like=True, frozen=True, tag="claimed"):
     owner: str  # What the owner's writes carry from now on.
 
 
-class ReadLabels(Read, array_like=True, frozen=True, tag="read-labels"):
-    """Labels in the order of their bytes, with what they name; answered by `Labels`."""
+@operation(multi_read=True)
+class ReadLabels(ObjectRead["Labels"], array_like=True, frozen=True, tag="read-labels"):
+    """Labels in the order of their bytes, with what they name."""
 
-    space: str
     thread: str
     label: str | None = None  # This one alone.
     prefix: str = ""
@@ -75,7 +76,3 @@ class Labelled(Struct, array_like=True, frozen=True):
 class Labels(Reply, array_like=True, frozen=True, tag="labels"):
     items: list[Labelled]
     more: bool  # True if more follow; ask again with after=items[-1].label.
-
-
-ObjectRead = ReadLabels
-ReadReply = Labels

@@ -13,8 +13,8 @@ __all__ = ["ListObjects", "ListSpaces", "ListThreads", "Names", "ObjectKind", "T
 ObjectKind = Literal["thread", "document", "counter", "register", "items", "schema", "set", "budget", "map"]
 
 
-class ListObjects(Read, array_like=True, frozen=True, tag="list-objects"):
-    """Names in byte order; answered by `Names`."""
+class ListObjects(Read["Names"], array_like=True, frozen=True, tag="list-objects"):
+    """Names in byte order."""
 
     space: str
     kind: ObjectKind
@@ -23,8 +23,8 @@ class ListObjects(Read, array_like=True, frozen=True, tag="list-objects"):
     limit: int = 1000
 
 
-class ListSpaces(Read, array_like=True, frozen=True, tag="list-spaces"):
-    """Answered by `Names`."""
+class ListSpaces(Read["Names"], array_like=True, frozen=True, tag="list-spaces"):
+    """List spaces."""
 
     after: str | None = None
     limit: int = 1000
@@ -35,8 +35,8 @@ class Names(Reply, array_like=True, frozen=True, tag="names"):
     more: bool
 
 
-class ListThreads(Read, array_like=True, frozen=True, tag="list-threads"):
-    """Threads by status and metadata, in byte order; answered by `ThreadNames`. An answer may hold none and have more."""
+class ListThreads(Read["ThreadNames"], array_like=True, frozen=True, tag="list-threads"):
+    """Threads by status and metadata, in byte order. An answer may hold none and have more."""
 
     space: str
     status: str = ""  # Empty: any.
@@ -49,6 +49,3 @@ class ListThreads(Read, array_like=True, frozen=True, tag="list-threads"):
 class ThreadNames(Reply, array_like=True, frozen=True, tag="thread-names"):
     names: list[str]
     after: str  # Ask again with this; empty: there are no more.
-
-
-ReadReply = Names | ThreadNames

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from shoal.protocol.requests.base import Read, Reply, Write
+from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
+from shoal.protocol.requests.declared import operation
 from shoal.protocol.requests.scalars import Sibling
+from shoal.protocol.requests.sets import SetAltered
 
 __all__ = [
     "AddEntry",
@@ -21,10 +23,10 @@ __all__ = [
 ]
 
 
-class PutEntry(Write, array_like=True, frozen=True, tag="put-entry"):
-    """Set a key's register to a value, over all that the serving node shows of it; answered by `EntryPut`."""
+@operation(batch=True)
+class PutEntry(ObjectWrite["EntryPut"], array_like=True, frozen=True, tag="put-entry"):
+    """Set a key's register to a value, over all that the serving node shows of it."""
 
-    space: str
     map: str
     key: str
     value: bytes
@@ -35,10 +37,10 @@ class EntryPut(Reply, array_like=True, frozen=True, tag="entry-put"):
     version: str
 
 
-class AddEntry(Write, array_like=True, frozen=True, tag="add-entry"):
-    """Add to a key's counter; answered by `EntryAdded`."""
+@operation(batch=True)
+class AddEntry(ObjectWrite["EntryAdded"], array_like=True, frozen=True, tag="add-entry"):
+    """Add to a key's counter."""
 
-    space: str
     map: str
     key: str
     amount: int
@@ -48,20 +50,20 @@ class EntryAdded(Reply, array_like=True, frozen=True, tag="entry-added"):
     pass
 
 
-class AlterEntry(Write, array_like=True, frozen=True, tag="alter-entry"):
-    """Remove elements from a key's set, and add some; answered by `SetAltered`."""
+@operation(batch=True)
+class AlterEntry(ObjectWrite[SetAltered], array_like=True, frozen=True, tag="alter-entry"):
+    """Remove elements from a key's set, and add some."""
 
-    space: str
     map: str
     key: str
     add: list[bytes] = field(default_factory=list)
     remove: list[bytes] = field(default_factory=list)
 
 
-class RemoveEntry(Write, array_like=True, frozen=True, tag="remove-entry"):
-    """Remove what the serving node shows of a key; answered by `EntryRemoved`."""
+@operation(batch=True)
+class RemoveEntry(ObjectWrite["EntryRemoved"], array_like=True, frozen=True, tag="remove-entry"):
+    """Remove what the serving node shows of a key."""
 
-    space: str
     map: str
     key: str
 
@@ -70,10 +72,10 @@ class EntryRemoved(Reply, array_like=True, frozen=True, tag="entry-removed"):
     removed: bool
 
 
-class ReadMap(Read, array_like=True, frozen=True, tag="read-map"):
-    """Entries in the order of their keys; answered by `MapEntries`."""
+@operation(multi_read=True)
+class ReadMap(ObjectRead["MapEntries"], array_like=True, frozen=True, tag="read-map"):
+    """Entries in the order of their keys."""
 
-    space: str
     map: str
     keys: list[str] | None = None  # Those of these keys; None: all, page by page.
     prefix: str = ""
@@ -93,7 +95,3 @@ class MapEntries(Reply, array_like=True, frozen=True, tag="map-entries"):
     entries: list[MapEntry]
     size: int  # Keys of the whole map.
     more: bool  # Ask again with after=entries[-1].key.
-
-
-ObjectRead = ReadMap
-ReadReply = MapEntries

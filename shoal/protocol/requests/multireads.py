@@ -2,45 +2,13 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import TYPE_CHECKING, Any, final
 
-from shoal.protocol.requests.base import Read, Reply
-from shoal.protocol.requests.budgets import BudgetState, ReadBudget
-from shoal.protocol.requests.documents import DocumentJson, ReadDocumentJson
-from shoal.protocol.requests.items import GetItems, ItemsFound, ItemsPage, SearchItems
-from shoal.protocol.requests.journal import ConsumerState, Events, Place, ReadConsumer, ReadJournal, ReadPlace
-from shoal.protocol.requests.labels import Labels, ReadLabels
-from shoal.protocol.requests.maps import MapEntries, ReadMap
-from shoal.protocol.requests.queues import QueueEntries, ReadQueue, ReadQueueEntry
-from shoal.protocol.requests.scalars import CounterValue, ReadCounter, ReadRegister, Siblings
-from shoal.protocol.requests.sets import ReadSet, SetMembers
-from shoal.protocol.requests.steps import ListSteps, ReadStanding, ReadStep, Standing, Step, Steps
-from shoal.protocol.requests.threads import Branches, Checkpoint, Checkpoints, Heads, History, Load
+from shoal.protocol.requests.base import ObjectRead, Read, Reply
+from shoal.protocol.requests.declared import declaration_of
+from shoal.protocol.requests.families import operations, replies, union
 
-__all__ = ["MultiRead", "MultiReply", "Refused"]
-
-PartRead = (
-    Load
-    | History
-    | Heads
-    | ReadLabels
-    | ReadJournal
-    | ReadConsumer
-    | ReadPlace
-    | ReadQueue
-    | ReadQueueEntry
-    | ReadStep
-    | ListSteps
-    | ReadStanding
-    | ReadDocumentJson
-    | ReadCounter
-    | ReadRegister
-    | ReadSet
-    | ReadMap
-    | ReadBudget
-    | GetItems
-    | SearchItems
-)
+__all__ = ["MultiRead", "MultiReply", "PartAnswer", "PartRead", "Refused"]
 
 
 class Refused(Reply, array_like=True, frozen=True, tag="refused"):
@@ -51,33 +19,18 @@ class Refused(Reply, array_like=True, frozen=True, tag="refused"):
     detail: dict[str, str | int | float | list[str] | None]
 
 
-PartAnswer = (
-    Checkpoint
-    | Checkpoints
-    | Branches
-    | Labels
-    | Events
-    | ConsumerState
-    | Place
-    | QueueEntries
-    | Step
-    | Steps
-    | Standing
-    | DocumentJson
-    | CounterValue
-    | Siblings
-    | SetMembers
-    | MapEntries
-    | BudgetState
-    | ItemsFound
-    | ItemsPage
-    | Refused
-)
+if TYPE_CHECKING:
+    PartRead = ObjectRead[Any]
+    PartAnswer = Reply
+else:
+    _READS = [kind for kind in operations(ObjectRead) if declaration_of(kind).multi_read]
+    PartRead = union(_READS)
+    PartAnswer = union([*replies(_READS), Refused])
 
 
 @final
-class MultiRead(Read, array_like=True, frozen=True, tag="multi-read"):
-    """Read objects of one partition at one vector; answered by `MultiReply`. No write comes between."""
+class MultiRead(Read["MultiReply"], array_like=True, frozen=True, tag="multi-read"):
+    """Read objects of one partition at one vector. No write comes between."""
 
     reads: list[PartRead]
 

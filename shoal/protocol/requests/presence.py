@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Never
+
 from msgspec import Struct, field
 
 from shoal.protocol.requests.base import Read, Reply
@@ -17,8 +19,8 @@ class Present(Struct, array_like=True, frozen=True):
     state: bytes  # JSON; `null`: it left.
 
 
-class Announce(Read, array_like=True, frozen=True, tag="announce"):
-    """Be present while this session lasts, and for as long as it is renewed in time; answered by `Announced`.
+class Announce(Read["Announced"], array_like=True, frozen=True, tag="announce"):
+    """Be present while this session lasts, and for as long as it is renewed in time.
 
     An entry that another session has announced is not changed.
     """
@@ -34,8 +36,8 @@ class Announced(Reply, array_like=True, frozen=True, tag="announced"):
     gone: list[Present] = field(default_factory=list)
 
 
-class ReadPresence(Read, array_like=True, frozen=True, tag="read-presence"):
-    """Answered by `Presence`."""
+class ReadPresence(Read["Presence"], array_like=True, frozen=True, tag="read-presence"):
+    """Read who is present."""
 
     space: str
     document: str = ""
@@ -45,11 +47,8 @@ class Presence(Reply, array_like=True, frozen=True, tag="presence"):
     entries: list[Present]
 
 
-class FollowPresence(Read, array_like=True, frozen=True, tag="follow-presence"):
+class FollowPresence(Read[Never], array_like=True, frozen=True, tag="follow-presence"):
     """Push a `Presence` of all who are there, then one of what has changed, the newest of each client."""
 
     space: str
     document: str = ""
-
-
-ReadReply = Announced | Presence

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from shoal.protocol.requests.base import Read, Reply, Write
+from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
+from shoal.protocol.requests.declared import operation
 
 __all__ = [
     "NIL",
@@ -33,10 +34,10 @@ class QueueItem(Struct, array_like=True, frozen=True):
     value: bytes
 
 
-class Enqueue(Write, array_like=True, frozen=True, tag="enqueue"):
-    """Put items into a queue; answered by `Enqueued`."""
+@operation(batch=True)
+class Enqueue(ObjectWrite["Enqueued"], array_like=True, frozen=True, tag="enqueue"):
+    """Put items into a queue."""
 
-    space: str
     thread: str
     queue: str
     items: list[QueueItem]
@@ -48,13 +49,13 @@ class Enqueued(Reply, array_like=True, frozen=True, tag="enqueued"):
     added: list[bool]  # False: its key was there already.
 
 
-class Dequeue(Write, array_like=True, frozen=True, tag="dequeue"):
-    """Finish an entry: it is pending no more; answered by `Dequeued`.
+@operation(batch=True)
+class Dequeue(ObjectWrite["Dequeued"], array_like=True, frozen=True, tag="dequeue"):
+    """Finish an entry: it is pending no more.
 
     With `once` it is refused if somebody has finished it; without, the first one's result is the answer.
     """
 
-    space: str
     thread: str
     queue: str
     id: str
@@ -69,10 +70,10 @@ class Dequeued(Reply, array_like=True, frozen=True, tag="dequeued"):
     result: bytes
 
 
-class Purge(Write, array_like=True, frozen=True, tag="purge"):
-    """Forget entries that were finished before a time, the oldest first; answered by `Purged`."""
+@operation(batch=True)
+class Purge(ObjectWrite["Purged"], array_like=True, frozen=True, tag="purge"):
+    """Forget entries that were finished before a time, the oldest first."""
 
-    space: str
     thread: str
     queue: str
     before_ms: int
@@ -84,10 +85,10 @@ class Purged(Reply, array_like=True, frozen=True, tag="purged"):
     more: bool
 
 
-class ReadQueue(Read, array_like=True, frozen=True, tag="read-queue"):
-    """What is pending, or with `finished` what is not, in order; answered by `QueueEntries`."""
+@operation(multi_read=True)
+class ReadQueue(ObjectRead["QueueEntries"], array_like=True, frozen=True, tag="read-queue"):
+    """What is pending, or with `finished` what is not, in order."""
 
-    space: str
     thread: str
     queue: str
     after: str = ""  # An entry's `place`.
@@ -95,10 +96,10 @@ class ReadQueue(Read, array_like=True, frozen=True, tag="read-queue"):
     finished: bool = False
 
 
-class ReadQueueEntry(Read, array_like=True, frozen=True, tag="read-queue-entry"):
-    """One entry; answered by `QueueEntries`, which holds it or nothing."""
+@operation(multi_read=True)
+class ReadQueueEntry(ObjectRead["QueueEntries"], array_like=True, frozen=True, tag="read-queue-entry"):
+    """One entry, which holds it or nothing."""
 
-    space: str
     thread: str
     queue: str
     id: str
@@ -128,10 +129,9 @@ class QueueEntries(Reply, array_like=True, frozen=True, tag="queue-entries"):
     finished: int
 
 
-class ListWorklists(Read, array_like=True, frozen=True, tag="list-worklists"):
-    """A thread's worklists; answered by `Worklists`."""
+class ListWorklists(ObjectRead["Worklists"], array_like=True, frozen=True, tag="list-worklists"):
+    """A thread's worklists."""
 
-    space: str
     thread: str
 
 
@@ -143,7 +143,3 @@ class Worklist(Struct, array_like=True, frozen=True):
 
 class Worklists(Reply, array_like=True, frozen=True, tag="worklists"):
     items: list[Worklist]
-
-
-ObjectRead = ReadQueue | ReadQueueEntry | ListWorklists
-ReadReply = QueueEntries | Worklists

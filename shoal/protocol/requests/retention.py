@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from shoal.protocol.requests.base import Read, Reply, Request, Write
+from shoal.protocol.requests.base import Maintenance, ObjectRead, ObjectWrite, Reply
 
 __all__ = ["EventsTrimmed", "ReadRetention", "Retention", "SetRetention", "Trim", "TrimEvents", "TrimReport"]
 
 
-class Trim(Request, array_like=True, frozen=True, tag="trim-journal"):
-    """Give up a journal's old events; answered by `TrimReport`.
+class Trim(Maintenance["TrimReport"], array_like=True, frozen=True, tag="trim-journal"):
+    """Give up a journal's old events.
 
     An event goes if everything that is given lets it go: it sorts before the event `before`, is
     covered by `cursor`, is older than `older_than_ms`, is not among the last `keep`, nor
     among the last that have `keep_bytes` together.
     """
 
-    space: str
     thread: str
     before: str | None = None
     cursor: bytes = b""
@@ -31,10 +30,9 @@ class TrimReport(Reply, array_like=True, frozen=True, tag="trim-report"):
     dry_run: bool
 
 
-class TrimEvents(Write, array_like=True, frozen=True, tag="trim-events"):
-    """Give up a bounded number of the events below a place, the oldest first; answered by `EventsTrimmed`."""
+class TrimEvents(ObjectWrite["EventsTrimmed"], array_like=True, frozen=True, tag="trim-events"):
+    """Give up a bounded number of the events below a place, the oldest first."""
 
-    space: str
     thread: str
     before: bytes  # Up to 32 bytes: HLC and dot, or the beginning of them.
     cursor: bytes = b""  # If given, only what it covers.
@@ -46,20 +44,18 @@ class EventsTrimmed(Reply, array_like=True, frozen=True, tag="events-trimmed"):
     more: bool
 
 
-class SetRetention(Write, array_like=True, frozen=True, tag="set-retention"):
-    """From now on the journal gives up by itself what is beyond any of these bounds; answered by `Retention`."""
+class SetRetention(ObjectWrite["Retention"], array_like=True, frozen=True, tag="set-retention"):
+    """From now on the journal gives up by itself what is beyond any of these bounds."""
 
-    space: str
     thread: str
     older_than_ms: int | None = None
     bytes: int | None = None
     events: int | None = None
 
 
-class ReadRetention(Read, array_like=True, frozen=True, tag="read-retention"):
-    """Answered by `Retention`."""
+class ReadRetention(ObjectRead["Retention"], array_like=True, frozen=True, tag="read-retention"):
+    """Read how long events are kept."""
 
-    space: str
     thread: str
 
 
@@ -68,9 +64,3 @@ class Retention(Reply, array_like=True, frozen=True, tag="retention"):
     bytes: int | None
     events: int | None
     trimmed_ms: int = 0  # When the last event that was trimmed was ordered; 0: none was.
-
-
-SingleWrite = TrimEvents | SetRetention
-WriteReply = EventsTrimmed | Retention
-ObjectRead = ReadRetention
-ReadReply = TrimReport

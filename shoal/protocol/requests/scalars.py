@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from shoal.protocol.requests.base import Read, Reply, Write
+from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
+from shoal.protocol.requests.declared import operation
 
 __all__ = ["Add", "Added", "Assign", "Assigned", "CounterValue", "ReadCounter", "ReadRegister", "Sibling", "Siblings"]
 
 
-class Add(Write, array_like=True, frozen=True, tag="add"):
-    """Add to a counter; answered by `Added`. `key`: of all adds with one key, one counts."""
+@operation(batch=True)
+class Add(ObjectWrite["Added"], array_like=True, frozen=True, tag="add"):
+    """Add to a counter. `key`: of all adds with one key, one counts."""
 
-    space: str
     counter: str
     amount: int
     key: str | None = None
@@ -23,10 +24,10 @@ class Added(Reply, array_like=True, frozen=True, tag="added"):
     added: bool
 
 
-class ReadCounter(Read, array_like=True, frozen=True, tag="read-counter"):
-    """Answered by `CounterValue`; a counter that does not exist is 0."""
+@operation(multi_read=True)
+class ReadCounter(ObjectRead["CounterValue"], array_like=True, frozen=True, tag="read-counter"):
+    """A counter that does not exist is 0."""
 
-    space: str
     counter: str
 
 
@@ -34,15 +35,15 @@ class CounterValue(Reply, array_like=True, frozen=True, tag="counter-value"):
     value: int
 
 
-class Assign(Write, array_like=True, frozen=True, tag="assign"):
-    """Set a register; answered by `Assigned`.
+@operation(batch=True)
+class Assign(ObjectWrite["Assigned"], array_like=True, frozen=True, tag="assign"):
+    """Set a register.
 
     `context` is that of the read this is based on: values it has not seen stay as
     siblings. None supersedes all that the serving node shows. `expect`: the version
     it must have on the node that serves this.
     """
 
-    space: str
     register: str
     value: bytes
     context: bytes | None = None
@@ -55,10 +56,10 @@ class Assigned(Reply, array_like=True, frozen=True, tag="assigned"):
     version: str = ""
 
 
-class ReadRegister(Read, array_like=True, frozen=True, tag="read-register"):
-    """Answered by `Siblings`; a register never set has none."""
+@operation(multi_read=True)
+class ReadRegister(ObjectRead["Siblings"], array_like=True, frozen=True, tag="read-register"):
+    """A register never set has none."""
 
-    space: str
     register: str
 
 
@@ -71,7 +72,3 @@ class Siblings(Reply, array_like=True, frozen=True, tag="siblings"):
     siblings: list[Sibling]  # Greatest HLC first: the first is the `latest`.
     context: bytes
     version: str = ""  # Another one for other values; empty where there is none.
-
-
-ObjectRead = ReadCounter | ReadRegister
-ReadReply = CounterValue | Siblings

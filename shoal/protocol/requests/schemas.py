@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from shoal.protocol.requests.base import Read, Reply, Write
+from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
 
 __all__ = ["PutSchema", "ReadSchema", "ReadViolations", "SchemaVersion", "SchemaVersions", "Violation", "Violations"]
 
 
-class PutSchema(Write, array_like=True, frozen=True, tag="put-schema"):
-    """Put a version of a schema; answered by `SchemaVersion`. The same content again changes nothing.
+class PutSchema(ObjectWrite["SchemaVersion"], array_like=True, frozen=True, tag="put-schema"):
+    """Put a version of a schema. The same content again changes nothing.
 
     `threads` says which threads must keep its newest version, whoever saves them: a
     name, a prefix and `*`, or nothing. Saves under its name keep the version they name.
     """
 
-    space: str
     schema: str
     version: int
     json: bytes
@@ -31,13 +30,12 @@ class SchemaVersion(Reply, array_like=True, frozen=True, tag="schema-version"):
     rivals: int  # Other contents that were put concurrently under this version, and do not count.
 
 
-class ReadSchema(Read, array_like=True, frozen=True, tag="read-schema"):
-    """Answered by `SchemaVersions`.
+class ReadSchema(ObjectRead["SchemaVersions"], array_like=True, frozen=True, tag="read-schema"):
+    """Read all versions of a schema.
 
     Raises NotFound if there is no such schema.
     """
 
-    space: str
     schema: str
 
 
@@ -45,10 +43,9 @@ class SchemaVersions(Reply, array_like=True, frozen=True, tag="schema-versions")
     versions: list[SchemaVersion]  # Oldest first.
 
 
-class ReadViolations(Read, array_like=True, frozen=True, tag="read-violations"):
-    """Which heads of a thread break a schema that the space has for it; answered by `Violations`."""
+class ReadViolations(ObjectRead["Violations"], array_like=True, frozen=True, tag="read-violations"):
+    """Which heads of a thread break a schema that the space has for it."""
 
-    space: str
     thread: str
 
 
@@ -63,9 +60,3 @@ class Violation(Struct, array_like=True, frozen=True):
 
 class Violations(Reply, array_like=True, frozen=True, tag="violations"):
     violations: list[Violation]
-
-
-SingleWrite = PutSchema
-WriteReply = SchemaVersion
-ObjectRead = ReadSchema | ReadViolations
-ReadReply = SchemaVersions | Violations

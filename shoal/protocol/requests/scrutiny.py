@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from shoal.protocol.requests.base import Read, Reply
+from shoal.protocol.requests.base import ObjectRead, Reply
 from shoal.protocol.requests.journal import Event
 from shoal.protocol.requests.threads import Checkpoint
 
 __all__ = ["Damage", "Explain", "Explained", "Verified", "VerifyCheckpoints"]
 
 
-class VerifyCheckpoints(Read, array_like=True, frozen=True, tag="verify-checkpoints"):
-    """Compute again what is stored of a checkpoint, or of a branch's by first parents; answered by `Verified`."""
+class VerifyCheckpoints(ObjectRead["Verified"], array_like=True, frozen=True, tag="verify-checkpoints"):
+    """Compute again what is stored of a checkpoint, or of a branch's by first parents."""
 
-    space: str
     thread: str
     checkpoint: str | None = None
     branch: str = "main"
@@ -34,10 +33,9 @@ class Verified(Reply, array_like=True, frozen=True, tag="verified"):
     next: str  # Ask again with start=next; empty: that was all.
 
 
-class Explain(Read, array_like=True, frozen=True, tag="explain"):
-    """What a checkpoint's author could see; answered by `Explained`."""
+class Explain(ObjectRead["Explained"], array_like=True, frozen=True, tag="explain"):
+    """What a checkpoint's author could see."""
 
-    space: str
     thread: str
     checkpoint: str
     limit: int = 20
@@ -49,7 +47,3 @@ class Explained(Reply, array_like=True, frozen=True, tag="explained"):
     seen: bytes  # Packed bookmark: what it and its ancestors' authors said that they had read.
     earlier: list[Checkpoint]  # First parents, the newest first.
     events: list[Event]  # Before it in the journal, the newest first.
-
-
-ObjectRead = VerifyCheckpoints | Explain
-ReadReply = Verified | Explained

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from msgspec import field
 
-from shoal.protocol.requests.base import Read, Reply, Write
+from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
+from shoal.protocol.requests.declared import operation
 
 __all__ = ["AlterSet", "ContainsMembers", "MembersContained", "ReadSet", "SetAltered", "SetMembers"]
 
 
-class AlterSet(Write, array_like=True, frozen=True, tag="alter-set"):
-    """Remove elements, and add some; answered by `SetAltered`. A removal removes what the serving node shows."""
+@operation(batch=True)
+class AlterSet(ObjectWrite["SetAltered"], array_like=True, frozen=True, tag="alter-set"):
+    """Remove elements, and add some. A removal removes what the serving node shows."""
 
-    space: str
     set: str
     add: list[bytes] = field(default_factory=list)
     remove: list[bytes] = field(default_factory=list)
@@ -24,10 +25,10 @@ class SetAltered(Reply, array_like=True, frozen=True, tag="set-altered"):
     size: int  # Members there are now.
 
 
-class ReadSet(Read, array_like=True, frozen=True, tag="read-set"):
-    """A page of members, in the order of their bytes; answered by `SetMembers`. A set that does not exist is empty."""
+@operation(multi_read=True)
+class ReadSet(ObjectRead["SetMembers"], array_like=True, frozen=True, tag="read-set"):
+    """A page of members, in the order of their bytes. A set that does not exist is empty."""
 
-    space: str
     set: str
     after: bytes = b""  # The last member of the page before.
     limit: int = 1000
@@ -39,17 +40,12 @@ class SetMembers(Reply, array_like=True, frozen=True, tag="set-members"):
     more: bool  # Ask again with after=members[-1].
 
 
-class ContainsMembers(Read, array_like=True, frozen=True, tag="contains-members"):
-    """Which of some elements are members; answered by `MembersContained`."""
+class ContainsMembers(ObjectRead["MembersContained"], array_like=True, frozen=True, tag="contains-members"):
+    """Which of some elements are members."""
 
-    space: str
     set: str
     elements: list[bytes]
 
 
 class MembersContained(Reply, array_like=True, frozen=True, tag="members-contained"):
     contained: list[bool]  # As many as were asked for.
-
-
-ObjectRead = ReadSet | ContainsMembers
-ReadReply = SetMembers | MembersContained

@@ -11,8 +11,8 @@ from shoal.protocol.requests.base import Read, Reply
 __all__ = ["Cluster", "ClusterView", "Member", "NodeStatus", "Status"]
 
 
-class Status(Read, array_like=True, frozen=True, tag="status"):
-    """Answered by `NodeStatus`."""
+class Status(Read["NodeStatus"], array_like=True, frozen=True, tag="status"):
+    """Read the status of the serving node."""
 
 
 class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
@@ -34,8 +34,8 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     repairs_failed: int = 0  # Requests that met damage which no peer could mend, in this opening.
 
 
-class Cluster(Read, array_like=True, frozen=True, tag="cluster"):
-    """Answered by `ClusterView`."""
+class Cluster(Read["ClusterView"], array_like=True, frozen=True, tag="cluster"):
+    """Read what the serving node knows of the cluster."""
 
 
 class Member(Struct, array_like=True, frozen=True):
@@ -69,6 +69,3 @@ class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):
     learning: list[str] = field(default_factory=list)  # If this node is a learner: how far it is with each of the others.
     differing: list[str] = field(default_factory=list)  # Objects whose rows differ from a peer's at equal vectors, and why.
     replaced: int = 0  # Objects whose rows were replaced by what the log makes, in this opening.
-
-
-ReadReply = NodeStatus | ClusterView

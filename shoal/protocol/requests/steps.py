@@ -6,7 +6,8 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from shoal.protocol.requests.base import Read, Reply, Write
+from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Read, Reply
+from shoal.protocol.requests.declared import operation
 
 __all__ = [
     "BeginStep",
@@ -32,8 +33,8 @@ StepState = Literal["open", "done", "failed", "ready", "abandoned"]
 ThreadStatus = Literal["running", "paused", "waiting", "done", "failed"]
 
 
-class BeginStep(Write, array_like=True, frozen=True, tag="begin-step"):
-    """Write an intent, or learn what became of the step; answered by `Step`.
+class BeginStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="begin-step"):
+    """Write an intent, or learn what became of the step.
 
     The intent is written, and `begun` is true, if the step is new or has failed less
     than `attempts` times; or, with `take_over`, if somebody else's attempt is open. With
@@ -44,7 +45,6 @@ class BeginStep(Write, array_like=True, frozen=True, tag="begin-step"):
     Raises ThreadHeld while the thread is paused or waiting, unless the step is settled.
     """
 
-    space: str
     thread: str
     step: str  # Its key.
     name: str
@@ -57,25 +57,24 @@ class BeginStep(Write, array_like=True, frozen=True, tag="begin-step"):
     take_over: bool = False
 
 
-class ProgressStep(Write, array_like=True, frozen=True, tag="progress-step"):
-    """Say how far an attempt is (of no text: the only one that is open); answered by `Step`."""
+class ProgressStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="progress-step"):
+    """Say how far an attempt is (of no text: the only one that is open)."""
 
-    space: str
     thread: str
     step: str
     attempt: str
     progress: bytes
 
 
-class EndStep(Write, array_like=True, frozen=True, tag="end-step"):
-    """Write what became of an attempt; answered by `Step`.
+@operation(batch=True)
+class EndStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="end-step"):
+    """Write what became of an attempt.
 
     An `attempt` of no text means the only one that is open. `value` is the result, or
     the error as a packed map of `type` and `message`. `unkept`: the effect has happened, and its result cannot
     be kept; `value` is the error, with the result as text. The step stays open until that is resolved.
     """
 
-    space: str
     thread: str
     step: str
     attempt: str
@@ -83,10 +82,9 @@ class EndStep(Write, array_like=True, frozen=True, tag="end-step"):
     value: bytes = b""
 
 
-class ResolveStep(Write, array_like=True, frozen=True, tag="resolve-step"):
-    """A human's word on a step that is not settled, also told in the journal; answered by `Step`."""
+class ResolveStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="resolve-step"):
+    """A human's word on a step that is not settled, also told in the journal."""
 
-    space: str
     thread: str
     step: str
     how: Literal["result", "retry", "abandon"]
@@ -95,21 +93,21 @@ class ResolveStep(Write, array_like=True, frozen=True, tag="resolve-step"):
     reason: str = ""
 
 
-class ReadStep(Read, array_like=True, frozen=True, tag="read-step"):
-    """Answered by `Step`.
+@operation(multi_read=True)
+class ReadStep(ObjectRead["Step"], array_like=True, frozen=True, tag="read-step"):
+    """Read a step.
 
     Raises NotFound if there is none.
     """
 
-    space: str
     thread: str
     step: str
 
 
-class ListSteps(Read, array_like=True, frozen=True, tag="list-steps"):
-    """Steps in the order of their first intents; answered by `Steps`."""
+@operation(multi_read=True)
+class ListSteps(ObjectRead["Steps"], array_like=True, frozen=True, tag="list-steps"):
+    """Steps in the order of their first intents."""
 
-    space: str
     thread: str
     only_open: bool = False
     after: str = ""  # The `position` of an earlier answer's last step.
@@ -162,20 +160,19 @@ class Steps(Reply, array_like=True, frozen=True, tag="steps"):
     more: bool  # Ask again with after=items[-1].position.
 
 
-class MoveThread(Write, array_like=True, frozen=True, tag="move-thread"):
-    """Set a thread's status, also told in its journal; answered by `Standing`."""
+class MoveThread(ObjectWrite["Standing"], array_like=True, frozen=True, tag="move-thread"):
+    """Set a thread's status, also told in its journal."""
 
-    space: str
     thread: str
     status: ThreadStatus
     reason: str = ""
     by: str = ""
 
 
-class ReadStanding(Read, array_like=True, frozen=True, tag="read-standing"):
-    """Answered by `Standing`; a thread whose status was never set is running."""
+@operation(multi_read=True)
+class ReadStanding(ObjectRead["Standing"], array_like=True, frozen=True, tag="read-standing"):
+    """A thread whose status was never set is running."""
 
-    space: str
     thread: str
 
 
@@ -186,8 +183,8 @@ class Standing(Reply, array_like=True, frozen=True, tag="standing"):
     wall_ms: int  # 0: it was never set.
 
 
-class CatchUp(Read, array_like=True, frozen=True, tag="catch-up"):
-    """Take in what a quorum of owners holds of a thread's partition; answered by `CaughtUp`."""
+class CatchUp(Read["CaughtUp"], array_like=True, frozen=True, tag="catch-up"):
+    """Take in what a quorum of owners holds of a thread's partition."""
 
     space: str
     thread: str
@@ -197,9 +194,3 @@ class CaughtUp(Reply, array_like=True, frozen=True, tag="caught-up"):
     quorum: bool  # Whatever a quorum had acknowledged before the request is on this node now.
     size: int  # Owners, as configured.
     reason: str  # Why it could not; else empty.
-
-
-SingleWrite = BeginStep | ProgressStep | EndStep | ResolveStep | MoveThread
-WriteReply = Step | Standing
-ObjectRead = ReadStep | ListSteps | ReadStanding
-ReadReply = Steps | CaughtUp

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Never
+
 from msgspec import field
 
 from shoal.protocol.requests.base import Read, Reply
@@ -12,7 +14,7 @@ from shoal.protocol.requests.presence import FollowPresence, Presence
 __all__ = ["Change", "Edit", "Follow", "Push", "Reset", "Subscription", "Watch", "Watching"]
 
 
-class Watch(Read, array_like=True, frozen=True, tag="watch"):
+class Watch(Read[Never], array_like=True, frozen=True, tag="watch"):
     """Push a `Change` for every durable change in a space.
 
     Without `after` from now on, as a hint to read again: whoever falls behind gets SlowConsumer.
@@ -54,7 +56,7 @@ class Reset(Reply, array_like=True, frozen=True, tag="reset"):
     reason: str
 
 
-class Follow(Read, array_like=True, frozen=True, tag="follow"):
+class Follow(Read[Never], array_like=True, frozen=True, tag="follow"):
     """Push a document's `DocumentState`, then an `Edit` for every durable update.
 
     `stale`: begin with what is here, even if it is older than what the bookmark

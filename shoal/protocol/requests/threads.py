@@ -6,7 +6,8 @@ from typing import final
 
 from msgspec import field
 
-from shoal.protocol.requests.base import Read, Reply, Request, Write
+from shoal.protocol.requests.base import Maintenance, ObjectRead, ObjectWrite, Reply
+from shoal.protocol.requests.declared import operation
 
 __all__ = [
     "Ancestor",
@@ -30,9 +31,10 @@ __all__ = [
 ]
 
 
+@operation(batch=True)
 @final
-class Save(Write, array_like=True, frozen=True, tag="save"):
-    """Save a checkpoint; answered by `Saved`.
+class Save(ObjectWrite["Saved"], array_like=True, frozen=True, tag="save"):
+    """Save a checkpoint.
 
     `parent` is the checkpoint that the caller last loaded or saved, or NO_HEAD for
     none; None takes the branch's winner on the node that is asked, which may differ
@@ -46,7 +48,6 @@ class Save(Write, array_like=True, frozen=True, tag="save"):
     channels that are gone; all others are as the parent has them.
     """
 
-    space: str
     thread: str
     channels: dict[str, bytes]
     metadata: bytes = b"\x80"  # msgpack of an empty map
@@ -69,21 +70,19 @@ class Save(Write, array_like=True, frozen=True, tag="save"):
     owner: str = ""  # Of the thread, as `Claimed` told: refused once another has claimed it. Empty: of no matter.
 
 
-class DeleteThread(Write, array_like=True, frozen=True, tag="delete-thread"):
-    """Delete a thread, everywhere; answered by `Deleted`. What is not there is deleted already."""
+class DeleteThread(ObjectWrite["Deleted"], array_like=True, frozen=True, tag="delete-thread"):
+    """Delete a thread, everywhere. What is not there is deleted already."""
 
-    space: str
     thread: str
 
 
-class Prune(Request, array_like=True, frozen=True, tag="prune"):
-    """Give up old checkpoints; answered by `PruneReport`.
+class Prune(Maintenance["PruneReport"], array_like=True, frozen=True, tag="prune"):
+    """Give up old checkpoints.
 
     What is neither one of the last `keep_last` of a branch nor younger than `older_than_ms` goes, unless
     something else keeps it. With `branch` only what was saved on that one goes.
     """
 
-    space: str
     thread: str
     keep_last: int | None = None
     older_than_ms: int | None = None
@@ -99,10 +98,9 @@ class PruneReport(Reply, array_like=True, frozen=True, tag="prune-report"):
     dry_run: bool
 
 
-class Discard(Write, array_like=True, frozen=True, tag="discard"):
-    """Give up these checkpoints; answered by `Discarded`. Heads and what has a label stay."""
+class Discard(ObjectWrite["Discarded"], array_like=True, frozen=True, tag="discard"):
+    """Give up these checkpoints. Heads and what has a label stay."""
 
-    space: str
     thread: str
     checkpoints: list[str]
 
@@ -124,14 +122,14 @@ class Saved(Reply, array_like=True, frozen=True, tag="saved"):
     partition: int = -1  # Of the thread.
 
 
-class Move(Write, array_like=True, frozen=True, tag="move"):
-    """Put a branch on a checkpoint of its thread; answered by `Moved`.
+@operation(batch=True)
+class Move(ObjectWrite["Moved"], array_like=True, frozen=True, tag="move"):
+    """Put a branch on a checkpoint of its thread.
 
     `new`: the branch must not exist yet, or be just there. Otherwise it must exist,
     and its journal gets an event of kind "rollback". Nothing is deleted.
     """
 
-    space: str
     thread: str
     branch: str
     to: str
@@ -147,10 +145,10 @@ class Moved(Reply, array_like=True, frozen=True, tag="moved"):
     heads: list[str]
 
 
-class Load(Read, array_like=True, frozen=True, tag="load"):
-    """Load a checkpoint by id or label, or a branch's winner; answered by `Checkpoint`."""
+@operation(multi_read=True)
+class Load(ObjectRead["Checkpoint"], array_like=True, frozen=True, tag="load"):
+    """Load a checkpoint by id or label, or a branch's winner."""
 
-    space: str
     thread: str
     checkpoint: str | None = None
     branch: str = "main"
@@ -178,15 +176,15 @@ class Checkpoint(Reply, array_like=True, frozen=True, tag="checkpoint"):
     secret: list[str] = field(default_factory=list)
 
 
-class History(Read, array_like=True, frozen=True, tag="history"):
-    """Checkpoints from the branch's winner (or strictly before `before`) back; answered by `Checkpoints`.
+@operation(multi_read=True)
+class History(ObjectRead["Checkpoints"], array_like=True, frozen=True, tag="history"):
+    """Checkpoints from the branch's winner (or strictly before `before`) back.
 
     They come without channels unless `channels` is set. With a `filter` (metadata key →
     packed value) or an `author` only those that match; a page then looks at so many
     that it may be empty, and `next` says where to go on.
     """
 
-    space: str
     thread: str
     branch: str = "main"
     before: str | None = None
@@ -202,17 +200,16 @@ class Checkpoints(Reply, array_like=True, frozen=True, tag="checkpoints"):
     next: str = ""  # The last that was looked at.
 
 
-class Heads(Read, array_like=True, frozen=True, tag="heads"):
-    """All branches and their heads; answered by `Branches`."""
+@operation(multi_read=True)
+class Heads(ObjectRead["Branches"], array_like=True, frozen=True, tag="heads"):
+    """All branches and their heads."""
 
-    space: str
     thread: str
 
 
-class CommonAncestor(Read, array_like=True, frozen=True, tag="common-ancestor"):
-    """The newest checkpoint that all of these are or descend from; answered by `Ancestor`."""
+class CommonAncestor(ObjectRead["Ancestor"], array_like=True, frozen=True, tag="common-ancestor"):
+    """The newest checkpoint that all of these are or descend from."""
 
-    space: str
     thread: str
     checkpoints: list[str]
 
@@ -224,9 +221,3 @@ class Ancestor(Reply, array_like=True, frozen=True, tag="ancestor"):
 
 class Branches(Reply, array_like=True, frozen=True, tag="branches"):
     branches: dict[str, list[str]]  # Name → heads, winner first.
-
-
-SingleWrite = DeleteThread | Discard
-WriteReply = Deleted | Discarded
-ObjectRead = Load | History | Heads | CommonAncestor
-ReadReply = Checkpoint | Checkpoints | Branches | Ancestor | PruneReport

@@ -35,13 +35,12 @@ from shoal.errors import (
 )
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
-    AnyReply,
-    AnyRequest,
     DocumentState,
     Durability,
     Edit,
     Follow,
     Push,
+    Request,
     Subscription,
     Update,
     Updated,
@@ -69,8 +68,8 @@ class FakeSession:
         self._queues: list[asyncio.Queue[Push | ShoalError]] = []
 
     async def call(
-        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
-    ) -> AnyReply:
+        self, request: Request[Any], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> Any:
         assert isinstance(request, Update)
         self.requests.append(request)
         self.keys.append(key)

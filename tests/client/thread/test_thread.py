@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,16 @@ from shoal.config import Config
 from shoal.errors import HeadMoved, OutcomeUnknown
 from shoal.node.node import Node
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import NO_HEAD, AnyReply, AnyRequest, Durability, Heads, Push, Save, Subscription
+from shoal.protocol.requests import (
+    NO_HEAD,
+    AnyRequest,
+    Durability,
+    Heads,
+    Push,
+    Request,
+    Save,
+    Subscription,
+)
 from shoal.protocol.session import Session
 from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
@@ -38,8 +48,8 @@ class Recording:
         return [request.parent for request in self.asked if isinstance(request, Save)]
 
     async def call(
-        self, request: AnyRequest, /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
-    ) -> AnyReply:
+        self, request: Request[Any], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> Any:
         self.asked.append(request)
         if isinstance(request, Save) and self.rivals:
             self.rivals -= 1
@@ -190,5 +200,5 @@ async def test_one_save_that_reaches_two_nodes_is_one_checkpoint(session: Record
     await other.session().call(Save("crew", "t", {"n": b"\x07"}), key="another's")
     there = await other.session().call(save, key="k")
     here = await session.call(save, key="k")
-    assert there.id == here.id  # type: ignore[union-attr]
+    assert there.id == here.id
     await other.stop()

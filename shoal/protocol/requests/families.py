@@ -1,0 +1,69 @@
+"""All families of requests, and what follows from their declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from operator import or_
+from typing import Any
+
+from shoal.protocol.requests import (
+    budgets,
+    documents,
+    indexes,
+    items,
+    journal,
+    labels,
+    listings,
+    maps,
+    presence,
+    queues,
+    retention,
+    scalars,
+    schemas,
+    scrutiny,
+    sets,
+    status,
+    steps,
+    subscriptions,
+    threads,
+)
+from shoal.protocol.requests.base import Reply, Request, reply_of
+
+FAMILIES = (
+    budgets,
+    documents,
+    indexes,
+    items,
+    journal,
+    labels,
+    listings,
+    maps,
+    presence,
+    queues,
+    retention,
+    scalars,
+    schemas,
+    scrutiny,
+    sets,
+    status,
+    steps,
+    subscriptions,
+    threads,
+)
+
+
+def operations(base: type[Request[Any]] = Request, /) -> list[type[Request[Any]]]:
+    """All requests of a base, in the order of their tags."""
+    found = [kind for child in base.__subclasses__() for kind in (operations(child) if child.__subclasses__() else [child])]
+    return sorted(found, key=lambda kind: str(kind.__struct_config__.tag))
+
+
+def replies(kinds: Iterable[type[Request[Any]]], /) -> list[type[Reply]]:
+    """The replies to these requests, each once."""
+    return list(dict.fromkeys(map(reply_of, kinds)))
+
+
+def union(kinds: Iterable[type], /) -> Any:
+    """The type of what is of one of these kinds, for a decoder."""
+    return reduce(or_, kinds)
