@@ -111,6 +111,7 @@ class Config(Struct, frozen=True, kw_only=True):
     step_attempts_max: int = 100  # Of one step in total; each leaves a trace of some hundred bytes.
     step_progress_bytes_max: int = 64 * KiB  # The same bound applies to an error.
     roots_max: int = 256  # Root types of one document.
+    document_beginnings_max: int = 64  # Of one document, begun on several nodes at once; beyond this a client adds no other.
     document_conflicts_max: int = 256  # Overwritten values reported for one document: the latest.
     document_dead_clients_max: int = 4096  # Yjs clients of deleted generations, which are refused: the latest.
     document_history_updates_max: int = 65_536  # From which a past state may be built.

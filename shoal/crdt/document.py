@@ -62,13 +62,13 @@ def apply(rows: Rows, stamp: Stamp, update: Update, payload: bytes) -> None:
     declare(rows, stamp, update)
     if update.genesis:
         row, position = _GENESIS + update.genesis, stamp.pack_position()
-        before = rows.get(row)
-        if before is None:
-            client, clocks = next(iter(yjs.parse_state(pycrdt.get_state(payload)).items()), (0, 0))
-            genesis = Beginning(client, clocks, [position], update.roots)
-        else:
-            genesis = _unpack_genesis(before)
-            genesis = genesis._replace(positions=sorted({*genesis.positions, position}))
+        client, clocks = next(iter(yjs.parse_state(pycrdt.get_state(payload)).items()), (0, 0))
+        genesis = Beginning(client, clocks, [position], update.roots)
+        if (packed := rows.get(row)) is not None:
+            known = _unpack_genesis(packed)
+            positions = sorted({*known.positions, position})
+            # Clients bring beginnings too, and one might err: the first in the order of all replicas says what it is.
+            genesis = (genesis if positions[0] == position else known)._replace(positions=positions)
         rows.put(row, msgspec.msgpack.encode(tuple(genesis)))
 
 
@@ -110,6 +110,15 @@ def lost_geneses(rows: Rows, *, known: Callable[[bytes], bool] = lambda position
 def beginnings(rows: Rows) -> set[bytes]:
     """The positions of the geneses' updates."""
     return {position for genesis in _geneses(rows) for position in genesis.positions}
+
+
+def begun_with(rows: Rows) -> dict[bytes, dict[str, RootKind]]:
+    """The hashes of all beginnings, the one that counts first, and their roots."""
+    return {row[1:]: _unpack_genesis(packed).roots for row, packed in rows.scan(_GENESIS)}
+
+
+def is_begun_with(rows: Rows, digest: bytes) -> bool:
+    return rows.get(_GENESIS + digest) is not None
 
 
 def _geneses(rows: Rows) -> list[Beginning]:

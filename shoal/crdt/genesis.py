@@ -22,7 +22,7 @@ from shoal import values
 from shoal.crdt.document import RootKind
 from shoal.crdt.editing import Editor
 from shoal.crdt.live import EMPTY
-from shoal.crdt.yjs import CLIENT_MAX, parse
+from shoal.crdt.yjs import CLIENT_MAX, pack_delete_set, pack_state, parse, parse_state, split
 from shoal.errors import BadOperation
 
 
@@ -60,3 +60,14 @@ def check(digest: bytes, update: bytes) -> None:
     parsed = parse(update)
     if len(digest) != hashlib.sha256().digest_size or parsed.structs.keys() - {client_of(digest)} or parsed.deletes:
         raise BadOperation("a genesis is not under the client id that follows from its hash", reason="content")
+
+
+def cut_out(doc: pycrdt.Doc[Any], digest: bytes) -> tuple[bytes, bytes]:
+    """A genesis as a document holds it: the update that brought it, and one of what was deleted of it since.
+
+    Of what was deleted the engine may keep no more than the clocks.
+    """
+    client = client_of(digest)
+    others = {**parse_state(doc.get_state()), client: 0}
+    update, deletes = split(doc.get_update(pack_state(others)))
+    return update, b"\x00" + pack_delete_set([each for each in deletes if each[0] == client])

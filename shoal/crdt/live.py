@@ -159,6 +159,14 @@ class LiveDocument:
         """
         self._checked(update, roots)
 
+    def check_room(self, size: int, roots: Iterable[str]) -> None:
+        """
+        Raises:
+            TooLarge: with so many bytes more, or with these roots, the document would be over its bound.
+        """
+        self._check_size(size)
+        self._check_root_count(roots)
+
     @property
     def size(self) -> int:
         """An upper bound of the bytes of the whole state, encoded."""
@@ -232,7 +240,10 @@ class LiveDocument:
         for name, kind in roots.items():
             check_name("document root", name)
             check_kind(name, kind, kind if self._yields(name, kind) else self.roots.get(name, kind))
-        if len(self.roots.keys() | roots.keys()) > self._roots_max:
+        self._check_root_count(roots)
+
+    def _check_root_count(self, more: Iterable[str]) -> None:
+        if len(self.roots.keys() | more) > self._roots_max:
             raise TooLarge(f"a document has at most {self._roots_max} roots; this would be one more. Nothing was written.")
 
     def _yields(self, name: str, kind: RootKind) -> bool:

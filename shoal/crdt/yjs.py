@@ -73,6 +73,27 @@ def parse(update: bytes) -> Parsed:
         InvalidValue: it is not exactly one Yjs v1 update of values, maps, arrays, texts and XML.
     """
     reader = Reader(update)
+    parsed = _parse_structs(reader)
+    deletes = reader.deletes()
+    reader.end()
+    return parsed._replace(deletes=deletes)
+
+
+def split(update: bytes) -> tuple[bytes, list[tuple[int, int, int]]]:
+    """An update without its deletions, and those.
+
+    Raises:
+        InvalidValue: as `parse`.
+    """
+    reader = Reader(update)
+    _parse_structs(reader)
+    structs = reader.taken()
+    deletes = reader.deletes()
+    reader.end()
+    return structs + pack_delete_set([]), deletes
+
+
+def _parse_structs(reader: Reader) -> Parsed:
     roots: tuple[set[str], set[str]] = (set(), set())
     structs: dict[int, list[Struct]] = {}
     for _ in range(reader.count()):
@@ -86,9 +107,7 @@ def parse(update: bytes) -> Parsed:
             clock += struct.length
             if clock > CLOCK_MAX:
                 _refuse("a clock is out of range")
-    deletes = reader.deletes()
-    reader.end()
-    return Parsed(structs, deletes, frozenset(roots[1]), frozenset(roots[0]))
+    return Parsed(structs, [], frozenset(roots[1]), frozenset(roots[0]))
 
 
 def joined(parts: Sequence[Parsed]) -> Parsed:
@@ -159,6 +178,10 @@ class Reader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._position = 0
+
+    def taken(self) -> bytes:
+        """What was read so far."""
+        return self._data[: self._position]
 
     def end(self) -> None:
         if self._position != len(self._data):

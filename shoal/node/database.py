@@ -61,6 +61,7 @@ from shoal.node.queues import Queues
 from shoal.node.ranking import Ranking, Rankings
 from shoal.node.rebuilding import Rebuilder
 from shoal.node.reductions import Reductions
+from shoal.node.restoring import Restoring
 from shoal.node.retention import Retentions
 from shoal.node.rules import Rules
 from shoal.node.saves import Saves
@@ -145,6 +146,7 @@ class Database:
             Prunes(config),
             self.documents,
             Compactions(config, environment.now_ms, self.catalog),
+            Restoring(config, self.documents, lifetimes),
             Losses(config),
             Past(config, lifetimes),
             Steps(config),

@@ -21,9 +21,9 @@ from shoal.config import Config
 from shoal.crdt import compaction, document, editing, genesis, patch, repeats
 from shoal.crdt.editing import Edited, Editor
 from shoal.crdt.live import EMPTY, LiveDocument, merged
-from shoal.crdt.rows import POSITION_BYTES, Stamp
+from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.crdt.yjs import CLIENT_MAX
-from shoal.errors import DocumentChanged, InvalidInput, NotFound, ShoalError, TooLarge
+from shoal.errors import DocumentChanged, InvalidInput, NotFound, NotReady, ShoalError, TooLarge
 from shoal.names import check_name, check_names
 from shoal.node.attached import Attached, is_gone
 from shoal.node.catalog import Catalog
@@ -109,6 +109,7 @@ class Documents:
         check_name("document", request.document)
         check_size(self._config, len(request.update), "an update")
         check_names("author", request.authors.values())
+        check_beginning(request.beginning)
         if any(not 0 <= client <= CLIENT_MAX for client in request.authors):
             raise InvalidInput("an author's Yjs client id has at most 53 bits. Nothing was written.")
         if len(request.authors) > self._config.update_authors_max:
@@ -154,9 +155,15 @@ class Documents:
         """
         Raises:
             GenerationEnded, SessionBehind: the document that was edited is not this one.
-            NotReady, InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.check`. Nothing was written.
+            NotReady: this node does not know the beginning that the editor shows; or as `LiveDocument.check`.
+            InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.check`. Nothing was written.
         """
         self._lifetimes.check(context.transaction, context.target, request.generation, [request.update])
+        if request.beginning and not document.is_begun_with(context.rows, request.beginning):
+            # What the editor sees as deleted may be what another beginning brought, which counts here.
+            raise NotReady(
+                "this node does not know the beginning of the document that was edited. Nothing was written; restore it first."
+            )
         made = _Authored(request.update, request.roots, request.authors)
         self._integrate(context, made)
         return requests.Updated()
@@ -235,6 +242,7 @@ class Documents:
         made = genesis.begin(content, self._lifetimes.number(context.transaction, context.target))
         authored = _Authored(made.update, made.roots, {made.client_id: author} if author else {})
         self._integrate(context, authored, made.digest)
+        context.tell(requests.Edit(made.update, made.roots, authored.authors, named(context.rows)))
 
     def _edited(self, context: WriteContext, author: str, edit: Callable[[LiveDocument, int], Edited]) -> requests.DocumentJson:
         """What `edit` makes of the document, under a client id of its own."""
@@ -349,8 +357,17 @@ class Documents:
         live = self._opened(place).live
         generation = self._lifetimes.number(place.transaction, place.target)
         return requests.DocumentState(
-            live.update_since(state), dict(live.roots), document.authors(place.rows), live.state(), generation
+            live.update_since(state),
+            dict(live.roots),
+            document.authors(place.rows),
+            live.state(),
+            generation,
+            named(place.rows),
         )
+
+    def live(self, place: Place) -> LiveDocument:
+        """The document in memory, which is not to be changed."""
+        return self._opened(place).live
 
     # ── live replicas ─────────────────────────────────────────────────────────
 
@@ -402,13 +419,14 @@ class Documents:
         if kinds:
             roots = document.roots(place.rows)  # Another declaration may count.
             kinds = {name: roots[name] for name in kinds if name in roots}
-        return requests.Edit(update, kinds, change.authors)
+        return requests.Edit(update, kinds, change.authors, named(place.rows) if change.genesis else [])
 
     def told_whole(self, place: Place) -> requests.Edit | None:
         """What followers are sent once a gap is filled."""
         if compaction.has_gap(place.rows):
             return None
-        return requests.Edit(self._load(place).live.snapshot(), document.roots(place.rows), document.authors(place.rows))
+        live, rows = self._load(place).live, place.rows
+        return requests.Edit(live.snapshot(), document.roots(rows), document.authors(rows), named(rows))
 
     def forget(self, transaction: Transaction, target: Target) -> None:
         """What is in memory, and the snapshot, are no longer what it is."""
@@ -421,6 +439,20 @@ class Documents:
         opened = self._open.pop(snapshot_key, None)
         if opened is not None:
             self._count(opened, 0)
+
+
+def check_beginning(digest: bytes) -> None:
+    """
+    Raises:
+        InvalidInput: it is no hash of a beginning, and not empty.
+    """
+    if len(digest) not in (0, sha256().digest_size):
+        raise InvalidInput("the hash of a document's beginning has 32 bytes. Nothing was written.")
+
+
+def named(rows: Rows) -> list[requests.Beginning]:
+    """All beginnings of a document, as clients are told of them."""
+    return [requests.Beginning(digest, roots) for digest, roots in document.begun_with(rows).items()]
 
 
 def _json(live: LiveDocument) -> requests.DocumentJson:

@@ -20,7 +20,7 @@ from shoal.node.attached import NOTHING, Attached
 from shoal.node.mutation import Change
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
-from shoal.protocol.requests import AnyReply
+from shoal.protocol.requests import AnyReply, Edit
 
 
 class Made(NamedTuple):
@@ -30,6 +30,7 @@ class Made(NamedTuple):
     change: Change
     attached: Attached
     id: str  # Of the checkpoint or event, for watchers.
+    edit: Edit | None = None  # What followers of a document are told, if that is more than the change.
 
 
 class WriteContext:
@@ -62,6 +63,10 @@ class WriteContext:
         outcome = mutation.apply(self.rows, stamp, change, attached)
         self.made.append(Made(stamp, change, attached, id))
         return outcome
+
+    def tell(self, edit: Edit | None) -> None:
+        """Tell followers of a document this of the change that was made last."""
+        self.made[-1] = self.made[-1]._replace(edit=edit)
 
 
 class View(Struct, frozen=True):

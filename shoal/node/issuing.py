@@ -252,7 +252,7 @@ def _staged(target: Target, made: Made) -> Staged:
     what = str(type(made.change).__struct_config__.tag)
     change = requests.Change(target.space, LABELS[target.kind], target.name, what, made.id, stamp.hlc, stamp.wall_ms)
     if isinstance(made.change, document.Update):
-        edit = requests.Edit(made.attached.content, made.change.kinds, made.change.authors)
+        edit = made.edit or requests.Edit(made.attached.content, made.change.kinds, made.change.authors)
         return Staged(target.partition, change, stamp, edit)
     if isinstance(made.change, deletion.Delete):
         return Staged(target.partition, change, stamp, began=made.change.generation + 1)

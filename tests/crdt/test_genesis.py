@@ -7,6 +7,7 @@ import json
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,6 +87,17 @@ def test_a_beginning_is_known_as_soon_as_one_of_its_makers_is() -> None:
     for maker, _, _ in operations[:2]:
         seen = {maker.pack_position(), operations[2][0].pack_position()}
         assert len(document.lost_geneses(rows, known=seen.__contains__)) == 1
+
+
+def test_of_two_that_claim_one_hash_the_first_says_what_the_beginning_is_on_every_replica() -> None:
+    first, second = operation(0, {"r": "x"}, origin=1), operation(1, {"r": [1, 2]}, origin=0)
+    claimed = second[0], msgspec.structs.replace(second[1], genesis=first[1].genesis), second[2]
+    one, other = DictRows(), DictRows()
+    for rows, order in ((one, (first, claimed)), (other, (claimed, first))):
+        for each in order:
+            document.apply(rows, *each)
+    assert one.canonical() == other.canonical()
+    assert document.begun_with(one) == {first[1].genesis: {"r": "text"}}
 
 
 def test_what_is_not_withdrawn_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

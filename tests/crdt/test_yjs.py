@@ -74,6 +74,18 @@ def test_the_advanced_state_is_the_engines_state(steps: list[Step]) -> None:
         assert state == yjs.parse_state(doc.get_state())
 
 
+@settings(max_examples=40, deadline=None)
+@given(STEPS)
+def test_an_update_is_split_into_what_it_brings_and_what_it_deletes(steps: list[Step]) -> None:
+    for issued in play(steps):
+        structs, deletes = yjs.split(issued.update)
+        parsed = yjs.parse(issued.update)
+        assert yjs.parse(structs) == parsed._replace(deletes=[])
+        assert deletes == parsed.deletes
+        with pytest.raises(InvalidValue):
+            yjs.split(issued.update + b"\x00")
+
+
 def test_an_update_whose_left_origin_of_another_client_is_missing_is_not_ready() -> None:
     theirs: pycrdt.Doc[Any] = pycrdt.Doc(client_id=1)
     theirs.get("t", type=pycrdt.Text).insert(0, "a")

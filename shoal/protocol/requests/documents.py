@@ -15,6 +15,7 @@ from shoal.protocol.requests.threads import Deleted
 __all__ = [
     "ANY",
     "Begin",
+    "Beginning",
     "Begun",
     "Compact",
     "Compacted",
@@ -32,6 +33,7 @@ __all__ = [
     "ReadDocumentJson",
     "ReadMoment",
     "Replace",
+    "RestoreBeginning",
     "RootKind",
     "Update",
     "Updated",
@@ -55,6 +57,7 @@ class Update(ObjectWrite["Updated"], array_like=True, frozen=True, tag="update")
     roots: dict[str, RootKind] = field(default_factory=dict)  # Root types that the update may be the first to use.
     authors: dict[int, str] = field(default_factory=dict)  # Who edits under a Yjs client id; the sender comes first.
     generation: int = ANY  # Of the document: the one that was edited.
+    beginning: bytes = b""  # The hash of the beginning that the editor shows; a node that lacks it answers NotReady.
 
 
 class Updated(Reply, array_like=True, frozen=True, tag="updated"):
@@ -98,6 +101,28 @@ class Begin(ObjectWrite["Begun"], array_like=True, frozen=True, tag="begin"):
 
 class Begun(Reply, array_like=True, frozen=True, tag="begun"):
     created: bool  # False: it had content already, and was left as it is.
+
+
+class Beginning(Struct, array_like=True, frozen=True):
+    """A beginning of a document. Of several the one with the least hash counts."""
+
+    digest: bytes  # SHA-256; the Yjs client id of its content follows from it.
+    roots: dict[str, RootKind]
+
+
+class RestoreBeginning(ObjectWrite["Begun"], array_like=True, frozen=True, tag="restore-beginning"):
+    """Give a node the beginning that a client has seen elsewhere; the reply says whether the node lacked it.
+
+    It counts as if the node that made it had sent it: of several beginnings one counts, everywhere.
+    """
+
+    document: str
+    digest: bytes
+    update: bytes  # A Yjs v1 update: the beginning's content, under its client id, without deletions.
+    deletions: bytes  # A Yjs v1 update: what was deleted of that content since.
+    roots: dict[str, RootKind]
+    author: str = ""
+    generation: int = ANY
 
 
 class DeleteDocument(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-document"):
@@ -155,6 +180,7 @@ class DocumentState(Reply, array_like=True, frozen=True, tag="document-state"):
     authors: dict[int, str] = field(default_factory=dict)  # By Yjs client id, of those who said who they are.
     state: bytes = b"\x00"  # The document's Yjs state vector: that of a caller which has applied this.
     generation: int = 0  # How often it was deleted.
+    beginnings: list[Beginning] | None = None  # All that the node knows; None: a node of an earlier version.
 
 
 @operation(multi_read=True)

@@ -7,7 +7,7 @@ from typing import Never
 from msgspec import field
 
 from shoal.protocol.requests.base import Read, Reply
-from shoal.protocol.requests.documents import ANY, DocumentState, RootKind
+from shoal.protocol.requests.documents import ANY, Beginning, DocumentState, RootKind
 from shoal.protocol.requests.listings import ObjectKind
 from shoal.protocol.requests.presence import FollowPresence, Presence
 
@@ -74,6 +74,7 @@ class Edit(Reply, array_like=True, frozen=True, tag="edit"):
     update: bytes
     roots: dict[str, RootKind]
     authors: dict[int, str] = field(default_factory=dict)  # As the update named them.
+    beginnings: list[Beginning] = field(default_factory=list)  # All that the node knows, if this brings one.
 
 
 Subscription = Watch | Follow | FollowPresence
