@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from shoal.client.document.beginnings import Beginnings
 from shoal.crdt import document, live, markup
 from shoal.crdt.rows import Rows, Stamp
 from shoal.node.attached import Attached
@@ -55,6 +56,10 @@ def a_mirror_is_not_told_which_beginning_lost(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Documents, "told", told)
 
 
+def a_mirror_merges_a_beginning_that_its_node_lacks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Beginnings, "is_lacked_by", lambda self, state: False)
+
+
 def xml_is_written_anew(patch: pytest.MonkeyPatch) -> None:
     sound = markup.fill
 
@@ -74,4 +79,10 @@ MUTANTS = (
         a_beginning_that_came_late_is_not_shown, "a node goes on showing its own beginning, though another counts", ("3", "4")
     ),
     Mutant(a_mirror_is_not_told_which_beginning_lost, "a mirror goes on showing the beginning that lost", ("10",)),
+    Mutant(
+        a_mirror_merges_a_beginning_that_its_node_lacks,
+        "a mirror merges the beginning that died with its node with the one that the next node shows",
+        ("10",),
+        profile="storm",
+    ),
 )

@@ -24,7 +24,7 @@ from shoal.errors import (
 )
 from shoal.protocol import requests
 from shoal.protocol.requests import Begin, Begun, RestoreBeginning, Update
-from shoal.testing.fleet import Fleet
+from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 from tests.node.test_erasing import check_sound
 

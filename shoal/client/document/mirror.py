@@ -7,6 +7,8 @@ Laws:
 - Sending again is harmless (Yjs updates are idempotent), so that after a broken connection all is sent that is not proved
   durable. A node that lacks what an edit builds on is sent all that it lacks, edits of others included: what was
   seen through a node that died comes back through the next.
+- Nothing is taken from a node, and no edit is written to it, before it knows the beginning that is shown here: see
+  `shoal.client.document.beginnings`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any, Literal
 
 import pycrdt
 
+from shoal.client.document.beginnings import Beginnings
 from shoal.client.document.changes import DocumentChange, Feed
 from shoal.client.document.content import Content, Transacted, closed
 from shoal.client.document.outbox import Unsent
@@ -55,6 +58,7 @@ class Mirror:
         self.undo = Undo(undo) if undo > 0 else None
         self.closed = False
         self._session, self._config, self._durability, self._key_of = session, config, durability, key_of
+        self._beginnings = Beginnings(self.content.doc)
         self._unsent = Unsent(self.content.doc, bytes_max=config.request_bytes_max)
         self._wake = asyncio.Event()
         self._progress = asyncio.Event()
@@ -171,7 +175,9 @@ class Mirror:
                     break
             else:
                 raise Disconnected("the node ended the subscription. Nothing was sent. Try again.")
+        await self._restore_beginning(push)
         await self.content.outside.wait()
+        self._take(push)  # Which kinds of roots count is the node's to say.
         lacked_by = pycrdt.get_state(push.update)
         await self._call(*self._unsent.take(lacked_by=lacked_by), self.content.roots, self._authors, stale=True)
 
@@ -186,12 +192,25 @@ class Mirror:
         *,
         stale: bool = False,
     ) -> None:
-        request = Update(self.space, self.name, update, roots, authors, self._generation)
+        request = Update(self.space, self.name, update, roots, authors, self._generation, self._beginnings.shown)
         await self._session.call(request, key=self._key_of(), durability=self._durability, stale=stale)
         self._unsent.confirm(edits, clock)
         self.content.settle(roots)
         self.feed.written(edits)
         self._advance()
+
+    async def _restore_beginning(self, state: DocumentState) -> None:
+        """Make a node know the beginning that is shown here.
+
+        Raises:
+            SessionBehind: it did not. It is to be asked for its state again.
+        """
+        if not self._beginnings.is_lacked_by(state):
+            return
+        await self.content.outside.wait()
+        request = self._beginnings.restored(self.space, self.name, authors=self._authors, generation=self._generation)
+        await self._session.call(request, key=self._key_of(), stale=True)
+        raise SessionBehind("the node lacked the document's beginning that this mirror shows, and was given it. Try again.")
 
     # ── following ─────────────────────────────────────────────────────────────
 
@@ -212,6 +231,8 @@ class Mirror:
         wanted = Follow(self.space, self.name, state, stale=self._current, generation=generation)
         async with self._session.subscribe(wanted) as pushes:
             async for push in pushes:
+                if isinstance(push, DocumentState):
+                    await self._restore_beginning(push)
                 self.feed.served = True
                 progress.served()
                 yield push
@@ -223,6 +244,7 @@ class Mirror:
         if isinstance(push, DocumentState):
             self._generation = push.generation
         self._learn(push.authors)
+        self._beginnings.learn(push.beginnings)
         changed = self.content.take(push.update, push.roots)
         if changed is not None:
             if self.feed.is_read:

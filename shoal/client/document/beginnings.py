@@ -1,0 +1,45 @@
+"""The beginnings of a mirrored document, as nodes have named them.
+
+Law: of several beginnings only a node decides which one counts, and a mirror never takes the content of a second one from a
+node that does not know the first. It restores the first before: then the node tells what does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pycrdt
+
+from shoal.crdt import genesis
+from shoal.crdt.document import RootKind
+from shoal.protocol.requests import Beginning, DocumentState, RestoreBeginning
+
+
+class Beginnings:
+    """Of one mirror. Mutable."""
+
+    def __init__(self, doc: pycrdt.Doc[Any]) -> None:
+        self._doc = doc
+        self._known: dict[bytes, dict[str, RootKind]] = {}
+
+    def learn(self, told: Sequence[Beginning] | None) -> None:
+        self._known.update((each.digest, each.roots) for each in told or ())
+
+    @property
+    def shown(self) -> bytes:
+        """The hash of the one that counts among those that are known; empty if there is none."""
+        return min(self._known, default=b"")
+
+    def is_lacked_by(self, state: DocumentState) -> bool:
+        """Whether a node does not know the beginning that the mirror shows."""
+        if state.beginnings is None or not self._known:
+            return False
+        return self.shown not in {each.digest for each in state.beginnings}
+
+    def restored(self, space: str, document: str, *, authors: Mapping[int, str], generation: int) -> RestoreBeginning:
+        """The request that makes a node know the beginning that the mirror shows. There must be one."""
+        digest = self.shown
+        update, deletions = genesis.cut_out(self._doc, digest)
+        author = authors.get(genesis.client_of(digest), "")
+        return RestoreBeginning(space, document, digest, update, deletions, self._known[digest], author, generation)
