@@ -12,7 +12,7 @@ SEEDS ?= 200
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check sim mutants bench serve clean
+.PHONY: help demo test chaos check sim mutants bench serve clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -22,6 +22,9 @@ demo: $(RUN)  ## Survey the standard library with nine agents on three nodes, an
 
 test: $(DEV)  ## Run all tests.
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+chaos: $(DEV)  ## Strike clusters of real nodes with more kinds of faults than `make test` does.
+	$(BIN)/python -m pytest -n $(WORKERS) -m chaos
 
 check: $(DEV)  ## Formatting, lint, types, dead code.
 	$(BIN)/ruff format --check .

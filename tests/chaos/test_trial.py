@@ -1,4 +1,8 @@
-"""Whole trials: three real nodes, real clients, a real kill. These take seconds each."""
+"""Whole trials: three real nodes, real clients, a real kill.
+
+Each takes about ten seconds of a processor. Those marked `chaos` are run by `make chaos`; the simulator
+makes the same faults and finds the same planted bugs in every `make test` (`tests/simulation`).
+"""
 
 from __future__ import annotations
 
@@ -81,7 +85,9 @@ async def test_a_step_is_not_repeated_where_a_disk_is_lost_and_a_network_cut(tmp
     assert set(evidence.founds) == set(evidence.holdings) == {"n1", "n2", "n3"}
 
 
-@pytest.mark.parametrize("mutant", ["a-learner-counts", "one-other-is-enough-to-learn-from"])
+@pytest.mark.parametrize(
+    "mutant", ["a-learner-counts", pytest.param("one-other-is-enough-to-learn-from", marks=pytest.mark.chaos)]
+)
 async def test_a_node_that_has_forgotten_and_counts_is_found(tmp_path: Path, mutant: str) -> None:
     program = (sys.executable, "-m", "tests.chaos.planted", mutant)
     history, evidence = await run(COMPOSED, tmp_path, say=lambda text: None, now_s=time.monotonic, program=program)
@@ -92,18 +98,21 @@ OLD_COPY = Options(strikes=1, faults=["copy-prune-cut"], seed=2, agents=1, rate=
 """With this seed the copy is put back while its node is cut off."""
 
 
+@pytest.mark.chaos
 async def test_an_old_copy_that_is_put_back_and_cut_off_builds_on_nothing_that_others_pruned(tmp_path: Path) -> None:
     history, evidence = await run(OLD_COPY, tmp_path, say=lambda text: None, now_s=time.monotonic)
     verdict = judge(history, evidence)
     assert verdict.kept, verdict.violations
 
 
+@pytest.mark.chaos
 async def test_a_copy_that_writes_at_once_is_found(tmp_path: Path) -> None:
     program = (sys.executable, "-m", "tests.chaos.planted", "a-copy-writes-at-once")
     history, evidence = await run(OLD_COPY, tmp_path, say=lambda text: None, now_s=time.monotonic, program=program)
     assert "directories differ" in {violation.what for violation in judge(history, evidence).violations}
 
 
+@pytest.mark.chaos
 async def test_a_clone_that_is_started_beside_its_original_is_refused_and_told_why(tmp_path: Path) -> None:
     options = Options(strikes=1, faults=["clone"], seed=3, agents=3, rate=30, workers=3, durability="quorum")
     history, evidence = await run(options, tmp_path, say=lambda text: None, now_s=time.monotonic)
