@@ -6,6 +6,8 @@ BIN := .venv/bin
 RUN := .venv/.ready
 DEV := .venv/.ready-dev
 BENCH := .venv/.ready-bench
+# Tests start hundreds of processes: without cached bytecode each of them would compile all that it imports.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 DATA ?= ./state
 WORKERS ?= auto
 SEEDS ?= 200
@@ -21,10 +23,10 @@ demo: $(RUN)  ## Survey the standard library with nine agents on three nodes, an
 	$(BIN)/shoal demo
 
 test: $(DEV)  ## Run all tests.
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(PYTEST) -n $(WORKERS)
 
 chaos: $(DEV)  ## Strike clusters of real nodes with more kinds of faults than `make test` does.
-	$(BIN)/python -m pytest -n $(WORKERS) -m chaos
+	$(PYTEST) -n $(WORKERS) -m chaos
 
 check: $(DEV)  ## Formatting, lint, types, dead code.
 	$(BIN)/ruff format --check .
