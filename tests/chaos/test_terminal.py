@@ -6,7 +6,22 @@ import sys
 
 from tests.terminal import in_terminal
 
-TRIAL = (sys.executable, "-m", "chaos", "run", "--nodes", "1", "--minutes", "0.01", "--rate", "50", "--agents", "6", "--seed", "1")
+TRIAL = (
+    sys.executable,
+    "-m",
+    "chaos",
+    "run",
+    "--nodes",
+    "1",
+    "--minutes",
+    "0.01",
+    "--rate",
+    "50",
+    "--agents",
+    "6",
+    "--seed",
+    "1",
+)
 
 
 def test_a_trial_is_told_and_judged_in_a_terminal() -> None:
