@@ -19,7 +19,7 @@ import uvloop
 
 from benchmarks.embedded import TASKS, save_for
 from benchmarks.figures import Effort, Figure, Section, Target, quantile
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.node.environment import system_environment
@@ -122,7 +122,7 @@ async def _measure(seconds: float) -> Blocked:
         config, environment = Config(), system_environment()
         storage = TimedStorage(RocksStorage.open(Path(directory) / "store", config=config, now_ms=environment.now_ms()))
         node = Node(storage, config=config, environment=environment)
-        connection = Connection(node.session(), config, "local", environment.now_ms, environment.entropy)
+        connection = StoreConnection(node.session(), config, "local", environment.entropy)
         async with Store(connection, close=node.stop) as store:
             lateness: list[float] = []
             ticker = asyncio.create_task(_tick(lateness))

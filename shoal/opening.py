@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Never
 
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
 from shoal.config import Config, checked
 from shoal.errors import InvalidConfig, InvalidInput
@@ -79,7 +79,7 @@ async def _open(directory: str | os.PathLike[str], config: Config | None, durabi
     settings = _settings(config, durability)
     environment = system_environment()
     node = await open_node(Path(directory), config=settings, environment=environment)
-    connection = Connection(node.session(), settings, durability, environment.now_ms, environment.entropy)
+    connection = StoreConnection(node.session(), settings, durability, environment.entropy)
     store = Store(connection, close=node.stop)
     try:
         yield store
@@ -133,7 +133,7 @@ async def _connect(
     if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s < math.inf:
         raise InvalidConfig(f"wait must be a number of seconds, at least 0; got {wait_s!r}. Nothing was sent.", field="wait")
     session = RemoteSession(urls, config=settings, now_ms=_now_ms, entropy=os.urandom, in_order=in_order, wait_s=wait_s)
-    store = Store(Connection(session, settings, durability, _now_ms, os.urandom), close=session.close)
+    store = Store(StoreConnection(session, settings, durability, os.urandom), close=session.close)
     try:
         yield store
     finally:

@@ -40,18 +40,16 @@ from shoal.client.reading import (
 )
 from shoal.client.schemas import Schemas, SchemaVersion
 from shoal.client.store import Space, Store
-from shoal.client.thread.audit import AuditEntry
 from shoal.client.thread.autosave import Autosave
-from shoal.client.thread.branches import Branch, Difference, Sides
+from shoal.client.thread.branches import Branch, Difference
 from shoal.client.thread.consumers import Consumer, ConsumerInfo
+from shoal.client.thread.declared import Violation
 from shoal.client.thread.inbox import Inbox, Message, Sent
 from shoal.client.thread.inspect import Verified, Why
 from shoal.client.thread.journal import Appended, Journal, Retention
 from shoal.client.thread.loop import Loop
-from shoal.client.thread.mutations import Mutation
 from shoal.client.thread.queues import Finish
 from shoal.client.thread.resume import Reason, Resumption
-from shoal.client.thread.schema import Violation
 from shoal.client.thread.status import Standing
 from shoal.client.thread.step_log import Beginning, Step
 from shoal.client.thread.thread import Thread
@@ -83,8 +81,11 @@ from shoal.schemas.rule import Flaw
 from shoal.values import register
 from shoal.values.difference import Change as ValueChange
 from shoal.version import __version__
+from shoal.workflows.audit import AuditEntry
 from shoal.workflows.checkpoint import Checkpoint
 from shoal.workflows.events import Event
+from shoal.workflows.merges import Sides
+from shoal.workflows.mutations import Mutation
 from shoal.workflows.steps import Attempt, StepRecord
 
 __all__ = [

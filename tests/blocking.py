@@ -162,11 +162,7 @@ class _Stub:
         for base in handle.__mro__:
             if base.__module__ == "typing" or not base.__module__.startswith("shoal."):
                 continue
-            tree = next(
-                node
-                for node in _module(base.__module__)[1].body
-                if isinstance(node, ast.ClassDef) and node.name == base.__name__
-            )
+            tree = _class_of(base.__module__, base.__name__)
             if base is handle:
                 generic = [each for each in tree.bases if isinstance(each, ast.Subscript)]
                 bases = [ast.unparse(_Blocking(self, base.__module__).visit(each)) for each in generic]
@@ -183,6 +179,8 @@ class _Stub:
         for node in tree.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 yield from self._attribute(node.target.id, node.annotation, module, taken, seen)
+            elif isinstance(node, ast.Assign):
+                yield from self._of_part(node, module, taken, seen)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 if node.name == "__init__":
                     yield from self._assigned(node, module, taken, seen)
@@ -194,6 +192,21 @@ class _Stub:
                     continue
                 seen.add(name)
                 yield from self._function(node, name, module)
+
+    def _of_part(self, assign: ast.Assign, module: str, taken: set[str], seen: set[str]) -> Iterator[str]:
+        """A method that one of the handle's parts has: `heads = of_part("_branches", ThreadBranches.heads)`."""
+        match assign:
+            case ast.Assign(
+                targets=[ast.Name(name)],
+                value=ast.Call(func=ast.Name("of_part"), args=[_, ast.Attribute(value=ast.Name(part), attr=method)]),
+            ) if name not in taken:
+                assert name == method, f"{module}: {name} is {part}.{method}"
+                source, _ = _defined(module, part)
+                found = [node for node in _class_of(source, part).body if getattr(node, "name", "") == method]
+                seen.add(name)
+                assert len(found) == 1
+                assert isinstance(found[0], ast.FunctionDef | ast.AsyncFunctionDef)
+                yield from self._function(found[0], name, source)
 
     def _attribute(self, name: str, annotation: ast.expr, module: str, taken: set[str], seen: set[str]) -> Iterator[str]:
         if name.startswith("_") or name in taken or name in seen:
@@ -240,6 +253,10 @@ class _Stub:
         copied.args.kw_defaults = [None if each is None else _default(each) for each in copied.args.kw_defaults]
         gives = "None" if node.returns is None else ast.unparse(blocking.visit(node.returns))
         yield f"def {name}({ast.unparse(copied.args)}) -> {gives}: ..."
+
+
+def _class_of(module: str, name: str) -> ast.ClassDef:
+    return next(node for node in _module(module)[1].body if isinstance(node, ast.ClassDef) and node.name == name)
 
 
 def _has(node: ast.FunctionDef | ast.AsyncFunctionDef, decorator: str) -> bool:

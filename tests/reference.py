@@ -17,6 +17,7 @@ import typer.main
 from shoal import errors, public
 from shoal.api import problems
 from shoal.cli import main
+from shoal.client.parts import of_part
 from shoal.errors import ShoalError
 from tests import blocking
 
@@ -142,7 +143,7 @@ def _members(found: type) -> Iterator[str]:
         for name, member in vars(base).items():
             if name.startswith("_") or name in seen:
                 continue
-            function = getattr(member, "__func__", member)
+            function = getattr(base, name) if isinstance(member, of_part) else getattr(member, "__func__", member)
             if isinstance(member, property):
                 yield f"`{name}`{_said(member)}"
             elif inspect.isfunction(function):

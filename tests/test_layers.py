@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "node": BASE | {"crdt", "cluster", "protocol", "storage"},
     "workflows": BASE | {"crdt", "protocol"},
     "client": BASE | {"crdt", "protocol", "workflows"},
-    "api": BASE | {"client", "protocol", "workflows"},
+    "api": BASE | {"protocol", "workflows"},  # Not the client: decision 0045.
     "opening": BASE | {"client", "node", "protocol", "transport"},
     "sync": BASE | {"opening", "protocol"},
     "replies": {"protocol"},

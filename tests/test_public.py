@@ -17,12 +17,13 @@ import pytest
 
 import shoal
 from shoal import public, replies
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
+from shoal.client.parts import of_part
 from shoal.protocol.requests import EndStep
 
 PROTOCOLS = ("__aenter__", "__aiter__", "__anext__", "__getitem__", "__call__")
 # What integrations and batches build on: it leads to the wire protocol, of which only `shoal.replies` is public.
-INNER = {Connection, EndStep}
+INNER = {StoreConnection, EndStep}
 
 
 def namespace(module: ModuleType) -> dict[str, Any]:
@@ -54,9 +55,12 @@ def given_by(found: type) -> Iterator[tuple[str, type]]:
             continue
         names = namespace(sys.modules[base.__module__])
         for name, member in vars(base).items():
-            function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+            method = getattr(base, name) if isinstance(member, of_part) else member
+            function = getattr(method, "fget", None) or getattr(method, "__func__", method)
             if inspect.isfunction(function) and (not name.startswith("_") or name in PROTOCOLS):
-                for given in classes_in(typing.get_type_hints(function, names).get("return")):
+                for given in classes_in(
+                    typing.get_type_hints(function, namespace(sys.modules[function.__module__])).get("return")
+                ):
                     yield name, given
         fields = {name: hint for name, hint in vars(base).get("__annotations__", {}).items() if not name.startswith("_")}
         for name, hint in fields.items():

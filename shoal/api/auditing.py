@@ -19,8 +19,10 @@ from msgspec import Raw, Struct
 from shoal import values
 from shoal.api.exchange import Exchange
 from shoal.api.problems import internal
-from shoal.client.thread.export import check_exists, export
 from shoal.errors import ShoalError
+from shoal.workflows import audit as workflow
+from shoal.workflows.export import export
+from shoal.workflows.listing import check_exists
 
 NDJSON = "application/x-ndjson"
 
@@ -40,21 +42,21 @@ class AuditView(Struct):
 
 
 async def audit(exchange: Exchange) -> web.Response:
-    space, thread = exchange.space(), exchange.thread()
-    await check_exists(space, thread.name)
+    checkpoints = exchange.checkpoints()
+    await check_exists(checkpoints.connection, checkpoints.space, checkpoints.thread)
     entries = [
         AuditEntryView(each.time, each.kind, each.text, each.by, each.known, each.id, exchange.of_value(each.data))
-        for each in await thread.audit()
+        for each in await workflow.audit(checkpoints)
     ]
     return exchange.answer(AuditView(entries))
 
 
 async def export_thread(exchange: Exchange) -> web.StreamResponse:
-    return await _streamed(exchange, export(exchange.space(), exchange.name("thread")))
+    return await _streamed(exchange, export(exchange.connection, exchange.name("space"), exchange.name("thread")))
 
 
 async def export_space(exchange: Exchange) -> web.StreamResponse:
-    return await _streamed(exchange, export(exchange.space()))
+    return await _streamed(exchange, export(exchange.connection, exchange.name("space")))
 
 
 async def _streamed(exchange: Exchange, records: AsyncGenerator[dict[str, Any], None]) -> web.StreamResponse:

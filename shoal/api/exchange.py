@@ -28,15 +28,15 @@ from shoal import values
 from shoal.api import bookmarks, conditions
 from shoal.api.bodies import Receiving
 from shoal.api.problems import UnsupportedMediaType
-from shoal.client.connection import Connection
-from shoal.client.store import Space
-from shoal.client.thread.thread import Thread
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, InvalidValue
 from shoal.names import check_key, check_name
 from shoal.protocol.requests import Durability, R, Read, Request
 from shoal.protocol.session import Session
 from shoal.protocol.sharing import SharedBookmark
+from shoal.workflows.checkpoints import Checkpoints
+from shoal.workflows.connection import Connection
+from shoal.workflows.provenance import Provenance
 
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
@@ -170,16 +170,17 @@ class Exchange:
         asked = {name: value for name, value in self.request.query.items() if name == "durability"}
         return _converted(asked, WriteQuery, what="query").durability
 
-    # ── what is more than one request ─────────────────────────────────────────
+    # ── flows of more than one request ────────────────────────────────────────
 
-    def space(self) -> Space:
-        """The path's space, as the client library has it: its handles ask this exchange's session."""
-        connection = Connection(self.session, self.config, "local", _needless, _needless, holder="")
-        return Space(connection, self.name("space"))
+    @property
+    def connection(self) -> Connection:
+        """This exchange's session, as `shoal.workflows` uses it."""
+        return Connection(self.session, self.config, "local")
 
-    def thread(self, *, author: str = "") -> Thread:
-        """The path's thread; the same."""
-        return self.space().thread(self.name("thread"), author=author)
+    def checkpoints(self, *, author: str = "") -> Checkpoints:
+        """Those of the path's thread."""
+        connection = self.connection
+        return Checkpoints(connection, self.name("space"), self.name("thread"), Provenance(connection, author))
 
     # ── values ────────────────────────────────────────────────────────────────
 
@@ -250,11 +251,6 @@ class Exchange:
         if self.answers_packed:
             return web.Response(body=msgspec.msgpack.encode(view), status=status, content_type=MSGPACK)
         return web.Response(body=msgspec.json.encode(view), status=status, content_type=JSON)
-
-
-def _needless(*_: object) -> Any:
-    """What one request asks of a handle needs neither clock nor randomness."""
-    raise AssertionError
 
 
 def name_in(request: web.Request, template: str, part: str) -> str:

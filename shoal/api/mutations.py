@@ -1,6 +1,6 @@
 """What changes a thread's newest state, over HTTP: merges, undo and redo, edits; and what changed in it.
 
-Each is what `Thread` does, asked of the request's own session: so there is one merge, not one for each door.
+Each is a flow of `shoal.workflows` over the request's own session, as in the client library: there is one merge.
 An Idempotency-Key makes a repetition the first one's answer.
 """
 
@@ -14,11 +14,14 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from shoal.api.exchange import Exchange
 from shoal.api.threads import Limit, SavedView
-from shoal.client.thread.mutations import Mutation
-from shoal.client.thread.thread import Thread
 from shoal.errors import HeadMoved, InvalidInput
+from shoal.workflows import editing, merges
+from shoal.workflows import undo as workflow
 from shoal.workflows.checkpoint import Checkpoint
+from shoal.workflows.checkpoints import Checkpoints
 from shoal.workflows.merging import ABSENT, UNRESOLVED, merged
+from shoal.workflows.mutations import Mutation
+from shoal.workflows.mutations import mutations as changed
 
 
 class MergeQuery(Struct, forbid_unknown_fields=True):
@@ -94,8 +97,8 @@ class MutationsView(Struct):
 
 async def merge_preview(exchange: Exchange) -> web.Response:
     query = exchange.query(MergeQuery)
-    thread = exchange.thread()
-    sides = await thread.sides([id for id in query.heads.split(",") if id] or None, branch=query.branch)
+    heads = [id for id in query.heads.split(",") if id] or None
+    sides = await merges.sides(exchange.checkpoints(), heads, branch=query.branch)
     found: dict[str, MergeConflictView] = {}
 
     def left(channel: str, base: Any, made: Any) -> Any:
@@ -117,10 +120,11 @@ async def merge(exchange: Exchange) -> web.Response:
     if both := sorted(resolved.keys() & set(body.remove)):
         raise InvalidInput(f"channels {', '.join(both)} are to be resolved and removed. Nothing was written.", field="remove")
     resolved |= dict.fromkeys(body.remove, ABSENT)
-    thread = exchange.thread(author=body.author)
+    checkpoints = exchange.checkpoints(author=body.author)
     if resolved:
-        await _check_seen(thread, body)
-    joined = await thread.merge(
+        await _check_seen(checkpoints, body)
+    joined = await merges.merge(
+        checkpoints,
         body.heads,
         lambda channel, _base, _sides: resolved.get(channel, UNRESOLVED),
         branch=body.branch,
@@ -131,8 +135,8 @@ async def merge(exchange: Exchange) -> web.Response:
     return exchange.answer(_view(joined))
 
 
-async def _check_seen(thread: Thread, body: MergeBody) -> None:
-    """Who says what a channel shall be has seen all that it joins.
+async def _check_seen(checkpoints: Checkpoints, body: MergeBody) -> None:
+    """A merge that decides channels must name the heads that the caller has seen.
 
     Raises:
         InvalidInput: it does not say what it has seen.
@@ -140,12 +144,12 @@ async def _check_seen(thread: Thread, body: MergeBody) -> None:
     """
     if body.heads is None:
         raise InvalidInput("`resolve` and `remove` need `heads`: what you have seen. Nothing was written.", field="heads")
-    there = (await thread.heads()).get(body.branch, [])
+    there = (await checkpoints.heads()).get(body.branch, [])
     if not there or there[0] in body.heads:
         return
-    if not set(body.heads) <= set((await thread.load(there[0], channels=[])).parents):
+    if not set(body.heads) <= set((await checkpoints.read(there[0], [])).parents):
         raise HeadMoved(
-            f"branch {body.branch!r} of thread {thread.name!r} is at {there[0]}, which is none of the heads that you name. "
+            f"branch {body.branch!r} of thread {checkpoints.thread!r} is at {there[0]}, which is not among the given heads. "
             "Nothing was written. Look at what there is to merge, and send what you decide then.",
             heads=there,
         )
@@ -155,16 +159,25 @@ async def undo(exchange: Exchange) -> web.Response:
     body = await exchange.body(UndoBody)
     if body.checkpoint is not None and body.count != 1:
         raise InvalidInput("give `count` or `checkpoint`, and not both. Nothing was written.", field="count")
-    made = await exchange.thread(author=body.author).undo(
-        body.count, branch=body.branch, checkpoint=body.checkpoint, key=exchange.key, durability=exchange.durability
+    made = await workflow.undo(
+        exchange.checkpoints(author=body.author),
+        body.count,
+        branch=body.branch,
+        checkpoint=body.checkpoint,
+        key=exchange.key,
+        durability=exchange.durability,
     )
     return exchange.answer(_view(made))
 
 
 async def redo(exchange: Exchange) -> web.Response:
     body = await exchange.body(RedoBody)
-    made = await exchange.thread(author=body.author).redo(
-        body.count, branch=body.branch, key=exchange.key, durability=exchange.durability
+    made = await workflow.redo(
+        exchange.checkpoints(author=body.author),
+        body.count,
+        branch=body.branch,
+        key=exchange.key,
+        durability=exchange.durability,
     )
     return exchange.answer(_view(made))
 
@@ -174,17 +187,19 @@ async def edit(exchange: Exchange) -> web.Response:
     patch = exchange.value(body.patch)
     if not isinstance(patch, dict) and not (isinstance(patch, list) and all(isinstance(step, dict) for step in patch)):
         raise InvalidInput("`patch` is a map of channels, or a JSON Patch. Nothing was written.", field="patch")
-    made = await exchange.thread().edit(patch, by=body.by, branch=body.branch, key=exchange.key, durability=exchange.durability)
+    made = await editing.edit(
+        exchange.checkpoints(), patch, by=body.by, branch=body.branch, key=exchange.key, durability=exchange.durability
+    )
     return exchange.answer(_view(made))
 
 
 async def mutations(exchange: Exchange) -> web.Response:
     query = exchange.query(MutationsQuery)
-    thread = exchange.thread()
+    checkpoints = exchange.checkpoints()
     limit = min(query.limit, exchange.config.page_items_max)
-    found = [
-        each async for each in thread.mutations(branch=query.branch, after=query.after, limit=limit + 1, reveal=query.reveal)
-    ]
+    head = await checkpoints.newest(query.branch)
+    log = changed(checkpoints, head, after=query.after, limit=limit + 1, reveal=query.reveal)
+    found = [each async for each in log]
     return exchange.answer(MutationsView([_mutation(exchange, each) for each in found[:limit]], len(found) > limit))
 
 

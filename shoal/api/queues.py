@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
 from typing import Annotated
@@ -13,7 +12,6 @@ from msgspec import Meta, Raw, Struct
 from shoal.api.exchange import Exchange, ReadQuery
 from shoal.api.journals import waited
 from shoal.api.threads import moment_ms
-from shoal.client.thread.worklist import item_id
 from shoal.errors import InvalidInput, NotFound
 from shoal.protocol.requests import (
     Dequeue,
@@ -25,6 +23,7 @@ from shoal.protocol.requests import (
     ReadQueue,
     ReadQueueEntry,
 )
+from shoal.workflows.queues import item_id, purge
 
 INBOX = ""  # As a queue's name.
 
@@ -147,18 +146,19 @@ async def inbox(exchange: Exchange) -> web.Response:
 
 
 async def forget_messages(exchange: Exchange) -> web.Response:
-    body = await exchange.body(ForgetBody)
-    return await _forgotten(exchange, exchange.thread().inbox.forget, body)
+    return await _forgotten(exchange, INBOX)
 
 
 async def forget_items(exchange: Exchange) -> web.Response:
+    return await _forgotten(exchange, exchange.name("worklist"))
+
+
+async def _forgotten(exchange: Exchange, queue: str) -> web.Response:
     body = await exchange.body(ForgetBody)
-    return await _forgotten(exchange, exchange.thread().worklist(exchange.name("worklist")).forget, body)
-
-
-async def _forgotten(exchange: Exchange, forget: Callable[..., Awaitable[int]], body: ForgetBody) -> web.Response:
     moment_ms(body.before, "before")
-    return exchange.answer(ForgottenView(await forget(before=body.before, durability=exchange.durability)))
+    space, thread = exchange.name("space"), exchange.name("thread")
+    count = await purge(exchange.connection, space, thread, queue, body.before, durability=exchange.durability)
+    return exchange.answer(ForgottenView(count))
 
 
 async def take(exchange: Exchange) -> web.Response:

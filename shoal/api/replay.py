@@ -16,17 +16,16 @@ from shoal.api.exchange import Exchange, ReadQuery
 from shoal.api.journals import EventView, event_views
 from shoal.api.opaque import opaque, shown_opaque
 from shoal.api.threads import Limit, moment_ms
-from shoal.errors import InvalidInput, JournalTrimmed
+from shoal.errors import InvalidInput
 from shoal.protocol.requests import (
     PutSnapshot,
     ReachPlace,
     ReadJournal,
     ReadPlace,
-    ReadRetention,
     ReadSnapshot,
     Snapshot,
 )
-from shoal.workflows.moments import moment
+from shoal.workflows.replay import check_whole
 
 Version = Annotated[int, Meta(ge=0)]
 
@@ -79,25 +78,11 @@ async def replay(exchange: Exchange) -> web.Response:
         raise InvalidInput("`until` and `until_time` choose a snapshot: give `reducer` too.", field="until")
     events = await exchange.call(ReadJournal(space, thread, start.cursor, query.limit), stale=query.stale)
     if start.value is None:
-        await _check_whole(exchange, space, thread)
+        await check_whole(exchange.connection, space, thread)
     snapshot = None if start.value is None else exchange.shown(start.value)
     return exchange.answer(
         ReplayView(snapshot, start.event, event_views(exchange, events), shown_opaque(events.cursor), events.more)
     )
-
-
-async def _check_whole(exchange: Exchange, space: str, thread: str) -> None:
-    """
-    Raises:
-        JournalTrimmed: without its first events a replay from nothing would come to something else.
-    """
-    retention = await exchange.call(ReadRetention(space, thread))
-    if retention.trimmed_ms:
-        raise JournalTrimmed(
-            f"the journal of {thread!r} was trimmed up to {moment(retention.trimmed_ms):%Y-%m-%d %H:%M:%S}Z, and there "
-            "is no snapshot to replay it from. Nothing was written. Keep snapshots before trimming.",
-            trimmed_ms=retention.trimmed_ms,
-        )
 
 
 async def put_snapshot(exchange: Exchange) -> web.Response:

@@ -14,22 +14,20 @@ from shoal.api.journals import EventView, event_views
 from shoal.api.spaces import ObjectsQuery
 from shoal.api.steps import StepView, step_view
 from shoal.api.threads import CheckpointView, checkpoint_view
-from shoal.client.thread.provenance import SAID_AGAIN_EVERY, setting_of
-from shoal.client.thread.resume import differences_of, drift_refused
 from shoal.errors import InvalidInput, NotFound
 from shoal.protocol.requests import (
     CatchUp,
     Checkpoint,
-    Events,
     History,
     ListObjects,
     ListSteps,
     ListThreads,
     Load,
     ReadJournal,
-    Steps,
     ThreadStatus,
 )
+from shoal.workflows.provenance import SAID_AGAIN_EVERY
+from shoal.workflows.settings import differences_of, drift_refused, setting_of
 
 _LISTED_MAX = 1000
 
@@ -84,9 +82,6 @@ async def resume(exchange: Exchange) -> web.Response:
         raise drift_refused(thread, differences)
     since_ms = 0 if checkpoint is None else checkpoint.wall_ms
     events = await exchange.call(ReadJournal(space, thread, limit=_LISTED_MAX, since_ms=since_ms), stale=query.stale)
-    assert isinstance(steps, Steps)
-    assert isinstance(still, Steps)
-    assert isinstance(events, Events)
     reason = ReasonView(
         query.branch,
         None if checkpoint is None else checkpoint.id,
@@ -128,7 +123,6 @@ async def _newest(exchange: Exchange, request: Load, *, stale: bool) -> Checkpoi
         reply = await exchange.call(request, stale=stale)
     except NotFound:
         return None
-    assert isinstance(reply, Checkpoint)
     return reply
 
 

@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from shoal.api.exchange import Exchange
-from shoal.client.thread.provenance import setting_of
 from shoal.errors import InvalidInput
 from shoal.protocol.requests import Save
+from shoal.workflows.settings import setting_of
 
 
 class SaveFields(Struct, forbid_unknown_fields=True, kw_only=True):

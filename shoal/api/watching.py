@@ -24,10 +24,10 @@ from msgspec import Struct
 
 from shoal.api.exchange import Exchange
 from shoal.api.problems import internal
-from shoal.client.watching import check_kinds
 from shoal.errors import ShoalError, ShuttingDown
 from shoal.protocol.position import Position
 from shoal.protocol.requests import Change, ObjectKind, Push, Reset, Watch, Watching
+from shoal.workflows.listing import check_kinds
 
 RETRY_MS = 1000
 """After which a browser whose connection broke comes back."""

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from shoal.cli.mistakes import near
 from shoal.cli.output import emit, line, note
 from shoal.client.store import Store
-from shoal.client.thread.export import check_exists
 from shoal.errors import NotFound
+from shoal.workflows.listing import check_exists
 
 _SPACES_SHOWN_MAX = 5
 _SPACES_LOOKED_AT_MAX = 1000
@@ -36,7 +36,7 @@ async def check_thread(store: Store, space: str, thread: str) -> None:
         NotFound: nothing was ever written to it.
     """
     try:
-        await check_exists(store.space(space), thread)
+        await check_exists(store.connection, space, thread)
     except NotFound as missing:
         if elsewhere := await other_spaces(store, space):
             raise NotFound(missing.message + elsewhere) from None

@@ -54,7 +54,7 @@ def diff(
 async def _diff(target: Target, space: str, name: str, before: str, after: str, *, reveal: bool, json: bool) -> None:
     async with opened(target) as store:
         thread = store.space(space).thread(name)
-        sides = [await checkpoint_or_branch(thread, side) for side in (before, after)]
+        sides = [await checkpoint_or_branch(store, thread, side) for side in (before, after)]
         found = await thread.diff(*sides, reveal=reveal)
     if json:
         emit({"before": found.before, "after": found.after, "channels": _described(found)})
@@ -114,7 +114,7 @@ async def _branch(target: Target, space: str, thread: str, name: str | None, at:
             await check_thread(store, space, thread)
         handle = store.space(space).thread(thread)
         if name is not None:
-            start = None if at is None else await checkpoint_id(handle, at)
+            start = None if at is None else await checkpoint_id(store, handle, at)
             _show(await handle.branch(name, at=start), json=json)
             return
         with Listing("branch", "head", "others", json=json, none=f"thread {thread!r} has no branches.") as rows:
@@ -149,7 +149,7 @@ def rollback(
 async def _rollback(target: Target, space: str, thread: str, to: str, branch: str, reason: str, by: str, *, json: bool) -> None:
     async with opened(target) as store:
         handle = store.space(space).thread(thread)
-        to = await checkpoint_id(handle, to)
+        to = await checkpoint_id(store, handle, to)
         _show(await handle.rollback(to, branch=branch, reason=reason, by=by), json=json)
 
 
@@ -186,7 +186,7 @@ def why(
 async def _why(target: Target, space: str, thread: str, checkpoint: str, limit: int, *, json: bool) -> None:
     async with opened(target) as store:
         handle = store.space(space).thread(thread)
-        found = await handle.why(await checkpoint_id(handle, checkpoint), limit=limit)
+        found = await handle.why(await checkpoint_id(store, handle, checkpoint), limit=limit)
     (_emit_why if json else _print_why)(found)
 
 

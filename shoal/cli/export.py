@@ -1,6 +1,6 @@
 """`shoal export`: threads as JSON lines, to keep, to search, or to read elsewhere.
 
-Law: a line holds one record of `shoal.client.thread.export`, and is written as soon as it is read. Values are in the
+Law: a line holds one record of `shoal.workflows.export`, and is written as soon as it is read. Values are in the
 tagged form of `shoal.values.to_json`, so that `from_json` gives back what was saved, types included.
 """
 
@@ -15,7 +15,7 @@ from shoal.cli.execution import execute
 from shoal.cli.output import emit
 from shoal.cli.target import Data, SpaceName, Target, Url, chosen, opened
 from shoal.cli.threads import PANEL
-from shoal.client.thread.export import export as exported
+from shoal.workflows.export import export as exported
 
 
 def register(app: typer.Typer) -> None:
@@ -42,5 +42,5 @@ def export(
 
 async def _export(target: Target, space: str, thread: str | None) -> None:
     async with opened(target) as store:
-        async for record in exported(store.space(space), thread):
+        async for record in exported(store.connection, space, thread):
             emit(record)

@@ -18,8 +18,8 @@ from shoal.cli.output import emit, line, note, plain, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import ago, is_terminal, show_text
 from shoal.cli.threads import PANEL, described, shown_metadata
-from shoal.client.thread.export import checkpoints
 from shoal.workflows.checkpoint import Checkpoint
+from shoal.workflows.checkpoints import Checkpoints
 
 
 def register(app: typer.Typer) -> None:
@@ -45,10 +45,10 @@ def graph(
 async def _graph(target: Target, space: str, name: str, limit: int, *, json: bool) -> None:
     async with opened(target) as store:
         await check_thread(store, space, name)
-        thread = store.space(space).thread(name)
-        heads = await thread.heads()
+        checkpoints = Checkpoints(store.connection, space, name)
+        heads = await checkpoints.heads()
         # One more of each line than is shown: whether there are older ones is told.
-        found = {each.id: each async for each in checkpoints(thread, limit=limit + 1)}
+        found = {each.id: each async for each in checkpoints.reachable(line_max=limit + 1)}
     order = newest_first({id: each.parents for id, each in found.items()}, lambda id: found[id].wall_ms)
     shown = [found[id] for id in order[:limit]]
     marks = _marks(heads)

@@ -14,24 +14,24 @@ from shoal.errors import InvalidInput, NotFound
 from shoal.workflows.checkpoint import is_id
 
 if TYPE_CHECKING:
-    from shoal.client.store import Space
+    from shoal.client.store import Space, Store
     from shoal.client.thread.thread import Thread
 
 SHORT = 12  # Characters of an id that are shown where people read.
 _SHOWN_MAX = 5
 
 
-async def checkpoint_id(thread: Thread, given: str) -> str:
+async def checkpoint_id(store: Store, thread: Thread, given: str) -> str:
     """The id of the thread's only checkpoint whose id begins so.
 
     Raises:
         InvalidInput: several do.
         NotFound: none does.
     """
-    return given if is_id(given) else await _only(given, _checkpoints(thread), f"checkpoint of thread {thread.name!r}")
+    return given if is_id(given) else await _only(given, _checkpoints(store, thread), f"checkpoint of thread {thread.name!r}")
 
 
-async def checkpoint_or_branch(thread: Thread, given: str) -> str:
+async def checkpoint_or_branch(store: Store, thread: Thread, given: str) -> str:
     """A branch's name as it is, else the id of a checkpoint.
 
     Raises:
@@ -40,19 +40,19 @@ async def checkpoint_or_branch(thread: Thread, given: str) -> str:
     if is_id(given) or given in (heads := await thread.heads()):
         return given
     try:
-        return await checkpoint_id(thread, given)
+        return await checkpoint_id(store, thread, given)
     except NotFound as missing:
         raise NotFound(f"{missing.message} Nor is it a branch: it has {', '.join(heads) or 'none'}.") from None
 
 
-async def mutation_id(thread: Thread, given: str) -> str:
+async def mutation_id(store: Store, thread: Thread, given: str) -> str:
     """A checkpoint's id, with the number after the "/" that makes it a mutation's, if there is one.
 
     Raises:
         InvalidInput, NotFound: as `checkpoint_id`.
     """
     checkpoint, slash, number = given.partition("/")
-    return await checkpoint_id(thread, checkpoint) + slash + number
+    return await checkpoint_id(store, thread, checkpoint) + slash + number
 
 
 async def event_id(thread: Thread, given: str) -> str:
@@ -79,10 +79,10 @@ async def holder_origin(space: Space, budget: str, given: str) -> str:
     return await _only(given, origins(), f"holder of budget {budget!r}")
 
 
-async def _checkpoints(thread: Thread) -> AsyncIterator[str]:
-    from shoal.client.thread.export import checkpoints
+async def _checkpoints(store: Store, thread: Thread) -> AsyncIterator[str]:
+    from shoal.workflows.checkpoints import Checkpoints
 
-    async for checkpoint in checkpoints(thread):
+    async for checkpoint in Checkpoints(store.connection, thread.space, thread.name).reachable():
         yield checkpoint.id
 
 

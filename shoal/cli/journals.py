@@ -17,8 +17,8 @@ from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago
 from shoal.cli.threads import PANEL, event_cells, event_line
-from shoal.client.thread.export import event_record
 from shoal.client.thread.inbox import Message
+from shoal.workflows.export import event_record
 
 inbox = typer.Typer(no_args_is_help=True, help="Messages to a thread: list them, and send one.")
 

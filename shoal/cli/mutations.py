@@ -17,6 +17,7 @@ from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago
 from shoal.cli.threads import PANEL, described
+from shoal.client.store import Store
 from shoal.client.thread.thread import Thread
 from shoal.errors import HeadMoved, InvalidInput
 from shoal.workflows.checkpoint import Checkpoint
@@ -52,7 +53,7 @@ def save(
     Example: shoal save researcher-1 '{"plan": {"step": 1}}' --by me --data ./state --space crew
     """
 
-    async def saved(handle: Thread) -> Checkpoint:
+    async def saved(_: Store, handle: Thread) -> Checkpoint:
         found = json_of(state, "the state")
         if not isinstance(found, dict):
             raise InvalidInput("a state is a JSON object: channels and their values. Nothing was written.")
@@ -93,7 +94,7 @@ def edit(
     Example: shoal edit researcher-1 '[{"op": "replace", "path": "/plan/step", "value": 2}]' --by me --data ./state --space crew
     """
 
-    async def edited(handle: Thread) -> Checkpoint:
+    async def edited(_: Store, handle: Thread) -> Checkpoint:
         return await handle.edit(json_of(patch, "the patch"), by=by, branch=branch, key=key)
 
     execute(_made(chosen(data, url, environment=os.environ), space, thread, by, edited, json=json, exists=True))
@@ -124,14 +125,14 @@ def merge(
     Example: shoal merge researcher-1 --resolve 'plan={"step": 2}' --data ./state --space crew
     """
 
-    async def joined(handle: Thread) -> Checkpoint:
+    async def joined(store: Store, handle: Thread) -> Checkpoint:
         resolved: dict[str, Any] = {}
         for field in resolve or []:
             name, found, text = field.partition("=")
             if not found or not name:
                 raise InvalidInput(f"--resolve is CHANNEL=JSON; got {field!r}. Nothing was written.")
             resolved[name] = json_of(text, f"the value of {name!r}")
-        ids = [await checkpoint_id(handle, head) for head in heads or []]
+        ids = [await checkpoint_id(store, handle, head) for head in heads or []]
         return await handle.merge(
             ids or None, lambda channel, _base, _sides: resolved.get(channel, UNRESOLVED), branch=branch, key=key
         )
@@ -159,8 +160,8 @@ def undo(
     Example: shoal undo researcher-1 --count 2 --by me --data ./state --space crew
     """
 
-    async def undone(handle: Thread) -> Checkpoint:
-        id = None if checkpoint is None else await checkpoint_id(handle, checkpoint)
+    async def undone(store: Store, handle: Thread) -> Checkpoint:
+        id = None if checkpoint is None else await checkpoint_id(store, handle, checkpoint)
         return await handle.undo(count, branch=branch, checkpoint=id, key=key)
 
     execute(_made(chosen(data, url, environment=os.environ), space, thread, by, undone, json=json, exists=True))
@@ -182,7 +183,7 @@ def redo(
     Example: shoal redo researcher-1 --by me --data ./state --space crew
     """
 
-    async def redone(handle: Thread) -> Checkpoint:
+    async def redone(_: Store, handle: Thread) -> Checkpoint:
         return await handle.redo(count, branch=branch, key=key)
 
     execute(_made(chosen(data, url, environment=os.environ), space, thread, by, redone, json=json, exists=True))
@@ -193,7 +194,7 @@ async def _made(
     space: str,
     name: str,
     author: str,
-    make: Callable[[Thread], Awaitable[Checkpoint]],
+    make: Callable[[Store, Thread], Awaitable[Checkpoint]],
     *,
     json: bool,
     exists: bool = False,
@@ -201,7 +202,7 @@ async def _made(
     async with opened(target) as store:
         if exists:
             await check_thread(store, space, name)
-        made = await make(store.space(space).thread(name, author=author))
+        made = await make(store, store.space(space).thread(name, author=author))
     if json:
         emit(described(made))
     else:
@@ -236,7 +237,7 @@ async def _mutations(
     async with opened(target) as store:
         await check_thread(store, space, name)
         thread = store.space(space).thread(name)
-        since = None if after is None else await mutation_id(thread, after)
+        since = None if after is None else await mutation_id(store, thread, after)
         headings = ("age", "change", "place", "by", "value")
         with Listing(*headings, json=json, none=f"nothing changed in thread {name!r}.") as rows:
             async for found in thread.mutations(branch=branch, after=since, limit=limit, reveal=reveal):

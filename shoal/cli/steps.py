@@ -17,9 +17,9 @@ from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago, show_value
 from shoal.cli.threads import PANEL
-from shoal.client.thread.export import step_record
 from shoal.client.thread.status import Standing
 from shoal.client.thread.thread import Thread
+from shoal.workflows.export import step_record
 from shoal.workflows.steps import StepRecord
 
 _HOW = ("result", "retry", "abandon")

@@ -374,7 +374,7 @@ async def _show(
 ) -> None:
     async with opened(target) as store:
         thread: Thread = store.space(space).thread(name)
-        id = None if checkpoint is None else await checkpoint_id(thread, checkpoint)
+        id = None if checkpoint is None else await checkpoint_id(store, thread, checkpoint)
         try:
             found = await thread.load(id, branch=branch, as_of=as_of, label=label)
         except NotFound:

@@ -18,7 +18,7 @@ from contextlib import aclosing
 from itertools import islice
 from math import isfinite
 from types import FunctionType, NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 from shoal.errors import InvalidInput
 from shoal.protocol.conformance import INT_MAX, INT_MIN, shown, surrogate
@@ -27,6 +27,7 @@ _TOLD = (TypeError, AttributeError, ValueError, LookupError, OverflowError, Recu
 _ELEMENTS_MAX = 1000  # That are looked at.
 
 _Class = TypeVar("_Class", bound=type[Any])
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def named(cls: _Class) -> _Class:
@@ -38,6 +39,11 @@ def named(cls: _Class) -> _Class:
         if inspect.isfunction(method) and not name.startswith("_"):
             setattr(cls, name, _told(method))
     return cls
+
+
+def named_method(method: _Method) -> _Method:
+    """The same for one method."""
+    return cast("_Method", _told(method))
 
 
 def _told(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.items.item import delete_request, put_request
 from shoal.client.thread.consumers import Consumer
 from shoal.client.thread.inbox import Message, take_request
+from shoal.client.thread.saves import OnConflict, check_overwrite, forks
 from shoal.client.thread.step_log import Step
-from shoal.client.thread.thread import OnConflict, check_overwrite, forks
 from shoal.client.thread.worklist import Item, done_request
 from shoal.client.values.maps import Entry
 from shoal.client.values.maps import put_request as map_put_request
@@ -58,7 +58,7 @@ class Pending(Generic[R]):
 class Batch:
     """`async with space.batch() as b:` commits at the end, and nothing if the block raises."""
 
-    def __init__(self, connection: Connection, space: str, *, key: str | None, durability: Durability | None) -> None:
+    def __init__(self, connection: StoreConnection, space: str, *, key: str | None, durability: Durability | None) -> None:
         self._connection = connection
         self._space = space
         self._key = key

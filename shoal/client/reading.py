@@ -22,7 +22,7 @@ import msgspec
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.items.item import Item, shown, split
 from shoal.client.thread.inbox import Message, shown_message
 from shoal.client.thread.status import Standing, standing_of
@@ -35,8 +35,7 @@ from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests.multireads import PartRead
 from shoal.workflows.checkpoint import Checkpoint, shown_checkpoint
-from shoal.workflows.events import Event
-from shoal.workflows.moments import moment
+from shoal.workflows.events import Event, shown_event
 from shoal.workflows.steps import StepRecord, record_of
 
 R = TypeVar("R")
@@ -71,7 +70,7 @@ class Found(Generic[R]):
 class Reading:
     """Collects reads and sends all of them at the end of the block."""
 
-    def __init__(self, connection: Connection, space: str, *, stale: bool) -> None:
+    def __init__(self, connection: StoreConnection, space: str, *, stale: bool) -> None:
         self._connection = connection
         self._space = space
         self._stale = stale
@@ -161,7 +160,7 @@ class ThreadReading:
         request = requests.ReadJournal(self._space, self._name, after or b"", limit)
         return self._reading.add(
             request,
-            lambda reply: [Event(e.id, e.key, moment(e.wall_ms), e.late, e.cursor, e.event) for e in reply.events],
+            lambda reply: [shown_event(event) for event in reply.events],
         )
 
     def steps(self, *, open: bool = False, limit: int = 1000) -> Found[list[StepRecord]]:

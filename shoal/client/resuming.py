@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TypeVar
 
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.retrying import delays, paused
 from shoal.config import Config
 from shoal.errors import Disconnected, ShoalError, SlowConsumer
@@ -143,7 +143,7 @@ async def resumed(
 
 
 def reread(
-    connection: Connection,
+    connection: StoreConnection,
     space: str,
     thread: str,
     what: str,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.config import Config
 from shoal.errors import ShoalError
 
@@ -30,7 +30,7 @@ def delays(config: Config) -> Iterator[float]:
         delay *= 2
 
 
-def contended(connection: Connection) -> Iterator[float]:
+def contended(connection: StoreConnection) -> Iterator[float]:
     """Growing, random pauses between `save_attempts_max` attempts."""
     bound_s = _CONTENDED_DELAY_S
     for _ in range(connection.config.save_attempts_max - 1):

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from shoal.client.arguments import named
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.errors import InvalidSchema
 from shoal.names import check_name
 from shoal.protocol import requests
@@ -42,7 +42,7 @@ class Schemas:
     schema has, stands, and `thread.violations()` lists it.
     """
 
-    def __init__(self, connection: Connection, space: str) -> None:
+    def __init__(self, connection: StoreConnection, space: str) -> None:
         self._connection = connection
         self._space = space
 

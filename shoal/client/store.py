@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from shoal import values
 from shoal.client.arguments import named
 from shoal.client.batch import Batch
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.items.items import Items
 from shoal.client.presence import Presence
 from shoal.client.reading import Reading
@@ -26,6 +26,7 @@ from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Durability, ObjectKind, ThreadStatus
 from shoal.schemas import Schema
+from shoal.workflows.listing import names
 
 if TYPE_CHECKING:
     from shoal.client.document.document import Document
@@ -44,7 +45,7 @@ class Store:
     go of what is not.
     """
 
-    def __init__(self, connection: Connection, *, close: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, connection: StoreConnection, *, close: Callable[[], Awaitable[None]]) -> None:
         self._connection = connection
         self._close = close
 
@@ -55,7 +56,7 @@ class Store:
         await self.close()
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> StoreConnection:
         """The connection that the handles share, for integrations that make requests of their own."""
         return self._connection
 
@@ -124,7 +125,7 @@ class Store:
 class Space:
     """An isolated namespace: threads, documents, counters, registers, sets, maps and budgets by name, and items."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
+    def __init__(self, connection: StoreConnection, name: str) -> None:
         self._connection = connection
         self.name = check_name("space", name)
         self.schemas = Schemas(connection, name)
@@ -263,7 +264,9 @@ class Space:
         `status`: only threads of which it is the status (running, where none was set).
         `filter`: only those where the metadata of the head of `main` holds these values.
         """
-        return self._names("thread", prefix) if status is None and not filter else self._found(prefix, status, filter or {})
+        if status is None and not filter:
+            return names(self._connection, self.name, "thread", prefix)
+        return self._found(prefix, status, filter or {})
 
     async def _found(self, prefix: str, status: ThreadStatus | None, filter: Mapping[str, Any]) -> AsyncIterator[str]:
         if status is not None and status not in get_args(ThreadStatus):
@@ -277,34 +280,24 @@ class Space:
             after = page.after
 
     def documents(self, prefix: str = "") -> AsyncIterator[str]:
-        return self._names("document", prefix)
+        return names(self._connection, self.name, "document", prefix)
 
     def counters(self, prefix: str = "") -> AsyncIterator[str]:
-        return self._names("counter", prefix)
+        return names(self._connection, self.name, "counter", prefix)
 
     def registers(self, prefix: str = "") -> AsyncIterator[str]:
-        return self._names("register", prefix)
+        return names(self._connection, self.name, "register", prefix)
 
     def sets(self, prefix: str = "") -> AsyncIterator[str]:
-        return self._names("set", prefix)
+        return names(self._connection, self.name, "set", prefix)
 
     def maps(self, prefix: str = "") -> AsyncIterator[str]:
-        return self._names("map", prefix)
+        return names(self._connection, self.name, "map", prefix)
 
     def budgets(self, prefix: str = "") -> AsyncIterator[str]:
-        return self._names("budget", prefix)
-
-    async def _names(self, kind: ObjectKind, prefix: str) -> AsyncIterator[str]:
-        after: str | None = None
-        while True:
-            page = await self._connection.read(requests.ListObjects(self.name, kind, prefix, after))
-            for name in page.names:
-                yield name
-            if not page.more:
-                return
-            after = page.names[-1]
+        return names(self._connection, self.name, "budget", prefix)
 
 
-def _client_id(connection: Connection) -> int:
+def _client_id(connection: StoreConnection) -> int:
     """Never reused and never stored: two mirrors that share an id diverge for good."""
     return int.from_bytes(connection.entropy(8), "big") >> (64 - CLIENT_ID_BITS)

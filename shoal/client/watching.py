@@ -18,17 +18,17 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from typing import get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.resuming import Progress, resumed
-from shoal.errors import Disconnected, InvalidInput
+from shoal.errors import Disconnected
 from shoal.protocol import requests
 from shoal.protocol.position import Position
 from shoal.protocol.requests import ObjectKind
+from shoal.workflows.listing import check_kinds
 from shoal.workflows.moments import moment
 
 
@@ -68,7 +68,7 @@ class Reset(Struct, frozen=True):
 
 
 async def watched(
-    connection: Connection,
+    connection: StoreConnection,
     space: str,
     *,
     kinds: Sequence[ObjectKind],
@@ -86,7 +86,7 @@ async def watched(
 
 
 def pushed(
-    connection: Connection,
+    connection: StoreConnection,
     watch: requests.Watch,
     position: Position | None = None,
     *,
@@ -120,16 +120,6 @@ def pushed(
         raise Disconnected("the node ended the watch. Nothing was written. Watch again, after the last bookmark.")
 
     return resumed(connection.config, attempt, timeout=timeout, closed=connection.closed.is_set)
-
-
-def check_kinds(kinds: Sequence[str]) -> None:
-    """
-    Raises:
-        InvalidInput: there is no such kind of object.
-    """
-    known = get_args(ObjectKind)
-    if isinstance(kinds, str) or not set(kinds) <= set(known):
-        raise InvalidInput(f"kinds is a list of some of {', '.join(known)}; got {kinds!r}.")
 
 
 def _change(push: requests.Change, position: Position) -> Change:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from random import Random
 from typing import TypeVar
 
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
 from shoal.cluster.peering import Peer
 from shoal.config import Config
@@ -78,7 +78,7 @@ class Machine:
 
     def store(self, session: Session, durability: Durability) -> Store:
         environment = self._environment
-        connection = Connection(session, self.config, durability, environment.now_ms, environment.entropy)
+        connection = StoreConnection(session, self.config, durability, environment.entropy)
         return Store(connection, close=session.close)
 
     def _surroundings(self) -> Environment:

@@ -1,12 +1,18 @@
-"""An entry of a thread's journal, as its readers get it."""
+"""The entries of a thread's journal, and reading them."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from shoal import values
+from shoal.protocol import requests
+from shoal.workflows.connection import Connection
+from shoal.workflows.moments import moment
+
+_PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +39,35 @@ class Event:
     def packed(self) -> bytes:
         """The same, as it is stored."""
         return self._event
+
+
+def shown_event(found: requests.Event) -> Event:
+    return Event(found.id, found.key, moment(found.wall_ms), found.late, found.cursor, found.event)
+
+
+async def events(
+    connection: Connection,
+    space: str,
+    thread: str,
+    *,
+    after: bytes = b"",
+    limit: int | None = None,
+    stale: bool = False,
+    skip_trimmed: bool = False,
+) -> AsyncGenerator[Event, None]:
+    """The events of a journal in order, after a cursor or from the first, as far as there are some.
+
+    Raises:
+        InvalidValue: `after` is no cursor.
+        JournalTrimmed: events that `after` does not cover are gone, and they are not to be skipped.
+    """
+    while limit is None or limit > 0:
+        asked = _PAGE if limit is None else min(limit, _PAGE)
+        request = requests.ReadJournal(space, thread, after, asked, skip_trimmed=skip_trimmed)
+        page = await connection.read(request, stale=stale)
+        for found in page.events:
+            yield shown_event(found)
+        if not page.more:
+            return
+        after = page.cursor
+        limit = None if limit is None else limit - len(page.events)

@@ -1,11 +1,8 @@
-"""What the ledger says of a step, as values: its attempts, its result, and why it is not to be called.
-
-Nothing here asks a node.
-"""
+"""The records of a thread's steps: their attempts, their results, and why one is not to be called."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +12,7 @@ from shoal import values
 from shoal.errors import ResultNotKept, ShoalError, StepAbandoned, StepFailed, StepUnresolved
 from shoal.protocol import requests
 from shoal.protocol.requests import StepState
+from shoal.workflows.connection import Connection
 from shoal.workflows.moments import moment
 
 
@@ -32,7 +30,7 @@ class Attempt(Struct, frozen=True):
 
 
 class StepRecord(Struct, frozen=True):
-    """The ledger's record of a step."""
+    """The log's record of a step."""
 
     key: str
     name: str
@@ -87,6 +85,20 @@ class StepRecord(Struct, frozen=True):
     def _latest(self) -> Attempt:
         by_time = sorted(self.attempts, key=lambda attempt: attempt.begun)
         return next((attempt for attempt in by_time if attempt.state == "open"), by_time[-1])
+
+
+async def steps(
+    connection: Connection, space: str, thread: str, *, open: bool = False, stale: bool = False
+) -> AsyncIterator[StepRecord]:
+    """All steps of a thread, or those that are `open`, in the order of their first intents."""
+    after = ""
+    while True:
+        page = await connection.read(requests.ListSteps(space, thread, open, after), stale=stale)
+        for found in page.items:
+            yield record_of(found)
+        if not page.more:
+            return
+        after = page.items[-1].position
 
 
 def record_of(step: requests.Step) -> StepRecord:

@@ -11,7 +11,7 @@ from itertools import count
 from random import Random
 from typing import Any, NamedTuple
 
-from shoal.client.thread.thread import OnConflict
+from shoal.client.thread.saves import OnConflict
 from shoal.errors import HeadMoved, NotFound, ShoalError
 from shoal.protocol.requests import NO_HEAD, Durability, Save
 from shoal.workflows.checkpoint import Checkpoint

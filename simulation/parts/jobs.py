@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
-from shoal.client.thread.worklist import item_id
 from shoal.errors import NotFound, ShoalError
 from shoal.protocol import requests
 from shoal.protocol.requests import Dequeue, Enqueue, Purge, Write
 from shoal.protocol.session import Session
+from shoal.workflows.queues import item_id
 from simulation.judging.owed import Losses
 from simulation.judging.violation import Violation
 from simulation.parts.part import Bench, Deeds, Told

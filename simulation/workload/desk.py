@@ -17,10 +17,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from random import Random
 
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.document.document import Document
 from shoal.client.store import Space
-from shoal.client.thread.thread import OnConflict
+from shoal.client.thread.saves import OnConflict
 from shoal.cluster.partition import partition_of
 from shoal.errors import BookmarkLost, KeyReused, NotFound, SessionBehind, ShoalError, TooManySiblings
 from shoal.protocol import requests
@@ -35,7 +35,7 @@ from simulation.workload.following import Follower, numbers_of
 from simulation.workload.random_agents import ROOT, SPACE, content_of, state_of
 from simulation.workload.record import Record
 from simulation.workload.writing import Assurance, Writer
-from simulation.world.client import Client, Sender, Sent, now_ms
+from simulation.world.client import Client, Sender, Sent
 
 SCRATCH = "scratch"
 """The root map of a document in which entries are replaced and deleted."""
@@ -78,7 +78,7 @@ class Desk:
         self._assurance = Assurance(partition_of(SPACE, name), ledger, quorum)
         self._assurance.expect(durability)
         self._writer = Writer(client, self._sender, record, self._assurance)
-        connection = Connection(self._sender, client.config, durability, now_ms, client.random.randbytes, client.name)
+        connection = StoreConnection(self._sender, client.config, durability, client.random.randbytes, client.name)
         self._space = Space(connection, SPACE)
         self._keyed, self._batched = f"{{{name}}}/keyed", f"{{{name}}}/batch"
         self._mirror: Document | None = None

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 import msgspec
 
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
 from shoal.cluster.peering import Identity
 from shoal.config import Config
@@ -120,7 +120,7 @@ class Member:
         """A client of this node."""
         session = self.node.session(bookmark)
         environment = self._environment
-        return Store(Connection(session, self.config, "local", environment.now_ms, environment.entropy), close=session.close)
+        return Store(StoreConnection(session, self.config, "local", environment.entropy), close=session.close)
 
     def digest(self) -> str:
         return self.replicator.quorum.view().digest

@@ -109,7 +109,7 @@ async def test_a_whole_id_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> N
         raise AssertionError("looked up")
 
     monkeypatch.setattr(ids, "_only", refused)
-    assert await ids.checkpoint_id(None, "ab" * 32) == "ab" * 32  # type: ignore[arg-type]
+    assert await ids.checkpoint_id(None, None, "ab" * 32) == "ab" * 32  # type: ignore[arg-type]
 
 
 def test_candidates_are_as_long_as_it_takes_to_tell_them_apart() -> None:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 import shoal.client
+from shoal.client.parts import of_part
 from shoal.client.store import Space, Store
 from shoal.schemas import Schema
 
@@ -147,10 +148,16 @@ def handle_classes() -> dict[str, type]:
     }
 
 
+def static(cls: type, name: str) -> Any:
+    """A member of a class, as it is declared: a property and not what it gives."""
+    member = inspect.getattr_static(cls, name)
+    return getattr(cls, name) if isinstance(member, of_part) else member
+
+
 def methods_of(cls: type) -> list[Method]:
     found = []
     for name in dir(cls):
-        method = inspect.getattr_static(cls, name)
+        method = static(cls, name)
         if name.startswith("_") or not inspect.isfunction(method) or f"{cls.__name__}.{name}" in LEFT_OUT:
             continue
         parameters: list[str] = []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
 from shoal.client.thread.thread import Thread
 from shoal.config import Config
@@ -25,7 +25,7 @@ async def store() -> AsyncIterator[Store]:
     environment = SimulatedEnvironment(1).environment
     node = Node(MemoryStorage(), config=Config(), environment=environment)
     session = node.session()
-    yield Store(Connection(session, Config(), "local", environment.now_ms, environment.entropy), close=session.close)
+    yield Store(StoreConnection(session, Config(), "local", environment.entropy), close=session.close)
     await node.stop()
 
 

@@ -15,7 +15,7 @@ import pytest
 import shoal
 from shoal.api.listener import Listener
 from shoal.api.server import create_app
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, ShoalError, StorageError
@@ -23,7 +23,7 @@ from shoal.node.environment import system_environment
 from shoal.node.node import Node
 from shoal.node.verify import verify
 from shoal.storage.memory import MemoryStorage
-from tests.client.surface import HANDLES, WRONG, Bench, handle_classes, methods_of, read_all
+from tests.client.surface import HANDLES, WRONG, Bench, handle_classes, methods_of, read_all, static
 
 CONFIG = Config(listen_port=0, request_timeout_s=30.0, stop_timeout_s=5.0)
 FAMILIES = {
@@ -49,7 +49,7 @@ async def running(request: pytest.FixtureRequest) -> AsyncIterator[Running]:
         storage, environment = MemoryStorage(), system_environment()
         node = Node(storage, config=CONFIG, environment=environment)
         if request.param == "embedded":
-            connection = Connection(node.session(), CONFIG, "memory", environment.now_ms, environment.entropy)
+            connection = StoreConnection(node.session(), CONFIG, "memory", environment.entropy)
             store = await stack.enter_async_context(Store(connection, close=connection.session.close))
         else:
             listener = Listener(create_app(node.session, config=CONFIG, node="ab12", version="0"), config=CONFIG)
@@ -64,7 +64,7 @@ def reachable(cls: type, there: dict[str, type]) -> set[str]:
     """The handles that the public methods and properties of one return."""
     found: set[str] = set()
     for name in dir(cls):
-        member = inspect.getattr_static(cls, name)
+        member = static(cls, name)
         member = member.fget if isinstance(member, property) else member
         if not name.startswith("_") and inspect.isfunction(member):
             found |= there.keys() & set(re.findall(r"\w+", str(inspect.unwrap(member).__annotations__.get("return"))))

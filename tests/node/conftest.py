@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.node.node import Node
@@ -23,7 +23,7 @@ class Bench:
         self.config = config
         self.node = Node(storage, config=config, environment=simulated.environment)
         environment = simulated.environment
-        connection = Connection(self.node.session(), config, "local", environment.now_ms, environment.entropy)
+        connection = StoreConnection(self.node.session(), config, "local", environment.entropy)
         self.store = Store(connection, close=self.node.stop)
         self.space = self.store.space("crew")
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from shoal.client.arguments import named
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.items.embedding import Embed, Embedding
 from shoal.client.items.item import (
     Explanation,
@@ -39,7 +39,7 @@ from shoal.workflows.moments import moment
 class Items:
     """All items of a space. Those whose namespaces begin with the same label are one object, in one partition."""
 
-    def __init__(self, connection: Connection, space: str, embedding: Embedding | None = None) -> None:
+    def __init__(self, connection: StoreConnection, space: str, embedding: Embedding | None = None) -> None:
         self._connection = connection
         self.space = check_name("space", space)
         self._embedding = embedding

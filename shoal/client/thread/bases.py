@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.errors import HeadMoved, NotFound, Pruned, TooLarge
 from shoal.names import check_name
 from shoal.protocol.requests import NO_HEAD, CommonAncestor, Heads, Load, Save
@@ -31,8 +31,8 @@ class _Unsettled(Struct):
     is_held: bool = True  # Whatever is saved next builds on the same.
 
 
-class Positions:
-    def __init__(self, connection: Connection, space: str, thread: str) -> None:
+class Bases:
+    def __init__(self, connection: StoreConnection, space: str, thread: str) -> None:
         self._connection = connection
         self._space, self._thread = space, thread
         self._seen: dict[str, str] = {}

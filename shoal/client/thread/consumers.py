@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Protocol
 
 from shoal.client.arguments import named
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
@@ -51,7 +51,7 @@ class ConsumerInfo:
 
 @named
 class Consumer:
-    def __init__(self, connection: Connection, journal: Source, name: str) -> None:
+    def __init__(self, connection: StoreConnection, journal: Source, name: str) -> None:
         self._connection = connection
         self._journal = journal
         self.name = check_name("consumer", name)

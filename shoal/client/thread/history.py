@@ -1,33 +1,33 @@
-"""Looking back over a thread: its checkpoints, newest first, and the labels that some have.
+"""The past of a thread: its checkpoints, their labels, what changed and who changed it; undoing, and pruning.
 
 Laws:
-- A page is one request; the next begins where it ended. Who stops early asks for no more.
-- Looking moves no position: what a save builds on stays what it was.
+- A page is one request, and the next one is made when it is needed.
+- Reading moves no position: what a save builds on stays what it was.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.connection import Connection
-from shoal.client.thread.schema import Declared
+from shoal.client.thread.checkout import Checkout
 from shoal.errors import InvalidInput
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
+from shoal.workflows import undo
+from shoal.workflows.audit import AuditEntry, audit
 from shoal.workflows.checkpoint import Checkpoint, shown_checkpoint
+from shoal.workflows.moments import as_duration_ms
+from shoal.workflows.mutations import Mutation, mutations
 
 
 @named
 class ThreadHistory:
-    """What a `Thread` offers of its past."""
-
-    space: str
-    name: str
-    _connection: Connection
-    _declared: Declared | None
+    def __init__(self, checkout: Checkout) -> None:
+        self._checkout = checkout
 
     async def history(
         self,
@@ -47,32 +47,107 @@ class ThreadHistory:
         if filter is not None and not isinstance(filter, Mapping):
             raise InvalidInput(f"filter is a mapping of metadata keys to values, not {type(filter).__name__}.")
         wanted = {name: values.encode(value, where=f"filter[{name!r}]") for name, value in (filter or {}).items()}
-        while limit is None or limit > 0:
-            asked = 100 if limit is None else min(limit, 100)
-            request = requests.History(self.space, self.name, branch, before, asked, states, wanted, author)
-            page = await self._connection.read(request, stale=stale)
-            for found in page.items:
-                shown = self._declared.shown(found) if self._declared is not None and states else found
-                yield shown_checkpoint(shown, channels=states)
-            if not page.more:
-                return
-            before = page.next or page.items[-1].id
-            limit = None if limit is None else limit - len(page.items)
+        checkout = self._checkout
+        pages = checkout.pages(
+            branch=branch, before=before, limit=limit, states=states, filter=wanted, author=author, stale=stale
+        )
+        async for found in pages:
+            yield shown_checkpoint(checkout.shown(found) if states else found, channels=states)
 
     async def labels(self, prefix: str = "", *, reverse: bool = False, stale: bool = False) -> AsyncIterator[tuple[str, str]]:
         """Labels in byte order, each with the id of the checkpoint that has it. `stale`: see `Store`."""
-        after: str | None = None
-        while True:
-            request = requests.ReadLabels(self.space, self.name, prefix=prefix, after=after, reverse=reverse)
-            page = await self._connection.read(request, stale=stale)
-            for found in page.items:
-                yield found.label, found.checkpoint.id
-            if not page.more:
-                return
-            after = page.items[-1].label
+        async for label, id in self._checkout.labels(prefix, reverse=reverse, stale=stale):
+            yield label, id
 
     async def unlabel(self, *labels: str, key: str | None = None, durability: Durability | None = None) -> int:
         """Remove these labels from their checkpoints, and return how many existed."""
-        request = requests.Unlabel(self.space, self.name, list(labels))
-        reply = await self._connection.write(request, key=key, durability=durability)
+        request = requests.Unlabel(self._checkout.space, self._checkout.thread, list(labels))
+        reply = await self._checkout.connection.write(request, key=key, durability=durability)
         return reply.count
+
+    async def mutations(
+        self, *, branch: str = "main", after: str | None = None, limit: int | None = None, reveal: bool = False
+    ) -> AsyncIterator[Mutation]:
+        """Yield the changes of the state, oldest first: each changed place, with its author and time.
+
+        `after` is a mutation's id or a checkpoint's, and leaves out all up to it. Of secret
+        fields it shows that they changed, and with `reveal` how.
+
+        Raises:
+            NotFound: `after` is not in the branch's history.
+        """
+        head = await self._checkout.newest(branch)
+        async for mutation in mutations(self._checkout, head, after=after, limit=limit, reveal=reveal):
+            yield mutation
+
+    async def undo(
+        self,
+        n: int = 1,
+        *,
+        branch: str = "main",
+        checkpoint: str | None = None,
+        key: str | None = None,
+        durability: Durability | None = None,
+    ) -> Checkpoint:
+        """Revert the changes of the branch's last `n` checkpoints, or of one by its id, in a new checkpoint.
+
+        Raises:
+            NotFound: there are not so many.
+            UndoConflict: what they changed has been changed since.
+            HeadMoved: somebody saves at the same time; load, and try again.
+        """
+        return await undo.undo(self._checkout, n, branch=branch, checkpoint=checkpoint, key=key, durability=durability)
+
+    async def redo(
+        self, n: int = 1, *, branch: str = "main", key: str | None = None, durability: Durability | None = None
+    ) -> Checkpoint:
+        """Revert the last `n` undos.
+
+        Raises:
+            NotFound: there are not so many since something else was saved.
+            HeadMoved: somebody saves at the same time; load, and try again.
+        """
+        return await undo.redo(self._checkout, n, branch=branch, key=key, durability=durability)
+
+    async def audit(self) -> list[AuditEntry]:
+        """Checkpoints, the journal's events (moves and decisions among them) and steps, oldest first.
+
+        Checkpoints are those that lead to a head, to a labelled one, or to one that a rollback left behind.
+        """
+        return await audit(self._checkout)
+
+    async def prune(
+        self,
+        *,
+        keep_last: int | None = 10,
+        older_than: timedelta | float | None = None,
+        branch: str | None = None,
+        dry_run: bool = False,
+        durability: Durability | None = None,
+    ) -> requests.PruneReport:
+        """Prune old checkpoints: those that are neither among the last `keep_last` of a branch nor
+        younger than `older_than`.
+
+        Heads stay, and what has a label, and where lines part. With `branch` only what was saved on
+        that one goes; with `dry_run` nothing does, and the report says what would. Histories
+        end where they were pruned. Disk is freed on every node once all hold the prune.
+
+        Raises:
+            InvalidInput: neither `keep_last` nor `older_than` is given, or one is out of range.
+        """
+        age_ms = as_duration_ms(older_than, what="older_than")
+        request = requests.Prune(self._checkout.space, self._checkout.thread, keep_last, age_ms, branch, dry_run)
+        return await self._checkout.connection.write(request, key=None, durability=durability)
+
+    async def delete(self, *, key: str | None = None, durability: Durability | None = None) -> bool:
+        """Delete the thread with its checkpoints, branches and journal, on every node. False: there was none.
+
+        What other nodes write to it without knowing of this dies with it, also if it comes
+        later. What is written with knowledge of it begins the thread anew.
+        """
+        checkout = self._checkout
+        reply = await checkout.connection.write(
+            requests.DeleteThread(checkout.space, checkout.thread), key=key, durability=durability
+        )
+        checkout.bases.clear()
+        return reply.existed

@@ -25,7 +25,7 @@ from typing import Any
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.thread.queues import Finish, Queue, finishes
 from shoal.crdt.queue import INBOX
 from shoal.errors import InvalidInput
@@ -63,7 +63,7 @@ class Sent:
 
 @named
 class Inbox:
-    def __init__(self, connection: Connection, space: str, thread: str) -> None:
+    def __init__(self, connection: StoreConnection, space: str, thread: str) -> None:
         self._queue = Queue(connection, space, thread, INBOX)
 
     def __repr__(self) -> str:

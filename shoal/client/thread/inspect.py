@@ -8,13 +8,12 @@ from msgspec import Struct
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Damage
 from shoal.workflows.checkpoint import Checkpoint, shown_checkpoint
-from shoal.workflows.events import Event
-from shoal.workflows.moments import moment
+from shoal.workflows.events import Event, shown_event
 
 
 class Verified(Struct, frozen=True):
@@ -44,12 +43,10 @@ class Why(Struct, frozen=True):
 
 
 @named
-class ThreadScrutiny:
-    """What a `Thread` offers of it."""
-
-    space: str
-    name: str
-    _connection: Connection
+class ThreadInspection:
+    def __init__(self, connection: StoreConnection, space: str, thread: str) -> None:
+        self._connection = connection
+        self._space, self._thread = space, thread
 
     async def verify(self, checkpoint: str | None = None, *, branch: str = "main", stale: bool = False) -> Verified:
         """Let a node check what it has stored (chunks, values and ids) of one checkpoint, or of all on a branch.
@@ -61,7 +58,7 @@ class ThreadScrutiny:
         """
         checked, damage, start = 0, list[Damage](), ""
         while True:
-            request = requests.VerifyCheckpoints(self.space, self.name, checkpoint, branch, start)
+            request = requests.VerifyCheckpoints(self._space, self._thread, checkpoint, branch, start)
             page = await self._connection.read(request, stale=stale)
             checked, start = checked + page.checked, page.next
             damage += page.damage
@@ -77,11 +74,11 @@ class ThreadScrutiny:
         Raises:
             NotFound: there is no such checkpoint.
         """
-        found = await self._connection.read(requests.Explain(self.space, self.name, checkpoint, limit), stale=stale)
+        found = await self._connection.read(requests.Explain(self._space, self._thread, checkpoint, limit), stale=stale)
         return Why(
             shown_checkpoint(found.checkpoint, channels=False),
             dict(values.decode(found.setting)) if found.setting else {},
             Bookmark.unpack(found.seen).text(),
             tuple(shown_checkpoint(older, channels=False) for older in found.earlier),
-            tuple(Event(e.id, e.key, moment(e.wall_ms), e.late, e.cursor, e.event) for e in found.events),
+            tuple(map(shown_event, found.events)),
         )

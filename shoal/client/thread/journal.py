@@ -10,15 +10,15 @@ from typing import Any, TypeVar, overload
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.resuming import reread
 from shoal.client.thread.consumers import Consumer, ConsumerInfo, described
-from shoal.client.thread.replay import Naming, Reducer, put_snapshot, replay
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
-from shoal.workflows.events import Event
+from shoal.workflows.events import Event, events
 from shoal.workflows.moments import as_duration_ms, moment
+from shoal.workflows.replay import Naming, Reducer, put_snapshot, replay
 
 S = TypeVar("S")
 
@@ -41,7 +41,7 @@ class Retention:
 
 @named
 class Journal:
-    def __init__(self, connection: Connection, space: str, thread: str) -> None:
+    def __init__(self, connection: StoreConnection, space: str, thread: str) -> None:
         self._connection = connection
         self.space = check_name("space", space)
         self.thread = check_name("thread", thread)
@@ -87,14 +87,17 @@ class Journal:
 
         async def rest() -> AsyncGenerator[Event, None]:
             nonlocal cursor, left
-            async for event in self._rest(cursor, left, stale=stale, skip_trimmed=skip_trimmed):
+            source = events(
+                self._connection, self.space, self.thread, after=cursor, limit=left, stale=stale, skip_trimmed=skip_trimmed
+            )
+            async for event in source:
                 cursor, left = event.cursor, None if left is None else left - 1
                 yield event
 
-        events = reread(self._connection, self.space, self.thread, "append", rest, timeout=timeout) if follow else rest()
-        async with aclosing(events):
+        found = reread(self._connection, self.space, self.thread, "append", rest, timeout=timeout) if follow else rest()
+        async with aclosing(found):
             while left is None or left > 0:
-                event = await anext(events, None)
+                event = await anext(found, None)
                 if event is None:
                     return
                 yield event
@@ -170,7 +173,9 @@ class Journal:
             InvalidValue: with `every`, the value cannot be serialised.
         """
         naming = None if name is None else Naming(name, version)
-        return await replay(self._connection, self, reducer, initial=initial, until=until, naming=naming, every=every)
+        return await replay(
+            self._connection, self.space, self.thread, reducer, initial=initial, until=until, naming=naming, every=every
+        )
 
     async def snapshot(self, value: Any, *, at: Event, name: str, version: int = 0) -> None:
         """Store `value` as the result of the reducer `name` over all events up to `at`; the last 8
@@ -180,7 +185,7 @@ class Journal:
             InvalidInput: `at` came late, after events that it sorts before.
             InvalidValue, TooLarge: `value` cannot be kept.
         """
-        await put_snapshot(self._connection, self, Naming(name, version), value, at=at)
+        await put_snapshot(self._connection, self.space, self.thread, Naming(name, version), value, at=at)
 
     # ── retention ─────────────────────────────────────────────────────────────
 
@@ -240,21 +245,8 @@ class Journal:
     async def retention(self) -> Retention:
         return _retention(await self._connection.read(requests.ReadRetention(self.space, self.thread)))
 
-    async def _rest(self, cursor: bytes, limit: int | None, *, stale: bool, skip_trimmed: bool) -> AsyncIterator[Event]:
-        while limit is None or limit > 0:
-            asked = 1000 if limit is None else min(limit, 1000)
-            request = requests.ReadJournal(self.space, self.thread, cursor, asked, skip_trimmed=skip_trimmed)
-            page = await self._connection.read(request, stale=stale)
-            for found in page.events:
-                yield Event(found.id, found.key, moment(found.wall_ms), found.late, found.cursor, found.event)
-            if not page.more:
-                return
-            cursor = page.cursor
-            limit = None if limit is None else limit - len(page.events)
 
-
-def _retention(reply: requests.AnyReply) -> Retention:
-    assert isinstance(reply, requests.Retention)
+def _retention(reply: requests.Retention) -> Retention:
     age = None if reply.older_than_ms is None else timedelta(milliseconds=reply.older_than_ms)
     trimmed = moment(reply.trimmed_ms) if reply.trimmed_ms else None
     return Retention(age, reply.bytes, reply.events, trimmed)

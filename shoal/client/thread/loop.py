@@ -12,7 +12,7 @@ from contextlib import aclosing
 from itertools import islice
 from typing import TypeVar
 
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.errors import InvalidInput
 from shoal.protocol import requests
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Loop:
-    def __init__(self, connection: Connection, space: str, thread: str, key: str) -> None:
+    def __init__(self, connection: StoreConnection, space: str, thread: str, key: str) -> None:
         self._connection = connection
         self._space, self._thread, self._key = space, thread, key
 

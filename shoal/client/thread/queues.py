@@ -8,11 +8,12 @@ from datetime import datetime
 from typing import Any
 
 from shoal import values
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.resuming import reread
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, QueueEntry
 from shoal.workflows.moments import moment
+from shoal.workflows.queues import purge
 
 _PAGE = 200
 
@@ -34,7 +35,7 @@ class Finish:
 class Queue:
     """One queue of a thread; the inbox has no name."""
 
-    connection: Connection
+    connection: StoreConnection
     space: str
     thread: str
     name: str
@@ -81,12 +82,7 @@ class Queue:
 
     async def purge(self, before: datetime, *, durability: Durability | None) -> int:
         """Forget what was finished before a time, and return how many that were."""
-        before_ms, count, more = int(before.timestamp() * 1000), 0, True
-        while more:
-            request = requests.Purge(self.space, self.thread, self.name, before_ms)
-            reply = await self.connection.write(request, key=None, durability=durability)
-            count, more = count + reply.count, reply.more
-        return count
+        return await purge(self.connection, self.space, self.thread, self.name, before, durability=durability)
 
 
 def finishes(entry: QueueEntry) -> tuple[Finish, ...]:

@@ -1,220 +1,35 @@
-"""What a thread's schema makes of its saves and loads.
-
-Laws:
-- Every save of the handle claims the schema, and the state that it makes keeps it:
-  whole, as a change, and as a merge. What does not is refused before it is sent.
-- Who builds on a checkpoint of a newer version saves under that version: what it did not
-  know is still there, and must not be migrated again.
-"""
+"""The schema that a handle declares, and what the thread's heads violate."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from msgspec import Struct
-from msgspec.structs import replace
-
-from shoal import values
 from shoal.client.arguments import named
-from shoal.client.connection import Connection
-from shoal.errors import InvalidInput, NotFound, SchemaMismatch, SchemaTooNew
+from shoal.client.thread.checkout import Checkout
+from shoal.client.thread.declared import Declared, Violation
 from shoal.protocol import requests
 from shoal.schemas import Schema
-
-Fetch = Callable[[str], Awaitable[requests.Checkpoint]]
-"""A checkpoint with its channels, by id."""
-
-
-class Violation(Struct, frozen=True):
-    """A rule that a head violates."""
-
-    checkpoint: str
-    branch: str
-    schema: str
-    version: int
-    path: str  # A JSON pointer into the state; empty for the state itself.
-    why: str
-
-
-class _Base(NamedTuple):
-    """What a save builds on."""
-
-    id: str
-    schema: str
-    version: int
-    readable_from: int
-    secret: list[str]
-    channels: Mapping[str, bytes]
-
-
-_NOTHING = _Base(requests.NO_HEAD, "", 0, 0, [], {})
-
-
-class Declared:
-    def __init__(self, schema: Schema, fetch: Fetch) -> None:
-        self.schema = schema
-        self._fetch = fetch
-        self._last = _NOTHING  # What this handle last saved or loaded: what the next save most likely builds on.
-
-    def shown(self, found: requests.Checkpoint) -> requests.Checkpoint:
-        """A whole checkpoint, as this version of the schema has it.
-
-        Raises:
-            SchemaMismatch, SchemaTooNew, MigrationFailed: it cannot be read so.
-        """
-        schema = self.schema
-        schema.can_read(found.schema, found.schema_version, found.readable_from)
-        if not schema.is_current(found.schema, found.schema_version):
-            state = {name: values.decode(packed) for name, packed in found.channels.items()}
-            state = schema.migrated(found.schema, found.schema_version, state)
-            found = replace(found, channels={name: values.encode(value, where=name) for name, value in state.items()})
-        return found
-
-    def loaded(self, found: requests.Checkpoint) -> requests.Checkpoint:
-        shown = self.shown(found)
-        self._last = _base(found)
-        return shown
-
-    async def claimed(self, request: requests.Save, *, carry: bool) -> requests.Save:
-        """The save as it is sent. `carry`: its state comes from an instance of the model, which knows only its own fields.
-
-        Raises:
-            SchemaViolation: the state that it makes breaks the schema.
-            SchemaMismatch, SchemaTooNew, MigrationFailed: what it builds on cannot be read so.
-        """
-        base = await self._base_of(request)
-        schema = self.schema
-        if base is not _NOTHING:
-            schema.can_read(base.schema, base.version, base.readable_from)
-        current = base is _NOTHING or schema.is_current(base.schema, base.version)
-        state = self._state(request, base, current=current)
-        if carry and current:
-            state = schema.carried({name: values.decode(packed) for name, packed in base.channels.items()}, state)
-            request = replace(request, channels={name: values.encode(value, where=name) for name, value in state.items()})
-        elif request.delta and not current:
-            # What it leaves as it is would stay as the older version had it.
-            channels = {name: values.encode(value, where=name) for name, value in state.items()}
-            request = replace(request, delta=False, channels=channels, appended={}, removed=[])
-        schema.check(state)
-        newer = base.schema == schema.name and base.version > schema.version
-        return replace(
-            request,
-            schema=schema.name,
-            schema_version=base.version if newer else schema.version,
-            readable_from=base.readable_from if newer else schema.readable_from,
-            secret=sorted({*schema.secret, *base.secret}) if newer else list(schema.secret),
-        )
-
-    def settled(self, id: str, request: requests.Save) -> None:
-        """It was saved, as `id`."""
-        if request.delta:
-            return  # The next save that needs its state asks for it.
-        self._last = _Base(
-            id, request.schema, request.schema_version, request.readable_from, request.secret, dict(request.channels)
-        )
-
-    async def _base_of(self, request: requests.Save) -> _Base:
-        parent = request.expect_head if request.expect_head is not None else request.parent
-        if parent is None or parent == requests.NO_HEAD:
-            return _NOTHING
-        if parent != self._last.id:
-            self._last = _base(await self._fetch(parent))
-        return self._last
-
-    def _state(self, request: requests.Save, base: _Base, *, current: bool) -> dict[str, Any]:
-        changed = {name: values.decode(packed) for name, packed in request.channels.items()}
-        if not request.delta:
-            return changed
-        state = {name: values.decode(packed) for name, packed in base.channels.items()}
-        if not current:
-            state = self.schema.migrated(base.schema, base.version, state)
-        for name in request.removed:
-            if name not in state:
-                raise InvalidInput(f"there is no channel {name!r} to remove. Nothing was written.")
-            del state[name]
-        state |= changed
-        for name, packed in request.appended.items():
-            before = state.get(name, [])
-            if not isinstance(before, list):
-                raise InvalidInput(f"channel {name!r} is no list to append to. Nothing was written. Update it as a whole.")
-            state[name] = [*before, *values.decode(packed)]
-        return state
-
-    def violation(self, found: requests.Checkpoint, branch: str) -> Violation | None:
-        """What a head breaks of this schema; one of another schema, or a newer version, is not for this one to judge."""
-        try:
-            self.schema.can_read(found.schema, found.schema_version, found.readable_from)
-        except (SchemaMismatch, SchemaTooNew):
-            return None
-        state = {name: values.decode(packed) for name, packed in found.channels.items()}
-        if not self.schema.is_current(found.schema, found.schema_version):
-            state = self.schema.migrated(found.schema, found.schema_version, state)
-        flaw = self.schema.flaw(state)
-        return None if flaw is None else Violation(found.id, branch, self.schema.name, self.schema.version, flaw.path, flaw.why)
 
 
 @named
 class ThreadSchema:
-    """What a `Thread` offers of schemas."""
-
-    space: str
-    name: str
-    _connection: Connection
-    _declared: Declared | None
-
-    if TYPE_CHECKING:
-
-        async def heads(self, *, stale: bool = False) -> dict[str, list[str]]: ...
+    def __init__(self, checkout: Checkout) -> None:
+        self._checkout = checkout
 
     def declare(self, schema: Schema) -> None:
         """Save and load states of this schema from now on: see `shoal.Schema`."""
-        self._declared = Declared(schema, self._whole)
-
-    @property
-    def schema(self) -> Schema | None:
-        return None if self._declared is None else self._declared.schema
+        self._checkout.declared = Declared(schema, self._checkout.read)
 
     async def violations(self, *, stale: bool = False) -> list[Violation]:
         """List how the heads of this thread violate the schemas of its space and the declared schema.
 
-        A save that breaks one is refused; what a fork, a merge without the schema, or a
-        save from before it made stays, and is listed here.
+        A save that violates a schema is rejected. Violations come from forks, from merges without the schema, and
+        from saves made before the schema.
         """
-        reply = await self._connection.read(requests.ReadViolations(self.space, self.name), stale=stale)
+        checkout, declared = self._checkout, self._checkout.declared
+        reply = await checkout.connection.read(requests.ReadViolations(checkout.space, checkout.thread), stale=stale)
         found = [Violation(v.checkpoint, v.branch, v.schema, v.version, v.path, v.why) for v in reply.violations]
-        if self._declared is not None:
-            for branch, heads in (await self.heads(stale=stale)).items():
+        if declared is not None:
+            for branch, heads in (await checkout.heads(stale=stale)).items():
                 for id in dict.fromkeys(heads):
-                    broken = self._declared.violation(await self._whole(id), branch)
+                    broken = declared.violation(await checkout.read(id), branch)
                     found += [broken] if broken is not None else []
         return found
-
-    async def _whole(self, id: str) -> requests.Checkpoint:
-        """A checkpoint as it was saved. The handle stays where it is."""
-        return await self._connection.read(requests.Load(self.space, self.name, id))
-
-    def _stored(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Without what is never stored."""
-        if self._declared is None or not self._declared.schema.ephemeral or not isinstance(state, Mapping):
-            return state
-        return self._declared.schema.stored(state)
-
-    async def _claimed(self, request: requests.Save, *, carry: bool = False) -> requests.Save:
-        return request if self._declared is None else await self._declared.claimed(request, carry=carry)
-
-
-def narrowed(found: requests.Checkpoint, names: list[str] | None) -> requests.Checkpoint:
-    """
-    Raises:
-        NotFound: it has no such channel.
-    """
-    if names is None:
-        return found
-    if lacking := [name for name in names if name not in found.channels]:
-        raise NotFound(f"checkpoint {found.id} has no channel {', '.join(map(repr, lacking))} under its schema.")
-    return replace(found, channels={name: packed for name, packed in found.channels.items() if name in names})
-
-
-def _base(found: requests.Checkpoint) -> _Base:
-    return _Base(found.id, found.schema, found.schema_version, found.readable_from, found.secret, found.channels)

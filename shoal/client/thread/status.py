@@ -15,7 +15,7 @@ from typing import get_args
 from msgspec import Struct
 
 from shoal.client.arguments import named
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.resuming import reread
 from shoal.errors import InvalidInput
 from shoal.protocol import requests
@@ -35,16 +35,14 @@ class Standing(Struct, frozen=True):
 
 
 @named
-class ThreadStanding:
-    """What a `Thread` offers of its status."""
-
-    space: str
-    name: str
-    _connection: Connection
+class ThreadControl:
+    def __init__(self, connection: StoreConnection, space: str, thread: str) -> None:
+        self._connection = connection
+        self._space, self._thread = space, thread
 
     async def status(self, *, stale: bool = False) -> Standing:
         """The status of the thread: "running" if it was never set. `stale`: see `Store`."""
-        reply = await self._connection.read(requests.ReadStanding(self.space, self.name), stale=stale)
+        reply = await self._connection.read(requests.ReadStanding(self._space, self._thread), stale=stale)
         return standing_of(reply)
 
     async def pause(self, reason: str = "", *, by: str = "", durability: Durability | None = None) -> Standing:
@@ -67,7 +65,7 @@ class ThreadStanding:
         return await self._set_status("failed", reason[:1000], by, durability)
 
     async def _set_status(self, status: ThreadStatus, reason: str, by: str, durability: Durability | None) -> Standing:
-        request = requests.MoveThread(self.space, self.name, status, reason, by)
+        request = requests.MoveThread(self._space, self._thread, status, reason, by)
         return standing_of(await self._connection.write(request, key=None, durability=durability))
 
     async def ready(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109
@@ -105,12 +103,11 @@ class ThreadStanding:
             if holds(standing):
                 yield standing
 
-        async with aclosing(reread(self._connection, self.space, self.name, "status", read, timeout=timeout)) as found:
+        async with aclosing(reread(self._connection, self._space, self._thread, "status", read, timeout=timeout)) as found:
             async for standing in found:
                 return standing
-        raise TimeoutError(f"thread {self.name!r} is {current} after {timeout:g} s. Nothing was written. Wait again.")
+        raise TimeoutError(f"thread {self._thread!r} is {current} after {timeout:g} s. Nothing was written. Wait again.")
 
 
-def standing_of(reply: object) -> Standing:
-    assert isinstance(reply, requests.Standing)
+def standing_of(reply: requests.Standing) -> Standing:
     return Standing(reply.status, reply.reason, reply.by, moment(reply.wall_ms) if reply.wall_ms else None)

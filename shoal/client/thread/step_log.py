@@ -1,4 +1,4 @@
-"""A thread's ledger of steps, as one handle writes it: intents, attempts, results.
+"""The log of a thread's steps, as one handle writes it: intents, attempts, results.
 
 Laws:
 - A `Step` is what its call sees of one attempt. It ends with a result, with an error, or not
@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.retrying import delays, paused
 from shoal.errors import InvalidInput, OutcomeUnknown, ShoalError, ThreadHeld
 from shoal.protocol import requests
@@ -54,8 +54,8 @@ def _shown_text(value: Any) -> str:
 class Step:
     """A step that is being carried out, as its call sees it."""
 
-    def __init__(self, ledger: Ledger, record: StepRecord, attempt: str, *, number: int, done: bool) -> None:
-        self._ledger = ledger
+    def __init__(self, log: StepLog, record: StepRecord, attempt: str, *, number: int, done: bool) -> None:
+        self._log = log
         self._attempt_id = attempt
         self.record = record
         self.attempt = number  # From 1.
@@ -94,9 +94,7 @@ class Step:
             InvalidValue, TooLarge: it cannot be stored.
         """
         packed = values.encode(value, where="progress")
-        await self._ledger.write(
-            requests.ProgressStep(self._ledger.space, self._ledger.thread, self.key, self._attempt_id, packed)
-        )
+        await self._log.write(requests.ProgressStep(self._log.space, self._log.thread, self.key, self._attempt_id, packed))
 
     async def finish(self, value: Any) -> None:
         """Write the result, and try as long as a request may take.
@@ -126,9 +124,9 @@ class Step:
             InvalidInput: this is a step of another thread, or it has a result.
             InvalidValue: it cannot be stored.
         """
-        if (space, thread) != (self._ledger.space, self._ledger.thread):
+        if (space, thread) != (self._log.space, self._log.thread):
             raise InvalidInput(
-                f"step {self.key!r} is one of thread {self._ledger.thread!r} of space {self._ledger.space!r}, not of "
+                f"step {self.key!r} is one of thread {self._log.thread!r} of space {self._log.space!r}, not of "
                 f"{thread!r} of {space!r}. Nothing was written."
             )
         self.result = value
@@ -140,18 +138,18 @@ class Step:
         self.done = self.record.state == "done"
 
     def _ending(self, outcome: Literal["result", "error", "unkept"], packed: bytes) -> EndStep:
-        return EndStep(self._ledger.space, self._ledger.thread, self.key, self._attempt_id, outcome, packed)
+        return EndStep(self._log.space, self._log.thread, self.key, self._attempt_id, outcome, packed)
 
     async def _end(self, outcome: Literal["result", "error", "unkept"], packed: bytes) -> None:
-        self.record = await self._ledger.end(self._ending(outcome, packed))
+        self.record = await self._log.end(self._ending(outcome, packed))
         self.done = self.record.state == "done"
 
 
 class Beginning:
     """`async with thread.begin("name", key="k") as step`: the intent at its start, the result or the error at its end."""
 
-    def __init__(self, ledger: Ledger, request: requests.BeginStep, durability: Durability | None) -> None:
-        self._ledger = ledger
+    def __init__(self, log: StepLog, request: requests.BeginStep, durability: Durability | None) -> None:
+        self._log = log
         self._request = request
         self._durability = durability
         self._step: Step | None = None
@@ -166,13 +164,13 @@ class Beginning:
             NoQuorum: too few owners can be reached to know, and to tell. Nothing was written.
             OutcomeUnknown: whether the intent is alone is not known; it was withdrawn, as far as possible.
         """
-        outer, place = running.get(), (self._ledger.space, self._ledger.thread, self._request.step)
+        outer, place = running.get(), (self._log.space, self._log.thread, self._request.step)
         if place in outer:
             raise InvalidInput(f"step {self._request.step!r} is begun within itself. Nothing was written. Use another key.")
-        self._lock = self._ledger.turn_of(self._request.step)
+        self._lock = self._log.turn_of(self._request.step)
         await self._lock.acquire()
         try:
-            self._step = await self._ledger.begun(self._request, self._durability)
+            self._step = await self._log.begun(self._request, self._durability)
         except BaseException:
             self._lock.release()
             raise
@@ -196,11 +194,11 @@ class Beginning:
             self._lock.release()
 
 
-class Ledger:
-    """A thread's ledger, as one handle writes it. `ready` waits until the thread may go on."""
+class StepLog:
+    """The log of a thread's steps, as one handle writes it. `ready` waits until the thread may go on."""
 
-    def __init__(self, connection: Connection, space: str, thread: str, ready: Callable[[], Awaitable[None]]) -> None:
-        self._connection = connection
+    def __init__(self, connection: StoreConnection, space: str, thread: str, ready: Callable[[], Awaitable[None]]) -> None:
+        self.connection = connection
         self.space = space
         self.thread = thread
         self.compensations: dict[str, Callable[..., Any]] = {}  # By recorded name: those that this handle has seen.
@@ -214,7 +212,7 @@ class Ledger:
         return lock
 
     async def begun(self, request: requests.BeginStep, durability: Durability | None) -> Step:
-        durability = durability or ("all" if self._connection.durability == "all" else "quorum")
+        durability = durability or ("all" if self.connection.durability == "all" else "quorum")
         reply = await self._asked(request, durability)
         record = record_of(reply)
         number = len(record.attempts)
@@ -229,14 +227,13 @@ class Ledger:
     async def _asked(self, request: requests.BeginStep, durability: Durability) -> requests.Step:
         while True:
             try:
-                reply = await self._connection.write(request, key=None, durability=durability)
+                reply = await self.connection.write(request, key=None, durability=durability)
             except ThreadHeld:
                 await self._ready()
             except (OutcomeUnknown, asyncio.CancelledError):
                 await self._withdraw(request)  # Nothing was called.
                 raise
             else:
-                assert isinstance(reply, requests.Step)
                 return reply
 
     async def _withdraw(self, request: requests.BeginStep) -> None:
@@ -244,12 +241,12 @@ class Ledger:
             await self.write(EndStep(self.space, self.thread, request.step, request.attempt, "withdrawn"))
 
     async def write(self, request: requests.ProgressStep | EndStep | requests.ResolveStep) -> StepRecord:
-        reply = await self._connection.write(request, key=None, durability=None)
+        reply = await self.connection.write(request, key=None, durability=None)
         return record_of(reply)
 
     async def end(self, request: EndStep) -> StepRecord:
         """Try for as long as a request may take: the effect has happened, and must not be lost for a full queue."""
-        pauses = delays(self._connection.config)
+        pauses = delays(self.connection.config)
         while True:
             try:
                 return await self.write(request)

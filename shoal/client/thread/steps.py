@@ -13,20 +13,17 @@ Laws:
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Literal, TypeVar, overload
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Literal
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.connection import Connection
-from shoal.client.thread.step_log import Beginning, Ledger, Step, running
+from shoal.client.thread.step_log import Beginning, Step, StepLog, running
 from shoal.errors import InvalidInput
 from shoal.names import KEY_BYTES_MAX, check_key
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
-from shoal.workflows.steps import StepRecord, record_of, refusal
-
-R = TypeVar("R")
+from shoal.workflows.steps import StepRecord, record_of, refusal, steps
 
 COMPENSATED = "/compensation"
 """After the key of a step, the key of the step that undoes it."""
@@ -34,90 +31,17 @@ COMPENSATED = "/compensation"
 
 @named
 class ThreadSteps:
-    """What a `Thread` offers of its ledger."""
+    def __init__(self, log: StepLog) -> None:
+        self._log = log
 
-    space: str
-    name: str
-    _connection: Connection
-    _ledger: Ledger
-
-    # ── carrying out ──────────────────────────────────────────────────────────
-
-    @overload
-    async def step(
-        self,
-        name: str,
-        *,
-        call: Callable[..., Awaitable[R]],
-        key: str | None = None,
-        arguments: Any = None,
-        attempts: int | None = None,
-        idempotent: bool = False,
-        compensate: Callable[..., Any] | None = None,
-        durability: Durability | None = None,
-    ) -> R: ...
-    @overload
-    async def step(
-        self,
-        name: str,
-        *,
-        call: Callable[..., R],
-        key: str | None = None,
-        arguments: Any = None,
-        attempts: int | None = None,
-        idempotent: bool = False,
-        compensate: Callable[..., Any] | None = None,
-        durability: Durability | None = None,
-    ) -> R: ...
-    async def step(
-        self,
-        name: str,
-        *,
-        call: Callable[..., Any],
-        key: str | None = None,
-        arguments: Any = None,
-        attempts: int | None = None,
-        idempotent: bool = False,
-        compensate: Callable[..., Any] | None = None,
-        durability: Durability | None = None,
-    ) -> Any:
-        """Run an effect once: write the intent, call, write the result, and return it. A step that
-        is done is not called.
-
-        `call` may be synchronous (it then runs on the loop) or not; it gets the `Step` if it
-        takes an argument. Without a `key` the name is the key: once per thread. Concurrent
-        calls of one key on this handle wait for the first. While the thread is paused or
-        waiting, this waits.
-
-        Args:
-            arguments: Recorded with the intent; others under the same key are refused.
-            attempts: After so many failures `StepFailed` is raised; else as many as the node allows.
-            idempotent: Call it again also where an earlier attempt may have happened.
-            compensate: What undoes it (`thread.compensate`), recorded by its name.
-            durability: Of the intent: `quorum` unless the store's is `all`.
+    async def run(self, beginning: Beginning, call: Callable[..., Any]) -> Any:
+        """Carry out a step: see `Thread.step`.
 
         Raises:
-            StepUnresolved: an attempt has no end: it may have happened, or goes on elsewhere.
-            ResultNotKept: it was called, now or before, and its result cannot be stored; what it was is written as text.
-            StepFailed: it has failed as often as it may.
-            StepAbandoned: a human decided that it is not to be done.
-            KeyReused: the key is that of a step of another name, or with other arguments.
-            NoQuorum: too few owners can be reached to know what was done. Nothing was called.
-            InvalidValue: `arguments` cannot be stored. Nothing was called.
             InvalidInput: `call` is no function. Nothing was written.
-            Exception: whatever `call` raises, once that is written.
         """
         if not callable(call):
             raise InvalidInput(f"call is a function, which causes the effect; got {call!r:.100}. Nothing was written.")
-        beginning = self.begin(
-            name,
-            key=key,
-            arguments=arguments,
-            attempts=attempts,
-            idempotent=idempotent,
-            compensate=compensate,
-            durability=durability,
-        )
         async with beginning as step:
             if not step.done:
                 step.result = await _called(call, step)
@@ -147,35 +71,30 @@ class ThreadSteps:
                 bound = KEY_BYTES_MAX - len(COMPENSATED)
                 raise InvalidInput(f"the key of a step that can be undone may have {bound} bytes. Nothing was written.")
             compensation = getattr(compensate, "__qualname__", type(compensate).__qualname__)
-            self._ledger.compensations[compensation] = compensate
-        mine = [outer[2] for outer in running.get() if outer[:2] == (self.space, self.name)]
+            self._log.compensations[compensation] = compensate
+        mine = [outer[2] for outer in running.get() if outer[:2] == (self._log.space, self._log.thread)]
         request = requests.BeginStep(
-            self.space,
-            self.name,
+            self._log.space,
+            self._log.thread,
             key,
             name,
-            self._connection.entropy(16).hex(),
-            holder=self._connection.holder,
+            self._log.connection.entropy(16).hex(),
+            holder=self._log.connection.holder,
             arguments=b"" if arguments is None else values.encode(arguments, where="arguments"),
             parent=mine[-1] if mine else "",
             compensation=compensation,
             attempts=attempts or 0,
             take_over=idempotent,
         )
-        return Beginning(self._ledger, request, durability)
+        return Beginning(self._log, request, durability)
 
     # ── looking, and deciding ─────────────────────────────────────────────────
 
     async def steps(self, *, open: bool = False, stale: bool = False) -> AsyncIterator[StepRecord]:
         """All steps, or those that are `open`, in the order of their first intents. `stale`: see `Store`."""
-        after = ""
-        while True:
-            page = await self._connection.read(requests.ListSteps(self.space, self.name, open, after), stale=stale)
-            for found in page.items:
-                yield record_of(found)
-            if not page.more:
-                return
-            after = page.items[-1].position
+        log = self._log
+        async for record in steps(log.connection, log.space, log.thread, open=open, stale=stale):
+            yield record
 
     async def unresolved(self, *, stale: bool = False) -> list[StepRecord]:
         """The steps whose outcome is unknown, with `holder` and `since`; some may still be running elsewhere."""
@@ -199,8 +118,10 @@ class ThreadSteps:
         """
         packed = values.encode(value, where="value") if how == "result" else b""
         key = step if isinstance(step, str) else step.key
-        reply = await self._connection.write(
-            requests.ResolveStep(self.space, self.name, key, how, packed, by, reason), key=None, durability=durability
+        reply = await self._log.connection.write(
+            requests.ResolveStep(self._log.space, self._log.thread, key, how, packed, by, reason),
+            key=None,
+            durability=durability,
         )
         return record_of(reply)
 
@@ -216,7 +137,7 @@ class ThreadSteps:
             InvalidInput: a callable is missing; nothing was called.
             Exception: whatever a compensation raises. Call this again to go on.
         """
-        known = {**self._ledger.compensations, **(compensations or {})}
+        known = {**self._log.compensations, **(compensations or {})}
         there = [record async for record in self.steps() if record.compensation]
         for record in there:
             if record.state == "open":
@@ -229,7 +150,7 @@ class ThreadSteps:
             )
         for record in done:
             undo = known[record.compensation]
-            await self.step(record.compensation, key=record.key + COMPENSATED, call=_with_result(undo, record))
+            await self.run(self.begin(record.compensation, key=record.key + COMPENSATED), _with_result(undo, record))
         return [record.key for record in done]
 
 

@@ -21,14 +21,14 @@ from typing import Any
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.thread.queues import Finish, Queue, finishes
-from shoal.crdt.queue import identify
 from shoal.errors import InvalidInput
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, QueueEntry
 from shoal.workflows.moments import moment
+from shoal.workflows.queues import item_id
 
 _ADDED_AT_ONCE = 500
 
@@ -73,7 +73,7 @@ class Progress:
 
 @named
 class Worklist:
-    def __init__(self, connection: Connection, space: str, thread: str, name: str) -> None:
+    def __init__(self, connection: StoreConnection, space: str, thread: str, name: str) -> None:
         self._queue = Queue(connection, space, thread, check_name("worklist", name))
 
     @property
@@ -148,11 +148,6 @@ class Worklist:
     async def forget(self, *, before: datetime, durability: Durability | None = None) -> int:
         """Forget the items done before a time; if added again, they are to be done again. Return how many."""
         return await self._queue.purge(before, durability=durability)
-
-
-def item_id(key: str) -> str:
-    """The id of the item that has this key."""
-    return identify(key).hex()
 
 
 def done_request(space: str, thread: str, name: str, item: Item | str, *, result: Any, by: str) -> requests.Dequeue:

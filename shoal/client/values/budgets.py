@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shoal.client.arguments import named
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import BudgetConflict, Durability, Holder
@@ -32,7 +32,7 @@ class Budget:
     A node draws rights from what was granted, or gets them from another node, before it spends more than it has.
     """
 
-    def __init__(self, connection: Connection, space: str, name: str) -> None:
+    def __init__(self, connection: StoreConnection, space: str, name: str) -> None:
         self._connection = connection
         self.space = check_name("space", space)
         self.name = check_name("budget", name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.values.sets import packed_elements
 from shoal.names import check_name
 from shoal.protocol import requests
@@ -46,7 +46,7 @@ class SharedMap:
     did not know of each other the update wins.
     """
 
-    def __init__(self, connection: Connection, space: str, name: str) -> None:
+    def __init__(self, connection: StoreConnection, space: str, name: str) -> None:
         self._connection = connection
         self.space = check_name("space", space)
         self.name = check_name("map", name)

@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
@@ -15,7 +15,7 @@ from shoal.protocol.requests import Durability
 
 @named
 class Counter:
-    def __init__(self, connection: Connection, space: str, name: str) -> None:
+    def __init__(self, connection: StoreConnection, space: str, name: str) -> None:
         self._connection = connection
         self.space = check_name("space", space)
         self.name = check_name("counter", name)
@@ -60,7 +60,7 @@ class Register:
     is begun while another of the same handle is under way, for what that one leaves cannot be known yet.
     """
 
-    def __init__(self, connection: Connection, space: str, name: str) -> None:
+    def __init__(self, connection: StoreConnection, space: str, name: str) -> None:
         self._connection = connection
         self.space = check_name("space", space)
         self.name = check_name("register", name)
@@ -114,7 +114,6 @@ class Register:
             reply = await self._connection.write(request, key=key, durability=durability)
         finally:
             self._under_way -= 1
-        assert isinstance(reply, requests.Assigned)
         # We have now seen our own value; what else came meanwhile stays beside it.
         if reply.siblings == 1 and number > self._told:
             self._context, self._told = reply.context, number

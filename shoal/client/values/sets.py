@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
@@ -20,7 +20,7 @@ class SharedSet:
     An element is any value that Shoal stores. Two are one element if they are equal, type by type: 1, 1.0 and True are three.
     """
 
-    def __init__(self, connection: Connection, space: str, name: str) -> None:
+    def __init__(self, connection: StoreConnection, space: str, name: str) -> None:
         self._connection = connection
         self.space = check_name("space", space)
         self.name = check_name("set", name)

@@ -30,7 +30,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.errors import NotFound
 from shoal.integrations.langgraph import encoding
 from shoal.integrations.langgraph.naming import Place, branch_of, id_of, label_of, name_of, prefix_of, split_label
@@ -78,7 +78,7 @@ class Bases:
 
 
 class Checkpoints:
-    def __init__(self, connection: Connection, space: str) -> None:
+    def __init__(self, connection: StoreConnection, space: str) -> None:
         self.connection = connection
         self.space = space
         self.bases = Bases()

@@ -122,7 +122,7 @@ async def test_a_save_that_is_cut_short_goes_on_and_the_last_one_builds_on_it(th
     state = {"n": 0}
     async with thread.autosave(lambda: state) as auto:
         cut = asyncio.ensure_future(auto.save())
-        while not thread._turns["main"].locked():
+        while not thread._checkout.turns["main"].locked():
             await asyncio.sleep(0)
         cut.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -11,9 +11,9 @@ import pytest
 
 import shoal
 from shoal import Schema
-from shoal.client.thread.mutations import Mutation
 from shoal.client.thread.thread import Thread
 from shoal.errors import InvalidInput, NotFound, UndoConflict
+from shoal.workflows.mutations import Mutation
 
 
 @pytest.fixture

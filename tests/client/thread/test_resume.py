@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.store import Space, Store
 from shoal.client.thread.resume import Resumption
 from shoal.client.thread.thread import Thread
@@ -26,7 +26,7 @@ _seeds = count(50)
 def space_on(node: Node, config: Config) -> Space:
     environment = SimulatedEnvironment(next(_seeds)).environment
     session = node.session()
-    connection = Connection(session, config, "local", environment.now_ms, environment.entropy)
+    connection = StoreConnection(session, config, "local", environment.entropy)
     return Store(connection, close=session.close).space("crew")
 
 

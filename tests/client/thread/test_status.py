@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.thread.status import Standing
 from shoal.client.thread.thread import Thread
 from shoal.config import Config
@@ -28,7 +28,7 @@ async def node() -> AsyncIterator[Node]:
 @pytest.fixture
 def thread(node: Node) -> Thread:
     environment = SimulatedEnvironment(9).environment
-    return Thread(Connection(node.session(), Config(), "local", environment.now_ms, environment.entropy), "crew", "t")
+    return Thread(StoreConnection(node.session(), Config(), "local", environment.entropy), "crew", "t")
 
 
 async def somebody_watches(node: Node) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
 from shoal.client.thread.step_log import Step
 from shoal.client.thread.thread import Thread
@@ -65,7 +65,7 @@ _seeds = count(9)
 def store_on(session: Session, config: Config) -> Store:
     """A store of its own process: its randomness is nobody else's."""
     environment = SimulatedEnvironment(next(_seeds)).environment
-    return Store(Connection(session, config, "local", environment.now_ms, environment.entropy), close=session.close)
+    return Store(StoreConnection(session, config, "local", environment.entropy), close=session.close)
 
 
 @pytest.fixture

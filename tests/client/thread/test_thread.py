@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shoal.client.connection import Connection
+from shoal.client.connection import StoreConnection
 from shoal.client.thread.thread import Thread
 from shoal.config import Config
 from shoal.errors import HeadMoved, OutcomeUnknown
@@ -79,7 +79,7 @@ async def session() -> AsyncIterator[Recording]:
 
 def thread(session: Session, config: Config | None = None) -> Thread:
     environment = SimulatedEnvironment(9).environment
-    return Thread(Connection(session, config or Config(), "local", environment.now_ms, environment.entropy), "crew", "t")
+    return Thread(StoreConnection(session, config or Config(), "local", environment.entropy), "crew", "t")
 
 
 async def test_a_handle_without_a_position_asks_once_and_names_what_it_builds_on(session: Recording) -> None:

@@ -1,27 +1,26 @@
-"""What a handle says of who saves with it: its name, what it runs with, and what it had read.
+"""The provenance that a save carries: its author, what the author ran with, and what it had read.
 
 Laws:
-- A handle without an author says nothing of what it had read: it costs nothing.
-- What is said is said when it is news since this handle's last save on the branch; every
-  `SAID_AGAIN_EVERY` saves all of it is said again, so that it is found without reading far back.
-- What it had read is the session's bookmark, but for the thread's own partition, and
-  bounded by `seen_bytes_max`: what has no place remains news.
+- Without an author a save does not say what was read, and costs nothing more.
+- A save carries what is new since the last save on the branch. Every `SAID_AGAIN_EVERY` saves
+  it carries all of it, so that it is found without reading far back.
+- What was read is the session's bookmark without the thread's own partition, bounded by
+  `seen_bytes_max`: what does not fit goes with the next save.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from shoal import values
-from shoal.client.connection import Connection
 from shoal.crdt.dot import VersionVector
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Save, Saved
+from shoal.workflows.connection import Connection
+from shoal.workflows.settings import setting_of
 
 SAID_AGAIN_EVERY = 32
 _ENTRY_BYTES_MAX = 9  # Of a packed partition, beside its vector.
@@ -35,7 +34,7 @@ class _Said(Struct):
     seen: dict[int, VersionVector] = field(default_factory=dict)
 
 
-class Author:
+class Provenance:
     def __init__(
         self,
         connection: Connection,
@@ -51,7 +50,7 @@ class Author:
         self._said: dict[str, _Said] = {}
 
     def signed(self, request: Save) -> Save:
-        """The request, with what is to be said with it."""
+        """The request with its provenance."""
         if not self.name and not self.setting:
             return request
         said = self._said.get(request.branch) or _Said()
@@ -64,7 +63,7 @@ class Author:
         )
 
     def noted(self, request: Save, saved: Saved) -> None:
-        """The request was answered."""
+        """The request was answered: it need not be said again."""
         if not self.name and not self.setting:
             return
         self._partition = saved.partition
@@ -85,25 +84,3 @@ class Author:
                 break
             news.note(partition, vector)
         return news.pack() if len(news) else b""
-
-
-def setting_of(configuration: Mapping[str, Any] | None, dependencies: Mapping[str, str] | None) -> bytes:
-    """A packed map: SHA-256 of the configuration, whatever the order of its keys, and versions by name.
-
-    Raises:
-        InvalidValue: a value of the configuration cannot be serialised.
-    """
-    setting: dict[str, Any] = {}
-    if configuration is not None:
-        setting["configuration"] = sha256(values.encode(_sorted(dict(configuration)), where="configuration")).hexdigest()
-    if dependencies is not None:
-        setting["dependencies"] = dict(sorted(dependencies.items()))
-    return values.encode(setting, where="dependencies") if setting else b""
-
-
-def _sorted(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value, key=repr)}
-    if isinstance(value, list):
-        return [_sorted(element) for element in value]
-    return value

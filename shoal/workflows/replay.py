@@ -11,27 +11,20 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from shoal import values
-from shoal.client.connection import Connection
 from shoal.crdt.journal import Cursor
 from shoal.errors import InvalidInput, JournalTrimmed, NotFound
 from shoal.protocol import requests
-from shoal.workflows.events import Event
+from shoal.workflows.connection import Connection
+from shoal.workflows.events import Event, events
 from shoal.workflows.moments import moment
 
 Reducer = Callable[[Any, Event], Any]
-
-
-class Source(Protocol):
-    space: str
-    thread: str
-
-    def read(self, *, after: bytes | None, stale: bool) -> AsyncGenerator[Event, None]: ...
 
 
 class Naming(NamedTuple):
@@ -43,7 +36,8 @@ class Naming(NamedTuple):
 
 async def replay(
     connection: Connection,
-    journal: Source,
+    space: str,
+    thread: str,
     reducer: Reducer,
     *,
     initial: Any,
@@ -55,13 +49,13 @@ async def replay(
         raise InvalidInput("snapshots every so many events (from 1) are kept under a reducer's name: give `name` too.")
     start = requests.Snapshot(None, "", b"")
     if naming is not None:
-        start = await _snapshot(connection, journal, naming, until)
+        start = await _snapshot(connection, space, thread, naming, until)
     if start.value is None:
-        await _check_whole(connection, journal)
+        await check_whole(connection, space, thread)
     value = _copied(initial) if start.value is None else values.decode(start.value)
     folded, found = 0, start.event
-    async with aclosing(journal.read(after=start.cursor, stale=False)) as events:
-        async for event in events:
+    async with aclosing(events(connection, space, thread, after=start.cursor)) as source:
+        async for event in source:
             if _is_of_another_sweep(event, start.cursor):
                 break
             if isinstance(until, str) and event.id > until:
@@ -72,34 +66,38 @@ async def replay(
             folded += 1
             last = event
     if start.value is None:
-        await _check_whole(connection, journal)  # It may have been trimmed since, before the first page was read.
+        await check_whole(connection, space, thread)  # It may have been trimmed since, before the first page was read.
     if isinstance(until, str) and found != until:
-        raise NotFound(f"the journal of {journal.thread!r} has no event {until}. List them with `read`.")
+        raise NotFound(f"the journal of {thread!r} has no event {until}. List them with `read`.")
     if every is not None and naming is not None and folded >= every and not isinstance(until, datetime):
-        await put_snapshot(connection, journal, naming, value, at=last)
+        await put_snapshot(connection, space, thread, naming, value, at=last)
     return value
 
 
-async def put_snapshot(connection: Connection, journal: Source, naming: Naming, value: Any, *, at: Event) -> None:
+async def put_snapshot(connection: Connection, space: str, thread: str, naming: Naming, value: Any, *, at: Event) -> None:
     packed = values.encode(value, where="snapshot")
-    request = requests.PutSnapshot(journal.space, journal.thread, naming.reducer, naming.version, at.cursor, packed)
+    request = requests.PutSnapshot(space, thread, naming.reducer, naming.version, at.cursor, packed)
     await connection.write(request, key=None, durability=None)
 
 
-async def _snapshot(connection: Connection, journal: Source, naming: Naming, until: datetime | str | None) -> requests.Snapshot:
+async def _snapshot(
+    connection: Connection, space: str, thread: str, naming: Naming, until: datetime | str | None
+) -> requests.Snapshot:
     id = until if isinstance(until, str) else None
     until_ms = int(until.timestamp() * 1000) if isinstance(until, datetime) else None
-    return await connection.read(
-        requests.ReadSnapshot(journal.space, journal.thread, naming.reducer, naming.version, id, until_ms)
-    )
+    return await connection.read(requests.ReadSnapshot(space, thread, naming.reducer, naming.version, id, until_ms))
 
 
-async def _check_whole(connection: Connection, journal: Source) -> None:
-    retention = await connection.read(requests.ReadRetention(journal.space, journal.thread))
+async def check_whole(connection: Connection, space: str, thread: str) -> None:
+    """
+    Raises:
+        JournalTrimmed: a replay that begins at nothing would lack the first events.
+    """
+    retention = await connection.read(requests.ReadRetention(space, thread))
     if retention.trimmed_ms:
         raise JournalTrimmed(
-            f"the journal of {journal.thread!r} was trimmed up to {moment(retention.trimmed_ms):%Y-%m-%d %H:%M:%S}Z, and there "
-            "is no snapshot to replay it from. Nothing was written. Keep snapshots (`name`, `every`) before trimming.",
+            f"the journal of {thread!r} was trimmed up to {moment(retention.trimmed_ms):%Y-%m-%d %H:%M:%S}Z, and there "
+            "is no snapshot to replay it from. Nothing was written. Keep snapshots before trimming.",
             trimmed_ms=retention.trimmed_ms,
         )
 

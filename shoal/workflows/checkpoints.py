@@ -1,0 +1,164 @@
+"""The checkpoints of one thread: reading them, and saving on one of them.
+
+Laws:
+- Reading moves no position. A page is one request, and the next one is made when it is needed.
+- A save names its parent. A handle of the client, which remembers what it has seen, is a
+  `Checkpoints` whose `newest`, `load` and `save` also move its position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from shoal import values
+from shoal.errors import NotFound, Pruned
+from shoal.protocol import requests
+from shoal.protocol.requests import NO_HEAD, Durability
+from shoal.workflows.checkpoint import Checkpoint, saved_checkpoint, shown_checkpoint
+from shoal.workflows.connection import Connection
+from shoal.workflows.provenance import Provenance
+
+PAGE = 100
+"""Checkpoints in one request."""
+
+
+class Checkpoints:
+    def __init__(self, connection: Connection, space: str, thread: str, provenance: Provenance | None = None) -> None:
+        self.connection = connection
+        self.space, self.thread = space, thread
+        self.provenance = Provenance(connection, "") if provenance is None else provenance
+
+    # ── what a handle with a position does in its own way ─────────────────────
+
+    async def newest(self, branch: str) -> str:
+        """What a change of the branch builds on: its winner, or NO_HEAD."""
+        return await self.winner(branch)
+
+    async def load(self, id: str | None = None, *, branch: str = "main") -> Checkpoint:
+        """
+        Raises:
+            NotFound: there is no such checkpoint or branch.
+        """
+        return shown_checkpoint(await self.read(id, branch=branch), channels=True)
+
+    async def save(self, request: requests.Save, key: str | None, durability: Durability | None) -> Checkpoint:
+        """Save on the request's parent, in the name of the author."""
+        signed = self.provenance.signed(request)
+        saved = await self.commit(signed, key, durability)
+        self.provenance.noted(signed, saved)
+        return saved_checkpoint(saved, signed)
+
+    async def commit(self, request: requests.Save, key: str | None, durability: Durability | None) -> requests.Saved:
+        """Save what the request says, whoever its author is."""
+        return await self.connection.write(request, key=key, durability=durability)
+
+    def shown(self, found: requests.Checkpoint) -> requests.Checkpoint:
+        """A whole checkpoint in the version of the schema that is declared here."""
+        return found
+
+    # ── reading ───────────────────────────────────────────────────────────────
+
+    async def heads(self, *, stale: bool = False) -> dict[str, list[str]]:
+        """Branch name → ids of its heads, the winner first."""
+        found = await self.connection.read(requests.Heads(self.space, self.thread), stale=stale)
+        return found.branches
+
+    async def winner(self, branch: str) -> str:
+        heads = (await self.heads()).get(branch)
+        return heads[0] if heads else NO_HEAD
+
+    async def read(
+        self, id: str | None, channels: list[str] | None = None, *, branch: str = "main", stale: bool = False
+    ) -> requests.Checkpoint:
+        """A checkpoint as it was saved, by its id or as the winner of a branch, with all its channels or the given ones.
+
+        Raises:
+            NotFound: there is none, or it has no such channel.
+        """
+        return await self.connection.read(requests.Load(self.space, self.thread, id, branch, channels), stale=stale)
+
+    async def states(self, id: str, channels: list[str], *, stale: bool = False) -> dict[str, Any]:
+        """Some channels of a checkpoint, decoded; without a request if none is asked for."""
+        return decoded(await self.read(id, channels, stale=stale)) if channels else {}
+
+    def state_of(self, found: requests.Checkpoint) -> dict[str, Any]:
+        return decoded(self.shown(found))
+
+    async def pages(
+        self,
+        *,
+        branch: str = "main",
+        before: str | None = None,
+        limit: int | None = None,
+        states: bool = False,
+        filter: Mapping[str, bytes] | None = None,
+        author: str | None = None,
+        stale: bool = False,
+    ) -> AsyncIterator[requests.Checkpoint]:
+        """Checkpoints from the branch's winner, or strictly before `before`, back."""
+        wanted = dict(filter or {})
+        while limit is None or limit > 0:
+            asked = PAGE if limit is None else min(limit, PAGE)
+            request = requests.History(self.space, self.thread, branch, before, asked, states, wanted, author)
+            page = await self.connection.read(request, stale=stale)
+            for found in page.items:
+                yield found
+            if not page.more:
+                return
+            before = page.next or page.items[-1].id
+            limit = None if limit is None else limit - len(page.items)
+
+    async def lineage(self, head: str) -> AsyncIterator[requests.Checkpoint]:
+        """A checkpoint, without its channels, and those before it along first parents."""
+        if head != NO_HEAD:
+            yield await self.read(head, [])
+            async for found in self.pages(before=head):
+                yield found
+
+    async def labels(self, prefix: str = "", *, reverse: bool = False, stale: bool = False) -> AsyncIterator[tuple[str, str]]:
+        """Labels in byte order, each with the id of the checkpoint that has it."""
+        after: str | None = None
+        while True:
+            request = requests.ReadLabels(self.space, self.thread, prefix=prefix, after=after, reverse=reverse)
+            page = await self.connection.read(request, stale=stale)
+            for found in page.items:
+                yield found.label, found.checkpoint.id
+            if not page.more:
+                return
+            after = page.items[-1].label
+
+    async def reachable(
+        self, starts: list[str] | None = None, *, states: bool = False, line_max: int | None = None
+    ) -> AsyncIterator[Checkpoint]:
+        """All that lead to these checkpoints, each once; a child before its parents, where they are on one line.
+
+        By default to the thread's heads and labels; those that are pruned are left out, and of given ones those that do not
+        exist. `line_max`: only the newest so many of each line.
+        """
+        absent = Pruned if starts is None else NotFound
+        if starts is None:
+            starts = [head for heads in (await self.heads()).values() for head in heads]
+            starts += [id async for _, id in self.labels()]
+        waiting, seen = list(starts), set[str]()
+        while waiting:
+            start = waiting.pop()
+            if start in seen:
+                continue
+            try:
+                found = await self.read(start, None if states else [])
+            except absent:
+                continue
+            seen.add(start)
+            waiting.extend(found.parents[1:])
+            yield shown_checkpoint(found, channels=states)
+            async for older in self.pages(before=start, states=states, limit=None if line_max is None else line_max - 1):
+                if older.id in seen:
+                    break
+                seen.add(older.id)
+                waiting.extend(older.parents[1:])
+                yield shown_checkpoint(older, channels=states)
+
+
+def decoded(found: requests.Checkpoint) -> dict[str, Any]:
+    return {name: values.decode_channel(packed, found.schema) for name, packed in found.channels.items()}

@@ -1,0 +1,22 @@
+"""How flows and handles make requests: over a session, with the store's defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.config import Config
+from shoal.protocol.requests import Durability, R, Request
+from shoal.protocol.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    session: Session
+    config: Config
+    durability: Durability  # Of writes that ask for none.
+
+    async def write(self, request: Request[R], *, key: str | None, durability: Durability | None) -> R:
+        return await self.session.call(request, key=key, durability=durability or self.durability)
+
+    async def read(self, request: Request[R], *, stale: bool = False) -> R:
+        return await self.session.call(request, stale=stale)

@@ -1,0 +1,100 @@
+"""A thread as records, each a map of plain values: what `shoal export` and `GET …/export` write, one a line.
+
+Laws:
+- A record is given as soon as it is read: whatever a thread holds, one page of its
+  checkpoints is in memory at a time (`page_bytes_max`), and their ids.
+- Secret fields are hidden. docs/EXPORT.md describes the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+from shoal.version import __version__
+from shoal.workflows.checkpoint import Checkpoint
+from shoal.workflows.checkpoints import Checkpoints
+from shoal.workflows.connection import Connection
+from shoal.workflows.events import Event, events
+from shoal.workflows.listing import check_exists, names
+from shoal.workflows.steps import StepRecord, steps
+
+FORMAT = 1
+
+
+async def export(connection: Connection, space: str, thread: str | None = None) -> AsyncGenerator[dict[str, Any], None]:
+    """The records of a thread, or of all threads of a space.
+
+    Raises:
+        NotFound: there is no such thread.
+    """
+    if thread is not None:
+        await check_exists(connection, space, thread)
+    yield {"type": "export", "format": FORMAT, "shoal": __version__, "space": space}
+    if thread is not None:
+        async for record in _records(Checkpoints(connection, space, thread)):
+            yield record
+        return
+    async for name in names(connection, space, "thread"):
+        async for record in _records(Checkpoints(connection, space, name)):
+            yield record
+
+
+async def _records(checkpoints: Checkpoints) -> AsyncIterator[dict[str, Any]]:
+    connection, space, thread = checkpoints.connection, checkpoints.space, checkpoints.thread
+    for name, heads in (await checkpoints.heads()).items():
+        yield {"type": "branch", "thread": thread, "name": name, "heads": heads}
+    async for label, id in checkpoints.labels():
+        yield {"type": "label", "thread": thread, "label": label, "checkpoint": id}
+    async for checkpoint in checkpoints.reachable(states=True):
+        yield _checkpoint_record(thread, checkpoint)
+    async for event in events(connection, space, thread):
+        yield {"type": "event", "thread": thread, **event_record(event)}
+    async for record in steps(connection, space, thread):
+        yield {"type": "step", "thread": thread, **step_record(record)}
+
+
+def _checkpoint_record(thread: str, checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "type": "checkpoint",
+        "thread": thread,
+        "id": checkpoint.id,
+        "parents": list(checkpoint.parents),
+        "branch": checkpoint.branch,
+        "time": checkpoint.time.isoformat(),
+        "author": checkpoint.author,
+        "label": checkpoint.label,
+        "schema": checkpoint.schema,
+        "schema_version": checkpoint.schema_version,
+        "metadata": checkpoint.metadata,
+        "state": checkpoint.redacted,
+    }
+
+
+def event_record(event: Event) -> dict[str, Any]:
+    return {"id": event.id, "key": event.key, "time": event.time.isoformat(), "late": event.late, "event": event.event}
+
+
+def step_record(record: StepRecord) -> dict[str, Any]:
+    return {
+        "key": record.key,
+        "name": record.name,
+        "state": record.state,
+        "begun": record.begun.isoformat(),
+        "ended": record.ended.isoformat() if record.ended else None,
+        "holder": record.holder,
+        "since": record.since.isoformat(),
+        "parent": record.parent,
+        "compensation": record.compensation,
+        "failures": record.failures,
+        "attempts": [
+            {"id": attempt.id, "state": attempt.state, "holder": attempt.holder, "begun": attempt.begun.isoformat()}
+            for attempt in record.attempts
+        ],
+        "arguments": record.arguments,
+        "progress": record.progress,
+        "error": dict(record.error) if record.error else None,
+        "result": record.result,
+        "result_by": record.result_by,
+        "conflicts": record.conflicts,
+    }

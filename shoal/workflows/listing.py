@@ -1,0 +1,45 @@
+"""The objects of a space: their names and kinds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import get_args
+
+from shoal.errors import InvalidInput, NotFound
+from shoal.protocol import requests
+from shoal.protocol.requests import ObjectKind
+from shoal.workflows.connection import Connection
+
+
+async def names(connection: Connection, space: str, kind: ObjectKind, prefix: str = "") -> AsyncIterator[str]:
+    """In byte order."""
+    after: str | None = None
+    while True:
+        page = await connection.read(requests.ListObjects(space, kind, prefix, after))
+        for name in page.names:
+            yield name
+        if not page.more:
+            return
+        after = page.names[-1]
+
+
+async def check_exists(connection: Connection, space: str, thread: str) -> None:
+    """
+    Raises:
+        NotFound: nothing was ever written to a thread of this name, or it was deleted.
+    """
+    async for name in names(connection, space, "thread", thread):
+        if name == thread:  # In byte order the name itself is the first.
+            return
+        break
+    raise NotFound(f"there is no thread {thread!r} in space {space!r}. List the threads of the space to see those there are.")
+
+
+def check_kinds(kinds: Sequence[str]) -> None:
+    """
+    Raises:
+        InvalidInput: there is no such kind of object.
+    """
+    known = get_args(ObjectKind)
+    if isinstance(kinds, str) or not set(kinds) <= set(known):
+        raise InvalidInput(f"kinds is a list of some of {', '.join(known)}; got {kinds!r}.")

@@ -1,0 +1,111 @@
+"""Join the heads of a branch, or given checkpoints, into one: what a merge joins, and the merge itself.
+
+Laws:
+- What is joined is in one order on every node, so that two merges of the same heads make the same state.
+- Where all sides were saved under one version of a schema, the result is; what is secret in one side stays secret.
+- A merge that is made again, when its heads are already joined, writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from shoal.errors import NotFound
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+from shoal.workflows.checkpoint import Checkpoint, encode_channels, encode_metadata
+from shoal.workflows.checkpoints import Checkpoints
+from shoal.workflows.merging import Resolver, merged
+
+
+class Sides(NamedTuple):
+    """What a merge joins."""
+
+    base_id: str | None  # The nearest common ancestor; None: they have none.
+    ordered: tuple[str, ...]  # The oldest first, the same on every node.
+    base: dict[str, Any]
+    states: list[dict[str, Any]]  # In that order.
+    schema: str  # Of all; empty if they differ.
+    schema_version: int
+    readable_from: int
+    secret: list[str]
+
+
+async def sides(checkpoints: Checkpoints, heads: Sequence[str] | None, *, branch: str) -> Sides:
+    """What `merge` with the same arguments would join.
+
+    Raises:
+        NotFound: there is no such branch or checkpoint.
+    """
+    return await _sides(checkpoints, _wanted(checkpoints, heads, (await checkpoints.heads()).get(branch, []), branch))
+
+
+async def merge(
+    checkpoints: Checkpoints,
+    heads: Sequence[str] | None,
+    resolver: Resolver | None,
+    *,
+    branch: str,
+    metadata: Mapping[str, Any] | None = None,
+    key: str | None = None,
+    durability: Durability | None = None,
+) -> Checkpoint:
+    """Save the merge of all heads of a branch, or of the given checkpoints, on the branch. With one head, load it.
+
+    Raises:
+        MergeConflict: sides do not fit together, and no resolver decides.
+        HeadMoved: the branch moved meanwhile; merge again.
+        NotFound: there is no such branch or checkpoint.
+    """
+    there = (await checkpoints.heads()).get(branch, [])
+    wanted = _wanted(checkpoints, heads, there, branch)
+    if len(wanted) == 1 or await _joined_already(checkpoints, there, wanted):
+        return await checkpoints.load(wanted[0], branch=branch)
+    joined = await _sides(checkpoints, wanted)
+    state = await merged(joined.base, joined.states, resolver)
+    parent = next((id for id in there if id in joined.ordered), joined.ordered[0])
+    request = requests.Save(
+        checkpoints.space,
+        checkpoints.thread,
+        encode_channels(state),
+        encode_metadata(metadata),
+        branch,
+        parent,
+        schema=joined.schema,
+        schema_version=joined.schema_version,
+        readable_from=joined.readable_from,
+        secret=joined.secret,
+        merged=[id for id in joined.ordered if id != parent],
+    )
+    return await checkpoints.save(request, key, durability)
+
+
+def _wanted(checkpoints: Checkpoints, heads: Sequence[str] | None, there: Sequence[str], branch: str) -> list[str]:
+    wanted = list(dict.fromkeys([*there[:1], *heads] if heads is not None else there))
+    if not wanted:
+        raise NotFound(f"thread {checkpoints.thread!r} has no branch {branch!r} to merge. Nothing was written.")
+    return wanted
+
+
+async def _joined_already(checkpoints: Checkpoints, there: Sequence[str], wanted: list[str]) -> bool:
+    """Whether the branch's only head is a merge of the others: the answer to an earlier call was lost."""
+    return list(there) == wanted[:1] and set(wanted[1:]) <= set((await checkpoints.read(wanted[0], [])).parents)
+
+
+async def _sides(checkpoints: Checkpoints, wanted: list[str]) -> Sides:
+    asked = await checkpoints.connection.read(requests.CommonAncestor(checkpoints.space, checkpoints.thread, wanted))
+    base = None if asked.id is None else await checkpoints.read(asked.id)
+    found = [await checkpoints.read(id) for id in asked.ordered]
+    claims = {(side.schema, side.schema_version) for side in found}
+    schema, version = claims.pop() if len(claims) == 1 else ("", 0)
+    return Sides(
+        asked.id,
+        tuple(asked.ordered),
+        {} if base is None else checkpoints.state_of(base),
+        [checkpoints.state_of(side) for side in found],
+        schema,
+        version,
+        max(side.readable_from for side in found) if schema else 0,
+        sorted({pointer for side in found for pointer in side.secret}),
+    )

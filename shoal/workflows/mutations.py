@@ -1,0 +1,100 @@
+"""The mutation log of a thread's state: what changed, where, by whom and when.
+
+Law: the log is not written anywhere: it is what differs from each checkpoint of a branch to the
+next, along first parents. So it is complete, and costs nothing until it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from shoal.errors import InvalidInput, NotFound
+from shoal.protocol import requests
+from shoal.protocol.requests import NO_HEAD
+from shoal.schemas.pointers import hidden
+from shoal.values.difference import Change, channel_differences
+from shoal.workflows.checkpoints import Checkpoints
+from shoal.workflows.moments import moment
+
+
+class Mutation(Struct, frozen=True):
+    """One change of one place in the state."""
+
+    id: str  # To go on after it.
+    checkpoint: str
+    channel: str
+    op: Literal["add", "remove", "replace"]
+    path: str  # A JSON pointer within the channel; empty: the channel itself.
+    before: Any  # None for what was added.
+    after: Any  # None for what was removed.
+    author: str
+    time: datetime
+
+
+async def mutations(
+    checkpoints: Checkpoints, head: str, *, after: str | None, limit: int | None, reveal: bool
+) -> AsyncIterator[Mutation]:
+    """Oldest first, up to `head`.
+
+    Raises:
+        NotFound: `after` is in no checkpoint that `head` descends from.
+    """
+    if head == NO_HEAD:
+        return
+    stop, _, skipped = (after or "").partition("/")
+    if skipped and not skipped.isdecimal():
+        raise InvalidInput("a mutation's id is what an earlier one has. Give it back unchanged.")
+    ids = await _ids(checkpoints, head, stop if not skipped else None, through=stop if skipped else None)
+    given = 0
+    for id in ids:
+        found = await checkpoints.read(id, [])
+        changes, secret = await changes_of(checkpoints, found)
+        for nth, (channel, change) in enumerate(changes):
+            if id == stop and nth <= int(skipped):
+                continue
+            if limit is not None and given >= limit:
+                return
+            given += 1
+            yield Mutation(
+                f"{id}/{nth}",
+                id,
+                channel,
+                change.op,
+                change.path,
+                change.before if reveal else hidden(secret, channel, change.path, change.before),
+                change.after if reveal else hidden(secret, channel, change.path, change.after),
+                found.author,
+                moment(found.wall_ms),
+            )
+
+
+async def changes_of(checkpoints: Checkpoints, found: requests.Checkpoint) -> tuple[list[tuple[str, Change]], set[str]]:
+    """What a checkpoint changed of its first parent, and what of either is secret."""
+    parent = await checkpoints.read(found.parents[0], []) if found.parents else None
+    before = {} if parent is None else parent.hashes
+    names = [name for name in {**before, **found.hashes} if before.get(name) != found.hashes.get(name)]
+    sides = []
+    for side in (parent, found):
+        held = [name for name in names if side is not None and name in side.hashes]
+        sides.append({} if side is None else await checkpoints.states(side.id, held))
+    differing = channel_differences(*sides)
+    secret = {*found.secret, *(() if parent is None else parent.secret)}
+    return [(channel, change) for channel, changes in differing.items() for change in changes], secret
+
+
+async def _ids(checkpoints: Checkpoints, head: str, stop: str | None, *, through: str | None) -> list[str]:
+    """From the root, or after `stop`, or from `through` on, to the head."""
+    ids: list[str] = []
+    async for found in checkpoints.lineage(head):
+        if found.id == stop:
+            return ids[::-1]
+        ids.append(found.id)
+        if found.id == through:
+            return ids[::-1]
+    if stop or through:
+        raise NotFound(f"checkpoint {stop or through} is not in the history of {head}. Begin without `after`.")
+    return ids[::-1]

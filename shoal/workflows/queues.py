@@ -1,0 +1,27 @@
+"""Queues of a thread: the inbox, and the worklists by name."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from shoal.crdt.queue import identify
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+from shoal.workflows.connection import Connection
+
+
+def item_id(key: str) -> str:
+    """The id of the item of a worklist that has this key."""
+    return identify(key).hex()
+
+
+async def purge(
+    connection: Connection, space: str, thread: str, queue: str, before: datetime, *, durability: Durability | None
+) -> int:
+    """Forget what was finished before a time, and return how many entries that were."""
+    before_ms, count, more = int(before.timestamp() * 1000), 0, True
+    while more:
+        request = requests.Purge(space, thread, queue, before_ms)
+        reply = await connection.write(request, key=None, durability=durability)
+        count, more = count + reply.count, reply.more
+    return count

@@ -1,0 +1,240 @@
+"""Undo and redo of a thread's checkpoints.
+
+Laws:
+- An undo is a new checkpoint. It takes back what one or more others changed, and names them;
+  nothing is removed from the history. It is refused if what they changed has been changed again since.
+- What was undone can be redone until something else is saved on the branch.
+- A key makes the repetition of an undo or redo return the first one's checkpoint, which
+  keeps the key beside what it undoes; it is looked for among the last `PAGE` or so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from shoal import values
+from shoal.errors import InvalidInput, NotFound, UndoConflict
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+from shoal.values.difference import Change, applied, differences
+from shoal.workflows.checkpoint import Checkpoint, encode_channels, encode_metadata, shown_checkpoint
+from shoal.workflows.checkpoints import PAGE, Checkpoints
+from shoal.workflows.mutations import changes_of
+
+UNDOES, REDOES = "shoal.undoes", "shoal.redoes"  # In a checkpoint's metadata: ids of checkpoints.
+KEY = "shoal.key"  # In the metadata of what is made of the newest state: the key that asked for it.
+
+
+async def undo(
+    checkpoints: Checkpoints,
+    count: int,
+    *,
+    branch: str,
+    checkpoint: str | None = None,
+    key: str | None = None,
+    durability: Durability | None = None,
+) -> Checkpoint:
+    """Revert what the branch's last `count` checkpoints changed, or what one changed, in a new checkpoint.
+
+    Raises:
+        NotFound: there are not so many.
+        UndoConflict: what they changed has been changed since.
+        HeadMoved: another save came first.
+    """
+    _check_count(count)
+    head = await checkpoints.newest(branch)
+    if key is not None and (done := await keyed(checkpoints, head, key)) is not None:
+        return shown_checkpoint(done, channels=False)
+    ids = [checkpoint] if checkpoint is not None else await _undoable(checkpoints, head, count)
+    return await _reverted(checkpoints, head, ids, branch, {UNDOES: ids}, key, durability)
+
+
+async def redo(
+    checkpoints: Checkpoints, count: int, *, branch: str, key: str | None = None, durability: Durability | None = None
+) -> Checkpoint:
+    """Revert the last `count` undos.
+
+    Raises:
+        NotFound: there are not so many since something else was saved.
+        HeadMoved: another save came first.
+    """
+    _check_count(count)
+    head = await checkpoints.newest(branch)
+    if key is not None and (done := await keyed(checkpoints, head, key)) is not None:
+        return shown_checkpoint(done, channels=False)
+    ids = await _redoable(checkpoints, head, count)
+    return await _reverted(checkpoints, head, ids, branch, {REDOES: ids}, key, durability)
+
+
+async def keyed(checkpoints: Checkpoints, head: str, key: str) -> requests.Checkpoint | None:
+    """The checkpoint that was made under this key, if it is one of the last."""
+    looked = 0
+    async for found in checkpoints.lineage(head):
+        if values.decode(found.metadata).get(KEY) == key:
+            return found
+        if (looked := looked + 1) > PAGE:
+            break
+    return None
+
+
+async def _undoable(checkpoints: Checkpoints, head: str, count: int) -> list[str]:
+    """The last `count` checkpoints whose changes are still in place, the newest first.
+
+    Raises:
+        NotFound: there are not so many.
+    """
+    undone: set[str] = set()
+    void: set[str] = set()
+    ids: list[str] = []
+    async for found in checkpoints.lineage(head):
+        metadata = values.decode(found.metadata)
+        void.update(_named(metadata, REDOES))
+        if undoes := _named(metadata, UNDOES):
+            if found.id not in void:
+                undone.update(undoes)
+        elif REDOES not in metadata and found.id not in undone:
+            ids.append(found.id)
+            if len(ids) == count:
+                return ids
+    raise NotFound(f"there is nothing more to undo: {len(ids)} changes of {count}. Nothing was written.")
+
+
+async def _redoable(checkpoints: Checkpoints, head: str, count: int) -> list[str]:
+    """The last `count` undos that nothing was saved after, the newest first.
+
+    Raises:
+        NotFound: there are not so many.
+    """
+    void: set[str] = set()
+    ids: list[str] = []
+    async for found in checkpoints.lineage(head):
+        metadata = values.decode(found.metadata)
+        redoes = _named(metadata, REDOES)
+        void.update(redoes)
+        if _named(metadata, UNDOES):
+            if found.id not in void:
+                ids.append(found.id)
+            if len(ids) == count:
+                return ids
+        elif not redoes:
+            break
+    raise NotFound(
+        f"there is nothing more to redo: {len(ids)} undos of {count}. Nothing was written. "
+        "What was undone can be redone until something else is saved."
+    )
+
+
+async def _reverted(
+    checkpoints: Checkpoints,
+    head: str,
+    ids: list[str],
+    branch: str,
+    told: dict[str, Any],
+    key: str | None,
+    durability: Durability | None,
+) -> Checkpoint:
+    """Save the state at `head` without the changes that these checkpoints made, the newest first.
+
+    Raises:
+        UndoConflict: what one of them changed has been changed since.
+    """
+    state: dict[str, Any] = {}
+    loaded: set[str] = set()
+    present = await checkpoints.read(head, [])
+    for id in ids:
+        changes, _ = await changes_of(checkpoints, await checkpoints.read(id, []))
+        names = {channel for channel, _ in changes} - loaded
+        state.update(await checkpoints.states(head, [name for name in names if name in present.hashes]))
+        loaded |= names
+        for channel, change in reversed(changes):
+            _revert(state, channel, change, checkpoint=id)
+    request = requests.Save(
+        checkpoints.space,
+        checkpoints.thread,
+        encode_channels({name: value for name, value in state.items() if name in loaded}),
+        encode_metadata(told if key is None else {**told, KEY: key}),
+        branch,
+        parent=head,
+        delta=True,
+        removed=[name for name in loaded if name not in state and name in present.hashes],
+        schema=present.schema,
+        schema_version=present.schema_version,
+        readable_from=present.readable_from,
+        secret=present.secret,
+    )
+    return await checkpoints.save(request, key, durability)
+
+
+def _check_count(n: int) -> None:
+    if n < 1:
+        raise InvalidInput(f"at least one change is taken back; got {n}. Nothing was written.")
+
+
+def _named(metadata: Any, field: str) -> list[str]:
+    found = metadata.get(field) if isinstance(metadata, Mapping) else None
+    return [id for id in found if isinstance(id, str)] if isinstance(found, list) else []
+
+
+_INVERSE: dict[str, Literal["add", "remove", "replace"]] = {"add": "remove", "remove": "add", "replace": "replace"}
+_ABSENT = object()
+
+
+def _revert(state: dict[str, Any], channel: str, change: Change, *, checkpoint: str) -> None:
+    """Take back one change of a channel, in `state`.
+
+    Raises:
+        UndoConflict: what it made is not there as it made it.
+    """
+    now = state.get(channel, _ABSENT) if not change.path else _at(state.get(channel, _ABSENT), change.path)
+    made = _ABSENT if change.op == "remove" else change.after
+    # An element that was removed from a list may have another one in its place by now.
+    if not _same(now, made) and not (change.op == "remove" and _is_in_list(state.get(channel), change.path)):
+        raise _conflict(channel, change, checkpoint)
+    inverse = Change(_INVERSE[change.op], change.path, change.after, change.before)
+    if not change.path and change.op == "add":
+        del state[channel]
+    elif not change.path:
+        state[channel] = change.before
+    else:
+        try:
+            state[channel] = applied(state[channel], [inverse])
+        except (InvalidInput, KeyError):
+            raise _conflict(channel, change, checkpoint) from None
+
+
+def _conflict(channel: str, change: Change, checkpoint: str) -> UndoConflict:
+    return UndoConflict(
+        f"what checkpoint {checkpoint} changed in channel {channel!r} at {change.path or 'its root'!r} has been changed since. "
+        "Nothing was written. Undo the later change first, or save the state that you want.",
+        channel=channel,
+        path=change.path,
+    )
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is _ABSENT or other is _ABSENT:
+        return one is other
+    return not differences(one, other)
+
+
+def _steps(path: str) -> list[str]:
+    return [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:]]
+
+
+def _at(value: Any, path: str) -> Any:
+    for step in _steps(path):
+        try:
+            value = value[step] if isinstance(value, dict) else value[int(step)]
+        except (KeyError, IndexError, ValueError, TypeError):
+            return _ABSENT
+    return value
+
+
+def _is_in_list(channel: Any, path: str) -> bool:
+    """Whether a place is within a list that reaches so far."""
+    steps = _steps(path)
+    if not steps:
+        return False
+    within = _at(channel, path.rpartition("/")[0]) if len(steps) > 1 else channel
+    return isinstance(within, (list, tuple)) and steps[-1].isdecimal() and int(steps[-1]) <= len(within)
