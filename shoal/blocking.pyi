@@ -31,7 +31,7 @@ import shoal.client.values.maps
 import shoal.client.values.scalars
 import shoal.client.watching
 import shoal.config
-import shoal.crdt.yjs
+import shoal.crdt.document.yjs
 import shoal.protocol
 import shoal.protocol.requests
 import shoal.protocol.requests.multireads
@@ -157,7 +157,7 @@ class Document:
     def to_py(self) -> dict[str, typing.Any]: ...
     def to_json(self) -> typing.Any: ...
     @property
-    def roots(self) -> dict[str, shoal.crdt.yjs.RootKind]: ...
+    def roots(self) -> dict[str, shoal.crdt.document.yjs.RootKind]: ...
     @property
     def presence(self) -> Presence: ...
     @property

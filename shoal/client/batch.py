@@ -21,7 +21,7 @@ from shoal.client.values.maps import Entry
 from shoal.client.values.maps import put_request as map_put_request
 from shoal.client.values.scalars import RegisterState
 from shoal.client.values.sets import alter_request, packed_elements
-from shoal.crdt.queue import INBOX
+from shoal.crdt.thread.queue import INBOX
 from shoal.errors import InvalidInput
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, BatchWrite, Durability

@@ -27,7 +27,7 @@ import msgspec
 from shoal.client.arguments import named
 from shoal.client.resuming import Progress, resumed
 from shoal.config import Config
-from shoal.crdt.awareness import GONE
+from shoal.crdt.document.awareness import GONE
 from shoal.errors import Disconnected, InvalidInput, InvalidValue, ShoalError
 from shoal.protocol.requests import Announce, Announced, FollowPresence, Present, ReadPresence
 from shoal.protocol.requests import Presence as PresenceReply

@@ -29,7 +29,7 @@ from shoal.client.thread.status import Standing, standing_of
 from shoal.client.thread.worklist import Item as WorklistItem
 from shoal.client.thread.worklist import Progress, shown_item
 from shoal.client.values.maps import Entry
-from shoal.crdt.queue import INBOX
+from shoal.crdt.thread.queue import INBOX
 from shoal.errors import InvalidInput, ShoalError, from_wire
 from shoal.names import check_name
 from shoal.protocol import requests

@@ -18,7 +18,7 @@ import msgspec
 from shoal.cluster.messages import PRESENT_MAX
 from shoal.cluster.messages import Present as PresentMessage
 from shoal.config import Config
-from shoal.crdt.awareness import GONE, Awareness, Entry, Topic
+from shoal.crdt.document.awareness import GONE, Awareness, Entry, Topic
 from shoal.errors import InvalidValue, Overloaded, ShoalError, ShuttingDown, TooLarge
 from shoal.names import check_name
 from shoal.protocol.requests import Announce, Announced, FollowPresence, Presence, Present, ReadPresence

@@ -10,7 +10,7 @@ Laws:
 from __future__ import annotations
 
 from shoal.config import Config
-from shoal.crdt import ancestry, lineage
+from shoal.crdt.thread import ancestry, dag
 from shoal.errors import BranchTaken, NotFound, TooLarge
 from shoal.names import check_name
 from shoal.node.checks import check_text
@@ -46,9 +46,9 @@ class Branches:
             BranchTaken: the branch is to be new, and is elsewhere.
         """
         rows, to = context.rows, unhex(request.to)
-        heads = lineage.heads(rows, request.branch)
+        heads = dag.heads(rows, request.branch)
         check_shown(rows, request.thread, to)
-        if lineage.packed_record(rows, to) is None:
+        if dag.packed_record(rows, to) is None:
             raise absent(rows, request.thread, to)
         before = hexed(heads)
         if request.new and heads and before != [request.to]:
@@ -68,17 +68,17 @@ class Branches:
         if not request.new:
             fields = {"branch": request.branch, "from": before, "to": request.to, "by": request.by, "reason": request.reason}
             tell(context, "rollback", fields)
-        return Moved(request.branch, request.to, before, hexed(lineage.heads(rows, request.branch)))
+        return Moved(request.branch, request.to, before, hexed(dag.heads(rows, request.branch)))
 
-    def _put(self, context: WriteContext, request: Move, heads: list[lineage.Head]) -> None:
+    def _put(self, context: WriteContext, request: Move, heads: list[dag.Head]) -> None:
         key = implied_key(context.key, context.stamp.nth)
         to, nonce = unhex(request.to), context.stamp.pack_position() if key is None else key.encode()
-        token = lineage.token_of(request.branch, to, nonce)
-        change = lineage.Move(token, request.branch, to, [head.token for head in heads])
+        token = dag.token_of(request.branch, to, nonce)
+        change = dag.Move(token, request.branch, to, [head.token for head in heads])
         context.apply(change, id=request.to)
 
     def _heads(self, view: View, _request: Heads) -> requests.Branches:
-        return requests.Branches({name: hexed(heads) for name, heads in lineage.branches(view.rows, BRANCHES_MAX).items()})
+        return requests.Branches({name: hexed(heads) for name, heads in dag.branches(view.rows, BRANCHES_MAX).items()})
 
     def _common_ancestor(self, view: View, request: CommonAncestor) -> requests.Ancestor:
         """

@@ -15,9 +15,9 @@ from functools import partial
 from typing import NamedTuple
 
 from shoal.config import Config
-from shoal.crdt import budget, counter, shares
 from shoal.crdt.dot import ORIGIN_BYTES
 from shoal.crdt.rows import Rows
+from shoal.crdt.values import budget, counter, shares
 from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, RightsElsewhere
 from shoal.names import check_key, check_name
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers

@@ -14,9 +14,12 @@ from typing import NamedTuple
 
 from shoal.cluster import operation
 from shoal.cluster.partition import partition_of
-from shoal.crdt import deletion, items, journal, lineage, notes, ormap
+from shoal.crdt import deletion
 from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.items import items
 from shoal.crdt.rows import Stamp
+from shoal.crdt.thread import dag, journal, notes
+from shoal.crdt.values import ormap
 from shoal.errors import InvalidValue
 from shoal.node import mutation
 from shoal.node.catalog import Catalog
@@ -104,7 +107,7 @@ def change_of(target: Target, stamp: Stamp, change: Mutation) -> requests.Change
     """What a watcher is told of a mutation, wherever it was issued."""
     made = change.change
     id = ""
-    if isinstance(made, lineage.Save):
+    if isinstance(made, dag.Save):
         id = made.id.hex()
     elif isinstance(made, journal.Append | notes.Annotate):
         id = stamp.pack_position().hex()

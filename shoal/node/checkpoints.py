@@ -8,9 +8,9 @@ from contextlib import suppress
 import msgspec
 
 from shoal.config import Config
-from shoal.crdt import ancestry, labels, lineage, pruning
-from shoal.crdt.channel import Recipe
 from shoal.crdt.rows import Rows
+from shoal.crdt.thread import ancestry, dag, labels, pruning
+from shoal.crdt.thread.channel import Recipe
 from shoal.errors import InvalidInput, NotFound, Pruned, StoreCorrupt
 from shoal.names import check_name
 from shoal.node.handler import Checks, Readers, View, Writers
@@ -46,7 +46,7 @@ class Checkpoints:
             return self._loaded(rows, request, found_checkpoint(rows, request.thread, unhex(request.checkpoint)))
         if request.label is not None:
             return self._loaded(rows, request, _labelled(rows, request.thread, request.label))
-        heads = lineage.heads(rows, request.branch)
+        heads = dag.heads(rows, request.branch)
         if not heads:
             raise NotFound(
                 f"thread {request.thread!r} of space {request.space!r} has no checkpoint on branch {request.branch!r}. "
@@ -59,7 +59,7 @@ class Checkpoints:
             raise NotFound(f"branch {request.branch!r} of thread {request.thread!r} had no checkpoint then.")
         return self._loaded(rows, request, stored_checkpoint(rows, request.thread, then))
 
-    def _loaded(self, rows: Rows, request: Load, found: lineage.Checkpoint) -> requests.Checkpoint:
+    def _loaded(self, rows: Rows, request: Load, found: dag.Checkpoint) -> requests.Checkpoint:
         # In the order in which they were saved.
         there = found.record.channels
         if request.channels is None:
@@ -89,10 +89,10 @@ class Checkpoints:
         return requests.Checkpoints(items, more=False, next=last)
 
     def shown(
-        self, rows: Rows, request: Load | History | ReadLabels, found: lineage.Checkpoint, names: Collection[str]
+        self, rows: Rows, request: Load | History | ReadLabels, found: dag.Checkpoint, names: Collection[str]
     ) -> requests.Checkpoint:
         record = found.record
-        if lineage.identify(record) != found.id:
+        if dag.identify(record) != found.id:
             raise _lost(request.thread, found.id, "damaged: its id does not match what it holds")
         branch = record.branch
         if isinstance(request, History) or (isinstance(request, Load) and request.checkpoint is request.label is None):
@@ -101,7 +101,7 @@ class Checkpoints:
             id=found.id.hex(),
             parents=[parent.hex() for parent in record.parents],
             branch=record.branch,
-            heads=hexed(lineage.heads(rows, branch)),
+            heads=hexed(dag.heads(rows, branch)),
             wall_ms=found.wall_ms,
             schema=record.schema,
             schema_version=record.schema_version,
@@ -116,7 +116,7 @@ class Checkpoints:
             secret=record.secret,
         )
 
-    def _values(self, rows: Rows, spot: Spot, found: lineage.Checkpoint, names: Collection[str]) -> dict[str, bytes]:
+    def _values(self, rows: Rows, spot: Spot, found: dag.Checkpoint, names: Collection[str]) -> dict[str, bytes]:
         if not names:
             return {}
         cached = self._cache.get(spot)
@@ -131,7 +131,7 @@ def _shown_hash(recipe: Recipe) -> str:
     return (recipe.hash or recipe.header + recipe.tail).hex()
 
 
-def _matches(record: lineage.Record, request: History) -> bool:
+def _matches(record: dag.Record, request: History) -> bool:
     if request.author is not None and record.author != request.author:
         return False
     if not request.filter:
@@ -143,15 +143,15 @@ def _matches(record: lineage.Record, request: History) -> bool:
     return all(name in metadata and bytes(metadata[name]) == wanted for name, wanted in request.filter.items())
 
 
-def _walk(rows: Rows, request: History) -> Iterator[lineage.Checkpoint]:
+def _walk(rows: Rows, request: History) -> Iterator[dag.Checkpoint]:
     if request.before is not None:
         parents = found_checkpoint(rows, request.thread, unhex(request.before)).record.parents
         start = parents[0] if parents else None
     else:
-        heads = lineage.heads(rows, request.branch)
+        heads = dag.heads(rows, request.branch)
         start = heads[0].id if heads else None
-    last: lineage.Checkpoint | None = None
-    for last in iter(()) if start is None else lineage.ancestry(rows, start):
+    last: dag.Checkpoint | None = None
+    for last in iter(()) if start is None else dag.ancestry(rows, start):
         yield last
     beyond = start if last is None else next(iter(last.record.parents), None)
     if beyond is not None:
@@ -167,29 +167,29 @@ def _check_end(rows: Rows, thread: str, id: bytes) -> None:
         stored_checkpoint(rows, thread, id)
 
 
-def found_checkpoint(rows: Rows, thread: str, id: bytes) -> lineage.Checkpoint:
+def found_checkpoint(rows: Rows, thread: str, id: bytes) -> dag.Checkpoint:
     check_shown(rows, thread, id)
-    found = lineage.checkpoint(rows, id)
+    found = dag.checkpoint(rows, id)
     if found is None:
         raise absent(rows, thread, id)
     return found
 
 
-def _labelled(rows: Rows, thread: str, label: str) -> lineage.Checkpoint:
+def _labelled(rows: Rows, thread: str, label: str) -> dag.Checkpoint:
     named = labels.entries(rows, check_name("label", label))
     if not named:
         raise NotFound(f"thread {thread!r} has no checkpoint with the label {label!r}. List them with labels().")
     return stored_checkpoint(rows, thread, named[0].id)
 
 
-def stored_checkpoint(rows: Rows, thread: str, id: bytes) -> lineage.Checkpoint:
+def stored_checkpoint(rows: Rows, thread: str, id: bytes) -> dag.Checkpoint:
     """A checkpoint that another row names.
 
     Raises:
         Pruned: it may have been given up since.
         StoreCorrupt: it is missing.
     """
-    if rows.get(lineage.CHECKPOINT + id) is None and not pruning.ever_pruned(rows):
+    if rows.get(dag.CHECKPOINT + id) is None and not pruning.ever_pruned(rows):
         raise _lost(thread, id, "missing")
     return found_checkpoint(rows, thread, id)
 
@@ -197,5 +197,5 @@ def stored_checkpoint(rows: Rows, thread: str, id: bytes) -> lineage.Checkpoint:
 def _lost(thread: str, id: bytes, how: str) -> StoreCorrupt:
     return StoreCorrupt(
         f"checkpoint {id.hex()} of thread {thread!r} is {how}. Run `shoal verify` to list all damage.",
-        lost=(lineage.CHECKPOINT + id,),
+        lost=(dag.CHECKPOINT + id,),
     )

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from hashlib import sha256
 
 from shoal.config import Config
-from shoal.crdt import compaction, document
 from shoal.crdt.clock import COUNTER_BITS
-from shoal.crdt.live import LiveDocument
+from shoal.crdt.document import compaction, document
+from shoal.crdt.document.live import LiveDocument
 from shoal.crdt.rows import Rows
 from shoal.errors import CatchingUp, InvalidInput, NotFound
 from shoal.names import check_name

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import islice
 
 from shoal.config import Config
-from shoal.crdt import consumers, journal
-from shoal.crdt.consumers import Consumer
-from shoal.crdt.journal import Cursor
+from shoal.crdt.thread import consumers, journal
+from shoal.crdt.thread.consumers import Consumer
+from shoal.crdt.thread.journal import Cursor
 from shoal.errors import ConsumerReset, InvalidInput, TooLarge
 from shoal.names import check_name
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers

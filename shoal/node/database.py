@@ -16,9 +16,10 @@ from typing import Any
 
 from shoal.cluster import operation
 from shoal.config import Config
-from shoal.crdt import deletion, ledger
+from shoal.crdt import deletion
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.thread import step_log
 from shoal.errors import (
     ShoalError,
     StoreCorrupt,
@@ -287,7 +288,7 @@ class Database:
     def step(self, begun: requests.BeginStep, attempt: str) -> requests.Step:
         """A step that was begun, as it is here; durable or not."""
         rows = self.document(target_of(begun)).rows
-        entry = ledger.find(rows, begun.step)
+        entry = step_log.find(rows, begun.step)
         assert entry is not None
         return steps.shown(rows, begun.step, entry, attempt=attempt)
 

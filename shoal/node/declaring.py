@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.config import Config
-from shoal.crdt import indexes
+from shoal.crdt.items import indexes
 from shoal.errors import InvalidInput, TooLarge
 from shoal.names import check_label, check_name
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers

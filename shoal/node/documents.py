@@ -18,11 +18,11 @@ from typing import NamedTuple
 import msgspec
 
 from shoal.config import Config
-from shoal.crdt import compaction, document, editing, genesis, patch, repeats
-from shoal.crdt.editing import Edited, Editor
-from shoal.crdt.live import EMPTY, LiveDocument, merged
+from shoal.crdt.document import compaction, document, editing, genesis, patch, repeats
+from shoal.crdt.document.editing import Edited, Editor
+from shoal.crdt.document.live import EMPTY, LiveDocument, merged
+from shoal.crdt.document.yjs import CLIENT_MAX
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
-from shoal.crdt.yjs import CLIENT_MAX
 from shoal.errors import DocumentChanged, InvalidInput, NotFound, NotReady, ShoalError, TooLarge
 from shoal.names import check_name, check_names
 from shoal.node.attached import Attached, is_gone

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from shoal.crdt import compaction, deletion, lineage, pruning, trimming
+from shoal.crdt import deletion
+from shoal.crdt.document import compaction
 from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.thread import dag, pruning, trimming
 from shoal.errors import BadOperation
 from shoal.names import check_name
 from shoal.node.attached import Attached
@@ -30,7 +32,7 @@ from shoal.protocol.requests import Deleted, DeleteThread
 from shoal.storage.keys import Kind
 
 DEAD_LISTED_MAX = 100
-_ASKING = frozenset((deletion.Delete, pruning.Prune, trimming.Trim, compaction.Compact, lineage.Save))
+_ASKING = frozenset((deletion.Delete, pruning.Prune, trimming.Trim, compaction.Compact, dag.Save))
 """Changes that ask for more than that their object is listed."""
 
 
@@ -115,8 +117,8 @@ class Eraser:
             self._garbage.enter(
                 transaction, stamp, What.UPDATES, target, change.generation, stamp.pack_position() + made.digest
             )
-        elif isinstance(made, lineage.Save) and beside.content and (marking := self._garbage.markings.get(target)) is not None:
-            marking.protect(lineage.decode_record(beside.content))
+        elif isinstance(made, dag.Save) and beside.content and (marking := self._garbage.markings.get(target)) is not None:
+            marking.protect(dag.decode_record(beside.content))
 
     def may_have_pruned(self, rows: Rows, target: Target) -> bool:
         """Whether checkpoints of the thread whose rows these are may have been pruned."""

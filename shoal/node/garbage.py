@@ -23,10 +23,11 @@ import msgspec
 from shoal.cluster import stability
 from shoal.cluster.stability import Holding, Waiting
 from shoal.config import Config
-from shoal.crdt import compaction, document, pruning, trimming
+from shoal.crdt.document import compaction, document
 from shoal.crdt.dot import Dot
-from shoal.crdt.events import PLACE_BYTES
 from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
+from shoal.crdt.thread import pruning, trimming
+from shoal.crdt.thread.events import PLACE_BYTES
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node import sweeping
 from shoal.node.generations import dead_range, rows_of

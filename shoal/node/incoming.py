@@ -17,10 +17,12 @@ from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Tip
-from shoal.crdt import compaction, deletion, document, lineage
+from shoal.crdt import deletion
 from shoal.crdt.clock import END_MS, HybridClock, is_plausible
+from shoal.crdt.document import compaction, document
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import Stamp
+from shoal.crdt.thread import dag
 from shoal.errors import BadOperation, ShoalError
 from shoal.names import check_key, check_name
 from shoal.node import attached, mutation
@@ -179,7 +181,7 @@ class Incoming:
                 self._eraser.bury(own, target, stamp, change, beside)
                 return
             place = Place(own, generation.rows, target)
-            if isinstance(change.change, lineage.Save) and self._dangles(place, beside):
+            if isinstance(change.change, dag.Save) and self._dangles(place, beside):
                 own.when_written(lambda: self.on_dangling(target))
             filled = self._receive(place, stamp, change.change, beside)
             if target.kind is Kind.SCHEMA:
@@ -217,9 +219,9 @@ class Incoming:
         """Whether a checkpoint is described against one that was pruned: what it needs of that may be gone."""
         if is_gone(beside) or not self._eraser.may_have_pruned(place.rows, place.target):
             return False
-        record = lineage.decode_record(beside.content)
+        record = dag.decode_record(beside.content)
         bases = {recipe.base for recipe in record.channels.values() if recipe.base}
-        return any(lineage.shown(place.rows, base) is None for base in bases)
+        return any(dag.shown(place.rows, base) is None for base in bases)
 
     def _write(self, batch: Transaction, ahead: dict[int, _Ahead], *, received: Received, staged: list[Staged]) -> Received:
         self._opening.settle(batch)

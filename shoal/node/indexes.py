@@ -8,7 +8,7 @@ Laws:
   or dropped, is made true in pieces (`shoal.node.indexing`).
 - All of it is derived: it is never sent, and may be deleted while no node is open on it.
 
-Rows (a path is that of `shoal.crdt.items`, a value is in the form of `shoal.values.order`):
+Rows (a path is that of `shoal.crdt.items.items`, a value is in the form of `shoal.values.order`):
     S field                      msgpack [form, built, path]: the index of a field, built up to a path
     V field₂₊ₙ value path        nothing: this item's field has this value
 """
@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from shoal.crdt import indexes, items
-from shoal.crdt.items import ITEM
+from shoal.crdt.items import indexes, items
+from shoal.crdt.items.items import ITEM
 from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
 from shoal.node.filtering import field_of

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 
 from shoal.config import Config
-from shoal.crdt import items
+from shoal.crdt.items import items
 from shoal.crdt.rows import successor
 from shoal.errors import Overloaded, ShoalError
 from shoal.node.indexes import (

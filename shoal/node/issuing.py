@@ -18,8 +18,9 @@ from msgspec import Struct
 from shoal.cluster import operation
 from shoal.cluster.messages import Shipment
 from shoal.config import Config
-from shoal.crdt import deletion, document
+from shoal.crdt import deletion
 from shoal.crdt.clock import END_MS, HybridClock
+from shoal.crdt.document import document
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import SpansPartitions, TooLarge, Unsupported

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt import items
-from shoal.crdt.items import NEVER
+from shoal.crdt.items import items
+from shoal.crdt.items.items import NEVER
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, ItemChanged, TooLarge
 from shoal.names import check_label, check_name

@@ -6,8 +6,8 @@ from hashlib import sha256
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt import claims, journal
 from shoal.crdt.clock import COUNTER_BITS
+from shoal.crdt.thread import claims, journal
 from shoal.errors import KeyReused
 from shoal.names import check_key, check_name
 from shoal.node.attached import Attached

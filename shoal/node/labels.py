@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 from hashlib import sha256
 
 from shoal.config import Config
-from shoal.crdt import labels, lineage, notes, ownership
 from shoal.crdt.rows import Rows
+from shoal.crdt.thread import dag, labels, notes, ownership
 from shoal.errors import InvalidInput, TooLarge
 from shoal.names import check_name
 from shoal.node.attached import Attached
@@ -74,7 +74,7 @@ def _check_thread(request: Annotate | Unlabel | Claim) -> None:
     check_name("thread", request.thread)
 
 
-def _wanted(request: ReadLabels, found: lineage.Checkpoint) -> Collection[str]:
+def _wanted(request: ReadLabels, found: dag.Checkpoint) -> Collection[str]:
     there = found.record.channels
     if isinstance(request.channels, bool):
         return there if request.channels else ()

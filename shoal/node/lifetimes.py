@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from shoal.config import Config
-from shoal.crdt import yjs
 from shoal.crdt.deletion import Delete
+from shoal.crdt.document import yjs
 from shoal.errors import GenerationEnded, SessionBehind
 from shoal.node.generations import Generations
 from shoal.node.target import Target

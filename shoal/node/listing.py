@@ -13,8 +13,8 @@ import msgspec
 
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
-from shoal.crdt import lineage, standing
 from shoal.crdt.rows import Rows
+from shoal.crdt.thread import dag, status
 from shoal.node.catalog import Catalog
 from shoal.node.target import Target
 from shoal.protocol.requests import ListThreads, ThreadNames
@@ -50,15 +50,15 @@ def threads(catalog: Catalog, request: ListThreads, rows_of: Callable[[Target], 
 
 def _matches(rows: Rows, request: ListThreads) -> bool:
     if request.status:
-        current = standing.current(rows)
+        current = status.current(rows)
         if (current.status if current is not None else "running") != request.status:
             return False
     return not request.filter or _holds(rows, request.filter)
 
 
 def _holds(rows: Rows, wanted: Mapping[str, bytes]) -> bool:
-    heads = lineage.heads(rows, _BRANCH)
-    head = lineage.checkpoint(rows, heads[0].id) if heads else None
+    heads = dag.heads(rows, _BRANCH)
+    head = dag.checkpoint(rows, heads[0].id) if heads else None
     if head is None:
         return False
     try:

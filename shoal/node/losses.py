@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt import compaction, document
 from shoal.crdt.clock import COUNTER_BITS
-from shoal.crdt.conflicts import ELEMENT, Conflicts, Overwritten
-from shoal.crdt.document import Beginning
-from shoal.crdt.live import LiveDocument
+from shoal.crdt.document import compaction, document
+from shoal.crdt.document.conflicts import ELEMENT, Conflicts, Overwritten
+from shoal.crdt.document.document import Beginning
+from shoal.crdt.document.live import LiveDocument
 from shoal.crdt.rows import Rows
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.compacting import check_whole

@@ -7,8 +7,8 @@ from itertools import islice
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt import ormap, orset, register
 from shoal.crdt.rows import Rows
+from shoal.crdt.values import ormap, orset, register
 from shoal.errors import InvalidInput, TooLarge, TooManySiblings
 from shoal.names import check_name
 from shoal.node.checks import check_size

@@ -23,8 +23,8 @@ from typing import NamedTuple
 from shoal.cluster import operation
 from shoal.cluster.messages import LOST_MAX, Found, Lost
 from shoal.config import Config
-from shoal.crdt import lineage
 from shoal.crdt.dot import VersionVector
+from shoal.crdt.thread import dag
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.names import check_name
 from shoal.node import mutation
@@ -265,28 +265,28 @@ class Mending:
 
 def judge(transaction: Transaction, place: Place, row: bytes, value: bytes) -> Verdict:
     """Whether `value` is what must be under `row`."""
-    if row.startswith(lineage.CHUNK):
+    if row.startswith(dag.CHUNK):
         return Verdict.WHOLE if sha256(value).digest() == row[1:] else Verdict.FALSE
     try:
-        found = lineage.unpack(row[1:], value)
+        found = dag.unpack(row[1:], value)
     except StoreCorrupt:
         return Verdict.FALSE
     saved = _saved(transaction, place, found)
     if saved is None:
         return Verdict.UNKNOWN
     change, body = saved
-    if (found.hlc, found.wall_ms) != (body.hlc, body.wall_ms) or lineage.identify(found.record) != found.id:
+    if (found.hlc, found.wall_ms) != (body.hlc, body.wall_ms) or dag.identify(found.record) != found.id:
         return Verdict.FALSE
     rows = rows_of(transaction, *place)
-    packed = lineage.record_of(value)
+    packed = dag.record_of(value)
     if sha256(packed).digest() != change.record:
         return Verdict.FALSE
     # Of two operations that saved one checkpoint this row names the one that counts.
-    when = lineage.when_row(found.record.branch, found.wall_ms, found.id)
+    when = dag.when_row(found.record.branch, found.wall_ms, found.id)
     return Verdict.UNKNOWN if rows.get(when) is None else Verdict.WHOLE
 
 
-def _saved(transaction: Transaction, place: Place, found: lineage.Checkpoint) -> tuple[lineage.Save, operation.Body] | None:
+def _saved(transaction: Transaction, place: Place, found: dag.Checkpoint) -> tuple[dag.Save, operation.Body] | None:
     """The save in the log here that a stored checkpoint says it is of."""
     with suppress(ShoalError):  # The log is damaged there too.
         stored = transaction.get(keys.log(place.target.partition, found.dot))
@@ -295,7 +295,7 @@ def _saved(transaction: Transaction, place: Place, found: lineage.Checkpoint) ->
         body = operation.decode(operation.Entry.unpack(stored).packed)
         for change in mutation.decode(body.payload):
             here = Place(Target(Kind(change.kind), change.space, change.name), change.generation)
-            if here == place and isinstance(change.change, lineage.Save) and change.change.id == found.id:
+            if here == place and isinstance(change.change, dag.Save) and change.change.id == found.id:
                 return change.change, body
     return None
 

@@ -12,34 +12,27 @@ from typing import Any
 
 import msgspec
 
-from shoal.crdt import (
-    budget,
-    compaction,
+from shoal.crdt import deletion, schema
+from shoal.crdt.document import compaction, document
+from shoal.crdt.items import indexes, items
+from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.thread import (
     consumers,
-    counter,
-    deletion,
-    document,
-    indexes,
-    items,
+    dag,
     journal,
     labels,
-    ledger,
-    lineage,
     notes,
-    ormap,
-    orset,
     ownership,
-    places,
+    progress,
     pruning,
     queue,
     reductions,
-    register,
     retention,
-    schema,
-    standing,
+    status,
+    step_log,
     trimming,
 )
-from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.values import budget, counter, ormap, orset, register
 from shoal.errors import StoreCorrupt
 from shoal.node.attached import NOTHING, Attached
 from shoal.node.changes import budgets, checkpoints, deletions, documents, journals, prunes, queues, scalars, schemas, steps
@@ -50,8 +43,8 @@ from shoal.node.changes.applier import Appliers
 from shoal.storage.keys import Kind
 
 Change = (
-    lineage.Save
-    | lineage.Move
+    dag.Save
+    | dag.Move
     | labels.Release
     | notes.Annotate
     | notes.Cut
@@ -59,7 +52,7 @@ Change = (
     | journal.Append
     | consumers.Ack
     | reductions.Reduce
-    | places.Reach
+    | progress.Reach
     | queue.Enqueue
     | queue.Dequeue
     | queue.Purge
@@ -76,8 +69,8 @@ Change = (
     | items.Expire
     | indexes.Declare
     | indexes.Drop
-    | ledger.Change
-    | standing.Move
+    | step_log.Change
+    | status.Move
     | deletion.Delete
     | schema.Put
     | pruning.Prune

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shoal.crdt import lineage
 from shoal.crdt.rows import POSITION_BYTES
+from shoal.crdt.thread import dag
 from shoal.errors import InvalidInput
 
 
@@ -12,12 +12,12 @@ def unhex(text: str) -> bytes:
         id = bytes.fromhex(text)
     except (ValueError, TypeError):  # An embedded store is called from Python, where it may be anything.
         id = b""
-    if len(id) != lineage.ID_BYTES:
+    if len(id) != dag.ID_BYTES:
         raise InvalidInput(f"a checkpoint id is 64 hex digits; got {repr(text)[:80]}. Nothing was written.")
     return id
 
 
-def hexed(heads: list[lineage.Head]) -> list[str]:
+def hexed(heads: list[dag.Head]) -> list[str]:
     """What the heads name, the winner first, each once."""
     return list(dict.fromkeys(head.id.hex() for head in heads))
 

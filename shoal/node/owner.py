@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shoal.crdt import ownership
 from shoal.crdt.rows import Rows
+from shoal.crdt.thread import ownership
 from shoal.errors import OwnerSuperseded
 from shoal.protocol.requests import Annotate, Save, Unlabel
 

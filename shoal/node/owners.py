@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.cluster.stability import Holding
-from shoal.crdt import lineage
 from shoal.crdt.dot import VersionVector
+from shoal.crdt.thread import dag
 from shoal.errors import BookmarkLost, StoreCorrupt
 from shoal.node.target import Target
 from shoal.protocol.requests import ClusterView, Durability
@@ -119,7 +119,7 @@ class Owners(Protocol):
 
 def mendable(row: bytes) -> bool:
     """Whether a peer can be asked for a row, and what it answers be checked."""
-    return len(row) == 1 + lineage.ID_BYTES and row.startswith((lineage.CHUNK, lineage.CHECKPOINT))
+    return len(row) == 1 + dag.ID_BYTES and row.startswith((dag.CHUNK, dag.CHECKPOINT))
 
 
 def unmended(target: Target, error: StoreCorrupt, why: str, asked: list[str]) -> StoreCorrupt:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from shoal.config import Config
-from shoal.crdt import compaction, document
+from shoal.crdt.document import compaction, document
+from shoal.crdt.document.live import LiveDocument
 from shoal.crdt.dot import VersionVector
-from shoal.crdt.live import LiveDocument
 from shoal.errors import HistoryCompacted, InvalidValue, SessionBehind, TooLarge
 from shoal.node.compacting import check_whole
 from shoal.node.handler import Checks, Readers, View, Writers

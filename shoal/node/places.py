@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.config import Config
-from shoal.crdt import places
+from shoal.crdt.thread import progress
 from shoal.errors import InvalidInput, TooLarge
 from shoal.names import check_key, check_name
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
@@ -20,7 +20,7 @@ class Places:
     def _check(self, request: ReachPlace) -> None:
         check_name("thread", request.thread)
         check_key("loop key", request.key)
-        if not 0 <= request.place <= places.NUMBER_MAX:
+        if not 0 <= request.place <= progress.NUMBER_MAX:
             raise InvalidInput(f"a place is a number from 0; got {request.place}. Nothing was written.")
 
     def _reach(self, context: WriteContext, request: ReachPlace) -> Place:
@@ -28,18 +28,18 @@ class Places:
         Raises:
             TooLarge: as many loops of this thread have a place as may.
         """
-        before = places.find(context.rows, request.key)
+        before = progress.find(context.rows, request.key)
         if not request.restart and request.place <= before.place:
             return Place(before.place)
-        if before == places.Place() and places.count(context.rows, self._config.loops_max) == self._config.loops_max:
+        if before == progress.Place() and progress.count(context.rows, self._config.loops_max) == self._config.loops_max:
             raise TooLarge(
                 f"{self._config.loops_max} loops of thread {request.thread!r} have a place, which is the bound. "
                 "Nothing was written. Give a loop the same key at each run."
             )
-        change = places.Reach(request.key, before.generation + request.restart, request.place)
+        change = progress.Reach(request.key, before.generation + request.restart, request.place)
         context.apply(change)
         return Place(request.place)
 
     def _read(self, view: View, request: ReadPlace) -> Place:
         check_key("loop key", request.key)
-        return Place(places.find(view.rows, request.key).place)
+        return Place(progress.find(view.rows, request.key).place)

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from shoal.config import Config
-from shoal.crdt.items import labels_of
+from shoal.crdt.items.items import labels_of
 from shoal.crdt.rows import successor
 from shoal.node.indexes import Standings, values_of
 from shoal.node.target import Target

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from shoal.crdt import lineage, pruning
 from shoal.crdt.rows import Rows
+from shoal.crdt.thread import dag, pruning
 from shoal.errors import NotFound, Pruned
 
 BRANCHES_MAX = 4096
 
 
 def head_ids(rows: Rows) -> set[bytes]:
-    return {head.id for heads in lineage.branches(rows, BRANCHES_MAX).values() for head in heads}
+    return {head.id for heads in dag.branches(rows, BRANCHES_MAX).values() for head in heads}
 
 
 def check_shown(rows: Rows, thread: str, id: bytes) -> None:
@@ -18,7 +18,7 @@ def check_shown(rows: Rows, thread: str, id: bytes) -> None:
     Raises:
         Pruned: the checkpoint was given up.
     """
-    if lineage.is_pruned(rows, id):
+    if dag.is_pruned(rows, id):
         raise Pruned(f"checkpoint {id.hex()} of thread {thread!r} was pruned. Nothing was written. List others with history().")
 
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Generator, Iterable
 from typing import NamedTuple
 
 from shoal.config import Config
-from shoal.crdt import labels, ledger, lineage, pruning
-from shoal.crdt.events import HLC_BYTES
 from shoal.crdt.rows import Rows
+from shoal.crdt.thread import dag, labels, pruning, step_log
+from shoal.crdt.thread.events import HLC_BYTES
 from shoal.errors import InvalidInput, NotFound, TooLarge
 from shoal.names import check_name
 from shoal.node.handler import Checks, Readers, WriteContext, Writers
@@ -77,7 +77,7 @@ class Prunes:
 
 
 def _goes(rows: Rows, id: bytes) -> bool:
-    found = lineage.shown(rows, id)
+    found = dag.shown(rows, id)
     return found is not None and not _labelled(rows, found.record.label, id)
 
 
@@ -94,7 +94,7 @@ def planned(rows: Callable[[], Rows], request: Prune, now_ms: int) -> Planning:
     Raises:
         NotFound: the branch that it names is not there.
     """
-    if request.branch is not None and not lineage.heads(rows(), request.branch):
+    if request.branch is not None and not dag.heads(rows(), request.branch):
         raise NotFound(
             f"thread {request.thread!r} has no branch {request.branch!r}. Nothing was written. List them with branches()."
         )
@@ -119,11 +119,11 @@ def _pruned(rows: Callable[[], Rows]) -> Generator[None, None, set[bytes]]:
         yield
 
 
-def _leads(rows: Callable[[], Rows], pruned: set[bytes]) -> Generator[None, None, dict[bytes, lineage.Lead]]:
-    found: dict[bytes, lineage.Lead] = {}
+def _leads(rows: Callable[[], Rows], pruned: set[bytes]) -> Generator[None, None, dict[bytes, dag.Lead]]:
+    found: dict[bytes, dag.Lead] = {}
     after: bytes | None = None
     while True:
-        some = list(lineage.leads(rows(), after=after, limit=_SLICE))
+        some = list(dag.leads(rows(), after=after, limit=_SLICE))
         found.update((lead.id, lead) for lead in some if lead.id not in pruned)
         if len(some) < _SLICE:
             return found
@@ -131,7 +131,7 @@ def _leads(rows: Callable[[], Rows], pruned: set[bytes]) -> Generator[None, None
         yield
 
 
-def _staying(rows: Rows, leads: dict[bytes, lineage.Lead], request: Prune, now_ms: int) -> dict[bytes, str]:
+def _staying(rows: Rows, leads: dict[bytes, dag.Lead], request: Prune, now_ms: int) -> dict[bytes, str]:
     stays = {id: "head" for id in head_ids(rows) if id in leads}
     for head in list(stays):
         for id in _line(leads, head, request.keep_last or 1):
@@ -151,7 +151,7 @@ def _keep(stays: dict[bytes, str], reason: str, ids: Iterable[bytes]) -> None:
         stays.setdefault(id, reason)
 
 
-def _line(leads: dict[bytes, lineage.Lead], head: bytes, count: int) -> Iterable[bytes]:
+def _line(leads: dict[bytes, dag.Lead], head: bytes, count: int) -> Iterable[bytes]:
     """The last `count` checkpoints up to a head, along first parents."""
     id: bytes | None = head
     while id in leads and count > 0:
@@ -160,20 +160,20 @@ def _line(leads: dict[bytes, lineage.Lead], head: bytes, count: int) -> Iterable
         id, count = parents[0] if parents else None, count - 1
 
 
-def _begun_at(rows: Rows, leads: dict[bytes, lineage.Lead]) -> Iterable[bytes]:
+def _begun_at(rows: Rows, leads: dict[bytes, dag.Lead]) -> Iterable[bytes]:
     """Of each branch, what an open step was begun on: the last checkpoint before its intent."""
-    for step in [key for _, key in ledger.listing(rows, only_open=True)]:
-        entry = ledger.find(rows, step)
+    for step in [key for _, key in step_log.listing(rows, only_open=True)]:
+        entry = step_log.find(rows, step)
         for attempt in () if entry is None else entry.open_attempts:
             hlc = int.from_bytes(attempt.position[:HLC_BYTES], "big")
-            last: dict[str, lineage.Lead] = {}
+            last: dict[str, dag.Lead] = {}
             for lead in leads.values():
                 if lead.hlc < hlc and (lead.branch not in last or last[lead.branch].hlc < lead.hlc):
                     last[lead.branch] = lead
             yield from (lead.id for lead in last.values())
 
 
-def _forks(leads: dict[bytes, lineage.Lead]) -> Iterable[bytes]:
+def _forks(leads: dict[bytes, dag.Lead]) -> Iterable[bytes]:
     """Checkpoints on which more than one was saved, or one on another branch."""
     children: dict[bytes, str | None] = {}  # The branch of the only child so far; None: there are more.
     for lead in leads.values():
@@ -192,12 +192,12 @@ def _bytes(rows: Callable[[], Rows], gone: list[bytes], pruned: set[bytes]) -> G
     for start in range(0, len(gone), _SLICE):
         here = rows()
         for id in gone[start : start + _SLICE]:
-            found, packed = lineage.checkpoint(here, id), lineage.packed_record(here, id)
+            found, packed = dag.checkpoint(here, id), dag.packed_record(here, id)
             if found is None or packed is None:
                 continue
             total += 0 if marking.is_bones(id, found.record) else len(packed)
             for digest in set(marking.unused(found.record)) - counted:
                 counted.add(digest)
-                total += len(lineage.chunk(here, digest) or b"")
+                total += len(dag.chunk(here, digest) or b"")
         yield
     return total

@@ -6,9 +6,9 @@ from itertools import islice
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt import queue
-from shoal.crdt.queue import INBOX, Entry, Item
 from shoal.crdt.rows import Rows
+from shoal.crdt.thread import queue
+from shoal.crdt.thread.queue import INBOX, Entry, Item
 from shoal.errors import InvalidInput, KeyReused, NotFound, Overloaded, Taken, TooLarge
 from shoal.names import check_key, check_name
 from shoal.node.checks import check_size

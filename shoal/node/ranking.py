@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from shoal.config import Config
-from shoal.crdt import items
+from shoal.crdt.items import items
 from shoal.errors import InvalidInput, Unsupported
 from shoal.node.filtering import Filter
 from shoal.node.handler import View

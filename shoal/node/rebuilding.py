@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from shoal.cluster import operation
 from shoal.config import Config
-from shoal.crdt import lineage, pruning
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp, successor
+from shoal.crdt.thread import dag, pruning
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node import mutation
 from shoal.node.attached import Attached, is_gone
@@ -184,7 +184,7 @@ class Rebuilder:
             except ShoalError:
                 made.lacking.append(logged.dot)
                 break
-            if gone and isinstance(change.change, lineage.Save):
+            if gone and isinstance(change.change, dag.Save):
                 made.erased.append(logged.dot)
             elif isinstance(change.change, pruning.Prune) and change.generation == made.folded.current(place):
                 made = made._replace(pruned=(stamp, change.generation))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt import journal, reductions
 from shoal.crdt.clock import wall_ms_of
-from shoal.crdt.events import EVENT
-from shoal.crdt.journal import Cursor
+from shoal.crdt.thread import journal, reductions
+from shoal.crdt.thread.events import EVENT
+from shoal.crdt.thread.journal import Cursor
 from shoal.errors import InvalidInput, NotFound, NotReady, TooLarge
 from shoal.names import check_name
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers

@@ -14,9 +14,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from shoal.crdt import compaction, deletion, document, journal, lineage, pruning, trimming
+from shoal.crdt import deletion
+from shoal.crdt.document import compaction, document
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Stamp
+from shoal.crdt.thread import dag, journal, pruning, trimming
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node import mutation
 from shoal.node.attached import Attached, is_gone
@@ -166,7 +168,7 @@ def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: P
     Raises:
         StoreCorrupt: what it made is missing, and nothing erased it.
     """
-    pruned = isinstance(change, lineage.Save) and change.id in found.pruned.get(place, set())
+    pruned = isinstance(change, dag.Save) and change.id in found.pruned.get(place, set())
     trimmed = isinstance(change, journal.Append) and found.trimmed.get(place, VersionVector()).covers(stamp.dot)
     compacted = False
     if isinstance(change, document.Update):
@@ -186,9 +188,9 @@ def _without_marks(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> di
 
     def is_over(row: bytes) -> bool:
         key = split(row)[1]
-        if not key.startswith(lineage.PRUNED) or key == lineage.PRUNED:
+        if not key.startswith(dag.PRUNED) or key == dag.PRUNED:
             return False
-        return row[: len(row) - len(key)] + lineage.CHECKPOINT + key[1:] not in folded
+        return row[: len(row) - len(key)] + dag.CHECKPOINT + key[1:] not in folded
 
     return {row: value for row, value in folded.items() if row in stored or not is_over(row)}
 

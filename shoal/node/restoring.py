@@ -10,8 +10,8 @@ from __future__ import annotations
 from hashlib import sha256
 
 from shoal.config import Config
-from shoal.crdt import document, genesis, yjs
-from shoal.crdt.live import LiveDocument
+from shoal.crdt.document import document, genesis, yjs
+from shoal.crdt.document.live import LiveDocument
 from shoal.errors import BadOperation, InvalidInput, TooLarge
 from shoal.names import check_name
 from shoal.node.attached import Attached

@@ -12,11 +12,11 @@ from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 from shoal.config import Config
-from shoal.crdt import events, journal, retention, trimming
 from shoal.crdt.clock import wall_ms_of
-from shoal.crdt.events import EVENT, HLC_BYTES, PLACE_BYTES, Issue
-from shoal.crdt.journal import Cursor
 from shoal.crdt.rows import Rows
+from shoal.crdt.thread import events, journal, retention, trimming
+from shoal.crdt.thread.events import EVENT, HLC_BYTES, PLACE_BYTES, Issue
+from shoal.crdt.thread.journal import Cursor
 from shoal.errors import InvalidInput, JournalTrimmed
 from shoal.names import check_name
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers

@@ -9,7 +9,7 @@ Laws:
 - That nothing is left is said only once whoever is linked was heard: a grant may have been acknowledged elsewhere.
 - Where owners cannot be reached nothing is drawn, and what was written of it is put back; rights that others
   have can be asked of any of them (`Owners.seek`), for a transfer is its giver's alone.
-- While every owner can be reached, rights are spread ahead of need (`spread`, as `shoal.crdt.shares` says): what a node
+- While every owner can be reached, rights are spread ahead of need (`spread`, as `shoal.crdt.values.shares` says): what a node
   that dies takes with it is then its share.
 
 Why rights are those of openings, and why every owner is heard: docs/decisions/0024-rights-of-budgets.md. Why they are
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from weakref import WeakValueDictionary
 
-from shoal.crdt import budget, shares
+from shoal.crdt.values import budget, shares
 from shoal.errors import BudgetExhausted, NoQuorum, RightsElsewhere, ShoalError
 from shoal.node.database import Database
 from shoal.node.owners import Owners

@@ -14,8 +14,8 @@ from hashlib import sha256
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt import channel, labels, lineage
 from shoal.crdt.rows import Rows
+from shoal.crdt.thread import channel, dag, labels
 from shoal.errors import HeadMoved, InvalidInput, TooLarge
 from shoal.names import check_name, check_names
 from shoal.node import shapes
@@ -69,13 +69,13 @@ class Saves:
         if request.owner:
             check_owner(rows, request)
         had_label = labels.entries(rows, request.label) if request.label else []
-        before_heads = lineage.heads(rows, request.branch)
+        before_heads = dag.heads(rows, request.branch)
         parent = self._parent(rows, request, before_heads)
         merged = self._merged(rows, request, parent) if request.merged else []
         before = None if parent is None else Spot(request.space, request.thread, parent)
         drafted = shapes.draft(rows, request, parent, None if before is None else self._cache.get(before))
         self._check_whole(drafted.shapes)
-        record = lineage.Record(
+        record = dag.Record(
             parents=[*([] if parent is None else [parent]), *merged],
             branch=request.branch,
             schema=request.schema,
@@ -90,14 +90,14 @@ class Saves:
             readable_from=request.readable_from,
             secret=request.secret,
         )
-        id = lineage.identify(record)
-        packed_record = lineage.encode_record(record)
+        id = dag.identify(record)
+        packed_record = dag.encode_record(record)
         parents = record.parents
         over = [head.token for head in before_heads if head.id in parents]
-        change = lineage.Save(id, sha256(packed_record).digest(), over)
+        change = dag.Save(id, sha256(packed_record).digest(), over)
         heads = context.apply(change, Attached(packed_record, drafted.chunks, decoded=record), id=id.hex())
         if self._rules.any(request.space):
-            self._enforce(rows, request, lineage.Checkpoint(id, stamp.dot, stamp.hlc, stamp.wall_ms, record))
+            self._enforce(rows, request, dag.Checkpoint(id, stamp.dot, stamp.hlc, stamp.wall_ms, record))
         saved = Spot(request.space, request.thread, id)
         context.transaction.when_written(lambda: self._cache.put(saved, drafted.shapes, replacing=before))
         reply = Saved(
@@ -111,7 +111,7 @@ class Saves:
         _release(context, request.label, had_label, id)
         return reply
 
-    def _enforce(self, rows: Rows, request: Save, made: lineage.Checkpoint) -> None:
+    def _enforce(self, rows: Rows, request: Save, made: dag.Checkpoint) -> None:
         def state() -> State:
             stored = stored_state(rows, made)
             return State(stored.hashes, lambda name: request.channels.get(name) or stored.packed(name))
@@ -127,7 +127,7 @@ class Saves:
         # An append is small, and what it makes must still fit an answer.
         check_size(self._config, sum([shape.size for shape in state.values()]), "a state")
 
-    def _parent(self, rows: Rows, request: Save, heads: list[lineage.Head]) -> bytes | None:
+    def _parent(self, rows: Rows, request: Save, heads: list[dag.Head]) -> bytes | None:
         if request.expect_head is not None:
             expected = [] if request.expect_head == NO_HEAD else [unhex(request.expect_head)]
             if list(dict.fromkeys(head.id for head in heads)) != expected:
@@ -154,7 +154,7 @@ class Saves:
         if self._cache.get(Spot(request.space, request.thread, id)) is not None:
             return  # What is pruned is dropped from there.
         check_shown(rows, request.thread, id)
-        if lineage.packed_record(rows, id) is None:
+        if dag.packed_record(rows, id) is None:
             raise absent(rows, request.thread, id, wanted=" to save on")
 
 
@@ -169,7 +169,7 @@ def _elsewhere(seen: bytes, partition: int) -> bytes:
     return elsewhere.pack() if len(elsewhere) else b""
 
 
-def _moved(request: Save, heads: list[lineage.Head], wanted: str) -> HeadMoved:
+def _moved(request: Save, heads: list[dag.Head], wanted: str) -> HeadMoved:
     found = f"its heads are {', '.join(hexed(heads))}" if heads else "it does not exist"
     return HeadMoved(
         f"branch {request.branch!r} of thread {request.thread!r}: you expected {wanted}; {found}. "
@@ -178,7 +178,7 @@ def _moved(request: Save, heads: list[lineage.Head], wanted: str) -> HeadMoved:
     )
 
 
-def _unseen(request: Save, heads: list[lineage.Head]) -> HeadMoved:
+def _unseen(request: Save, heads: list[dag.Head]) -> HeadMoved:
     return HeadMoved(
         f"branch {request.branch!r} of thread {request.thread!r} exists (its heads are {', '.join(hexed(heads))}), and this "
         "save has not seen it: it builds on nothing. Nothing was written. Load first and save on what you find, or pass "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt import counter, register
+from shoal.crdt.values import counter, register
 from shoal.errors import InvalidInput, KeyReused, RegisterChanged, TooManySiblings
 from shoal.names import check_key, check_name
 from shoal.node.checks import check_size

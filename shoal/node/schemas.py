@@ -5,8 +5,9 @@ from __future__ import annotations
 from hashlib import sha256
 
 from shoal.config import Config
-from shoal.crdt import lineage, schema
+from shoal.crdt import schema
 from shoal.crdt.rows import Rows
+from shoal.crdt.thread import dag
 from shoal.errors import InvalidInput, NotFound, SchemaTaken, TooLarge
 from shoal.names import check_name
 from shoal.node.attached import Attached
@@ -94,21 +95,21 @@ class Schemas:
             StoreCorrupt: a head cannot be read.
         """
         found: list[Violation] = []
-        for branch, heads in lineage.branches(view.rows, BRANCHES_MAX).items():
+        for branch, heads in dag.branches(view.rows, BRANCHES_MAX).items():
             for id in dict.fromkeys(head.id for head in heads):
-                checkpoint = lineage.checkpoint(view.rows, id)
+                checkpoint = dag.checkpoint(view.rows, id)
                 if checkpoint is not None:
                     found += self._broken(view.rows, request, branch, checkpoint)
         return Violations(found)
 
-    def _broken(self, rows: Rows, request: ReadViolations, branch: str, checkpoint: lineage.Checkpoint) -> list[Violation]:
+    def _broken(self, rows: Rows, request: ReadViolations, branch: str, checkpoint: dag.Checkpoint) -> list[Violation]:
         record = checkpoint.record
         claim = Claim(request.space, request.thread, record.schema, record.schema_version)
         broken = self._rules.breaks(claim, lambda: stored_state(rows, checkpoint))
         return [Violation(checkpoint.id.hex(), branch, name, version, flaw.path, flaw.why) for name, version, flaw in broken]
 
 
-def stored_state(rows: Rows, checkpoint: lineage.Checkpoint) -> State:
+def stored_state(rows: Rows, checkpoint: dag.Checkpoint) -> State:
     """A checkpoint's state, of which each channel is read when it is asked for."""
     channels = checkpoint.record.channels
 

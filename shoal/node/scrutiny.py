@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from itertools import islice
 
 from shoal.config import Config
-from shoal.crdt import journal, lineage
 from shoal.crdt.rows import Rows
+from shoal.crdt.thread import dag, journal
 from shoal.errors import NotFound, StoreCorrupt
 from shoal.node.checkpoints import Checkpoints, found_checkpoint
 from shoal.node.handler import Checks, Readers, View, Writers
@@ -49,7 +49,7 @@ class Scrutiny:
         while id is not None and checked < limit and size <= self._config.page_bytes_max:
             checked += 1
             try:
-                found = lineage.checkpoint(rows, id)
+                found = dag.checkpoint(rows, id)
             except StoreCorrupt as error:
                 damage.append(Damage(id.hex(), "", error.message))
                 id = None  # What it descends from cannot be known.
@@ -58,29 +58,29 @@ class Scrutiny:
                 damage.append(Damage(id.hex(), "", "it is missing"))
                 id = None
                 break
-            if lineage.identify(found.record) != id:
+            if dag.identify(found.record) != id:
                 damage.append(Damage(id.hex(), "", "its id does not match what it holds"))
             size += self._check_channels(rows, found, damage)
             parents = found.record.parents
             # A parent that is not stored was pruned; a head that is not is missing.
-            id = parents[0] if parents and rows.get(lineage.CHECKPOINT + parents[0]) is not None else None
+            id = parents[0] if parents and rows.get(dag.CHECKPOINT + parents[0]) is not None else None
         going_on = "" if id is None or request.checkpoint is not None else id.hex()
         return requests.Verified(checked, damage, going_on)
 
     def _first(self, rows: Rows, request: VerifyCheckpoints) -> bytes:
         if request.checkpoint is not None:
             id = unhex(request.checkpoint)
-            if rows.get(lineage.CHECKPOINT + id) is None:
+            if rows.get(dag.CHECKPOINT + id) is None:
                 raise NotFound(f"thread {request.thread!r} has no checkpoint {request.checkpoint}.")
             return id
         if request.start:
             return unhex(request.start)
-        heads = lineage.heads(rows, request.branch)
+        heads = dag.heads(rows, request.branch)
         if not heads:
             raise NotFound(f"thread {request.thread!r} has no branch {request.branch!r}.")
         return heads[0].id
 
-    def _check_channels(self, rows: Rows, found: lineage.Checkpoint, damage: list[Damage]) -> int:
+    def _check_channels(self, rows: Rows, found: dag.Checkpoint, damage: list[Damage]) -> int:
         size = 0
         for name in found.record.channels:
             try:
@@ -97,7 +97,7 @@ class Scrutiny:
         rows = view.rows
         found = found_checkpoint(rows, request.thread, unhex(request.checkpoint))
         limit = min(max(1, request.limit), self._config.page_items_max)
-        line = list(islice(lineage.ancestry(rows, found.id), max(ANCESTORS_READ_MAX, limit + 1)))
+        line = list(islice(dag.ancestry(rows, found.id), max(ANCESTORS_READ_MAX, limit + 1)))
         said = line[:ANCESTORS_READ_MAX]
         seen = Bookmark()
         for older in said:

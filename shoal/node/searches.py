@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from shoal.config import Config
-from shoal.crdt import items
+from shoal.crdt.items import items
 from shoal.node.filtering import Filter
 from shoal.node.handler import Checks, Readers, View, Writers
 from shoal.node.indexes import Indexes, Standings

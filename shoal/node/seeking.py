@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from shoal.cluster.messages import Given, Seek
 from shoal.config import Config
-from shoal.crdt import shares
+from shoal.crdt.values import shares
 from shoal.errors import ShoalError
 from shoal.names import check_name
 from shoal.node.database import Database

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt import orset
+from shoal.crdt.values import orset
 from shoal.errors import TooLarge
 from shoal.names import check_name
 from shoal.node.checks import check_size

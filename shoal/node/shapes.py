@@ -15,9 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shoal import values
-from shoal.crdt import channel, lineage, pruning, tree
-from shoal.crdt.channel import Pieces, Recipe, Shape
 from shoal.crdt.rows import Rows
+from shoal.crdt.thread import channel, dag, pruning, tree
+from shoal.crdt.thread.channel import Pieces, Recipe, Shape
 from shoal.errors import InvalidInput, StoreCorrupt
 from shoal.protocol.requests import Save
 
@@ -155,7 +155,7 @@ def _take(drafted: Drafted, rows: Rows, name: str, made: channel.Draft, base: Sh
         drafted.chunks.update(made.rows if live else _missing(rows, made.rows))
 
 
-def sketches(record: lineage.Record) -> dict[str, Shape]:
+def sketches(record: dag.Record) -> dict[str, Shape]:
     """What a record alone tells of its channels; of a damaged one no more than its hash."""
     drawn = {name: channel.sketch(recipe) for name, recipe in record.channels.items()}
     for name, shape in drawn.items():
@@ -164,7 +164,7 @@ def sketches(record: lineage.Record) -> dict[str, Shape]:
     return drawn
 
 
-def completed(rows: Rows, found: lineage.Checkpoint, shapes: Shapes | None, names: Collection[str]) -> Shapes:
+def completed(rows: Rows, found: dag.Checkpoint, shapes: Shapes | None, names: Collection[str]) -> Shapes:
     """A checkpoint's shapes, with all that there is to know of the channels `names`.
 
     They are put together from their chunks, each checked against its hash; `shapes` is what is at hand.
@@ -194,17 +194,17 @@ class Reader:
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
-        self._records: dict[bytes, lineage.Record | None] = {}
+        self._records: dict[bytes, dag.Record | None] = {}
 
-    def record(self, id: bytes) -> lineage.Record | None:
+    def record(self, id: bytes) -> dag.Record | None:
         if id not in self._records:
-            found = lineage.checkpoint(self.rows, id)
+            found = dag.checkpoint(self.rows, id)
             self._records[id] = None if found is None else found.record
         return self._records[id]
 
     def records(self) -> tuple[bytes, ...]:
         """The rows of all that were read, or should have been."""
-        return tuple([lineage.CHECKPOINT + id for id in self._records])
+        return tuple([dag.CHECKPOINT + id for id in self._records])
 
     def recipes(self, name: str) -> Callable[[bytes], Recipe | None]:
         """One channel's recipe by checkpoint id."""
@@ -229,10 +229,10 @@ class Reader:
         return replace(shape, outline=outline, pieces=None if outline.tops else channel.NO_PIECES)
 
 
-def _assembled(reader: Reader, found: lineage.Checkpoint, name: str, shape: Shape) -> Shape:
+def _assembled(reader: Reader, found: dag.Checkpoint, name: str, shape: Shape) -> Shape:
     recipe = found.record.channels[name]
     outline = channel.outline_of(recipe, reader.recipes(name))
-    records = lineage.CHECKPOINT + found.id, *reader.records()
+    records = dag.CHECKPOINT + found.id, *reader.records()
     if outline is None:
         raise _corrupt(found.id, name, "a checkpoint that it builds on is missing", records)
     if channel.hash_of(recipe.header, outline.tops, outline.tail) != recipe.hash:
@@ -248,7 +248,7 @@ def _assembled(reader: Reader, found: lineage.Checkpoint, name: str, shape: Shap
     return replace(shape, outline=outline, pieces=pieces)
 
 
-def _chunks(rows: Rows, found: lineage.Checkpoint, name: str, digests: Sequence[bytes]) -> list[bytes]:
+def _chunks(rows: Rows, found: dag.Checkpoint, name: str, digests: Sequence[bytes]) -> list[bytes]:
     """
     Raises:
         StoreCorrupt: some are not what their digests name; the error has all of these.
@@ -257,7 +257,7 @@ def _chunks(rows: Rows, found: lineage.Checkpoint, name: str, digests: Sequence[
     lost: dict[bytes, str] = {}
     for digest in digests:
         try:
-            piece = lineage.chunk(rows, digest)
+            piece = dag.chunk(rows, digest)
         except StoreCorrupt:  # The block that holds it.
             lost[digest] = "unreadable"
             continue
@@ -268,7 +268,7 @@ def _chunks(rows: Rows, found: lineage.Checkpoint, name: str, digests: Sequence[
     if lost:
         first, how = next(iter(lost.items()))
         more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
-        rows_lost = tuple([lineage.CHUNK + digest for digest in lost])
+        rows_lost = tuple([dag.CHUNK + digest for digest in lost])
         raise _corrupt(found.id, name, f"chunk {first.hex()} is {how}{more}", rows_lost)
     return pieces
 
@@ -276,7 +276,7 @@ def _chunks(rows: Rows, found: lineage.Checkpoint, name: str, digests: Sequence[
 def _missing(rows: Rows, chunks: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     if pruning.any_pruned(rows):
         return dict(chunks)  # What is there may be needed by pruned checkpoints alone, and be gone elsewhere.
-    return {digest: piece for digest, piece in chunks.items() if lineage.chunk(rows, digest) is None}
+    return {digest: piece for digest, piece in chunks.items() if dag.chunk(rows, digest) is None}
 
 
 def _corrupt(id: bytes, name: str, why: str, lost: tuple[bytes, ...]) -> StoreCorrupt:

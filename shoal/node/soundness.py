@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from hashlib import sha256
 
 from shoal.config import Config
-from shoal.crdt import channel, compaction, document, lineage, tree
-from shoal.crdt.live import EMPTY, LiveDocument
+from shoal.crdt.document import compaction, document
+from shoal.crdt.document.live import EMPTY, LiveDocument
 from shoal.crdt.rows import POSITION_BYTES
+from shoal.crdt.thread import channel, dag, tree
 from shoal.errors import ShoalError
 from shoal.node.findings import Object, Place, Report, reason, text_of
 from shoal.node.generations import split
@@ -35,21 +36,21 @@ def check_object(found: Object, rows: dict[bytes, bytes], report: Report, config
 
 def _check_thread(place: Place, object_rows: ObjectRows, rows: dict[bytes, bytes], report: Report) -> None:
     for row, value in rows.items():
-        if row.startswith(lineage.CHUNK):
+        if row.startswith(dag.CHUNK):
             report.chunks += 1
             if sha256(value).digest() != row[1:]:
                 report.problem(f"{text_of(place)}: chunk {row[1:].hex()} is damaged")
     recipes = {
         row[1:]: found.record
         for row in rows
-        if row.startswith(lineage.CHECKPOINT) and (found := lineage.checkpoint(object_rows, row[1:])) is not None
+        if row.startswith(dag.CHECKPOINT) and (found := dag.checkpoint(object_rows, row[1:])) is not None
     }
     chunks = _Chunks(rows)
     for id, record in recipes.items():
-        if lineage.PRUNED + id in rows:
+        if dag.PRUNED + id in rows:
             continue
         report.checkpoints += 1
-        if lineage.identify(record) != id:
+        if dag.identify(record) != id:
             report.problem(f"{text_of(place)}: checkpoint {id.hex()} does not match its id")
         for name, recipe in record.channels.items():
 
@@ -69,9 +70,7 @@ def _check_thread(place: Place, object_rows: ObjectRows, rows: dict[bytes, bytes
 
 def unreadable(rows: dict[bytes, bytes]) -> list[bytes]:
     """Checkpoints of a thread, given its rows, that are shown and build on what is missing."""
-    records = {
-        row[1:]: lineage.unpack(row[1:], stored).record for row, stored in rows.items() if row.startswith(lineage.CHECKPOINT)
-    }
+    records = {row[1:]: dag.unpack(row[1:], stored).record for row, stored in rows.items() if row.startswith(dag.CHECKPOINT)}
     chunks = _Chunks(rows)
 
     def is_whole(name: str, recipe: channel.Recipe) -> bool:
@@ -81,7 +80,7 @@ def unreadable(rows: dict[bytes, bytes]) -> list[bytes]:
         outline = channel.outline_of(recipe, of_base)
         return outline is not None and chunks.size(outline.tops) is not None
 
-    shown = [(id, record) for id, record in sorted(records.items()) if lineage.PRUNED + id not in rows]
+    shown = [(id, record) for id, record in sorted(records.items()) if dag.PRUNED + id not in rows]
     return [id for id, record in shown if not all(is_whole(name, recipe) for name, recipe in record.channels.items())]
 
 
@@ -98,7 +97,7 @@ class _Chunks:
 
     def _below(self, digest: bytes, height: int) -> int | None:
         if (digest, height) not in self._sizes:
-            stored = self._rows.get(lineage.CHUNK + digest)
+            stored = self._rows.get(dag.CHUNK + digest)
             if stored is None or height == 0:
                 self._sizes[digest, height] = None if stored is None else len(stored)
             else:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import get_args
 
 from shoal.config import Config
-from shoal.crdt import standing
 from shoal.crdt.rows import Rows
+from shoal.crdt.thread import status
 from shoal.errors import InvalidInput
 from shoal.names import check_name
 from shoal.node.checks import check_text
@@ -35,7 +35,7 @@ class Standings:
         check_text(self._config, request.by, "an author")
 
     def _move(self, context: WriteContext, request: MoveThread) -> Standing:
-        change = standing.Move(request.status, request.reason, request.by, implied_key(context.key, context.stamp.nth))
+        change = status.Move(request.status, request.reason, request.by, implied_key(context.key, context.stamp.nth))
         context.apply(change)
         tell(context, "status", {"status": request.status, "by": request.by, "reason": request.reason})
         return shown(context.rows)
@@ -45,7 +45,7 @@ class Standings:
 
 
 def shown(rows: Rows) -> Standing:
-    current = standing.current(rows)
+    current = status.current(rows)
     if current is None:
         return Standing("running", "", "", 0)
     return Standing(current.status, current.reason, current.by, current.wall_ms)

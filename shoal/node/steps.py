@@ -12,9 +12,9 @@ from hashlib import sha256
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt import ledger, standing
-from shoal.crdt.ledger import Entry
 from shoal.crdt.rows import Rows
+from shoal.crdt.thread import status, step_log
+from shoal.crdt.thread.step_log import Entry
 from shoal.errors import InvalidInput, KeyReused, NotFound, StepSettled, ThreadHeld, TooLarge
 from shoal.names import check_key, check_name
 from shoal.node.attached import NOTHING, Attached
@@ -37,7 +37,7 @@ from shoal.protocol.requests import Steps as Listed
 
 _OUTCOMES = ("result", "error", "withdrawn", "unkept")
 _RESOLUTIONS = ("result", "retry", "abandon")
-_SAID: tuple[ledger.EndKind, ...] = ("unkept", "error", "withdrawn", "taken")
+_SAID: tuple[step_log.EndKind, ...] = ("unkept", "error", "withdrawn", "taken")
 
 
 class Steps:
@@ -119,12 +119,12 @@ class Steps:
         rows = context.rows
         attempt = request.attempt or context.key or context.stamp.pack_position().hex()
         digest = sha256(request.arguments).digest() if request.arguments else b""
-        entry = ledger.find(rows, request.step)
+        entry = step_log.find(rows, request.step)
         if entry is not None:
             _check_same(entry, request, digest)
             if entry.state in ("done", "abandoned") or entry.holds(attempt):
                 return shown(rows, request.step, entry, attempt=attempt)
-        if standing.is_held(current := standing.current(rows)):
+        if status.is_held(current := status.current(rows)):
             assert current is not None
             raise ThreadHeld(
                 f"thread {request.thread!r} is {current.status}"
@@ -138,7 +138,7 @@ class Steps:
         if entry is not None and not self._may_begin(entry, request):
             return shown(rows, request.step, entry)
         takes = () if entry is None else tuple(sorted(known.id for known in entry.open_attempts))
-        change = ledger.Intend(
+        change = step_log.Intend(
             request.step,
             request.name,
             attempt,
@@ -166,7 +166,7 @@ class Steps:
         entry = _found(context.rows, request)
         attempt = request.attempt or _only_open(entry, request)
         _check_attempt(entry, request, attempt)
-        change = ledger.Progress(request.step, attempt, request.progress)
+        change = step_log.Progress(request.step, attempt, request.progress)
         entry = context.apply(change)
         return shown(context.rows, request.step, entry, attempt=attempt)
 
@@ -183,10 +183,10 @@ class Steps:
         if request.outcome == "result":
             digest = sha256(request.value).digest()
             if all(result.digest != digest for result in entry.results):
-                result = ledger.Result(request.step, attempt, digest)
+                result = step_log.Result(request.step, attempt, digest)
                 entry = context.apply(result, Attached(request.value))
         elif all((end.attempt, end.kind) != (attempt, request.outcome) for end in entry.ends):
-            end = ledger.End(request.step, attempt, request.outcome, request.value)
+            end = step_log.End(request.step, attempt, request.outcome, request.value)
             entry = context.apply(end)
         return shown(rows, request.step, entry)
 
@@ -207,12 +207,12 @@ class Steps:
             )
         if request.how == "result":
             digest = sha256(request.value).digest()
-            result = ledger.Result(request.step, "", digest, request.by)
+            result = step_log.Result(request.step, "", digest, request.by)
             entry = context.apply(result, Attached(request.value))
         else:
             there = tuple(attempt.id for attempt in entry.attempts)
             key = implied_key(context.key, context.stamp.nth)
-            decision = ledger.Decide(request.step, there, request.how, by=request.by, reason=request.reason, key=key)
+            decision = step_log.Decide(request.step, there, request.how, by=request.by, reason=request.reason, key=key)
             entry = context.apply(decision)
         fields = {"step": request.step, "how": request.how, "by": request.by, "reason": request.reason}
         tell(context, "step-resolved", fields)
@@ -231,10 +231,10 @@ class Steps:
         limit = min(max(1, request.limit), self._config.page_items_max)
         items: list[Step] = []
         size = 0
-        for _, step in ledger.listing(view.rows, only_open=request.only_open, after=_position(request.after)):
+        for _, step in step_log.listing(view.rows, only_open=request.only_open, after=_position(request.after)):
             if len(items) == limit or size > self._config.page_bytes_max:
                 return Listed(items, more=True)
-            entry = ledger.find(view.rows, step)
+            entry = step_log.find(view.rows, step)
             assert entry is not None
             items.append(shown(view.rows, step, entry))
             size += len(items[-1].result) + len(items[-1].arguments) + 200 * (1 + len(entry.attempts))
@@ -254,15 +254,15 @@ def shown(rows: Rows, step: str, entry: Entry, *, attempt: str = "") -> Step:
         begun_ms=first.wall_ms,
         ended_ms=0 if result is None else result.wall_ms,
         result_position="" if result is None else result.position.hex(),
-        arguments=ledger.content(rows, step, first.digest) if first.digest else b"",
-        result=b"" if result is None else ledger.content(rows, step, result.digest),
+        arguments=step_log.content(rows, step, first.digest) if first.digest else b"",
+        result=b"" if result is None else step_log.content(rows, step, result.digest),
         result_by="" if result is None else result.by,
         parent=first.parent,
         compensation=first.compensation,
         failures=len(entry.failures),
         attempts=[_attempt(entry, known) for known in entry.attempts],
         conflicts=[
-            StepResult(ledger.content(rows, step, other.digest), other.attempt, other.by, other.wall_ms)
+            StepResult(step_log.content(rows, step, other.digest), other.attempt, other.by, other.wall_ms)
             for other in entry.results[1:]
         ],
         begun=begun,
@@ -271,7 +271,7 @@ def shown(rows: Rows, step: str, entry: Entry, *, attempt: str = "") -> Step:
     )
 
 
-def _attempt(entry: Entry, attempt: ledger.Attempt) -> StepAttempt:
+def _attempt(entry: Entry, attempt: step_log.Attempt) -> StepAttempt:
     """What the attempt itself said comes before what others decided of it."""
     result = next((result for result in entry.results if result.attempt == attempt.id), None)
     ends = {end.kind: end for end in entry.ends if end.attempt == attempt.id}
@@ -292,7 +292,7 @@ def _attempt(entry: Entry, attempt: ledger.Attempt) -> StepAttempt:
 
 
 def _found(rows: Rows, request: ProgressStep | EndStep | ResolveStep | ReadStep) -> Entry:
-    entry = ledger.find(rows, request.step)
+    entry = step_log.find(rows, request.step)
     if entry is None:
         raise NotFound(f"thread {request.thread!r} has no step {request.step!r}. Nothing was written.")
     return entry

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from shoal.crdt import channel, lineage, tree
 from shoal.crdt.rows import Rows
+from shoal.crdt.thread import channel, dag, tree
 from shoal.node.shapes import Reader
 
 SLICE = 64  # Records that are looked at, or given up, before others get a turn.
 
 
-def named(record: lineage.Record) -> set[bytes]:
+def named(record: dag.Record) -> set[bytes]:
     """The chunks, and nodes over them, that came with a record."""
     return {digest for recipe in record.channels.values() for digest in recipe.added + recipe.nodes}
 
@@ -38,7 +38,7 @@ class Marking:
         while True:
             here = rows()
             reader, count = Reader(here), 0
-            for key, _ in here.scan(lineage.CHECKPOINT, after=after, limit=SLICE):
+            for key, _ in here.scan(dag.CHECKPOINT, after=after, limit=SLICE):
                 after, count = key, count + 1
                 if key[1:] not in self.gone:
                     self._look(reader, key[1:])
@@ -46,16 +46,16 @@ class Marking:
                 return
             yield
 
-    def protect(self, record: lineage.Record) -> None:
+    def protect(self, record: dag.Record) -> None:
         """A save came meanwhile."""
         self.used |= named(record)
         self.bases.update(recipe.base for recipe in record.channels.values() if recipe.base in self.gone)
 
-    def is_bones(self, id: bytes, record: lineage.Record) -> bool:
+    def is_bones(self, id: bytes, record: dag.Record) -> bool:
         """Whether a pruned record must stay."""
         return id in self.bases or not self.used.isdisjoint(named(record))
 
-    def unused(self, record: lineage.Record) -> list[bytes]:
+    def unused(self, record: dag.Record) -> list[bytes]:
         return sorted(named(record) - self.used)
 
     def _look(self, reader: Reader, id: bytes) -> None:
@@ -89,18 +89,18 @@ class Marking:
         if height == 0 or digest in self._nodes:
             return
         self._nodes.add(digest)
-        for child in tree.children(lineage.chunk(rows, digest) or b""):
+        for child in tree.children(dag.chunk(rows, digest) or b""):
             self._enter(rows, child, height - 1)
 
 
 def freed(rows: Rows, marking: Marking, ids: list[bytes]) -> Iterator[bytes]:
     """The rows of pruned checkpoints that nothing needs."""
     for id in ids:
-        found = lineage.checkpoint(rows, id)
+        found = dag.checkpoint(rows, id)
         if found is not None:
-            yield from (lineage.CHUNK + digest for digest in marking.unused(found.record))
+            yield from (dag.CHUNK + digest for digest in marking.unused(found.record))
             if marking.is_bones(id, found.record):
                 continue
-            yield lineage.CHECKPOINT + id
-        yield from [row for row, _ in rows.scan(lineage.TWIN + id)]
-        yield lineage.PRUNED + id
+            yield dag.CHECKPOINT + id
+        yield from [row for row, _ in rows.scan(dag.TWIN + id)]
+        yield dag.PRUNED + id

@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Any
 
 from shoal import values
-from shoal.crdt import journal
+from shoal.crdt.thread import journal
 from shoal.node.attached import Attached
 from shoal.node.handler import WriteContext
 from shoal.node.implied import implied_key

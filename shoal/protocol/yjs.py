@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, NoReturn
 
-from shoal.crdt import yjs
-from shoal.crdt.awareness import GONE as GONE
+from shoal.crdt.document import yjs
+from shoal.crdt.document.awareness import GONE as GONE
 from shoal.errors import InvalidValue
 from shoal.protocol.requests import Present
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from shoal.crdt.queue import identify
+from shoal.crdt.thread.queue import identify
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 from shoal.workflows.connection import Connection

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from shoal import values
-from shoal.crdt.journal import Cursor
+from shoal.crdt.thread.journal import Cursor
 from shoal.errors import InvalidInput, JournalTrimmed, NotFound
 from shoal.protocol import requests
 from shoal.workflows.connection import Connection

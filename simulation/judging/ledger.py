@@ -27,9 +27,9 @@ from shoal.client.watching import Change
 from shoal.cluster import operation
 from shoal.cluster.operation import Body, Entry, Tip
 from shoal.cluster.partition import partition_of
-from shoal.crdt import events, lineage
 from shoal.crdt.dot import DOT_BYTES, NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
+from shoal.crdt.thread import dag, events
 from shoal.node import mutation
 from shoal.node.feed import LABELS
 from shoal.storage import keys
@@ -233,8 +233,8 @@ class Shelf:
 
     def _take_thread(self, key: bytes, value: bytes) -> None:
         _, _, _, name, row = keys.split_object(key)
-        if row.startswith(lineage.CHECKPOINT):
-            record = lineage.decode_record(value[_RECORD_AT:])
+        if row.startswith(dag.CHECKPOINT):
+            record = dag.decode_record(value[_RECORD_AT:])
             self._ledger.parents[name][row[1:].hex()] = [parent.hex() for parent in record.parents]
 
     def _broken(self, place: _Place, what: str) -> None:

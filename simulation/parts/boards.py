@@ -21,7 +21,7 @@ from typing import Any
 import pycrdt
 
 from shoal.config import Config
-from shoal.crdt.awareness import GONE
+from shoal.crdt.document.awareness import GONE
 from shoal.errors import NotFound, ShoalError
 from shoal.protocol import requests
 from shoal.protocol.requests import Announce, Present, ReadPresence, Updates, UpdatesTaken

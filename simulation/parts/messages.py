@@ -17,7 +17,7 @@ from typing import Any
 from shoal import values
 from shoal.client.thread.inbox import Message
 from shoal.crdt.dot import VersionVector
-from shoal.crdt.journal import Cursor
+from shoal.crdt.thread.journal import Cursor
 from shoal.errors import NotFound, ShoalError, Taken
 from shoal.protocol import requests
 from shoal.protocol.requests import Ack, Append, Dequeue, Enqueue, Write

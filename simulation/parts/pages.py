@@ -23,8 +23,8 @@ from typing import Any
 import pycrdt
 
 from shoal.client.document.document import Document
-from shoal.crdt import editing, genesis
-from shoal.crdt.live import EMPTY
+from shoal.crdt.document import editing, genesis
+from shoal.crdt.document.live import EMPTY
 from shoal.errors import NotFound, ShoalError
 from shoal.protocol import requests
 from shoal.protocol.requests import Begin, Patch, R, Update

@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 
 from shoal.client.document.document import Document
-from shoal.crdt.live import EMPTY
+from shoal.crdt.document.live import EMPTY
 from shoal.errors import GenerationEnded, NotFound, ShoalError
 from shoal.protocol import requests
 from shoal.protocol.requests import DeleteDocument, Patch, Update, Write

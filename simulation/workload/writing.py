@@ -15,7 +15,7 @@ from typing import Any
 
 from shoal.client.watching import Change
 from shoal.crdt.dot import Dot
-from shoal.crdt.events import dot_of
+from shoal.crdt.thread.events import dot_of
 from shoal.errors import ShoalError
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, Write

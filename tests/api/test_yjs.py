@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from benchmarks import traces
 from shoal.api.listener import Listener
 from shoal.api.server import create_app
-from shoal.crdt.yjs import parse_state
+from shoal.crdt.document.yjs import parse_state
 from shoal.errors import ReadOnly
 from shoal.protocol import requests, yjs
 from tests.node.conftest import Bench, Opener, bench, open_bench

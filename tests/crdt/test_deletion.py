@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from shoal.crdt import deletion
 from shoal.crdt.deletion import Delete
 from shoal.crdt.dot import Dot, VersionVector
-from shoal.crdt.events import EVENT
 from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.thread.events import EVENT
 from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed

@@ -14,7 +14,7 @@ import pytest
 
 import shoal
 from shoal.client.document.document import Document
-from shoal.crdt.content import to_py
+from shoal.crdt.document.content import to_py
 from shoal.demo.nodes import Node, cluster
 from tests.end_to_end.editors import DOCUMENT, PATIENCE_S, SPACE, Editor, editor, needs_node
 

@@ -9,7 +9,7 @@ import shoal
 from chaos.cluster import running
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
-from shoal.crdt import lineage
+from shoal.crdt.thread import dag
 from shoal.node.verify import verify
 from shoal.storage import keys
 from shoal.storage.rocks import RocksStorage
@@ -20,7 +20,7 @@ STATE = {"messages": [f"message {n} " * 40 for n in range(100)]}
 def lost_chunks(directory: Path) -> int:
     """Take a thread's chunks out of a stopped node's store."""
     storage = RocksStorage.open(directory, config=Config(), now_ms=0)
-    prefix = keys.object_rows(partition_of("crew", "t"), keys.Kind.THREAD, "crew", "t") + lineage.CHUNK
+    prefix = keys.object_rows(partition_of("crew", "t"), keys.Kind.THREAD, "crew", "t") + dag.CHUNK
     lost = [key for key, _ in storage.scan(prefix, prefix + b"\xff" * 33)]
     storage.write(dict.fromkeys(lost))
     storage.sync()

@@ -14,7 +14,7 @@ import pytest
 
 import shoal
 from shoal.client.document.document import Document
-from shoal.crdt.yjs import parse_state
+from shoal.crdt.document.yjs import parse_state
 from shoal.demo.nodes import Node, cluster
 from tests.end_to_end.editors import DOCUMENT, PATIENCE_S, SPACE, Editor, editor, needs_node
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from shoal.crdt import lineage
 from shoal.crdt.rows import Rows
+from shoal.crdt.thread import dag
 from shoal.node import shapes
 from tests.mutants.mutant import Mutant
 
@@ -16,7 +16,7 @@ def a_change_is_made_of_the_winner(patch: pytest.MonkeyPatch) -> None:
     sound = shapes.draft
 
     def draft(rows: Rows, request: Any, parent: bytes | None, known: Any) -> Any:
-        heads = lineage.heads(rows, request.branch)
+        heads = dag.heads(rows, request.branch)
         if request.delta and heads and heads[0].id != parent:
             return sound(rows, request, heads[0].id, None)
         return sound(rows, request, parent, known)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from shoal.crdt import compaction, document
-from shoal.crdt.compaction import Cut, Standing
+from shoal.crdt.document import compaction, document
+from shoal.crdt.document.compaction import Cut, Standing
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows
 from shoal.node.garbage import Collector, Entry, Piece

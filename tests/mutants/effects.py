@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.crdt import ledger
-from shoal.crdt.ledger import Entry
+from shoal.crdt.thread import step_log
+from shoal.crdt.thread.step_log import Entry
 from shoal.node.quorum import Quorum
 from shoal.node.service import Service
 from shoal.node.steps import Steps
@@ -36,7 +36,7 @@ def an_open_step_is_called_again(patch: pytest.MonkeyPatch) -> None:
 def a_result_is_lost_where_an_error_came_too(patch: pytest.MonkeyPatch) -> None:
     sound = Entry.state.fget  # type: ignore[attr-defined]
 
-    def state(self: Entry) -> ledger.State:
+    def state(self: Entry) -> step_log.State:
         return "failed" if self.results and self.failures else sound(self)
 
     patch.setattr(Entry, "state", property(state))

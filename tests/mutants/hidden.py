@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from shoal.crdt import clock, counter, queue, register
+from shoal.crdt import clock
 from shoal.crdt.clock import COUNTER_BITS, END_MS, HybridClock
 from shoal.crdt.dot import VersionVector
-from shoal.crdt.register import Assign
 from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.thread import queue
+from shoal.crdt.values import counter, register
+from shoal.crdt.values.register import Assign
 from shoal.node import changelog, feed, incoming, issuing, scalars, trail
 from shoal.node.database import Database
 from shoal.node.feed import Feed, Staged

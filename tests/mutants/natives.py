@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.crdt import budget, ormap, orset, shares
-from shoal.crdt.budget import Transfer
 from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.values import budget, ormap, orset, shares
+from shoal.crdt.values.budget import Transfer
 from shoal.node import service
 from shoal.node.budgets import Budgets
 from shoal.node.handler import WriteContext

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from shoal.client.document.document import Document
-from shoal.crdt import counter, journal, lineage, register
-from shoal.crdt.events import EVENT
-from shoal.crdt.journal import Cursor
-from shoal.crdt.lineage import Head
-from shoal.crdt.register import Assign
 from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.thread import dag, journal
+from shoal.crdt.thread.dag import Head
+from shoal.crdt.thread.events import EVENT
+from shoal.crdt.thread.journal import Cursor
+from shoal.crdt.values import counter, register
+from shoal.crdt.values.register import Assign
 from shoal.node import mutation
 from shoal.node.attached import NOTHING, Attached
 from shoal.node.documents import Documents
@@ -79,9 +80,9 @@ def a_journal_cursor_adopts_what_was_cut(patch: pytest.MonkeyPatch) -> None:
 
 def a_save_drops_the_other_heads(patch: pytest.MonkeyPatch) -> None:
     def move_heads(rows: Rows, branch: str, head: Head, *, over: Iterable[bytes], first: bool) -> list[Head]:
-        return lineage._put_heads(rows, branch, [head])
+        return dag._put_heads(rows, branch, [head])
 
-    patch.setattr(lineage, "_move_heads", move_heads)
+    patch.setattr(dag, "_move_heads", move_heads)
 
 
 def a_save_takes_the_winner_for_its_parent(patch: pytest.MonkeyPatch) -> None:

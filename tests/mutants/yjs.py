@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from shoal.client.document.beginnings import Beginnings
-from shoal.crdt import document, live, markup
+from shoal.crdt.document import document, live, markup
 from shoal.crdt.rows import Rows, Stamp
 from shoal.node.attached import Attached
 from shoal.node.documents import Documents, Place

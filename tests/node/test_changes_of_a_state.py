@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shoal.client.thread.thread import Thread
 from shoal.config import Config
-from shoal.crdt import tree
+from shoal.crdt.thread import tree
 from shoal.errors import HeadMoved, InvalidInput, InvalidName, InvalidValue, KeyReused, NotFound, StoreCorrupt, TooLarge
 from shoal.node.verify import verify
 from shoal.protocol import requests

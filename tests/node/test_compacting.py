@@ -11,7 +11,7 @@ import pycrdt
 import pytest
 
 from shoal.client.store import Store
-from shoal.crdt import compaction, document
+from shoal.crdt.document import compaction, document
 from shoal.errors import CatchingUp, HistoryCompacted, InvalidInput, NotFound, TooLarge
 from shoal.node.generations import rows_of
 from shoal.node.target import Target

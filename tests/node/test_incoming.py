@@ -15,9 +15,11 @@ from shoal.cluster.messages import Shipment, Want
 from shoal.cluster.operation import CHAIN_START, Body
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
-from shoal.crdt import counter, document, items
 from shoal.crdt.clock import COUNTER_BITS, END_MS
+from shoal.crdt.document import document
 from shoal.crdt.dot import Dot, Origin
+from shoal.crdt.items import items
+from shoal.crdt.values import counter
 from shoal.node import attached, mutation
 from shoal.node.attached import NOTHING, Attached
 from shoal.node.mutation import Mutation

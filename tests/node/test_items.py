@@ -12,7 +12,7 @@ import pytest
 from shoal import values
 from shoal.client.items.item import Item
 from shoal.config import Config
-from shoal.crdt import items as rows_of_items
+from shoal.crdt.items import items as rows_of_items
 from shoal.errors import InvalidInput, InvalidName, InvalidValue, ItemChanged, KeyReused, ShoalError, TooLarge
 from shoal.node.verify import verify
 from shoal.protocol import requests

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shoal.config import Config
-from shoal.crdt.notes import Note
+from shoal.crdt.thread.notes import Note
 from shoal.errors import InvalidInput, InvalidName, NotFound, OwnerSuperseded, TooLarge
 from shoal.node.verify import verify
 from shoal.protocol import requests

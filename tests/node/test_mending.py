@@ -12,8 +12,8 @@ from shoal.cluster import messages
 from shoal.cluster.messages import Found, Lost, Message
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
-from shoal.crdt import lineage, tree
-from shoal.crdt.lineage import CHECKPOINT, CHUNK
+from shoal.crdt.thread import dag, tree
+from shoal.crdt.thread.dag import CHECKPOINT, CHUNK
 from shoal.errors import NotFound, StoreCorrupt
 from shoal.node import mending
 from shoal.node.mending import Verdict
@@ -147,7 +147,7 @@ async def test_rows_in_a_block_that_cannot_be_read_are_written_anew(
 
 async def test_damage_that_no_peer_can_prove_is_not_asked_for(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     await saved(fleet)
-    [heads] = rows_of(fleet["b"], lineage.BRANCH)
+    [heads] = rows_of(fleet["b"], dag.BRANCH)
     get = fleet["b"].storage.get
 
     def unreadable(key: bytes, /) -> bytes | None:
@@ -165,7 +165,7 @@ async def test_damage_that_no_peer_can_prove_is_not_asked_for(fleet: Fleet, monk
 async def test_a_history_does_not_end_where_a_record_is_missing(fleet: Fleet) -> None:
     await saved(fleet, count=4)
     for key, stored in rows_of(fleet["b"], CHECKPOINT).items():
-        if len(lineage.unpack(key[-32:], stored).record.parents) == 0:
+        if len(dag.unpack(key[-32:], stored).record.parents) == 0:
             fleet["b"].storage.write({key: None})
     history = fleet["b"].store().space("crew").thread("t").history(limit=10)
     assert len([found async for found in history]) == 4
@@ -370,6 +370,6 @@ async def test_a_damaged_record_that_can_be_decoded_is_never_shown(bench: Bench)
 
 async def test_only_rows_that_can_be_checked_are_given(fleet: Fleet) -> None:
     await saved(fleet)
-    assert rows_of(fleet["a"], lineage.BRANCH + b"main")
+    assert rows_of(fleet["a"], dag.BRANCH + b"main")
     answer = fleet["a"].replicator._mender.answer(Lost(7, keys.Kind.THREAD, "crew", "t", 0, [b"Bmain", CHUNK + bytes(32)]))
     assert answer == Found(7, [])

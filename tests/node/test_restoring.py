@@ -9,9 +9,9 @@ from typing import Any
 import pycrdt
 import pytest
 
-from shoal.crdt import genesis, yjs
-from shoal.crdt.genesis import Genesis
-from shoal.crdt.live import EMPTY
+from shoal.crdt.document import genesis, yjs
+from shoal.crdt.document.genesis import Genesis
+from shoal.crdt.document.live import EMPTY
 from shoal.errors import (
     GenerationEnded,
     InvalidInput,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.cluster.partition import partition_of
-from shoal.crdt import lineage
+from shoal.crdt.thread import dag
 from shoal.errors import NotFound
 from shoal.protocol.bookmark import Bookmark
 from shoal.storage import keys
@@ -36,7 +36,7 @@ async def test_a_sound_branch_is_said_to_be_sound(open_bench: Opener) -> None:
 
 async def test_a_damaged_chunk_is_told_by_checkpoint_and_channel(bench: Bench) -> None:
     ids = await grown(bench)
-    [*_, (key, chunk)] = rows_of(bench, lineage.CHUNK)
+    [*_, (key, chunk)] = rows_of(bench, dag.CHUNK)
     bench.storage.write({key: chunk[:-1] + bytes([chunk[-1] ^ 1])})
     found = await bench.space.thread("a").verify()
     assert not found.sound
@@ -48,7 +48,7 @@ async def test_a_damaged_chunk_is_told_by_checkpoint_and_channel(bench: Bench) -
 
 async def test_a_missing_chunk_is_told_though_the_cache_has_the_value(bench: Bench) -> None:
     ids = await grown(bench)
-    for key, _ in rows_of(bench, lineage.CHUNK):
+    for key, _ in rows_of(bench, dag.CHUNK):
         bench.storage.write({key: None})
     assert (await bench.space.thread("a").load()).state["n"] == 4
     found = await bench.space.thread("a").verify()
@@ -57,7 +57,7 @@ async def test_a_missing_chunk_is_told_though_the_cache_has_the_value(bench: Ben
 
 async def test_a_record_that_was_changed_does_not_match_its_id(bench: Bench) -> None:
     ids = await grown(bench)
-    for key, stored in rows_of(bench, lineage.CHECKPOINT):
+    for key, stored in rows_of(bench, dag.CHECKPOINT):
         if key.endswith(bytes.fromhex(ids[1])):
             bench.storage.write({key: stored.replace(b"main", b"mane")})
     found = await bench.space.thread("a").verify()
@@ -67,7 +67,7 @@ async def test_a_record_that_was_changed_does_not_match_its_id(bench: Bench) -> 
 
 async def test_a_record_that_cannot_be_read_ends_the_line_and_is_told(bench: Bench) -> None:
     ids = await grown(bench)
-    for key, stored in rows_of(bench, lineage.CHECKPOINT):
+    for key, stored in rows_of(bench, dag.CHECKPOINT):
         if key.endswith(bytes.fromhex(ids[1])):
             bench.storage.write({key: stored[:60]})
     found = await bench.space.thread("a").verify()

@@ -8,8 +8,8 @@ import pytest
 import shoal
 from shoal.cluster import operation
 from shoal.cluster.partition import partition_of
-from shoal.crdt import lineage
 from shoal.crdt.dot import Dot
+from shoal.crdt.thread import dag
 from shoal.errors import (
     HeadMoved,
     InvalidInput,
@@ -61,16 +61,12 @@ async def test_a_cold_cache_loads_the_same(bench: Bench, open_bench: Opener) -> 
 async def test_a_value_of_another_size_than_its_record_says_is_refused(bench: Bench, open_bench: Opener) -> None:
     saved = await bench.space.thread("a").save({"text": "the quick brown fox " * 1000})
     storage = bench.storage.left_by_crash(0)
-    row = (
-        keys.object_rows(partition_of("crew", "a"), keys.Kind.THREAD, "crew", "a")
-        + lineage.CHECKPOINT
-        + bytes.fromhex(saved.id)
-    )
+    row = keys.object_rows(partition_of("crew", "a"), keys.Kind.THREAD, "crew", "a") + dag.CHECKPOINT + bytes.fromhex(saved.id)
     stored = storage.get(row) or b""
-    record = lineage.unpack(bytes.fromhex(saved.id), stored).record
-    packed = lineage.encode_record(record)
+    record = dag.unpack(bytes.fromhex(saved.id), stored).record
+    packed = dag.encode_record(record)
     larger = msgspec.structs.replace(record.channels["text"], size=record.channels["text"].size + 1)
-    damaged = lineage.encode_record(msgspec.structs.replace(record, channels={"text": larger}))
+    damaged = dag.encode_record(msgspec.structs.replace(record, channels={"text": larger}))
     storage.write({row: stored.removesuffix(packed) + damaged})
     with pytest.raises(StoreCorrupt, match="its size does not hold"):
         await open_bench(storage, seed=2).space.thread("a").load()

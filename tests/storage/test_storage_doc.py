@@ -12,7 +12,11 @@ from typing import get_args
 import pytest
 
 import shoal.crdt
-from shoal.crdt import budget, compaction, counter, document, indexes, items, ormap, orset, queue, register, repeats, schema
+from shoal.crdt import schema
+from shoal.crdt.document import compaction, document, repeats
+from shoal.crdt.items import indexes, items
+from shoal.crdt.thread import queue
+from shoal.crdt.values import budget, counter, ormap, orset, register
 from shoal.node.mutation import Change
 from shoal.storage import keys
 from shoal.storage.keys import KINDS

@@ -11,8 +11,8 @@ from typing import Any
 
 import pycrdt
 
-from shoal.crdt import genesis
-from shoal.crdt.document import RootKind
+from shoal.crdt.document import genesis
+from shoal.crdt.document.document import RootKind
 from shoal.protocol.requests import Beginning, DocumentState, RestoreBeginning
 
 

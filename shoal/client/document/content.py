@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import pycrdt
 
 from shoal.client.document.undo import ARRIVED
-from shoal.crdt.conflicts import Conflicts, Overwritten
-from shoal.crdt.content import check_kind, open_root, to_py
-from shoal.crdt.document import RootKind
-from shoal.crdt.live import EMPTY, engine
-from shoal.crdt.shadow import Difference, Shadow
+from shoal.crdt.document.conflicts import Conflicts, Overwritten
+from shoal.crdt.document.content import check_kind, open_root, to_py
+from shoal.crdt.document.diff_mirror import Difference, Shadow
+from shoal.crdt.document.document import RootKind
+from shoal.crdt.document.live import EMPTY, engine
 from shoal.errors import InvalidInput
 
 

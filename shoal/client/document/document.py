@@ -45,8 +45,8 @@ from shoal.client.document.mirror import Mirror
 from shoal.client.document.undo import Undo
 from shoal.client.presence import Presence
 from shoal.config import Config
-from shoal.crdt.document import RootKind
-from shoal.crdt.editing import Editor, kind_of
+from shoal.crdt.document.document import RootKind
+from shoal.crdt.document.editing import Editor, kind_of
 from shoal.errors import (
     InvalidInput,
     InvalidValue,

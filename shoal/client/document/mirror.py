@@ -28,8 +28,8 @@ from shoal.client.document.undo import Undo
 from shoal.client.resuming import Progress, resumed
 from shoal.client.retrying import delays, paused
 from shoal.config import Config
-from shoal.crdt import yjs
-from shoal.crdt.document import RootKind
+from shoal.crdt.document import yjs
+from shoal.crdt.document.document import RootKind
 from shoal.errors import BookmarkLost, Disconnected, NotReady, Overloaded, ReadOnly, SessionBehind, ShoalError
 from shoal.names import check_name
 from shoal.protocol.requests import ANY, DocumentState, Durability, Edit, Follow, Push, Update

@@ -12,8 +12,8 @@ from typing import Any
 
 import pycrdt
 
-from shoal.crdt.live import merged
-from shoal.crdt.yjs import pack_state, parse_state
+from shoal.crdt.document.live import merged
+from shoal.crdt.document.yjs import pack_state, parse_state
 
 # The difference says all that was ever deleted again: it takes some edits to be worth it.
 _MERGED_MAX = 512

@@ -26,7 +26,7 @@ from shoal.client.items.item import (
     split,
 )
 from shoal.client.watching import pushed
-from shoal.crdt.items import split_address
+from shoal.crdt.items.items import split_address
 from shoal.errors import InvalidInput, SlowConsumer
 from shoal.names import check_label, check_name
 from shoal.protocol import requests

@@ -27,7 +27,7 @@ from shoal import values
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
 from shoal.client.thread.queues import Finish, Queue, finishes
-from shoal.crdt.queue import INBOX
+from shoal.crdt.thread.queue import INBOX
 from shoal.errors import InvalidInput
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, QueueEntry

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shoal.crdt import budget
 from shoal.crdt.dot import ORIGIN_BYTES
 from shoal.crdt.rows import Stamp
+from shoal.crdt.values import budget
 from shoal.errors import BadOperation
 from shoal.node.changes.applier import Appliers, bare
 from shoal.storage.keys import Kind

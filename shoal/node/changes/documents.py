@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from shoal.crdt import compaction, document, genesis, repeats, yjs
+from shoal.crdt.document import compaction, document, genesis, repeats, yjs
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, ShoalError, StoreCorrupt
 from shoal.names import check_names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.crdt import indexes
+from shoal.crdt.items import indexes
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation, InvalidInput
 from shoal.names import check_name

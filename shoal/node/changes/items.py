@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shoal import values
-from shoal.crdt import items
+from shoal.crdt.items import items
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, InvalidInput
 from shoal.names import check_label, check_name

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hashlib import sha256
 
 from shoal import values
-from shoal.crdt import consumers, journal, places, reductions, retention, trimming
 from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.thread import consumers, journal, progress, reductions, retention, trimming
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
 from shoal.names import check_key, check_name
 from shoal.node.attached import ERASED, Attached, is_gone
@@ -53,9 +53,9 @@ def _check_reduce(_stamp: Stamp, change: reductions.Reduce) -> None:
         raise BadOperation(f"its snapshot cannot be read ({error})", reason="content") from None
 
 
-def _check_reach(_stamp: Stamp, change: places.Reach) -> None:
+def _check_reach(_stamp: Stamp, change: progress.Reach) -> None:
     check_key("loop key", change.key)
-    if not (0 <= change.generation <= places.NUMBER_MAX and 0 <= change.place <= places.NUMBER_MAX):
+    if not (0 <= change.generation <= progress.NUMBER_MAX and 0 <= change.place <= progress.NUMBER_MAX):
         raise BadOperation("its place is none", reason="content")
 
 
@@ -77,7 +77,7 @@ APPLIERS: Appliers = {
     journal.Append: Applier(Kind.THREAD, _apply, _check, _event_of),
     consumers.Ack: bare(Kind.THREAD, consumers.apply, _check_ack),
     reductions.Reduce: bare(Kind.THREAD, reductions.apply, _check_reduce),
-    places.Reach: bare(Kind.THREAD, places.apply, _check_reach),
+    progress.Reach: bare(Kind.THREAD, progress.apply, _check_reach),
     trimming.Trim: bare(Kind.THREAD, trimming.apply, _check_trim),
     retention.Retain: bare(Kind.THREAD, retention.apply, _check_retain),
 }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from shoal.crdt import labels, notes, ownership
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.thread import labels, notes, ownership
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
 from shoal.node.attached import Attached
 from shoal.node.changes.applier import Applier, Appliers, bare

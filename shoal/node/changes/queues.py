@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from shoal import values
-from shoal.crdt import queue
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Stamp
+from shoal.crdt.thread import queue
 from shoal.errors import BadOperation, ShoalError
 from shoal.names import check_key, check_name
 from shoal.node.changes.applier import Appliers, bare

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.crdt import counter, ormap, orset, register
+from shoal.crdt.values import counter, ormap, orset, register
 from shoal.node.changes.applier import Appliers, bare
 from shoal.storage.keys import Kind
 

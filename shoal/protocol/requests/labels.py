@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from shoal.crdt.notes import Note as Note
+from shoal.crdt.thread.notes import Note as Note
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
 from shoal.protocol.requests.declared import operation
 from shoal.protocol.requests.threads import Checkpoint

@@ -15,7 +15,7 @@ from shoal import values
 from shoal.client.document.beginnings import Beginnings
 from shoal.client.document.document import Document
 from shoal.config import Config
-from shoal.crdt import genesis
+from shoal.crdt.document import genesis
 from shoal.errors import NotFound, ReadOnly
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark

@@ -16,7 +16,7 @@ import pytest
 from shoal.client.document.changes import DocumentChange
 from shoal.client.document.document import Document
 from shoal.config import Config
-from shoal.crdt.live import EMPTY, LiveDocument
+from shoal.crdt.document.live import EMPTY, LiveDocument
 from shoal.errors import (
     BookmarkLost,
     Disconnected,

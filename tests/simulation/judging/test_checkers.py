@@ -12,7 +12,7 @@ from shoal.cluster.operation import Tip
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin, VersionVector
-from shoal.crdt.journal import Cursor
+from shoal.crdt.thread.journal import Cursor
 from shoal.errors import StoreCorrupt
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage

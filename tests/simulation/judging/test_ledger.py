@@ -9,8 +9,8 @@ from shoal.client.watching import Change
 from shoal.cluster import operation
 from shoal.cluster.operation import CHAIN_START, Body, Entry, Tip
 from shoal.cluster.partition import partition_of
-from shoal.crdt import journal
 from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.thread import journal
 from shoal.node import mutation
 from shoal.node.mutation import Mutation
 from shoal.protocol.position import Position

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from shoal.client.store import Store
-from shoal.crdt import journal
-from shoal.crdt.events import EVENT
+from shoal.crdt.thread import journal
+from shoal.crdt.thread.events import EVENT
 from simulation.workload.following import Follower
 from simulation.workload.random_agents import SPACE, content_of
 from simulation.world.fleet import Fleet

@@ -1,0 +1,1 @@
+"""Documents: Yjs updates as rows, and what they build."""

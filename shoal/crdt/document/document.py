@@ -1,0 +1,245 @@
+"""Documents: Yjs updates as rows. What they build is in `shoal.crdt.document.live`.
+
+Law: the updates are the document. A row is put once and never changed, so that
+replicas which hold the same operations hold equal rows, in any order.
+
+Rows:
+
+    U position₃₄      a Yjs v1 update (HLC order is a causal order)
+    R name            [[kind, dot₂₄], …]: what the root was declared as, least dot first
+    I name            the same for what it was taken for, by an update of a client that declares nothing
+    A client₈         [author, dot₂₄]: who edits under this Yjs client id, as the least dot says
+    G hash₃₂          [client, clocks, [position₃₄, …], roots]: a genesis, and the updates that brought it, in order
+
+Root types carry no kind on the wire, so their kind travels beside the update.
+Of two concurrent declarations the least dot counts; the other stays listed, and
+its content stays in the document. What a root was declared as counts before what
+it was taken for (`shoal.crdt.document.inference`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import msgspec
+import pycrdt
+
+from shoal.crdt.document import repeats, yjs
+from shoal.crdt.document.yjs import RootKind as RootKind
+from shoal.crdt.dot import DOT_BYTES, Dot
+from shoal.crdt.rows import Rows, Stamp
+from shoal.errors import StoreCorrupt
+
+_UPDATE, _ROOT, _INFERRED, _AUTHOR = b"U", b"R", b"I", b"A"
+_GENESIS = b"G"
+
+
+class Update(msgspec.Struct, array_like=True, frozen=True, tag="update"):
+    """The mutation. Its payload is the Yjs update."""
+
+    digest: bytes  # SHA-256 of the payload.
+    roots: dict[str, RootKind] = {}  # Declared.
+    authors: dict[int, str] = {}  # By Yjs client id; the sender comes first.
+    inferred: dict[str, RootKind] = {}  # What roots were taken for.
+    genesis: bytes = b""  # Of a beginning: its hash.
+    attempt: repeats.Attempt | None = None  # Of an edit that a node made: the request that it was made for.
+
+    @property
+    def kinds(self) -> dict[str, RootKind]:
+        return {**self.inferred, **self.roots}
+
+
+class Declaration(NamedTuple):
+    kind: RootKind
+    dot: Dot
+
+
+def apply(rows: Rows, stamp: Stamp, update: Update, payload: bytes) -> None:
+    """Put an operation's rows. Total: whether the update may be issued at all is `LiveDocument.check`'s business."""
+    rows.put(_UPDATE + stamp.pack_position(), payload)
+    declare(rows, stamp, update)
+    if update.genesis:
+        row, position = _GENESIS + update.genesis, stamp.pack_position()
+        client, clocks = next(iter(yjs.parse_state(pycrdt.get_state(payload)).items()), (0, 0))
+        genesis = Beginning(client, clocks, [position], update.roots)
+        if (packed := rows.get(row)) is not None:
+            known = _unpack_genesis(packed)
+            positions = sorted({*known.positions, position})
+            # Clients bring beginnings too, and one might err: the first in the order of all replicas says what it is.
+            genesis = (genesis if positions[0] == position else known)._replace(positions=positions)
+        rows.put(row, msgspec.msgpack.encode(tuple(genesis)))
+
+
+def declare(rows: Rows, stamp: Stamp, update: Update) -> None:
+    """Put what an operation says beside its update: kinds of roots, authors, and the request."""
+    if update.attempt is not None:
+        repeats.note(rows, stamp, update.attempt)
+    for row, kinds in ((_ROOT, update.roots), (_INFERRED, update.inferred)):
+        for name, kind in kinds.items():
+            found = {declared.kind: declared.dot for declared in _unpack(rows.get(row + name.encode()))}
+            found[kind] = min(stamp.dot, found.get(kind, stamp.dot))
+            ordered = sorted((dot.pack(), kind) for kind, dot in found.items())
+            rows.put(row + name.encode(), msgspec.msgpack.encode([(kind, dot) for dot, kind in ordered]))
+    for client, author in update.authors.items():
+        row = _AUTHOR + client.to_bytes(8, "big")
+        packed = rows.get(row)
+        if packed is None or stamp.dot.pack() < _unpack_author(packed)[1]:
+            rows.put(row, msgspec.msgpack.encode((author, stamp.dot.pack())))
+
+
+class Beginning(NamedTuple):
+    """A genesis."""
+
+    client: int
+    clocks: int
+    positions: list[bytes]  # Of its updates: one of each node that made it unaware of the others. They are equal.
+    roots: dict[str, RootKind]
+
+
+def lost_geneses(rows: Rows, *, known: Callable[[bytes], bool] = lambda position: True) -> list[Beginning]:
+    """Of those at known positions all but that with the least hash.
+
+    Raises:
+        StoreCorrupt: a row cannot be read.
+    """
+    return [genesis for genesis in _geneses(rows) if any(map(known, genesis.positions))][1:]
+
+
+def beginnings(rows: Rows) -> set[bytes]:
+    """The positions of the geneses' updates."""
+    return {position for genesis in _geneses(rows) for position in genesis.positions}
+
+
+def begun_with(rows: Rows) -> dict[bytes, dict[str, RootKind]]:
+    """The hashes of all beginnings, the one that counts first, and their roots."""
+    return {row[1:]: _unpack_genesis(packed).roots for row, packed in rows.scan(_GENESIS)}
+
+
+def is_begun_with(rows: Rows, digest: bytes) -> bool:
+    return rows.get(_GENESIS + digest) is not None
+
+
+def _geneses(rows: Rows) -> list[Beginning]:
+    return [_unpack_genesis(packed) for _, packed in rows.scan(_GENESIS)]
+
+
+def withdrawn(rows: Rows, *, known: Callable[[bytes], bool] = lambda position: True) -> bytes:
+    """An update that deletes what geneses and repeats brought that do not count; it brings nothing if there are none."""
+    deletes = [(lost.client, 0, lost.clocks) for lost in lost_geneses(rows, known=known) if lost.clocks]
+    deletes += repeats.deletes(rows, known=known)
+    return b"\x00" + yjs.pack_delete_set(deletes)
+
+
+def _unpack_genesis(packed: bytes) -> Beginning:
+    try:
+        return Beginning(*msgspec.msgpack.decode(packed, type=tuple[int, int, list[bytes], dict[str, RootKind]]))
+    except ValueError as error:
+        raise StoreCorrupt(
+            f"a document's beginning cannot be read ({error}). Nothing was written; run `shoal verify`."
+        ) from None
+
+
+def payload_of(rows: Rows, stamp: Stamp, update: Update) -> bytes:
+    """The Yjs update that was applied under `stamp`.
+
+    Raises:
+        StoreCorrupt: its row is missing or changed.
+    """
+    payload = rows.get(_UPDATE + stamp.pack_position())
+    if payload is None or hashlib.sha256(payload).digest() != update.digest:
+        raise StoreCorrupt(f"a document's update {stamp.dot} is missing or damaged. Nothing was written; run `shoal verify`.")
+    return payload
+
+
+def row_of(position: bytes) -> bytes:
+    """The key of an update's row."""
+    return _UPDATE + position
+
+
+def holds(rows: Rows, stamp: Stamp) -> bool:
+    """Whether the update that was applied under `stamp` is still there."""
+    return rows.get(row_of(stamp.pack_position())) is not None
+
+
+def updates(rows: Rows, *, after: bytes | None = None, at: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    """Positions and updates in causal order, from strictly above position `after`, or that at a position.
+
+    A snapshot serves as the start only while every update at or below its
+    position is in it; an operation that arrives below makes it void.
+    """
+    for key, payload in rows.scan(_UPDATE + at, after=None if after is None else _UPDATE + after):
+        yield key[1:], payload
+
+
+def declarations(rows: Rows, name: str) -> list[Declaration]:
+    """What a root was declared as, the one that counts first.
+
+    Raises:
+        StoreCorrupt: its row cannot be read.
+    """
+    return _unpack(rows.get(_ROOT + name.encode()))
+
+
+def declared_by(rows: Rows, name: str) -> list[Dot]:
+    """The operations that declared a root, or took it for something."""
+    return [declared.dot for row in (_ROOT, _INFERRED) for declared in _unpack(rows.get(row + name.encode()))]
+
+
+def roots(rows: Rows) -> dict[str, RootKind]:
+    """The roots and their kinds, by name.
+
+    Raises:
+        StoreCorrupt: a row cannot be read.
+    """
+    return {**_kinds(rows, _INFERRED), **declared_roots(rows)}
+
+
+def declared_roots(rows: Rows) -> dict[str, RootKind]:
+    """Those that somebody declared; raises as `roots` does."""
+    return _kinds(rows, _ROOT)
+
+
+def _kinds(rows: Rows, row: bytes) -> dict[str, RootKind]:
+    geneses = _geneses(rows)
+    lost = {dot_of(position) for genesis in geneses[1:] for position in genesis.positions}
+    kinds: dict[str, RootKind] = {}
+    for key, packed in rows.scan(row):
+        name, first = key[1:].decode(), _unpack(packed)[0]
+        # What a beginning that does not count declared is no more than what the one that counts did.
+        kinds[name] = geneses[0].roots.get(name, first.kind) if first.dot in lost else first.kind
+    return kinds
+
+
+def dot_of(position: bytes) -> Dot:
+    """The operation at a position."""
+    return Dot.unpack(position[8 : 8 + DOT_BYTES])
+
+
+def authors(rows: Rows) -> dict[int, str]:
+    """Who edits, by Yjs client id, of those who said so.
+
+    Raises:
+        StoreCorrupt: a row cannot be read.
+    """
+    return {int.from_bytes(key[1:], "big"): _unpack_author(packed)[0] for key, packed in rows.scan(_AUTHOR)}
+
+
+def _unpack_author(packed: bytes) -> tuple[str, bytes]:
+    try:
+        return msgspec.msgpack.decode(packed, type=tuple[str, bytes])
+    except ValueError as error:
+        raise StoreCorrupt(
+            f"an author of a document cannot be read ({error}). Nothing was written; run `shoal verify`."
+        ) from None
+
+
+def _unpack(packed: bytes | None) -> list[Declaration]:
+    if packed is None:
+        return []
+    try:
+        found = msgspec.msgpack.decode(packed, type=list[tuple[RootKind, bytes]])
+    except ValueError as error:  # msgspec's own are ValueErrors, and so are those of text that is no UTF-8.
+        raise StoreCorrupt(f"a document's root cannot be read ({error}). Nothing was written; run `shoal verify`.") from None
+    return [Declaration(kind, Dot.unpack(dot)) for kind, dot in found]

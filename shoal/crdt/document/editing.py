@@ -1,0 +1,321 @@
+"""Edit shared types in place, until they hold what is wanted, by a small change: so that concurrent edits of the rest survive.
+
+Laws:
+- What is equal is left alone. Objects become shared maps and lists shared arrays, at every level; a plain one
+  that differs becomes shared.
+- A map is edited key by key. A text by the runs of characters that differ. Of an array those elements
+  stay that are equal; objects with an "id" are matched by it, other objects and lists that stand where another stood
+  are edited in place.
+- What is wanted is checked before anything is edited: `Editor` refuses it, or all of it can be done.
+- XML is edited as `shoal.crdt.document.markup` says. A new root is never XML: a list is an array.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple, NoReturn
+
+import pycrdt
+
+from shoal import values
+from shoal.crdt.document import markup
+from shoal.crdt.document.content import EXACT_INTEGER_MAX, check_kind, open_root, to_py
+from shoal.crdt.document.document import RootKind
+from shoal.crdt.document.live import EMPTY, LiveDocument
+from shoal.crdt.document.matching import differences, equal, same_id
+from shoal.crdt.document.yjs import VALUE_DEPTH_MAX
+from shoal.errors import InvalidValue, TooLarge
+from shoal.names import check_name
+
+# Values that one request may put, nested ones counted: the engine finds an array's index by walking it, so
+# that an array of 10,000 takes 0.6 s and one of 20,000 takes 2 s. Copies count, for they could double at each step.
+VALUES_MAX = 10_000
+
+NOTHING: Mapping[RootKind, Any] = {"map": {}, "array": [], "text": "", "xml": []}
+"""What an empty root shows."""
+
+_ID = "id"
+
+
+class Edited(NamedTuple):
+    """What to issue: a Yjs update (`EMPTY` if nothing changed), and the roots that it is the first to use."""
+
+    update: bytes
+    roots: dict[str, RootKind]
+
+
+def on_copy(document: LiveDocument, edit: Callable[[pycrdt.Doc[Any]], dict[str, RootKind]], *, client_id: int) -> Edited:
+    """What `edit`, which returns the roots that it declares, makes of `document`, which stays as it is.
+
+    `client_id` must never have been used before.
+    """
+    doc = document.fork(client_id=client_id)
+    updates: list[bytes] = []
+    observing = doc.observe(lambda event: updates.append(event.update))
+    try:
+        with _panics(), doc.transaction():
+            declared = edit(doc)
+    finally:
+        doc.unobserve(observing)  # Or the engine would keep the copy for ever.
+    return Edited(updates[0] if updates else EMPTY, declared)
+
+
+@contextmanager
+def _panics() -> Iterator[None]:
+    """Make an error of the engine's panics, at places that it does not expect to hold what another client put there."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ == "pyo3_runtime":
+            raise InvalidValue(f"the Yjs engine cannot edit this ({str(error)[:200]}). Nothing was written.") from None
+        raise
+
+
+def read_json(packed: bytes, what: str) -> Any:
+    """
+    Raises:
+        InvalidValue: it is not JSON; `what` it is says the text.
+    """
+    try:
+        return json.loads(packed, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidValue(f"{what} is not JSON ({error}). Nothing was written.") from None
+
+
+def read_content(packed: bytes) -> Any:
+    """JSON text as what a document is to hold: plain values, with bytes and the like from their tagged form.
+
+    Raises:
+        InvalidValue: it is not JSON, or holds what is no value.
+    """
+    return values.from_json(read_json(packed, "the content"))
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+class Editor:
+    """For one request: it counts what it puts."""
+
+    def __init__(self, values_max: int = VALUES_MAX) -> None:
+        self._values_left = values_max
+
+    def replace(self, doc: pycrdt.Doc[Any], kinds: Mapping[str, RootKind], wanted: Any) -> dict[str, RootKind]:
+        """Make a document's content `wanted`, and return the roots that are new. A root that is not in it is emptied.
+
+        Raises:
+            InvalidValue: it is no object of objects, arrays and strings that a document can hold. Nothing was edited.
+            InvalidName: a root's name is not legal. Likewise.
+            RootConflict: a root exists as another kind. Likewise.
+            TooLarge: it holds more than `VALUES_MAX` values. Likewise.
+        """
+        declared = self.check_content(doc, kinds, wanted)
+        for name, kind in {**kinds, **declared}.items():
+            self.fill(open_root(doc, name, kind), wanted.get(name, NOTHING[kind]))
+        return declared
+
+    def check_content(self, doc: pycrdt.Doc[Any], kinds: Mapping[str, RootKind], wanted: Any) -> dict[str, RootKind]:
+        """The roots that are new in what is wanted. Raises as `replace`."""
+        if not isinstance(wanted, dict):
+            fail("a document is an object of roots")
+        declared: dict[str, RootKind] = {}
+        for name, content in wanted.items():
+            kind = kind_of(name, content, kinds.get(name))
+            if name not in kinds:
+                declared[check_name("document root", name)] = kind
+            check_kind(name, kind, kinds.get(name, kind))
+        left = self._values_left
+        for name, content in wanted.items():
+            self.check_root(doc, name, kinds.get(name), content)
+        self._values_left = left
+        return declared
+
+    def check_root(self, doc: pycrdt.Doc[Any], name: str, kind: RootKind | None, wanted: Any) -> None:
+        """Whether a root, of a kind if it is there, can be made to be what is wanted. Raises as `check`."""
+        if kind == "xml" and not equal(to_py(open_root(doc, name, kind)), wanted):
+            markup.normal(wanted, self.count)
+        elif kind != "xml":
+            self.count(wanted)
+
+    def check(self, value: Any) -> None:
+        """
+        Raises:
+            InvalidValue: it is nothing that a document can hold.
+            TooLarge: with what was put before it holds more than `VALUES_MAX` values.
+        """
+        left = self._values_left
+        self.count(value)
+        self._values_left = left
+
+    def count(self, value: Any) -> None:
+        """Raises as `check`."""
+        self.shared(value)
+
+    def shared(self, value: Any, depth: int = 0) -> Any:
+        """`value` ready to be put into a document: objects and arrays as shared types. Raises as `check`."""
+        self._values_left -= 1
+        if self._values_left < 0:
+            raise TooLarge(f"it puts more than {VALUES_MAX} values; send it in parts. Nothing was written.")
+        if depth > VALUE_DEPTH_MAX:
+            fail(f"a value is nested deeper than {VALUE_DEPTH_MAX}")
+        if isinstance(value, list):
+            return pycrdt.Array([self.shared(item, depth + 1) for item in value])
+        if isinstance(value, dict):
+            if not all(isinstance(key, str) for key in value):
+                fail("an object's keys must be strings")
+            return pycrdt.Map({check_text(key): self.shared(item, depth + 1) for key, item in value.items()})
+        _check_plain(value)
+        return value
+
+    def fill(self, shared: Any, wanted: Any) -> None:
+        """Make the content of a shared type `wanted`, which is of its kind."""
+        if isinstance(shared, pycrdt.Text):
+            splice_text(shared, wanted)
+        elif isinstance(shared, pycrdt.Array):
+            self._fill_array(shared, wanted)
+        elif isinstance(shared, pycrdt.XmlFragment):
+            if not equal(to_py(shared), wanted):
+                markup.fill(shared, markup.normal(wanted, _UNCOUNTED))
+        else:
+            self._fill_map(shared, wanted)
+
+    def put(self, parent: Any, key: Any, wanted: Any) -> None:
+        """Make an entry of a map, or an element of an array, `wanted`: in place if it can be."""
+        held = parent[key]
+        if _can_be(held, wanted):
+            self.fill(held, wanted)
+        elif not equal(to_py(held), wanted):
+            parent[key] = self.shared(wanted)
+
+    def _fill_map(self, entries: pycrdt.Map[Any], wanted: dict[str, Any]) -> None:
+        for key in [key for key in entries.keys() if key not in wanted]:  # noqa: SIM118
+            del entries[key]
+        for key, value in wanted.items():
+            if key in entries:
+                self.put(entries, key, value)
+            else:
+                entries[check_text(key)] = self.shared(value)
+
+    def _fill_array(self, array: pycrdt.Array[Any], wanted: list[Any]) -> None:
+        old, new = ([_mark(item) for item in to_py(items)] for items in (array, wanted))
+        # From the end, so that what comes before stays where it is.
+        for start, stop, first, last in reversed(differences(old, new)):
+            paired = 0
+            while paired < min(stop - start, last - first) and _can_be(array[start + paired], wanted[first + paired]):
+                paired += 1
+            if start + paired < stop:
+                del array[start + paired : stop]
+            for index, item in enumerate(wanted[first + paired : last], start + paired):
+                array.insert(index, self.shared(item))
+            for offset in range(paired):
+                self.put(array, start + offset, wanted[first + offset])
+        for index, item in enumerate(wanted):
+            if isinstance(item, dict | list):
+                self.put(array, index, item)
+
+
+# For what was checked before.
+_UNCOUNTED = Editor(sys.maxsize).count
+
+
+def _can_be(held: Any, wanted: Any) -> bool:
+    """Whether what is held can be edited until it is `wanted`."""
+    return (
+        (isinstance(held, pycrdt.Text) and isinstance(wanted, str))
+        or (isinstance(held, pycrdt.Array) and isinstance(wanted, list))
+        or (isinstance(held, pycrdt.XmlFragment) and _is_xml(wanted))
+        or (isinstance(held, pycrdt.Map) and isinstance(wanted, dict) and same_id(to_py(held.get(_ID)), wanted.get(_ID)))
+    )
+
+
+def _is_xml(wanted: Any) -> bool:
+    try:
+        markup.normal(wanted, _UNCOUNTED)
+    except InvalidValue:
+        return False
+    return True
+
+
+def _mark(item: Any) -> str:
+    """Equal for elements that are the same, or are to be made the same."""
+    if isinstance(item, dict) and isinstance(item.get(_ID), str | int):
+        return f"id {item[_ID]!r}"
+    return json.dumps(item, sort_keys=True, default=repr)
+
+
+def splice_text(text: pycrdt.Text, wanted: str) -> None:
+    """Edit a text where it differs. Objects that are embedded in it stay where they are.
+
+    Raises:
+        InvalidValue: it holds a lone surrogate.
+    """
+    held = str(text)
+    check_text(wanted)
+    places = _places(text)
+    for start, stop, first, last in reversed(differences(held, wanted)):
+        at = places[start] if start < len(held) else len(text)
+        for index in reversed(range(start, stop)):
+            if index + 1 == stop or places[index] + len(held[index].encode()) != places[index + 1]:
+                end = places[index] + len(held[index].encode())
+            if index == start or places[index - 1] + len(held[index - 1].encode()) != places[index]:
+                del text[places[index] : end]
+        if first < last:
+            text.insert(at, wanted[first:last])
+
+
+def _places(text: pycrdt.Text) -> list[int]:
+    """Where each character begins: the engine counts UTF-8 bytes, and one for each embedded object."""
+    places: list[int] = []
+    at = 0
+    for chunk, _ in text.diff():
+        if not isinstance(chunk, str):
+            at += 1
+            continue
+        for character in chunk:
+            places.append(at)
+            at += len(character.encode())
+    return places
+
+
+def kind_of(name: Any, value: Any, known: RootKind | None = None) -> RootKind:
+    """What a root is to be that holds `value`, and is of a kind if it is there. `name` is for the message.
+
+    Raises:
+        InvalidValue: it can be no root.
+    """
+    if known == "xml" and isinstance(value, list):
+        return known
+    kinds: dict[type[Any], RootKind] = {dict: "map", list: "array", str: "text"}
+    return kinds.get(type(value)) or fail(
+        f"the root {str(name)[:80]!a} is {value!a:.40}; a root is an object (a map), an array or a string (a text). "
+        'Put a single value into one, as in {"settings": {"flag": True}}'
+    )
+
+
+def check_text(text: str) -> str:
+    """
+    Raises:
+        InvalidValue: it holds a lone surrogate.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        fail("a key or a string holds a lone surrogate")
+    return text
+
+
+def _check_plain(value: Any) -> None:
+    if isinstance(value, str):
+        check_text(value)
+    elif isinstance(value, int) and abs(value) > EXACT_INTEGER_MAX:
+        fail("an integer past ±(2⁵³ − 1) would be rounded; store it as a string")
+    elif value is not None and not isinstance(value, bool | int | float | bytes):
+        fail(f"a document cannot hold a {type(value).__name__}")
+
+
+def fail(why: str) -> NoReturn:
+    raise InvalidValue(why)

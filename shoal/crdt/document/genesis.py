@@ -1,0 +1,73 @@
+"""The beginning of a document: content that each side may give it, and that does not double when they meet.
+
+Laws:
+- A genesis is an update under a Yjs client id that follows from its content and generation. So two
+  nodes that begin a document alike make the same update, byte for byte, and it counts once.
+- Of different ones that with the least hash counts, on every replica: what the others brought is deleted
+  wherever they are known (`shoal.crdt.document.document.withdrawn`), and stays in the rows, to be seen.
+- A lesser hash makes a greater client id, so that where two set one key the engine keeps the one that counts.
+
+What was edited in the meantime on top of one that does not count is merged as far as it stands on something that stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, NamedTuple
+
+import pycrdt
+
+from shoal import values
+from shoal.crdt.document.document import RootKind
+from shoal.crdt.document.editing import Editor
+from shoal.crdt.document.live import EMPTY
+from shoal.crdt.document.yjs import CLIENT_MAX, pack_delete_set, pack_state, parse, parse_state, split
+from shoal.errors import BadOperation
+
+
+class Genesis(NamedTuple):
+    digest: bytes
+    client_id: int
+    update: bytes
+    roots: dict[str, RootKind]
+
+
+def begin(content: Any, generation: int) -> Genesis:
+    """
+    Raises:
+        InvalidValue, InvalidName, TooLarge: it is no content of a document.
+    """
+    # Keys in one order, so that equal content is made by equal edits.
+    text = json.dumps(values.to_json(content), sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(generation.to_bytes(4, "big") + text.encode()).digest()
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=client_of(digest))
+    with doc.transaction():
+        roots = Editor().replace(doc, {}, values.from_json(json.loads(text)))
+    return Genesis(digest, client_of(digest), doc.get_update() if doc.get_state() != b"\x00" else EMPTY, roots)
+
+
+def client_of(digest: bytes) -> int:
+    return CLIENT_MAX - (int.from_bytes(digest[:8], "big") >> 11)
+
+
+def check(digest: bytes, update: bytes) -> None:
+    """
+    Raises:
+        BadOperation: a genesis holds another client's edits, or deletes.
+        InvalidValue: it is no update.
+    """
+    parsed = parse(update)
+    if len(digest) != hashlib.sha256().digest_size or parsed.structs.keys() - {client_of(digest)} or parsed.deletes:
+        raise BadOperation("a genesis is not under the client id that follows from its hash", reason="content")
+
+
+def cut_out(doc: pycrdt.Doc[Any], digest: bytes) -> tuple[bytes, bytes]:
+    """A genesis as a document holds it: the update that brought it, and one of what was deleted of it since.
+
+    Of what was deleted the engine may keep no more than the clocks.
+    """
+    client = client_of(digest)
+    others = {**parse_state(doc.get_state()), client: 0}
+    update, deletes = split(doc.get_update(pack_state(others)))
+    return update, b"\x00" + pack_delete_set([each for each in deletes if each[0] == client])

@@ -1,0 +1,79 @@
+"""The kind of a root that nobody declared, from how an update uses it.
+
+Law: a standard Yjs client names a root without saying what it is, so that the
+first update which uses it must tell. The rule, in this order:
+
+1. a root whose items without a key hold elements or texts of XML, and nothing else, is XML, though there be keys:
+   they are the attributes of a client to which the root is a text of XML;
+2. a root with keys is a map, though items without a key are beside them;
+3. one whose items hold text, formatting or embedded objects is a text;
+4. one whose items hold values, bytes or shared types is an array;
+5. one of which the update shows only deleted items is a text.
+
+An item that has a neighbour does not name its root; its neighbours lead there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from shoal.crdt.document.yjs import ARRAY_CONTENT, NODE, TEXT_CONTENT, Parsed, RootKind, Struct
+
+_At = tuple[int, int]  # Client, and index among its structs.
+
+
+def infer(parsed: Parsed, known: Iterable[str]) -> dict[str, RootKind]:
+    """The kinds of the roots that an update uses and that are not `known`."""
+    unknown = (parsed.keyed | parsed.listed).difference(known)
+    contents = _contents(parsed, sorted(unknown & parsed.listed))
+    return {name: _kind(contents.get(name, set()), keyed=name in parsed.keyed) for name in sorted(unknown)}
+
+
+def _kind(listed: set[int], *, keyed: bool) -> RootKind:
+    """`listed` is what the items without a key hold."""
+    if NODE in listed and not listed & (TEXT_CONTENT | ARRAY_CONTENT):
+        return "xml"
+    if keyed:
+        return "map"
+    if listed & TEXT_CONTENT or not listed & ARRAY_CONTENT:
+        return "text"
+    return "array"
+
+
+def _contents(parsed: Parsed, names: list[str]) -> dict[str, set[int]]:
+    """What the items of each root hold that have no key."""
+    contents: dict[str, set[int]] = {name: set() for name in names}
+    roots: dict[_At, str | None] = {}
+    clocks = {client: [struct.clock for struct in structs] for client, structs in parsed.structs.items()}
+    for client, structs in parsed.structs.items():
+        for index, struct in enumerate(structs):
+            root = _root((client, index), parsed.structs, clocks, roots)
+            if root in contents and not struct.keyed:
+                contents[root].add(struct.content)
+    return contents
+
+
+def _root(at: _At, structs: dict[int, list[Struct]], clocks: dict[int, list[int]], roots: dict[_At, str | None]) -> str | None:
+    """The root that an item is in, by way of its neighbours; None if it is in another item, or unknown here."""
+    path: list[_At] = []
+    root: str | None = None
+    while at not in roots:
+        roots[at] = None  # Also where neighbours lead in a circle.
+        path.append(at)
+        struct = structs[at[0]][at[1]]
+        if struct.root is not None:
+            root = struct.root
+            break
+        if struct.inside or not struct.needs:
+            break
+        client, clock = struct.needs[0]
+        index = bisect_right(clocks.get(client, ()), clock) - 1
+        if index < 0:
+            break
+        at = client, index
+    else:
+        root = roots[at]
+    for passed in path:
+        roots[passed] = root
+    return root

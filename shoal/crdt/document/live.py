@@ -1,0 +1,343 @@
+"""A document in memory: the live replica that its updates build, over the Yjs engine.
+
+Laws:
+- A live document holds whole causal histories only: `check` decides whether an
+  update is ready, well formed and within bounds before the engine sees it.
+- Equal `canonical` bytes mean equal documents. A state vector alone is no
+  digest, for deletions do not move it.
+
+A long integer is kept only in the memory of the replica that set it, and is
+rounded on the wire and on disk, which is why it is shown rounded everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import msgspec
+import pycrdt
+
+from shoal import values
+from shoal.crdt.document import readiness, yjs
+from shoal.crdt.document.content import check_kind, open_root, to_py
+from shoal.crdt.document.inference import infer
+from shoal.crdt.document.readiness import Early, Lacking
+from shoal.crdt.document.yjs import RootKind
+from shoal.errors import InvalidValue, RootConflict, ShoalError, StoreCorrupt, TooLarge
+from shoal.names import check_name
+
+EMPTY = b"\x00\x00"
+"""The update that brings nothing."""
+
+EMPTY_STATE = b"\x00"
+# Shared types within shared types: the engine frees them recursively, and overflows its stack past some 10,000.
+# With `VALUE_DEPTH_MAX` it also keeps every document within the depth that `shoal.values` shows as JSON, 192: an
+# element of XML is shown two levels deep, and a format in it five more.
+NESTING_MAX = 64
+_TYPES_KNOWN_MAX = 65_536  # Ids of shared types whose depth is remembered; past it they are forgotten.
+
+_MERGED_AT_ONCE = 32  # The engine's merge takes time that grows with the square of what it merges.
+
+
+class Together(NamedTuple):
+    """Updates of several clients, as one that was applied."""
+
+    update: bytes
+    inferred: dict[str, RootKind]  # What the roots that nobody had declared were taken for.
+
+
+class Integrated(NamedTuple):
+    """What came of several updates."""
+
+    together: Together | None  # None: those that were ready bring nothing new.
+    early: list[Early]  # Those that were not ready, and were left out.
+
+
+class LiveDocument:
+    """A document in memory. It never edits by itself; `fork` does."""
+
+    def __init__(
+        self,
+        *,
+        bytes_max: int,
+        roots_max: int,
+        snapshot: bytes = EMPTY,
+        updates: Iterable[bytes] = (),
+        roots: Mapping[str, RootKind] = {},
+        declared: Iterable[str] | None = None,
+    ) -> None:
+        """Build it from a snapshot and the updates after it, in causal order; of its `roots` all are `declared`, or these.
+
+        Raises:
+            StoreCorrupt: they cannot be read, or one of them builds on another that is missing.
+        """
+        self._bytes_max, self._roots_max = bytes_max, roots_max
+        self.sound = True  # False once the engine refused what had passed the check: to be built again.
+        self.roots: dict[str, RootKind] = dict(roots)
+        self._inferred = set() if declared is None else set(roots).difference(declared)
+        self._doc, held = _built(snapshot, updates)
+        self._state = yjs.parse_state(self._doc.get_state())
+        self._bytes = held  # An upper bound of the whole state's size.
+        # How deep shared types nest: an upper bound too, measured when it matters. To begin with, nothing is known.
+        self._deepest = NESTING_MAX if self._state else 0
+        self._shared: dict[tuple[int, int], int] = {}
+
+    def integrate(self, update: bytes, roots: Mapping[str, RootKind]) -> None:
+        """Apply an update, or leave the document as it is.
+
+        Raises:
+            NotReady, InvalidValue, RootConflict, TooLarge: as `check` says.
+        """
+        self._apply(update, roots, self._checked(update, roots))
+
+    def integrate_all(self, updates: Sequence[bytes]) -> Integrated:
+        """Apply updates of clients that declare no roots: all that are ready.
+
+        Raises:
+            InvalidValue, InvalidName, RootConflict, TooLarge: as `check` says; one of them is to blame, and none was applied.
+        """
+        for update in updates:
+            self._check_update_size(len(update))
+        parts = [yjs.parse(update) for update in updates]
+        early: list[Early] = []
+        if isinstance(readiness.attempt(yjs.joined(parts), self._state), Lacking):
+            early = readiness.early(parts, self._state)
+            left_out = {each.which for each in early}
+            updates = [update for index, update in enumerate(updates) if index not in left_out]
+            parts = [part for index, part in enumerate(parts) if index not in left_out]
+        return Integrated(self._integrate_ready(updates, yjs.joined(parts)) if parts else None, early)
+
+    def _integrate_ready(self, updates: Sequence[bytes], parsed: yjs.Parsed) -> Together | None:
+        inferred = infer(parsed, self.roots)
+        self._check_roots(inferred)
+        self._check_use(parsed, {**self.roots, **inferred})
+        update = merged(updates)
+        self._check_size(len(update))
+        advanced = self._advanced(parsed)
+        deleted = self._deleted() if advanced.state == self._state else None  # Only deletions can be new.
+        self._apply(update, inferred, advanced)
+        self._inferred.update(inferred)
+        if deleted is not None and deleted == self._deleted():
+            return None
+        return Together(update, inferred)
+
+    def merge(self, update: bytes) -> None:
+        """Apply an update that another replica has checked, whose bounds and roots were that one's to decide.
+
+        Raises:
+            NotReady, InvalidValue: it cannot be applied; build the document again from its rows.
+        """
+        self._apply(update, {}, self._advanced(yjs.parse(update)))
+
+    def _apply(self, update: bytes, roots: Mapping[str, RootKind], advanced: readiness.Advanced) -> None:
+        self.sound = False
+        with engine("an update was refused by the Yjs engine"):
+            self._doc.apply_update(update)
+        self.sound = True
+        self.roots.update(roots)
+        self._inferred.difference_update(roots)
+        self._state = advanced.state
+        self._bytes += len(update)
+        self._deepest = advanced.deepest
+        if len(self._shared) > _TYPES_KNOWN_MAX:
+            self._shared.clear()
+        self._shared.update(advanced.shared)
+
+    def check(self, update: bytes, roots: Mapping[str, RootKind]) -> None:
+        """Decide whether `integrate` would apply an update.
+
+        Raises:
+            NotReady: it depends on one that is missing here.
+            InvalidValue: it is no Yjs update of values and shared types, or uses a root without declaring it.
+            InvalidName: a root's name is not legal.
+            RootConflict: a root is, or is used, as another kind.
+            TooLarge: the update or the document would be over its bound.
+        """
+        self._checked(update, roots)
+
+    def check_room(self, size: int, roots: Iterable[str]) -> None:
+        """
+        Raises:
+            TooLarge: with so many bytes more, or with these roots, the document would be over its bound.
+        """
+        self._check_size(size)
+        self._check_root_count(roots)
+
+    @property
+    def size(self) -> int:
+        """An upper bound of the bytes of the whole state, encoded."""
+        return self._bytes
+
+    @property
+    def clients(self) -> list[int]:
+        """The Yjs clients that edited it."""
+        return sorted(self._state)
+
+    def state(self) -> bytes:
+        """The state vector, clients in order."""
+        return yjs.pack_state(self._state)
+
+    def update_since(self, state: bytes) -> bytes:
+        """What a replica with this state vector lacks. Deletions come whole.
+
+        Raises:
+            InvalidValue: `state` is no state vector.
+        """
+        yjs.parse_state(state)
+        with engine("the state vector was refused by the Yjs engine"):
+            return self._doc.get_update(state)
+
+    def snapshot(self) -> bytes:
+        """The whole document as one update."""
+        return self._doc.get_update(EMPTY_STATE)
+
+    def canonical(self) -> bytes:
+        """Equal, byte for byte, on all replicas that applied the same updates, in any causal order.
+
+        It holds kinds, state vector, deletions, and a SHA-256 of the content,
+        which differs even where two clients shared an id by mistake.
+        """
+        deletes = yjs.parse(self._deleted()).deletes
+        content = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":")).encode()
+        parts = (sorted(self.roots.items()), self.state(), yjs.pack_deletes(deletes), hashlib.sha256(content).digest())
+        return msgspec.msgpack.encode(parts)
+
+    def to_py(self) -> dict[str, Any]:
+        """The content by root, as dicts (keys in order), lists, str and plain values."""
+        return {name: to_py(open_root(self._doc, name, kind)) for name, kind in sorted(self.roots.items())}
+
+    def to_json(self) -> Any:
+        """The same as JSON, where bytes, long integers and non-finite floats are tagged as `shoal.values` does."""
+        return values.to_json(self.to_py())
+
+    def _deleted(self) -> bytes:
+        """An update of nothing but what is deleted."""
+        return self._doc.get_update(self._doc.get_state())
+
+    def fork(self, *, client_id: int) -> pycrdt.Doc[Any]:
+        """A copy to edit, under a client id that was never used before."""
+        copy: pycrdt.Doc[Any] = pycrdt.Doc(client_id=client_id)
+        copy.apply_update(self.snapshot())
+        return copy
+
+    def _checked(self, update: bytes, roots: Mapping[str, RootKind]) -> readiness.Advanced:
+        self._check_update_size(len(update))
+        self._check_roots(roots)
+        parsed = yjs.parse(update)
+        self._check_use(parsed, {**self.roots, **roots})
+        self._check_size(len(update))
+        return self._advanced(parsed)
+
+    def _check_update_size(self, size: int) -> None:
+        if size > self._bytes_max:
+            raise TooLarge(f"the update has {size} bytes; {self._bytes_max} are allowed. Nothing was written.")
+
+    def _check_roots(self, roots: Mapping[str, RootKind]) -> None:
+        for name, kind in roots.items():
+            check_name("document root", name)
+            check_kind(name, kind, kind if self._yields(name, kind) else self.roots.get(name, kind))
+        self._check_root_count(roots)
+
+    def _check_root_count(self, more: Iterable[str]) -> None:
+        if len(self.roots.keys() | more) > self._roots_max:
+            raise TooLarge(f"a document has at most {self._roots_max} roots; this would be one more. Nothing was written.")
+
+    def _yields(self, name: str, kind: RootKind) -> bool:
+        """Whether a root that was only taken for what it is may be declared as another kind: it shows nothing yet."""
+        return name in self._inferred and "map" not in (kind, self.roots[name]) and not self._shows(name)
+
+    def _shows(self, name: str) -> bool:
+        shared = open_root(self._doc, name, self.roots[name])
+        if isinstance(shared, pycrdt.XmlFragment):
+            return len(shared.children) > 0
+        return bool(shared.diff() if isinstance(shared, pycrdt.Text) else len(shared))
+
+    def _check_use(self, parsed: yjs.Parsed, kinds: Mapping[str, RootKind]) -> None:
+        for name in sorted(parsed.keyed | parsed.listed):
+            if name not in kinds:
+                raise InvalidValue(
+                    f"the update uses the root {name[:80]!r}, which nobody declared. Nothing was written.", undeclared=name[:80]
+                )
+            # The keys of a fragment are the attributes of a client for which the root is an XML text.
+            if kinds[name] != "xml" and name in (parsed.listed if kinds[name] == "map" else parsed.keyed):
+                raise RootConflict(f"the root {name[:80]!r} is used as another kind than {kinds[name]}. Nothing was written.")
+
+    def _check_size(self, more: int) -> None:
+        if self._bytes + more > self._bytes_max:
+            self._bytes = len(self.snapshot())
+        if self._bytes + more > self._bytes_max:
+            raise TooLarge(
+                f"the document would have more than {self._bytes_max} bytes (document_bytes_max). Nothing was written."
+            )
+
+    def _advanced(self, parsed: yjs.Parsed) -> readiness.Advanced:
+        advanced = readiness.advance(parsed, self._state, deepest=self._deepest, shared=self._shared)
+        if advanced.deepest > NESTING_MAX:
+            self._deepest, self._shared = self._nesting()
+            advanced = readiness.advance(parsed, self._state, deepest=self._deepest, shared=self._shared)
+        if advanced.deepest > NESTING_MAX:
+            raise TooLarge(f"shared types would nest deeper than {NESTING_MAX}. Nothing was written; store flatter values.")
+        return advanced
+
+    def _nesting(self) -> tuple[int, dict[tuple[int, int], int]]:
+        """How deep shared types nest, exactly, and the latest of them: also those that no reader looks at."""
+        measured = readiness.advance(yjs.parse(self.snapshot()), {})
+        known = measured.shared if len(measured.shared) <= _TYPES_KNOWN_MAX else {}
+        return measured.deepest, dict(known)
+
+
+def _built(snapshot: bytes, updates: Iterable[bytes]) -> tuple[pycrdt.Doc[Any], int]:
+    # It never edits, so that its client id never meets another's.
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=0)
+    applied = list(updates)
+    try:
+        with engine("a stored update was refused by the Yjs engine"):
+            # Neither `merge_updates` nor one transaction: the cost of either grows with the square of what is in it.
+            for update in (snapshot, *applied):
+                doc.apply_update(update)
+        packed = doc.get_state()  # Once: it is a transaction of the engine's, which looks at all that is deleted.
+        state = yjs.parse_state(packed)
+        complete = all(_is_in(update, packed, state) for update in applied)
+    except ShoalError as error:
+        raise StoreCorrupt(f"a document cannot be rebuilt: {error.message} Run `shoal verify`.") from None
+    if not complete:
+        raise StoreCorrupt("a document cannot be rebuilt: an update that others build on is missing. Run `shoal verify`.")
+    return doc, len(snapshot) + sum(map(len, applied))
+
+
+def _is_in(update: bytes, packed: bytes, state: yjs.StateVector) -> bool:
+    """True if the engine integrated all of it: what remains has no structs, and deletes only what is there."""
+    rest = pycrdt.get_update(update, packed)
+    return rest[0] == 0 and all(clock + length <= state.get(client, 0) for client, clock, length in yjs.parse(rest).deletes)
+
+
+def merged(updates: Sequence[bytes]) -> bytes:
+    """Several updates as one, in pieces. Hostile bytes must not come here: see `shoal.crdt.document.yjs`.
+
+    Raises:
+        InvalidValue: the engine refuses one of them.
+    """
+    with engine("updates were refused by the Yjs engine"):
+        while len(updates) > 1:
+            pieces = range(0, len(updates), _MERGED_AT_ONCE)
+            updates = [pycrdt.merge_updates(*updates[i : i + _MERGED_AT_ONCE]) for i in pieces]
+    return updates[0] if updates else EMPTY
+
+
+@contextmanager
+def engine(what: str) -> Iterator[None]:
+    """Turn the engine's errors into InvalidValue: also its panics, which are no `Exception`.
+
+    Raises:
+        InvalidValue: `what`, and the engine's reason.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime":
+            raise InvalidValue(f"{what}: {str(error)[:200]}. Nothing was written.") from None
+        raise

@@ -1,0 +1,214 @@
+"""Edit XML in place until it is what is wanted, by a small change: so that concurrent edits of the rest survive.
+
+Laws:
+- What is wanted is in the form that `shoal.crdt.document.content` shows; "attributes" and "children" may be left out.
+- Nodes that are equal are left alone. Others are edited in place where that can be: a text as a text, an element as one of
+  the same tag and, where both have it, the same "id"; of it attributes are set one by one. The rest is replaced.
+- Of a text those characters stay that are equal, and formats are set where they differ.
+- What is wanted is checked before anything is edited: `normal` refuses it, or all of it can be done, but where the XML that
+  is there holds what no reader is shown. What only another client can make is refused: a shared type embedded in
+  a text, a fragment within XML.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import Any, NamedTuple, NoReturn
+
+import pycrdt
+
+from shoal.crdt.document.content import append_run, attributes_of, runs_of, shown_text, to_py
+from shoal.crdt.document.matching import differences, equal, same_id
+from shoal.errors import InvalidValue
+
+DEPTH_MAX = 64  # `NESTING_MAX` of a document.
+
+Check = Callable[[Any], None]
+"""Raises for a plain value that a document cannot hold, and counts it."""
+
+
+def normal(wanted: Any, check: Check, depth: int = 0) -> list[Any]:
+    """The nodes that are wanted, as they will be shown: nothing left out, runs joined.
+
+    Raises:
+        InvalidValue: they can be no XML.
+    """
+    if not isinstance(wanted, list):
+        _fail("XML is an array of nodes")
+    if depth > DEPTH_MAX:
+        _fail(f"XML is nested deeper than {DEPTH_MAX}")
+    nodes = []
+    for node in wanted:
+        nodes.append(_normal_node(node, check, depth))  # noqa: PERF401
+    return nodes
+
+
+def fill(parent: Any, wanted: list[Any]) -> None:
+    """Make the children of a fragment or an element those that are `wanted`, which are `normal`."""
+    children = parent.children
+    held = [to_py(child) for child in children]
+    if len(held) != len(children):
+        _fail("another client put into the XML what belongs elsewhere, so that it cannot be edited by its places")
+    # From the end, so that what comes before stays where it is.
+    for start, stop, first, last in reversed(differences([_mark(node) for node in held], [_mark(node) for node in wanted])):
+        paired = 0
+        while paired < min(stop - start, last - first) and _can_be(held[start + paired], wanted[first + paired]):
+            paired += 1
+        if start + paired < stop:
+            del children[start + paired : stop]
+        for index, node in enumerate(wanted[first + paired : last], start + paired):
+            children.insert(index, pycrdt.XmlElement(node["tag"]) if "tag" in node else pycrdt.XmlText())
+    for child, node in zip(list(children), wanted, strict=True):
+        if not equal(to_py(child), node):
+            _fill_node(child, node)
+
+
+def _fill_node(node: Any, wanted: Any) -> None:
+    if isinstance(node, pycrdt.XmlText):
+        runs = wanted["text"] if isinstance(wanted, dict) else [{"insert": wanted}]
+        _fill_text(node, _cells(runs))
+    else:
+        fill(node, wanted["children"])
+    held, attributes = attributes_of(node), wanted["attributes"] if isinstance(wanted, dict) else {}
+    for key in sorted(held.keys() - attributes.keys()):
+        del node.attributes[key]
+    for key, value in attributes.items():
+        if key not in held or not equal(held[key], value):
+            node.attributes[key] = value
+
+
+# ── texts ─────────────────────────────────────────────────────────────────────
+
+
+class _Cell(NamedTuple):
+    """A character or an embedded object."""
+
+    value: Any
+    mark: str  # Equal for what is equal.
+    formats: str  # As JSON.
+    size: int  # What it takes of a position, which counts UTF-8 bytes.
+
+
+def _fill_text(text: Any, wanted: list[_Cell]) -> None:
+    held = _cells(runs_of(text))
+    if sum(cell.size for cell in held) != len(text):
+        _fail("another client put into a text what belongs elsewhere, so that it cannot be edited by its places")
+    for start, stop, first, last in reversed(differences([cell.mark for cell in held], [cell.mark for cell in wanted])):
+        at = sum(cell.size for cell in held[:start])
+        if start < stop:
+            del text[at : at + sum(cell.size for cell in held[start:stop])]
+        for piece, formats, size in _pieces(wanted[first:last]):
+            put = text.insert if isinstance(piece, str) else text.insert_embed
+            put(at, piece, formats)
+            at += size
+    # What was inserted may have taken on the formats around it.
+    at = 0
+    for (has, wants), pairs in groupby(zip(_cells(runs_of(text)), wanted, strict=True), _formats):
+        size = sum(cell.size for cell, _ in pairs)
+        if has != wants:
+            before, after = json.loads(has), json.loads(wants)
+            text.format(at, at + size, {**dict.fromkeys(sorted(before.keys() - after.keys())), **after})
+        at += size
+
+
+def _formats(pair: tuple[_Cell, _Cell]) -> tuple[str, str]:
+    return pair[0].formats, pair[1].formats
+
+
+def _cells(runs: list[dict[str, Any]]) -> list[_Cell]:
+    cells: list[_Cell] = []
+    for run in runs:
+        formats = _json(run.get("attributes", {}))
+        if isinstance(run.get("insert"), str):
+            cells += [_Cell(character, character, formats, len(character.encode())) for character in run["insert"]]
+        else:
+            # No character is so long.
+            cells.append(_Cell(run.get("insert"), f"embedded {_json(run)}", formats, 1))
+    return cells
+
+
+def _pieces(cells: list[_Cell]) -> Iterator[tuple[Any, dict[str, Any], int]]:
+    """Strings and embedded objects, with their formats and sizes."""
+    for (packed, written), group in groupby(cells, lambda cell: (cell.formats, isinstance(cell.value, str))):
+        formats = json.loads(packed)
+        if written:
+            piece = "".join(cell.value for cell in group)
+            yield piece, formats, len(piece.encode())
+        else:
+            yield from ((cell.value, formats, 1) for cell in group)
+
+
+# ── matching ──────────────────────────────────────────────────────────────────
+
+
+def _mark(node: Any) -> str:
+    """Equal for nodes that are the same, or are to be made the same."""
+    if isinstance(node, dict) and "tag" in node and isinstance(node["attributes"].get("id"), str | int):
+        return f"id {node['tag']} {node['attributes']['id']!r}"
+    return _json(node)
+
+
+def _can_be(held: Any, wanted: Any) -> bool:
+    """Whether a node can be edited until it is what is wanted."""
+    if not _is_element(held) or not _is_element(wanted):
+        return _is_text(held) and _is_text(wanted)
+    return held["tag"] == wanted["tag"] and same_id(held["attributes"].get("id"), wanted["attributes"].get("id"))
+
+
+def _is_element(node: Any) -> bool:
+    return isinstance(node, dict) and "tag" in node
+
+
+def _is_text(node: Any) -> bool:
+    return isinstance(node, str) or "text" in node
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=repr)
+
+
+# ── checking ──────────────────────────────────────────────────────────────────
+
+
+def _normal_node(node: Any, check: Check, depth: int) -> Any:
+    if isinstance(node, str):
+        check(node)
+        return node
+    if not isinstance(node, dict):
+        _fail("a node of XML is a string or an object")
+    attributes = node.get("attributes", {})
+    check(attributes)
+    if not isinstance(attributes, dict):
+        _fail("the attributes of XML are an object")
+    if node.keys() <= {"tag", "attributes", "children"} and isinstance(node.get("tag"), str):
+        check(node["tag"])
+        children = normal(node.get("children", []), check, depth + 1)
+        return {"tag": node["tag"], "attributes": to_py(attributes), "children": children}
+    if not node.keys() <= {"text", "attributes"} or not isinstance(node.get("text"), list):
+        _fail('a node of XML is a string, or has a "tag" with "attributes" and "children", or a "text" with "attributes"')
+    return shown_text(_normal_runs(node["text"], check), to_py(attributes))
+
+
+def _normal_runs(runs: list[Any], check: Check) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for run in runs:
+        if not isinstance(run, dict) or "insert" not in run or not run.keys() <= {"insert", "attributes"}:
+            _fail('a text of XML is made of runs with "insert" and "attributes"')
+        formats = run.get("attributes", {})
+        check(run)
+        if not isinstance(formats, dict) or None in formats.values():
+            _fail("the formats of a text are an object without nulls")
+        try:
+            json.dumps(run, allow_nan=False)
+        except (TypeError, ValueError):
+            _fail("formats and embedded objects are JSON")
+        plain: dict[str, Any] = to_py({"insert": run["insert"], **({"attributes": formats} if formats else {})})
+        if plain["insert"] != "":
+            append_run(found, plain)
+    return found
+
+
+def _fail(why: str) -> NoReturn:
+    raise InvalidValue(why)

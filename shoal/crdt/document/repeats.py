@@ -1,0 +1,143 @@
+"""An edit whose request reached several nodes that had not heard of each other: one of the edits counts.
+
+Laws:
+- Each node made an edit of its own, under a Yjs client id of its own. Of those of one request the one with the
+  least dot counts, on every replica, in any order of arrival.
+- Elements and characters that the others inserted are deleted wherever both are known. Shared types within them go
+  with them. What the others set at a key stays: they set it to the same, and the engine keeps one of the two.
+- What they deleted stays deleted. Where both edited the same content it is the same.
+
+Rows, beside the document's others:
+    P request₁₆       [[position₃₄, client, [[clock, length], …]], …]: the edits of a request, least dot first
+    L client₈         request₁₆: an edit of a request with several
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.crdt.document import yjs
+from shoal.crdt.document.yjs import CLIENT_MAX, Struct
+from shoal.crdt.dot import DOT_BYTES
+from shoal.crdt.rows import Rows, Stamp
+from shoal.errors import BadOperation, StoreCorrupt
+
+REQUEST_BYTES = 16
+_REQUEST, _REPEATED = b"P", b"L"
+
+Span = tuple[int, int]
+"""Clock and length."""
+
+
+class Attempt(msgspec.Struct, array_like=True, frozen=True):
+    """What an edit says of the request that it was made for."""
+
+    request: bytes  # Of its key, hashed.
+    client: int  # Under which it was made, and nothing else.
+    spans: list[Span]  # What it inserted into sequences that were there.
+
+
+class Repeat(NamedTuple):
+    position: bytes
+    client: int
+    spans: list[Span]
+
+
+def attempt(request_key: str, client: int, update: bytes) -> Attempt:
+    """Describe an edit. `request_key` is unique to a request and a document."""
+    return Attempt(sha256(request_key.encode()).digest()[:REQUEST_BYTES], client, inserted(update, client))
+
+
+def inserted(update: bytes, client: int) -> list[Span]:
+    """The clocks of what `client` put into sequences that none of its own structs made, in order, adjoining ones as one.
+
+    Raises:
+        InvalidValue: `update` is no Yjs update.
+    """
+    spans: list[Span] = []
+    clocks: list[int] = []
+    outer: list[bool] = []  # Of each struct: whether its parent was there before.
+    for struct in yjs.parse(update).structs.get(client, []):
+        is_outer = _is_outer(struct, client, clocks, outer)
+        clocks.append(struct.clock)
+        outer.append(is_outer)
+        if not is_outer or struct.keyed or not struct.content:
+            continue
+        if spans and sum(spans[-1]) == struct.clock:
+            spans[-1] = spans[-1][0], spans[-1][1] + struct.length
+        else:
+            spans.append((struct.clock, struct.length))
+    return spans
+
+
+def _is_outer(struct: Struct, client: int, clocks: list[int], outer: list[bool]) -> bool:
+    if struct.root is not None:
+        return True
+    if any(needed != client for needed, _ in struct.needs):
+        return True  # It is beside, or within, what another client made.
+    if struct.inside or not struct.needs:
+        return False
+    # Siblings of its own are where it is.
+    return outer[bisect_right(clocks, struct.needs[0][1]) - 1]
+
+
+def check(found: Attempt, update: bytes) -> None:
+    """
+    Raises:
+        BadOperation: it does not describe this update.
+        InvalidValue: `update` is none.
+    """
+    if len(found.request) != REQUEST_BYTES or not 0 <= found.client <= CLIENT_MAX:
+        raise BadOperation("it names a request or a client that cannot be", reason="content")
+    if yjs.parse(update).structs.keys() - {found.client} or found.spans != inserted(update, found.client):
+        raise BadOperation("it names other insertions than it makes", reason="content")
+
+
+def note(rows: Rows, stamp: Stamp, made: Attempt) -> None:
+    """Put the rows of an edit."""
+    row = _REQUEST + made.request
+    repeats = {repeat.position: repeat for repeat in _unpack(rows.get(row))}
+    repeats[stamp.pack_position()] = Repeat(stamp.pack_position(), made.client, made.spans)
+    ordered = sorted(repeats.values(), key=_dot)
+    rows.put(row, msgspec.msgpack.encode([tuple(repeat) for repeat in ordered]))
+    if len(ordered) > 1:
+        for repeat in ordered:
+            rows.put(_REPEATED + repeat.client.to_bytes(8, "big"), made.request)
+
+
+def is_repeated(rows: Rows, made: Attempt) -> bool:
+    """Whether other edits of the same request are known."""
+    return len(_unpack(rows.get(_REQUEST + made.request))) > 1
+
+
+def deletes(rows: Rows, *, known: Callable[[bytes], bool]) -> Iterator[tuple[int, int, int]]:
+    """Client, clock and length of what edits inserted that do not count, among those at known positions.
+
+    Raises:
+        StoreCorrupt: a row cannot be read.
+    """
+    for request in sorted({request for _, request in rows.scan(_REPEATED)}):
+        repeats = [repeat for repeat in _unpack(rows.get(_REQUEST + request)) if known(repeat.position)]
+        for repeat in repeats[1:]:
+            for clock, length in repeat.spans:
+                yield repeat.client, clock, length
+
+
+def _dot(repeat: Repeat) -> bytes:
+    return repeat.position[8 : 8 + DOT_BYTES]
+
+
+def _unpack(packed: bytes | None) -> list[Repeat]:
+    if packed is None:
+        return []
+    try:
+        return [Repeat(*each) for each in msgspec.msgpack.decode(packed, type=list[tuple[bytes, int, list[Span]]])]
+    except ValueError as error:
+        raise StoreCorrupt(
+            f"the edits of a document's request cannot be read ({error}). Nothing was written; run `shoal verify`."
+        ) from None

@@ -1,0 +1,1 @@
+"""Memory items: values under a namespace and a key."""

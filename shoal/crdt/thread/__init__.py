@@ -1,0 +1,1 @@
+"""A thread: checkpoints and branches, journal, labels, queues, steps, status."""

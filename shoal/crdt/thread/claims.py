@@ -1,0 +1,153 @@
+"""Keys of a journal: which of the appends that claim one is its event.
+
+Laws:
+- Of the claims of a key the one with the least (dot, nth) is the event, at its own position.
+- The others stay known until they are trimmed, so that what is left, when the
+  event is trimmed alone, is what there would be had it never been.
+- A claim with another payload than the event's keeps it; one with the event's own
+  holds none. So the rows of a key are a function of its set of claims.
+
+Rows (within the thread's):
+    Q key                         position₃₄ digest₃₂: the claim that is the event
+    X keylength₂ key rank₂₆       hlc₈ wall_ms₈ digest₃₂ payload: one that is not; its rank is its dot and nth
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.rows import POSITION_BYTES, Rows
+from shoal.crdt.thread import events
+from shoal.crdt.thread.events import HLC_BYTES, Event, dot_of
+from shoal.errors import StoreCorrupt
+
+KEY, LOSER = b"Q", b"X"
+_RANK_BYTES = POSITION_BYTES - HLC_BYTES
+
+
+class Entry(NamedTuple):
+    """What a key stands for."""
+
+    position: bytes
+    digest: bytes
+
+
+class Claim(NamedTuple):
+    key: str
+    position: bytes
+    wall_ms: int
+    digest: bytes
+    payload: bytes
+
+    @property
+    def dot(self) -> Dot:
+        return dot_of(self.position)
+
+
+def apply(rows: Rows, claim: Claim) -> None:
+    if find(rows, claim.key) is None:
+        _win(rows, claim)
+    else:
+        _put(rows, claim.key, [*claims_of(rows, claim.key), claim])
+
+
+def find(rows: Rows, key: str) -> Entry | None:
+    """The event of `key`."""
+    packed = rows.get(KEY + key.encode())
+    return None if packed is None else Entry(packed[:POSITION_BYTES], packed[POSITION_BYTES:])
+
+
+def claims_of(rows: Rows, key: str) -> list[Claim]:
+    """All that are there, each with its payload, the event first.
+
+    Raises:
+        StoreCorrupt: the event's row is not there.
+    """
+    entry = find(rows, key)
+    if entry is None:
+        return []
+    event = events.find(rows, entry.position)
+    if event is None:
+        raise StoreCorrupt(f"the event of key {key!r} is missing from its journal. Run `shoal verify`.")
+    claims = [Claim(key, entry.position, event.wall_ms, entry.digest, event.payload)]
+    for row, stored in rows.scan(_losers(key)):
+        claim = _loser(row, stored)
+        claims.append(claim._replace(payload=event.payload) if claim.digest == entry.digest else claim)
+    return claims
+
+
+def remove(rows: Rows, key: str, gone: Callable[[Claim], bool]) -> list[Claim]:
+    """Take these claims out, as if they had never been, and return them."""
+    claims = claims_of(rows, key)
+    removed = [claim for claim in claims if gone(claim)]
+    if removed:
+        _put(rows, key, [claim for claim in claims if not gone(claim)])
+    return removed
+
+
+def losers(rows: Rows) -> Iterator[Claim]:
+    """The claims that are no events, by key; those with their event's payload come without it."""
+    for row, stored in rows.scan(LOSER):
+        yield _loser(row, stored)
+
+
+def payload(rows: Rows, key: str, position: bytes) -> bytes | None:
+    """That of a claim which is no event, and has another payload."""
+    stored = rows.get(_losers(key) + _rank(position))
+    return None if stored is None else stored[HLC_BYTES + 8 + 32 :]
+
+
+def contested(rows: Rows) -> VersionVector:
+    """Covers every claim of a key that was claimed more than once: only such events ever change their place."""
+    dots: list[Dot] = []
+    for claim in losers(rows):
+        entry = find(rows, claim.key)
+        dots += [claim.dot] if entry is None else [claim.dot, dot_of(entry.position)]
+    seen = VersionVector()
+    for dot in dots:
+        seen = seen.join(VersionVector([dot]))
+    return seen
+
+
+def _put(rows: Rows, key: str, claims: Iterable[Claim]) -> None:
+    before = find(rows, key)
+    if before is not None:
+        events.drop(rows, before.position)
+        rows.delete(KEY + key.encode())
+    for row in [row for row, _ in rows.scan(_losers(key))]:
+        rows.delete(row)
+    ranked = sorted(claims, key=lambda claim: _rank(claim.position))
+    if not ranked:
+        return
+    _win(rows, ranked[0])
+    for claim in ranked[1:]:
+        _lose(rows, claim, ranked[0].digest)
+
+
+def _win(rows: Rows, claim: Claim) -> None:
+    rows.put(KEY + claim.key.encode(), claim.position + claim.digest)
+    events.put(rows, Event(claim.position, claim.key, claim.wall_ms, claim.payload))
+
+
+def _lose(rows: Rows, claim: Claim, winning: bytes) -> None:
+    own = b"" if claim.digest == winning else claim.payload
+    hlc = claim.position[:HLC_BYTES]
+    rows.put(_losers(claim.key) + _rank(claim.position), hlc + claim.wall_ms.to_bytes(8, "big") + claim.digest + own)
+
+
+def _rank(position: bytes) -> bytes:
+    """Dot and nth: what decides between claims. Not the HLC, whose order the clocks make."""
+    return position[HLC_BYTES:]
+
+
+def _losers(key: str) -> bytes:
+    packed = key.encode()
+    return LOSER + len(packed).to_bytes(2, "big") + packed
+
+
+def _loser(row: bytes, stored: bytes) -> Claim:
+    end = 3 + int.from_bytes(row[1:3], "big")
+    wall_ms = int.from_bytes(stored[8:16], "big")
+    return Claim(row[3:end].decode(), stored[:HLC_BYTES] + row[end : end + _RANK_BYTES], wall_ms, stored[16:48], stored[48:])

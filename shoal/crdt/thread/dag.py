@@ -1,0 +1,374 @@
+"""A thread's checkpoints: a DAG of immutable records, and the heads of its branches.
+
+Laws:
+- A checkpoint's id is a hash over its parents, branch, schema, metadata, channel
+  contents and a nonce (the request's key, or else its operation's dot), so that a
+  retry elsewhere makes the same checkpoint. What its author had read and ran with
+  is not part of it: who sends a request again may say that otherwise.
+- Every save and every move of a branch has a token: a checkpoint's id, or a hash of
+  the move's request, so that a retry elsewhere is the same one. It supersedes the
+  tokens that it names: a save its parents' on its branch, a move all that its
+  replica knew. The heads of a branch are the tokens that nothing supersedes: a
+  function of the set of operations, so their order does not matter. Heads that name
+  more than one checkpoint are a fork; none is ever dropped.
+- Of two operations with one token the least dot's record and time count everywhere;
+  what either supersedes is superseded. The other's record is kept, for who lacks it.
+
+Rows:
+    C id₃₂                dot₂₄ hlc₈ wall_ms₈ and the record
+    R id₃₂ dot₂₄          the record of another operation that saved the same checkpoint
+    B branch              the heads, greatest (HLC, id) first: hlc₈ id₃₂ each, a move's 0x80 ∣ hlc₈ id₃₂ token₃₂
+    M token₃₂             dot₂₄ hlc₈ wall_ms₈ id₃₂ branch: a move
+    A branch 0 wall_ms₈ token₃₂   id₃₂: where the branch was put when; no bytes for a save, whose token it is
+    D digest₃₂            a chunk, or a node of the tree over a value's chunks
+    T id₃₂                a pruned checkpoint: see `shoal.crdt.thread.pruning`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.crdt.dot import DOT_BYTES, Dot
+from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.thread import labels
+from shoal.crdt.thread.channel import Recipe
+from shoal.errors import StoreCorrupt
+
+CHECKPOINT, TWIN, BRANCH, CHUNK, MOVE, WHEN, PRUNED = b"C", b"R", b"B", b"D", b"M", b"A", b"T"
+ID_BYTES = 32
+_STAMP_BYTES = DOT_BYTES + 16
+_HEAD_BYTES = 8 + ID_BYTES
+_MOVED = 1 << 63  # No HLC has this bit.
+
+
+class Save(msgspec.Struct, array_like=True, frozen=True, tag="save"):
+    """The mutation. Its record and new chunks are stored once, as rows; the log holds this."""
+
+    id: bytes
+    record: bytes  # SHA-256 of the record.
+    over: list[bytes] = []  # Tokens that it supersedes: what is left of it once its record is pruned.
+
+
+class Move(msgspec.Struct, array_like=True, frozen=True, tag="move"):
+    """The mutation that makes a branch, or puts it elsewhere. Nothing is deleted."""
+
+    token: bytes
+    branch: str
+    to: bytes  # A checkpoint of the thread.
+    over: list[bytes] = []  # Tokens that it supersedes.
+
+
+class Record(msgspec.Struct, array_like=True, frozen=True):
+    """What a checkpoint is, but for its channels' chunks."""
+
+    parents: list[bytes]
+    branch: str
+    schema: str
+    schema_version: int
+    metadata: bytes
+    nonce: bytes
+    channels: dict[str, Recipe]
+    author: str = ""
+    label: str = ""  # See `shoal.crdt.thread.labels`.
+    setting: bytes = b""  # Packed map: what the author ran with.
+    seen: bytes = b""  # Packed bookmark: what the author had read.
+    readable_from: int = 0  # Of its schema; 0: its own version.
+    secret: list[str] = []  # JSON pointers to what must not be shown.
+
+
+class Head(msgspec.Struct, frozen=True, order=True):
+    hlc: int
+    id: bytes
+    token: bytes
+
+
+class Checkpoint(NamedTuple):
+    id: bytes
+    dot: Dot
+    hlc: int
+    wall_ms: int
+    record: Record
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Record)
+
+
+def decode_record(packed: bytes) -> Record:
+    """
+    Raises:
+        StoreCorrupt: these bytes are no record.
+    """
+    try:
+        return _decoder.decode(packed)
+    except ValueError as error:  # msgspec's own are ValueErrors, and so are those of text that is no UTF-8.
+        raise StoreCorrupt(f"a checkpoint cannot be decoded ({error}). Run `shoal verify`.") from None
+
+
+def encode_record(record: Record) -> bytes:
+    return _encoder.encode(record)
+
+
+def identify(record: Record) -> bytes:
+    """The checkpoint's id. Recipes do not count, what they describe does."""
+    channels = record.channels.items()
+    # A tiny value stands for itself, any other by its hash; they are told apart.
+    contents = sorted([(name, recipe.hash, b"" if recipe.hash else recipe.header + recipe.tail) for name, recipe in channels])
+    schema = record.schema, record.schema_version, record.readable_from, record.secret
+    author = record.author, record.label
+    return sha256(
+        _encoder.encode((record.parents, record.branch, schema, record.metadata, record.nonce, contents, author))
+    ).digest()
+
+
+def apply(
+    rows: Rows, stamp: Stamp, save: Save, /, *, record: bytes, chunks: Mapping[bytes, bytes], decoded: Record | None = None
+) -> list[Head]:
+    """Apply a save, and return the heads of its branch.
+
+    `chunks` holds those that the record is the first to use; `decoded` is the record, for who has it.
+    """
+    key = CHECKPOINT + save.id
+    stored = rows.get(key)
+    decoded = decoded or decode_record(record)
+    for digest, piece in chunks.items():
+        rows.put(CHUNK + digest, piece)
+    head = Head(stamp.hlc, save.id, save.id)
+    if stored is None or stamp.dot < Dot.unpack(stored[:DOT_BYTES]):
+        if stored is not None:
+            rows.put(TWIN + save.id + stored[:DOT_BYTES], stored[_STAMP_BYTES:])
+        rows.put(key, _pack_stamp(stamp) + record)
+        _put_when(rows, decoded.branch, stamp, head, before=stored)
+        if decoded.label:
+            labels.name(rows, decoded.label, labels.Entry(stamp.hlc, save.id), first=stored is None)
+        return _move_heads(rows, decoded.branch, head, over=[*decoded.parents, *save.over], first=stored is None)
+    if not stored.startswith(stamp.dot.pack()):
+        rows.put(TWIN + save.id + stamp.dot.pack(), record)
+    return _supersede(rows, decoded.branch, save.over)
+
+
+def twin(rows: Rows, id: bytes, dot: Dot) -> bytes | None:
+    """The record that an operation saved `id` with, if it is not the one that counts."""
+    return rows.get(TWIN + id + dot.pack())
+
+
+def apply_erased(rows: Rows, stamp: Stamp, save: Save, branch: str | None) -> None:
+    """Apply a save whose record is gone: it is no head any more, and what it superseded is none either.
+
+    `branch` is its own, if its stamp is the one that counts.
+    """
+    if branch is not None:
+        rows.put(when_row(branch, stamp.wall_ms, save.id), b"")
+    for branch in [key[1:].decode() for key, _ in rows.scan(BRANCH)] if save.over else ():
+        _supersede(rows, branch, save.over)
+
+
+def apply_move(rows: Rows, stamp: Stamp, move: Move) -> list[Head]:
+    """Apply a move, and return the heads of its branch."""
+    key = MOVE + move.token
+    stored = rows.get(key)
+    head = Head(stamp.hlc, move.to, move.token)
+    if stored is None or stamp.dot < Dot.unpack(stored[:DOT_BYTES]):
+        rows.put(key, _pack_stamp(stamp) + move.to + move.branch.encode())
+        _put_when(rows, move.branch, stamp, head, before=stored)
+        if stored is None and is_pruned(rows, move.to):
+            rows.delete(PRUNED + move.to)  # By who did not know of this move: who knows a prune moves nothing there.
+        return _move_heads(rows, move.branch, head, over=move.over, first=stored is None)
+    return _supersede(rows, move.branch, move.over)
+
+
+def token_of(branch: str, to: bytes, nonce: bytes) -> bytes:
+    """The token of a move. `nonce` is the request's key, or else its operation's position."""
+    return sha256(_encoder.encode(("move", branch, to, nonce))).digest()
+
+
+def _pack_stamp(stamp: Stamp) -> bytes:
+    return stamp.dot.pack() + stamp.hlc.to_bytes(8, "big") + stamp.wall_ms.to_bytes(8, "big")
+
+
+def _put_when(rows: Rows, branch: str, stamp: Stamp, head: Head, *, before: bytes | None) -> None:
+    if before is not None:
+        rows.delete(when_row(branch, int.from_bytes(before[DOT_BYTES + 8 : _STAMP_BYTES], "big"), head.token))
+    rows.put(when_row(branch, stamp.wall_ms, head.token), b"" if head.token == head.id else head.id)
+
+
+def when_row(branch: str, wall_ms: int, token: bytes) -> bytes:
+    # No name of a branch has a 0 byte.
+    return WHEN + branch.encode() + b"\x00" + wall_ms.to_bytes(8, "big") + token
+
+
+def _move_heads(rows: Rows, branch: str, head: Head, *, over: Iterable[bytes], first: bool) -> list[Head]:
+    """A new head takes the place of what it supersedes; one that came before only renews its HLC, if it is still a head."""
+    before = heads(rows, branch)
+    gone = {head.token, *over}
+    kept = [other for other in before if other.token not in gone]
+    if first or any(other.token == head.token for other in before):
+        kept.append(head)
+    return _put_heads(rows, branch, kept)
+
+
+def _supersede(rows: Rows, branch: str, over: Sequence[bytes]) -> list[Head]:
+    before = heads(rows, branch)
+    kept = [other for other in before if other.token not in over]
+    return before if len(kept) == len(before) else _put_heads(rows, branch, kept)
+
+
+def _put_heads(rows: Rows, branch: str, kept: list[Head]) -> list[Head]:
+    if len(kept) > 1:
+        kept.sort(reverse=True)
+    rows.put(BRANCH + branch.encode(), b"".join(map(_pack_head, kept)))
+    return kept
+
+
+def heads(rows: Rows, branch: str) -> list[Head]:
+    """The heads of a branch, the winner first; empty if there is no such branch."""
+    return _unpack_heads(rows.get(BRANCH + branch.encode()) or b"")
+
+
+def branches(rows: Rows, limit: int) -> dict[str, list[Head]]:
+    """The first `limit` branches by name."""
+    return {key[1:].decode(): _unpack_heads(packed) for key, packed in rows.scan(BRANCH, limit=limit)}
+
+
+def _pack_head(head: Head) -> bytes:
+    if head.token == head.id:
+        return head.hlc.to_bytes(8, "big") + head.id
+    return (head.hlc | _MOVED).to_bytes(8, "big") + head.id + head.token
+
+
+def _unpack_heads(packed: bytes) -> list[Head]:
+    if len(packed) == _HEAD_BYTES:  # One that was saved: most branches of most threads.
+        id = packed[8:]
+        return [Head(int.from_bytes(packed[:8], "big"), id, id)]
+    found, at = [], 0
+    while at < len(packed):
+        hlc, id = int.from_bytes(packed[at : at + 8], "big"), packed[at + 8 : at + 8 + ID_BYTES]
+        at += 8 + ID_BYTES
+        token = id
+        if hlc & _MOVED:
+            token = packed[at : at + ID_BYTES]
+            at += ID_BYTES
+        found.append(Head(hlc & ~_MOVED, id, token))
+    return found
+
+
+def checkpoint(rows: Rows, id: bytes) -> Checkpoint | None:
+    """
+    Raises:
+        StoreCorrupt: it cannot be decoded.
+    """
+    stored = rows.get(CHECKPOINT + id)
+    if stored is None:
+        return None
+    try:
+        return unpack(id, stored)
+    except StoreCorrupt as error:
+        raise StoreCorrupt(error.message, lost=(CHECKPOINT + id,)) from None
+
+
+def unpack(id: bytes, stored: bytes) -> Checkpoint:
+    """A row `C`.
+
+    Raises:
+        StoreCorrupt: it cannot be decoded.
+    """
+    if len(stored) < _STAMP_BYTES:
+        raise StoreCorrupt(f"checkpoint {id.hex()} is cut short. Run `shoal verify`.")
+    return Checkpoint(
+        id,
+        Dot.unpack(stored[:DOT_BYTES]),
+        int.from_bytes(stored[DOT_BYTES : DOT_BYTES + 8], "big"),
+        int.from_bytes(stored[DOT_BYTES + 8 : _STAMP_BYTES], "big"),
+        decode_record(stored[_STAMP_BYTES:]),
+    )
+
+
+class Lead(msgspec.Struct, frozen=True):
+    """What a checkpoint is, but for its channels."""
+
+    id: bytes
+    hlc: int
+    wall_ms: int
+    parents: list[bytes]
+    branch: str
+    label: str
+
+
+class _Front(msgspec.Struct, array_like=True, frozen=True):
+    """The first fields of a record."""
+
+    parents: list[bytes]
+    branch: str
+    schema: str
+    schema_version: int
+    metadata: bytes
+    nonce: bytes
+    channels: msgspec.Raw
+    author: str = ""
+    label: str = ""
+
+
+_front = msgspec.msgpack.Decoder(_Front)
+
+
+def leads(rows: Rows, *, after: bytes | None = None, limit: int | None = None) -> Iterator[Lead]:
+    """All checkpoints whose records are stored, pruned ones too, by id; `after` is one.
+
+    Raises:
+        StoreCorrupt: one cannot be decoded.
+    """
+    start = None if after is None else CHECKPOINT + after
+    for key, stored in rows.scan(CHECKPOINT, after=start, limit=limit):
+        hlc, wall_ms = (int.from_bytes(stored[at : at + 8], "big") for at in (DOT_BYTES, DOT_BYTES + 8))
+        try:
+            front = _front.decode(stored[_STAMP_BYTES:])
+        except ValueError as error:
+            raise StoreCorrupt(f"checkpoint {key[1:].hex()} cannot be decoded ({error}). Run `shoal verify`.") from None
+        yield Lead(key[1:], hlc, wall_ms, front.parents, front.branch, front.label)
+
+
+def is_pruned(rows: Rows, id: bytes) -> bool:
+    return rows.get(PRUNED + id) is not None
+
+
+def shown(rows: Rows, id: bytes) -> Checkpoint | None:
+    """As `checkpoint`; None also if it was pruned."""
+    return None if is_pruned(rows, id) else checkpoint(rows, id)
+
+
+def erased_branch(rows: Rows, stamp: Stamp, save: Save) -> str | None:
+    """The branch of a save whose record is gone; None if another stamp of it counts."""
+    names = [key[1:].decode() for key, _ in rows.scan(BRANCH)]
+    return next((name for name in names if rows.get(when_row(name, stamp.wall_ms, save.id)) is not None), None)
+
+
+def moved_to(packed: bytes) -> bytes:
+    """The checkpoint of a row `M`."""
+    return packed[_STAMP_BYTES : _STAMP_BYTES + ID_BYTES]
+
+
+def packed_record(rows: Rows, id: bytes) -> bytes | None:
+    """The record as it was stored: what a replica sends on."""
+    stored = rows.get(CHECKPOINT + id)
+    return None if stored is None else record_of(stored)
+
+
+def record_of(stored: bytes) -> bytes:
+    """The packed record in a row `C`."""
+    return stored[_STAMP_BYTES:]
+
+
+def chunk(rows: Rows, digest: bytes) -> bytes | None:
+    return rows.get(CHUNK + digest)
+
+
+def ancestry(rows: Rows, start: bytes) -> Iterator[Checkpoint]:
+    """`start` and what it descends from, newest first, along first parents; ends where a parent was pruned."""
+    id: bytes | None = start
+    while id is not None and (found := shown(rows, id)) is not None:
+        yield found
+        id = found.record.parents[0] if found.record.parents else None

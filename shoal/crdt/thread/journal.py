@@ -1,0 +1,262 @@
+"""A thread's journal: an append-only log of events, in one order everywhere.
+
+Laws:
+- Events are ordered by position: (HLC, dot, nth), a causal order.
+- Of the appends with one key, the one with the least (dot, nth) is the event,
+  on every replica, in whatever order they arrive; its position is the event's.
+- The other appends with a key stay known (`claims`), and so the payload of every append that
+  was applied can be found again, until it is trimmed (`trimming`).
+
+- A reader gets each event that its cursor does not cover, in order; one that
+  sorts before what it already got is marked `late`. Reading goes in sweeps: each
+  has a target, the replica's vector when it began, returns what the target covers
+  and the cursor does not, and only at its end does the cursor adopt the target.
+  So a page that was cut claims nothing that it did not deliver, and what arrives
+  behind a sweep's back is found by the next. An event that a lesser dot takes
+  over later is delivered again, at its new position.
+
+Its rows are those of `events`, `claims` and `trimming`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.crdt.dot import VersionVector
+from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
+from shoal.crdt.thread import claims, events, trimming
+from shoal.crdt.thread.claims import Claim
+from shoal.crdt.thread.events import EVENT, HLC_BYTES, PLACE_BYTES, Event, dot_of
+from shoal.errors import InvalidValue, StoreCorrupt
+
+SCAN_ROWS_MAX = 20_000  # Looked at for one page, so that a reader far behind does not hold up the others.
+
+_CURSOR_VERSION = 1
+_decode_cursor = msgspec.msgpack.Decoder(tuple[int, bytes, bytes, bytes, bytes]).decode
+
+
+class Append(msgspec.Struct, array_like=True, frozen=True, tag="append"):
+    """The mutation. Its payload is stored once, as a row; the log holds this."""
+
+    digest: bytes  # SHA-256 of the payload.
+    key: str | None = None
+
+
+class Conflict(NamedTuple):
+    """An append that is no event, for another payload is the event of its key."""
+
+    key: str
+    position: bytes
+    wall_ms: int
+    payload: bytes
+
+
+class Sweep(NamedTuple):
+    """A pass over the events that is under way."""
+
+    target: VersionVector
+    after: bytes  # The last position that was looked at.
+
+
+class Cursor(NamedTuple):
+    """What a reader has got: all events that `vector` covers, and of a sweep those up to its position."""
+
+    vector: VersionVector = VersionVector()
+    greatest: bytes = b""  # Position delivered so far.
+    sweep: Sweep | None = None
+
+    def pack(self) -> bytes:
+        target, after = self.sweep or (VersionVector(), b"")
+        return msgspec.msgpack.encode((_CURSOR_VERSION, self.vector.pack(), self.greatest, target.pack(), after))
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Cursor:
+        """No bytes are the cursor of a reader that has got nothing.
+
+        Raises:
+            InvalidValue: `packed` was not made by `pack`.
+        """
+        if not packed:
+            return cls()
+        try:
+            version, vector, greatest, target, after = _decode_cursor(packed)
+            if version != _CURSOR_VERSION or not {len(greatest), len(after)} <= {0, POSITION_BYTES}:
+                raise ValueError("unknown version, or no position")
+            sweep = Sweep(VersionVector.unpack(target), after) if after else None
+            return cls(VersionVector.unpack(vector), greatest, sweep)
+        except (ValueError, TypeError):  # msgspec's errors are ValueErrors too.
+            raise InvalidValue(
+                "the journal cursor is damaged, or of a newer version. Nothing was written. "
+                "Use a cursor exactly as it was returned, or none to read from the start."
+            ) from None
+
+
+class Page(NamedTuple):
+    events: list[Event]
+    cursor: Cursor
+    more: bool  # Ask again with `cursor`; a page may be empty and yet not the last.
+    start: Cursor  # That of the reader.
+    target: VersionVector  # What the sweep is on its way to.
+
+    def cursors(self) -> Iterator[Cursor]:
+        """Per event, the cursor to go on right after it."""
+        greatest = self.start.greatest
+        for event in self.events:
+            greatest = max(greatest, event.position)
+            yield Cursor(self.start.vector, greatest, Sweep(self.target, event.position))
+
+
+def apply(rows: Rows, stamp: Stamp, append: Append, payload: bytes) -> None:
+    position = stamp.pack_position()
+    if append.key is None:
+        events.put(rows, Event(position, None, stamp.wall_ms, payload))
+    else:
+        claims.apply(rows, Claim(append.key, position, stamp.wall_ms, append.digest, payload))
+
+
+def before(rows: Rows, hlc: int, limit: int) -> Iterator[Event]:
+    """The last events before a time, the newest first."""
+    for row, stored in rows.scan(EVENT, after=EVENT + hlc.to_bytes(HLC_BYTES, "big"), reverse=True, limit=limit):
+        yield events.unpack(row[1:], stored)
+
+
+def conflicts(rows: Rows) -> list[Conflict]:
+    """The appends that are no events, for another payload is: by key and payload the least."""
+    found: dict[tuple[str, bytes], Conflict] = {}
+    for claim in claims.losers(rows):
+        entry = claims.find(rows, claim.key)
+        if entry is None or claim.digest != entry.digest:
+            found.setdefault((claim.key, claim.digest), Conflict(claim.key, claim.position, claim.wall_ms, claim.payload))
+    return list(found.values())
+
+
+def payload_of(rows: Rows, stamp: Stamp, append: Append) -> bytes | None:
+    """The payload of an append that was applied to `rows`, also if it is no event; None: it was trimmed, and is gone.
+
+    Raises:
+        StoreCorrupt: the row that must hold it is not there.
+    """
+    position = stamp.pack_position()
+    if trimming.is_trimmed(rows, stamp.dot):
+        return trimming.payload(rows, position)
+    if append.key is not None and (entry := claims.find(rows, append.key)) is not None:
+        if entry.digest == append.digest:
+            position = entry.position
+        elif (kept := claims.payload(rows, append.key, position)) is not None:
+            return kept
+    event = events.find(rows, position)
+    if event is None:
+        raise StoreCorrupt(f"event {stamp.pack_position().hex()} is in the log and not in its journal. Run `shoal verify`.")
+    return event.payload
+
+
+def read(
+    rows: Rows,
+    cursor: Cursor,
+    vector: VersionVector,
+    *,
+    floor_hlc: int | None,
+    limit: int,
+    bytes_max: int,
+    scan_rows_max: int = SCAN_ROWS_MAX,
+) -> Page:
+    """The next events that `cursor` does not cover, from a replica whose vector is `vector`.
+
+    At most `limit` (from 1), and none after those that reach `bytes_max`.
+    `floor_hlc` is the least HLC of the operations that `vector` covers and
+    `cursor.vector` does not: nothing below it is looked at. None: not known.
+    """
+    if cursor.sweep is None and cursor.vector.dominates(vector):
+        return Page([], cursor, False, cursor, vector)
+    target = vector if cursor.sweep is None else _meet(cursor.sweep.target, vector)
+    found: list[Event] = []
+    position, greatest, size = b"", cursor.greatest, 0
+    for scanned, (row, stored) in enumerate(rows.scan(EVENT, after=_start(cursor, floor_hlc))):
+        due = _is_due(row, target, cursor.vector)
+        if scanned == scan_rows_max or (due and (len(found) == limit or size >= bytes_max)):
+            return Page(found, Cursor(cursor.vector, greatest, Sweep(target, position)), True, cursor, target)
+        position = row[1:]
+        if due:
+            found.append(events.unpack(position, stored, late=position < cursor.greatest))
+            size += len(stored)
+            greatest = max(greatest, position)
+    seen = cursor.vector.join(target)
+    return Page(found, Cursor(seen, greatest), not seen.dominates(vector), cursor, target)
+
+
+def behind(
+    rows: Rows, cursor: Cursor, vector: VersionVector, *, floor_hlc: int | None, scan_rows_max: int
+) -> tuple[int, int, bool]:
+    """How many events `read` would still give, how many rows were looked at for that, and whether that was all."""
+    if cursor.sweep is None and cursor.vector.dominates(vector):
+        return 0, 0, True
+    target, after = cursor.sweep or (VersionVector(), b"")
+    found = scanned = 0
+    # What is left of the sweep, and in the next one what the sweep's target does not cover.
+    for row, _ in rows.scan(EVENT, after=_start(cursor._replace(sweep=None), floor_hlc)):
+        if scanned == scan_rows_max:
+            return found, scanned, False
+        scanned += 1
+        if _is_due(row, vector, cursor.vector):
+            found += row[1:] > after or not _is_due(row, target, cursor.vector)
+    return found, scanned, True
+
+
+def missed(rows: Rows, cursor: Cursor) -> int | None:
+    """The greatest HLC of an operation whose events were trimmed before this reader got them; None if there is none."""
+    if cursor == Cursor():
+        return None  # It wants what is there.
+    late = [int.from_bytes(end[:HLC_BYTES], "big") for end in trimming.ends(rows) if not got(cursor, end)]
+    return max(late, default=None)
+
+
+def got(cursor: Cursor, place: bytes) -> bool:
+    """Whether a reader has got the events of the operation at `place`: HLC and dot."""
+    dot, sweep = dot_of(place), cursor.sweep
+    if cursor.vector.covers(dot):
+        return True
+    return sweep is not None and sweep.target.covers(dot) and place <= sweep.after[:PLACE_BYTES]
+
+
+def from_position(position: bytes, vector: VersionVector) -> Cursor:
+    """The cursor of a reader that has got all events up to `position`, and wants those after it that `vector` covers."""
+    return Cursor(VersionVector(), position, Sweep(vector, position))
+
+
+def join(one: Cursor, other: Cursor) -> Cursor:
+    """What a reader has got that has got both; of two sweeps the later one's part, so that some may come again.
+
+    Commutative, associative and idempotent: the vectors' join, and the greater sweep of a total order.
+    """
+    sweep = max((cursor.sweep for cursor in (one, other) if cursor.sweep is not None), key=_sweep_rank, default=None)
+    return Cursor(one.vector.join(other.vector), max(one.greatest, other.greatest), sweep)
+
+
+def clipped(cursor: Cursor, applied: VersionVector) -> Cursor:
+    """A cursor as a replica at `applied` may keep it: it claims nothing that was not there."""
+    sweep = None if cursor.sweep is None else Sweep(_meet(cursor.sweep.target, applied), cursor.sweep.after)
+    return Cursor(_meet(cursor.vector, applied), cursor.greatest, sweep)
+
+
+def _sweep_rank(sweep: Sweep) -> tuple[int, bytes, bytes]:
+    # A reader's next sweep goes for more than its last one did.
+    return sum(sweep.target.values()), sweep.after, sweep.target.pack()
+
+
+def _start(cursor: Cursor, floor_hlc: int | None) -> bytes | None:
+    after = b"" if cursor.sweep is None else cursor.sweep.after
+    floor = b"" if floor_hlc is None else floor_hlc.to_bytes(HLC_BYTES, "big")
+    return EVENT + max(after, floor) if after or floor else None
+
+
+def _is_due(row: bytes, target: VersionVector, seen: VersionVector) -> bool:
+    dot = dot_of(row[1:])
+    return target.covers(dot) and not seen.covers(dot)
+
+
+def _meet(target: VersionVector, vector: VersionVector) -> VersionVector:
+    """What both cover: a sweep that goes on at another replica can end only with what that one holds."""
+    return VersionVector((origin, min(sequence, vector[origin])) for origin, sequence in target.items())

@@ -1,0 +1,145 @@
+"""Notes: small named values beside a label, which need no checkpoint to be there yet.
+
+Laws:
+- What a label's notes are is read from the operations that wrote them, in the order of
+  their positions, which is a causal one: a note that is written `first` stays what it
+  was written as first, any other takes the place of what had its name. So replicas that
+  hold the same operations read the same, whatever the order in which they came.
+- Of the operations with one key the least dot's counts.
+- A cut drops the notes of a label that were known where it was made, and no others.
+
+Rows (within the thread's, beside the checkpoints'):
+    P len₂ label                  a vector: the operations that it covers are cut
+    P len₂ label position₃₄       keylength₂ key content: what one operation wrote
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
+from shoal.crdt.rows import Rows, Stamp
+from shoal.errors import InvalidValue, StoreCorrupt
+
+NOTES = b"P"
+
+
+class Note(msgspec.Struct, array_like=True, frozen=True):
+    """A small named value beside a label."""
+
+    name: bytes
+    value: bytes
+    first: bool = False  # It yields to what has its name already.
+
+
+class Annotate(msgspec.Struct, array_like=True, frozen=True, tag="annotate"):
+    """The mutation. Its notes are stored once, as a row; the log holds this."""
+
+    label: str
+    digest: bytes  # SHA-256 of the packed notes.
+    key: str | None = None
+
+
+class Cut(msgspec.Struct, array_like=True, frozen=True, tag="cut"):
+    """The mutation: the label's notes that a vector covers are dropped."""
+
+    label: str
+    known: bytes  # The packed vector.
+
+
+class _Written(NamedTuple):
+    dot: Dot
+    key: bytes
+    content: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Note])
+
+
+def pack(notes: list[Note]) -> bytes:
+    return _encoder.encode(notes)
+
+
+def unpack(packed: bytes) -> list[Note]:
+    """
+    Raises:
+        InvalidValue: these bytes are no notes.
+    """
+    try:
+        return _decoder.decode(packed)
+    except ValueError as error:  # msgspec's own are ValueErrors too.
+        raise InvalidValue(f"the notes cannot be read ({error}). Nothing was written.") from None
+
+
+def apply(rows: Rows, stamp: Stamp, annotate: Annotate, content: bytes) -> None:
+    key = (annotate.key or "").encode()
+    rows.put(_prefix(annotate.label) + stamp.pack_position(), len(key).to_bytes(2, "big") + key + content)
+
+
+def cut(rows: Rows, _stamp: Stamp, change: Cut) -> None:
+    row = _prefix(change.label)
+    before = VersionVector.unpack(rows.get(row) or b"")
+    rows.put(row, before.join(VersionVector.unpack(change.known)).pack())
+
+
+def known(rows: Rows, label: str) -> VersionVector:
+    """A vector that covers the label's notes, and no more of each origin than it must."""
+    greatest: dict[Origin, int] = {}
+    for entry in _written(rows, label):
+        greatest[entry.dot.origin] = max(entry.dot.sequence, greatest.get(entry.dot.origin, 0))
+    return VersionVector(greatest)
+
+
+def content_of(rows: Rows, stamp: Stamp, annotate: Annotate) -> bytes:
+    """The packed notes of a change that was applied to `rows`.
+
+    Raises:
+        StoreCorrupt: the row that must hold them is not there.
+    """
+    stored = rows.get(_prefix(annotate.label) + stamp.pack_position())
+    if stored is None:
+        raise StoreCorrupt(f"notes {stamp.pack_position().hex()} are in the log and not in their thread. Run `shoal verify`.")
+    return stored[2 + int.from_bytes(stored[:2], "big") :]
+
+
+def read(rows: Rows, label: str) -> list[Note]:
+    """The label's notes, one by name, in the order in which their names were first written."""
+    found: dict[bytes, Note] = {}
+    for content in _counting(list(_written(rows, label))):
+        for note in _decoder.decode(content):
+            if not (note.first and note.name in found):
+                found[note.name] = note
+    return list(found.values())
+
+
+def _counting(written: list[_Written]) -> Iterator[bytes]:
+    least: dict[bytes, Dot] = {}
+    for entry in written:
+        if entry.key:
+            least[entry.key] = min(entry.dot, least.get(entry.key, entry.dot))
+    for entry in written:
+        if not entry.key or least[entry.key] == entry.dot:
+            yield entry.content
+
+
+def _written(rows: Rows, label: str) -> Iterator[_Written]:
+    """What counts of what was written, in the order of positions."""
+    prefix = _prefix(label)
+    gone = VersionVector()
+    for row, stored in rows.scan(prefix):
+        if row == prefix:
+            gone = VersionVector.unpack(stored)
+            continue
+        dot = Dot.unpack(row[len(prefix) + 8 : len(prefix) + 8 + DOT_BYTES])
+        if not gone.covers(dot):
+            end = 2 + int.from_bytes(stored[:2], "big")
+            yield _Written(dot, stored[2:end], stored[end:])
+
+
+def _prefix(label: str) -> bytes:
+    encoded = label.encode()
+    return NOTES + len(encoded).to_bytes(2, "big") + encoded

@@ -1,0 +1,1 @@
+"""Single values: counters, registers, sets, maps and budgets."""

@@ -1,0 +1,213 @@
+"""A map of registers, counters and sets by key: changes of different keys never meet.
+
+Laws (observed-remove map, as in Riak's: Brown et al. 2014, with causal delivery in place of tombstones):
+- A key's entry has a part of each type: a register's siblings, a counter's adds, a set's members. Each
+  merges as that type does by itself. The key is there while any part holds something.
+- A removal names what its origin showed of the key, part by part, and removes just that; what was
+  written without its knowledge stays. So updating wins over removing, and a removed key leaves nothing.
+- A counter here is its live adds. An origin's new add takes the place of the last one it made without a key, and
+  holds the sum of both; so there is one such row for each origin. Where a removal did not see the new one, it
+  stays whole. Of the adds that one request made, sent again to another node, the least dot's counts.
+
+Rows:
+    E key 00 r row               the register's
+    E key 00 s row               the set's
+    E key 00 u dot₂₄ nth₂        adds without a key: msgpack [amount, nil]
+    E key 00 k dot₂₄ nth₂        one with a key: msgpack [amount, the request's key]
+    N                            keys₈; no row if there are none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.crdt.dot import DOT_BYTES, Dot, Origin
+from shoal.crdt.rows import Rows, Stamp, Within
+from shoal.crdt.values import orset, register
+from shoal.crdt.values.orset import Named
+
+ENTRY, COUNT = b"E", b"N"
+_REGISTER, _SET, _UNKEYED, _KEYED = b"r", b"s", b"u", b"k"
+
+Dots = tuple[tuple[bytes, int], ...]
+
+
+class Put(msgspec.Struct, array_like=True, frozen=True, tag="put-entry"):
+    key: str
+    value: bytes
+    context: tuple[tuple[bytes, int], ...]  # Of the key's register.
+    request: str | None = None  # The request's own key.
+
+
+class Add(msgspec.Struct, array_like=True, frozen=True, tag="add-entry"):
+    key: str
+    amount: int  # With that of those it takes the place of.
+    over: Dots = ()
+    request: str | None = None
+
+
+class Alter(msgspec.Struct, array_like=True, frozen=True, tag="alter-entry"):
+    key: str
+    add: tuple[Named, ...] = ()
+    remove: tuple[Named, ...] = ()
+
+
+class Remove(msgspec.Struct, array_like=True, frozen=True, tag="remove-entry"):
+    key: str
+    siblings: tuple[tuple[bytes, int], ...]  # The context of the key's register,
+    adds: Dots  # the dots of its counter's adds,
+    members: tuple[Named, ...]  # and what is known of its set.
+
+
+Change = Put | Add | Alter | Remove
+
+
+class Part(NamedTuple):
+    """An add to a key's counter."""
+
+    dot: Dot
+    amount: int
+    request: str | None
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[int, str | None])
+
+
+# ── changes ───────────────────────────────────────────────────────────────────
+
+
+def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
+    before = holds(rows, change.key)
+    match change:
+        case Put(key, value, context, request):
+            register.apply(register_of(rows, key), stamp, register.Assign(value, context, request))
+        case Add():
+            _add(rows, stamp, change)
+        case Alter(key, add, remove):
+            orset.apply(set_of(rows, key), stamp, orset.Alter(add, remove))
+        case Remove():
+            _remove(rows, stamp, change)
+    grown = holds(rows, change.key) - before
+    if grown:
+        _count(rows, size(rows) + grown)
+
+
+def _add(rows: Rows, stamp: Stamp, change: Add) -> None:
+    unkeyed = _adds(rows, change.key, _UNKEYED)
+    for dot in change.over:
+        for row, _ in list(unkeyed.scan(Dot(Origin(dot[0]), dot[1]).pack())):
+            unkeyed.delete(row)
+    adds = unkeyed if change.request is None else _adds(rows, change.key, _KEYED)
+    adds.put(stamp.dot.pack() + stamp.nth.to_bytes(2, "big"), _encoder.encode((change.amount, change.request)))
+
+
+def _remove(rows: Rows, stamp: Stamp, change: Remove) -> None:
+    siblings = register_of(rows, change.key)
+    seen = register.context_from(change.siblings)
+    left = [entry for entry in register.entries(siblings) if not seen.covers(entry.dot) and entry.dot != stamp.dot]
+    register.store(siblings, left)
+    named = {*change.adds, stamp.dot}
+    for adds in (_adds(rows, change.key, _UNKEYED), _adds(rows, change.key, _KEYED)):
+        for row, _ in list(adds.scan(b"")):
+            if Dot.unpack(row[:DOT_BYTES]) in named:
+                adds.delete(row)
+    orset.apply(set_of(rows, change.key), stamp, orset.Alter(remove=change.members))
+
+
+# ── reads ─────────────────────────────────────────────────────────────────────
+
+
+def size(rows: Rows) -> int:
+    """How many keys there are."""
+    stored = rows.get(COUNT)
+    return 0 if stored is None else int.from_bytes(stored, "big")
+
+
+def holds(rows: Rows, key: str) -> bool:
+    return next(iter(rows.scan(_entry(key), limit=1)), None) is not None
+
+
+def keys(rows: Rows, *, prefix: str = "", after: str | None = None) -> Iterator[str]:
+    """In the order of their bytes."""
+    # No key holds a control character: whatever a key's rows are, they come before this.
+    last = None if after is None else _past(after)
+    while True:
+        row = next(iter(rows.scan(ENTRY + prefix.encode(), after=last, limit=1)), None)
+        if row is None:
+            return
+        key = row[0][1 : row[0].index(b"\x00")].decode()
+        yield key
+        last = _past(key)
+
+
+def register_of(rows: Rows, key: str) -> Rows:
+    """The rows of a key's register, as if it were alone."""
+    return Within(rows, _entry(key) + _REGISTER)
+
+
+def set_of(rows: Rows, key: str) -> Rows:
+    """Those of its set."""
+    return Within(rows, _entry(key) + _SET)
+
+
+def unkeyed(rows: Rows, key: str, origin: Origin) -> list[Part]:
+    """An origin's adds without a key, to its counter: one, or none."""
+    return list(_parts(_adds(rows, key, _UNKEYED), origin))
+
+
+def value(rows: Rows, key: str) -> int | None:
+    """Its counter's value; None if nothing was added."""
+    counted: dict[str, int] = {}  # The least dot comes first.
+    total, some = 0, False
+    for part in _all_parts(rows, key):
+        some = True
+        if part.request is None:
+            total += part.amount
+        else:
+            counted.setdefault(part.request, part.amount)
+    return total + sum(counted.values()) if some else None
+
+
+def removal(rows: Rows, key: str) -> Remove:
+    """The removal of all that these rows show of a key."""
+    siblings, members = register_of(rows, key), set_of(rows, key)
+    return Remove(
+        key,
+        register.context_entries(register.context_of(siblings)),
+        tuple(sorted({part.dot for part in _all_parts(rows, key)})),
+        tuple(orset.named(members, element) for element in orset.members(members)),
+    )
+
+
+def _all_parts(rows: Rows, key: str) -> Iterator[Part]:
+    for kind in (_UNKEYED, _KEYED):
+        yield from _parts(_adds(rows, key, kind))
+
+
+def _parts(adds: Rows, prefix: bytes = b"") -> Iterator[Part]:
+    """By dot."""
+    for row, stored in adds.scan(prefix):
+        yield Part(Dot.unpack(row[:DOT_BYTES]), *_decoder.decode(stored))
+
+
+def _adds(rows: Rows, key: str, kind: bytes) -> Rows:
+    return Within(rows, _entry(key) + kind)
+
+
+def _entry(key: str) -> bytes:
+    return ENTRY + key.encode() + b"\x00"
+
+
+def _past(key: str) -> bytes:
+    return ENTRY + key.encode() + b"\x01"
+
+
+def _count(rows: Rows, keys: int) -> None:
+    if keys:
+        rows.put(COUNT, keys.to_bytes(8, "big"))
+    else:
+        rows.delete(COUNT)

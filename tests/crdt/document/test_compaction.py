@@ -1,0 +1,361 @@
+"""Compactions: the document stays what its updates make it, whatever of them went, and in whatever order all that came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from itertools import count
+from typing import Any
+
+import pycrdt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.crdt.document import compaction, document, genesis
+from shoal.crdt.document.compaction import Compact
+from shoal.crdt.document.document import RootKind, Update
+from shoal.crdt.document.live import EMPTY, LiveDocument
+from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.rows import Rows, Stamp
+from shoal.errors import NotReady, ShoalError, StoreCorrupt
+from tests.support import edits
+from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.edits import ACTIONS, ROOTS
+from tests.support.rows import DictRows
+from tests.support.samples import chooser, fails_for_some_seed
+
+Change = tuple[Update, bytes] | tuple[Compact, bytes]
+CONTENTS = ({"m": {"x": 1}}, {"m": {"y": [2]}, "t": "hé"}, {"a": [1, 2]})
+
+
+def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
+    made, payload = change
+    if isinstance(made, Compact):
+        compaction.apply(rows, stamp, made, payload)
+    else:
+        document.apply(rows, stamp, made, payload)
+
+
+def live(updates: list[bytes], roots: dict[str, RootKind] = ROOTS) -> LiveDocument:
+    return LiveDocument(bytes_max=1 << 24, roots_max=8, updates=updates, roots=roots)
+
+
+def built(rows: Rows) -> LiveDocument:
+    return live([*compaction.updates(rows), document.withdrawn(rows)])
+
+
+def update(payload: bytes) -> Change:
+    return Update(sha256(payload).digest(), ROOTS), payload
+
+
+def beginning(content: Any) -> Change:
+    made = genesis.begin(content, 0)
+    return Update(sha256(made.update).digest(), made.roots, genesis=made.digest), made.update
+
+
+def compacting(rows: Rows, *, before_hlc: int = 2**63, updates_max: int = 100) -> Change | None:
+    cut = compaction.cut(rows, before_hlc=before_hlc, updates_max=updates_max)
+    if not cut.updates:
+        return None
+    merged = live(compaction.content(rows, cut.ends)).snapshot()
+    return Compact(sha256(merged).digest(), cut.ends.pack()), merged
+
+
+def deciding(choose: Choose) -> Decide:
+    clients = count(10)
+
+    def decide(replica: Replica, _everyone: list[Replica]) -> list[Change]:
+        rows = replica.rows
+        if choose(5) == 0:
+            made = compacting(rows, before_hlc=(1 + choose(12)) << 16, updates_max=1 + choose(6))
+            return [] if made is None else [made]
+        if not replica.applied and choose(2):
+            return [beginning(CONTENTS[choose(len(CONTENTS))])]
+        doc = built(rows).fork(client_id=next(clients))
+        before = doc.get_state()
+        for _ in range(1 + choose(3)):
+            edits._edit(doc, 1 + choose(ACTIONS - 1), choose(24))
+        return [update(doc.get_update(before))]
+
+    return decide
+
+
+def twin(operations: list[Operation]) -> bytes:
+    """The document of all its updates, none of them merged."""
+    rows = DictRows()
+    for operation in operations:
+        for at, change in operation.stamped():
+            if isinstance(change[0], Update):
+                document.apply(rows, at, *change)
+    return live([*(payload for _, payload in document.updates(rows)), document.withdrawn(rows)]).canonical()
+
+
+def compactions(operations: list[Operation]) -> Iterator[tuple[Stamp, Compact]]:
+    for operation in operations:
+        for at, (made, _) in operation.stamped():
+            if isinstance(made, Compact):
+                yield at, made
+
+
+def sweep(rows: Rows, swept: list[tuple[Stamp, Compact]]) -> None:
+    """As a node does it, one compaction after the other, once all are stable."""
+    waits = {at.pack_position() for at, _ in swept}
+    for at, made in swept:
+        position = at.pack_position()
+        found = compaction.find(rows, position)
+        if found is not None:
+            for _ in compaction.proved(lambda: rows, found, made.digest):
+                pass
+            for gone, _ in list(compaction.swept(rows, found.ends)):
+                rows.delete(document.row_of(gone))
+            others = compaction.superseded_by(rows, found)
+            if set(compaction.superseding(rows, position, found.ends)) - waits:
+                others.append(position)
+            for other in others:
+                if other == position or other not in waits:
+                    for row in compaction.rows_of(other):
+                        rows.delete(row)
+        waits.discard(position)
+
+
+def late(choose: Choose, operations: list[Operation]) -> Replica:
+    """A replica that comes when some of what was compacted went: mid-way it is what it should be, or says that it cannot be."""
+    made = list(compactions(operations))
+
+    def erased(rows: Rows, stamp: Stamp, change: Change) -> None:
+        stands, _ = change
+        gone = any(VersionVector.unpack(each.ends).covers(stamp.dot) for _, each in made)
+        if isinstance(stands, Update) and not stands.genesis and gone and choose(2):
+            compaction.apply_erased(rows, stamp, stands)
+        else:
+            apply(rows, stamp, change)
+
+    replica = Replica(origin(9), erased)
+    waiting = list(operations)
+    while waiting:
+        replica.receive([waiting.pop(choose(len(waiting)))])
+        if not compaction.has_gap(replica.rows):
+            assert built(replica.rows).canonical() == twin(replica.applied)
+    assert not compaction.has_gap(replica.rows)
+    return replica
+
+
+def check(choose: Choose) -> None:
+    replicas = check_converges(choose, apply, deciding(choose), deliveries=1)
+    operations = list(replicas[0].applied)
+    whole = twin(operations)
+    assert built(replicas[0].rows).canonical() == whole
+    replicas.append(late(choose, operations))
+    swept = []
+    for replica in replicas:
+        order = list(compactions(operations))
+        sweep(replica.rows, [order.pop(choose(len(order))) for _ in range(len(order))])
+        assert built(replica.rows).canonical() == whole
+        swept.append(replica.rows.canonical())
+    assert all(rows == swept[0] for rows in swept)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_document_is_what_its_updates_make_it_whatever_of_them_went(data: st.DataObject) -> None:
+    check(chooser(data))
+
+
+def one_too_far(rows: Rows, **bounds: int) -> compaction.Cut:
+    found = _cut(rows, **bounds)
+    return found._replace(ends=VersionVector({origin: end + 1 for origin, end in found.ends.items()}))
+
+
+def without_the_first(rows: Rows, ends: VersionVector) -> list[bytes]:
+    return _content(rows, ends)[1:]
+
+
+def anything_goes(rows: Callable[[], Rows], found: compaction.Standing, digest: bytes) -> Iterator[None]:
+    return iter(())
+
+
+def whatever_else_is_there(rows: Rows, found: compaction.Standing) -> list[bytes]:
+    return [position for position, _ in compaction._coverages(rows) if position != found.position]
+
+
+_cut, _content = compaction.cut, compaction.content
+
+
+@pytest.mark.parametrize(
+    "bugs",
+    [
+        {"cut": one_too_far},
+        {"content": without_the_first, "proved": anything_goes},
+        {"superseded_by": whatever_else_is_there},
+    ],
+    ids=lambda bugs: next(iter(bugs)),
+)
+def test_the_check_finds_a_planted_bug(monkeypatch: pytest.MonkeyPatch, bugs: dict[str, Any]) -> None:
+    def failing(choose: Choose) -> None:
+        try:
+            check(choose)
+        except ShoalError as error:
+            raise AssertionError(error) from error
+
+    for name, bug in bugs.items():
+        monkeypatch.setattr(compaction, name, bug)
+    assert fails_for_some_seed(failing)
+
+
+# ── what one covers ───────────────────────────────────────────────────────────
+
+
+def typed(replica: Replica, *texts: str) -> pycrdt.Doc[Any]:
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=7)
+    text = doc.get("t", type=pycrdt.Text)
+    for number, each in enumerate(texts, 1):
+        before = doc.get_state()
+        text += each
+        replica.issue([update(doc.get_update(before))], wall_ms=number)
+    return doc
+
+
+def compacted(replica: Replica, **bounds: int) -> tuple[Stamp, Compact]:
+    made = compacting(replica.rows, **bounds)
+    assert made is not None
+    operation = replica.issue([made], wall_ms=99)
+    assert isinstance(made[0], Compact)
+    return operation.stamp, made[0]
+
+
+def test_the_oldest_are_covered_and_the_next_takes_up_where_it_ended() -> None:
+    replica = Replica(origin(1), apply)
+    typed(replica, *"abcde")
+    first = compaction.cut(replica.rows, before_hlc=4 << 16, updates_max=2)
+    assert (first.updates, first.more) == (2, True)
+    compacted(replica, before_hlc=4 << 16, updates_max=2)
+    following = compaction.cut(replica.rows, before_hlc=4 << 16, updates_max=2)
+    assert (following.updates, following.more) == (1, False)
+    assert following.ends == VersionVector({origin(1): 3})
+
+
+def test_what_was_deleted_is_not_in_it() -> None:
+    replica = Replica(origin(1), apply)
+    doc = typed(replica, "x" * 5000)
+    before = doc.get_state()
+    doc.get("t", type=pycrdt.Text).clear()
+    replica.issue([update(doc.get_update(before))], wall_ms=9)
+    compacted(replica)
+    assert len(compaction.standing(replica.rows)[0].merged) < 50
+
+
+def test_one_that_lacks_what_it_covers_erases_nothing() -> None:
+    replica = Replica(origin(1), apply)
+    typed(replica, "a", "b", "c")
+    updates = [payload for _, payload in document.updates(replica.rows)]
+    merged = live(updates[:2]).snapshot()
+    made = Compact(sha256(merged).digest(), VersionVector({origin(1): 3}).pack())
+    at = replica.issue([(made, merged)], wall_ms=99).stamp
+    with pytest.raises(StoreCorrupt, match="lacks some"):
+        sweep(replica.rows, [(at, made)])
+    assert [payload for _, payload in document.updates(replica.rows)] == updates
+
+
+def test_one_that_lacks_a_deletion_erases_nothing() -> None:
+    replica = Replica(origin(1), apply)
+    doc = typed(replica, "abc")
+    before = doc.get_state()
+    doc.get("t", type=pycrdt.Text).clear()
+    replica.issue([update(doc.get_update(before))], wall_ms=9)
+    merged = next(document.updates(replica.rows))[1]
+    made = Compact(sha256(merged).digest(), VersionVector({origin(1): 2}).pack())
+    at = replica.issue([(made, merged)], wall_ms=99).stamp
+    with pytest.raises(StoreCorrupt, match="lacks some"):
+        sweep(replica.rows, [(at, made)])
+
+
+def test_one_that_was_damaged_erases_nothing() -> None:
+    replica = Replica(origin(1), apply)
+    typed(replica, "a", "b")
+    at, made = compacted(replica)
+    replica.rows.put(compaction.rows_of(at.pack_position())[1], EMPTY)
+    with pytest.raises(StoreCorrupt, match="damaged"):
+        sweep(replica.rows, [(at, made)])
+
+
+def test_the_later_one_takes_the_place_of_the_earlier() -> None:
+    replica = Replica(origin(1), apply)
+    doc = typed(replica, "a")
+    first = compacted(replica)
+    before = doc.get_state()
+    doc.get("t", type=pycrdt.Text).insert(1, "b")
+    replica.issue([update(doc.get_update(before))], wall_ms=100)
+    second = compacted(replica)
+    sweep(replica.rows, [first, second])
+    assert [each.position for each in compaction.standing(replica.rows)] == [second[0].pack_position()]
+    assert compaction.find(replica.rows, first[0].pack_position()) is None
+    assert compaction.content_of(replica.rows, *first) is None
+    assert built(replica.rows).to_py()["t"] == "ab"
+
+
+def test_of_equal_ones_the_later_stays_in_whatever_order_they_are_swept() -> None:
+    for turned in (False, True):
+        one, other = Replica(origin(1), apply), Replica(origin(2), apply)
+        typed(one, "a")
+        other.receive(one.applied)
+        made = [compacted(one), compacted(other)]
+        one.receive(other.applied)
+        sweep(one.rows, made[::-1] if turned else made)
+        last = max(at.pack_position() for at, _ in made)
+        assert [position for position, _ in compaction._coverages(one.rows)] == [last]
+
+
+def test_a_merged_update_that_is_missing_is_corruption() -> None:
+    replica = Replica(origin(1), apply)
+    typed(replica, "a")
+    at, made = compacted(replica)
+    replica.rows.delete(compaction.rows_of(at.pack_position())[1])
+    with pytest.raises(StoreCorrupt, match="missing"):
+        list(compaction.updates(replica.rows))
+    with pytest.raises(StoreCorrupt, match="missing"):
+        compaction.content_of(replica.rows, at, made)
+
+
+def test_a_gap_is_there_until_all_that_was_erased_is_covered() -> None:
+    one, other = Replica(origin(1), apply), DictRows()
+    typed(one, "a", "b")
+    at, made = compacted(one, before_hlc=2 << 16)
+    for operation in one.applied[:2]:
+        [(stamp, (stands, _))] = operation.stamped()
+        compaction.apply_erased(other, stamp, stands)
+    assert not compaction.apply(other, at, made, compaction.standing(one.rows)[0].merged)
+    assert compaction.has_gap(other)
+    later, all_of_it = compacted(one)
+    assert compaction.apply(other, later, all_of_it, compaction.standing(one.rows)[0].merged)
+    assert built(other).to_py()["t"] == "ab"
+
+
+@pytest.mark.parametrize(
+    ("ends", "updates", "refusal"),
+    [
+        (VersionVector(), 2, ValueError),
+        (VersionVector({origin(1): 3}), 2, ValueError),
+        (VersionVector({origin(2): 1}), 2, ValueError),
+        (VersionVector({origin(1): 2}), slice(1, 2), NotReady),
+    ],
+)
+def test_what_nobody_can_have_made_is_refused(ends: VersionVector, updates: Any, refusal: type[Exception]) -> None:
+    replica = Replica(origin(1), apply)
+    typed(replica, "a", "b")
+    payloads = [payload for _, payload in document.updates(replica.rows)]
+    merged = payloads[1] if isinstance(updates, slice) else live(payloads).snapshot()
+    with pytest.raises(refusal):
+        compaction.check(Compact(b"", ends.pack()), VersionVector({origin(1): 2}), merged)
+
+
+def test_a_beginning_stays_to_be_shown_where_another_counts() -> None:
+    replica = Replica(origin(1), apply)
+    replica.issue([beginning(CONTENTS[0])], wall_ms=1)
+    sweep(replica.rows, [compacted(replica)])
+    assert len(list(document.updates(replica.rows))) == 1
+    assert not compaction.is_erased(
+        replica.rows,
+        Stamp(Dot(origin(1), 1), 1 << 16, 1, VersionVector()),
+        beginning(CONTENTS[0])[0],  # type: ignore[arg-type]
+    )

@@ -1,0 +1,208 @@
+"""Editing in place: the content that was wanted, and as little else as can be."""
+
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+from typing import Any
+
+import pycrdt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.crdt.document import matching
+from shoal.crdt.document.editing import VALUES_MAX, Editor, on_copy, read_content
+from shoal.crdt.document.live import LiveDocument
+from shoal.errors import InvalidName, InvalidValue, RootConflict, ShoalError, TooLarge
+
+PLAIN = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.text("aéb😀", max_size=6), st.just(1.5))
+JSON = st.recursive(
+    PLAIN, lambda inside: st.lists(inside, max_size=5) | st.dictionaries(st.sampled_from(["a", "b", "id"]), inside, max_size=3)
+)
+CONTENT = st.fixed_dictionaries(
+    {
+        "m": st.dictionaries(st.sampled_from("xyz"), JSON, max_size=3),
+        "l": st.lists(JSON, max_size=6),
+        "t": st.text("abé😀", max_size=12),
+    }
+)
+
+
+class Shared:
+    """A document, edited as a node does it: each time under another client id."""
+
+    def __init__(self) -> None:
+        self.live = LiveDocument(bytes_max=1 << 20, roots_max=16)
+        self.clients = 1
+
+    def update(self, content: Any) -> bytes:
+        """Of an edit that is not applied yet."""
+        self.clients += 1
+        made = on_copy(self.live, lambda doc: Editor().replace(doc, self.live.roots, content), client_id=self.clients)
+        self.live.check(made.update, made.roots)
+        self.live.roots.update(made.roots)
+        return made.update
+
+    def replace(self, content: Any) -> bytes:
+        update = self.update(content)
+        self.live.integrate(update, {})
+        return update
+
+    def both(self, one: Any, other: Any) -> Any:
+        """Two edits that do not know of each other."""
+        for update in [self.update(one), self.update(other)]:
+            self.live.integrate(update, {})
+        return self.live.to_py()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(CONTENT, max_size=4))
+def test_what_was_wanted_is_there_and_wanting_it_again_changes_nothing(contents: list[Any]) -> None:
+    shared = Shared()
+    for content in contents:
+        shared.replace(content)
+        assert shared.live.to_json() == json.loads(json.dumps(content))
+        assert shared.replace(content) == b"\x00\x00"
+
+
+def test_a_root_that_is_not_named_is_emptied() -> None:
+    shared = Shared()
+    shared.replace({"m": {"k": 1}, "l": [1], "t": "x"})
+    shared.replace({"m": {"k": 1}})
+    assert shared.live.to_py() == {"m": {"k": 1}, "l": [], "t": ""}
+
+
+START: dict[str, Any] = {
+    "m": {"a": {"n": 1, "tags": ["x", "y", "z"]}, "b": 2},
+    "l": [{"id": 1, "s": "a"}, {"id": 2, "s": "b"}],
+    "t": "one two",
+}
+
+
+def started() -> Shared:
+    shared = Shared()
+    shared.replace(START)
+    return shared
+
+
+def changed(**content: Any) -> dict[str, Any]:
+    return {**START, **content}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "merged"),
+    [
+        ({"t": "ONE two"}, {"t": "one TWO"}, {"t": "ONE TWO"}),
+        ({"t": "1one two"}, {"t": "one two2"}, {"t": "1one two2"}),
+        (
+            {"m": {"a": {"n": 9, "tags": ["x", "y", "z"]}, "b": 2}},
+            {"m": {"a": {"n": 1, "tags": ["y", "z", "w"]}, "b": 2, "c": 3}},
+            {"m": {"a": {"n": 9, "tags": ["y", "z", "w"]}, "b": 2, "c": 3}},
+        ),
+        (
+            {"l": [{"id": 0, "s": "new"}, *START["l"]]},
+            {"l": [{"id": 1, "s": "a"}, {"id": 2, "s": "B"}]},
+            {"l": [{"id": 0, "s": "new"}, {"id": 1, "s": "a"}, {"id": 2, "s": "B"}]},
+        ),
+        (
+            {"l": [START["l"][1]]},
+            {"l": [START["l"][0], {"id": 2, "s": "b", "done": True}]},
+            {"l": [{"id": 2, "s": "b", "done": True}]},
+        ),
+    ],
+    ids=["words", "both ends", "nested", "an insertion moves nobody's edit", "an edit stays with its object"],
+)
+def test_edits_that_did_not_know_of_each_other_both_survive(one: Any, other: Any, merged: Any) -> None:
+    assert started().both(changed(**one), changed(**other)) == changed(**merged)
+
+
+def test_what_is_equal_is_not_touched() -> None:
+    shared = started()
+    state = shared.live.state()
+    update = shared.replace(changed(m={**START["m"], "b": 3}))
+    assert len(update) < 60
+    assert shared.live.update_since(state).startswith(b"\x01\x01")
+
+
+def test_an_object_of_another_id_is_another_object() -> None:
+    shared = started()
+    fork = shared.live.fork(client_id=99)
+    state = fork.get_state()
+    fork.get("l", type=pycrdt.Array)[0]["late"] = True
+    shared.replace(changed(l=[{"id": 7, "s": "a"}, START["l"][1]]))
+    shared.live.integrate(fork.get_update(state), {})
+    assert shared.live.to_py()["l"][0] == {"id": 7, "s": "a"}
+
+
+def test_past_the_bound_a_piece_is_replaced_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matching, "MATCHED_MAX", 3)
+    shared = started()
+    shared.replace(changed(t="one 2 and two", l=[{"id": 2, "s": "b"}, {"id": 1, "s": "a"}, 5]))
+    assert shared.live.to_py() == changed(t="one 2 and two", l=[{"id": 2, "s": "b"}, {"id": 1, "s": "a"}, 5])
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        ([], InvalidValue),
+        ({"m": 1}, InvalidValue),
+        ({"m": []}, RootConflict),
+        ({"": {}}, InvalidName),
+        ({"m": {"x": 2**53}}, InvalidValue),
+        ({"m": {"\ud800": 1}}, InvalidValue),
+        ({"t": "\ud800"}, InvalidValue),
+        ({"l": [0] * (VALUES_MAX // 2), "m": {"x": [0] * (VALUES_MAX // 2)}}, TooLarge),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_edited(content: Any, error: type[ShoalError]) -> None:
+    shared = started()
+    doc = shared.live.fork(client_id=50)
+    before = doc.get_update()
+    with pytest.raises(error):
+        Editor().replace(doc, shared.live.roots, content)
+    assert doc.get_update() == before
+
+
+def test_the_copy_that_was_edited_is_freed() -> None:
+    copies: list[weakref.ref[Any]] = []
+
+    def edit(doc: pycrdt.Doc[Any]) -> dict[str, Any]:
+        copies.append(weakref.ref(doc))
+        doc.get("t", type=pycrdt.Text).insert(0, "x")
+        return {"t": "text"}
+
+    edited = on_copy(LiveDocument(bytes_max=1 << 20, roots_max=16), edit, client_id=2)
+    gc.collect()
+    assert edited.update
+    assert copies[0]() is None
+
+
+def test_content_is_read_from_json() -> None:
+    assert read_content('{"t": "é"}'.encode()) == {"t": "é"}
+    for bad in (b"{", b"\xff", b'{"x": NaN}'):
+        with pytest.raises(InvalidValue):
+            read_content(bad)
+
+
+@pytest.mark.parametrize("wanted", ["aé!b", "b", "", "xaébx", "é"])
+def test_objects_that_are_embedded_in_a_text_stay_in_their_order(wanted: str) -> None:
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=1)
+    text = doc.get("t", type=pycrdt.Text)
+    text.insert(0, "aéb")
+    for at, number in ((0, 1), (4, 2), (6, 3)):
+        text.insert_embed(at, {"image": number})
+    text.format(1, 2, {"bold": True})
+    Editor().replace(doc, {"t": "text"}, {"t": wanted})
+    assert str(text) == wanted
+    assert [chunk["image"] for chunk, _ in text.diff() if isinstance(chunk, dict)] == [1, 2, 3]
+
+
+def test_characters_stay_on_their_side_of_an_embedded_object() -> None:
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=1)
+    text = doc.get("t", type=pycrdt.Text)
+    text.insert(0, "ab")
+    text.insert_embed(1, {"image": 1})
+    Editor().replace(doc, {"t": "text"}, {"t": "ab!"})
+    assert [chunk for chunk, _ in text.diff()] == ["a", {"image": 1.0}, "b!"]

@@ -1,0 +1,54 @@
+"""Common ancestors, against a twin that knows every descent."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.rows import Stamp
+from shoal.crdt.thread import ancestry, dag
+from shoal.crdt.thread.dag import Record, Save
+from shoal.errors import NotFound, TooLarge
+from tests.support.causal import origin
+from tests.support.rows import DictRows
+
+
+def grown(history: list[list[int]]) -> tuple[DictRows, list[bytes], list[set[int]]]:
+    """Rows, ids by number, and per number all that it is or descends from."""
+    rows, ids, lines = DictRows(), list[bytes](), list[set[int]]()
+    for number, back in enumerate(history):
+        parents = sorted({number - 1 - step % number for step in back}) if number else []
+        record = Record([ids[parent] for parent in parents], "main", "", 0, b"\x80", number.to_bytes(2, "big"), {})
+        packed = dag.encode_record(record)
+        save = Save(dag.identify(record), sha256(packed).digest())
+        dag.apply(rows, Stamp(Dot(origin(1), number + 1), number, 0, VersionVector()), save, record=packed, chunks={})
+        ids.append(save.id)
+        lines.append({number}.union(*(lines[parent] for parent in parents)))
+    return rows, ids, lines
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 6), max_size=2), min_size=1, max_size=14), st.data())
+def test_it_is_the_newest_that_all_descend_from(history: list[list[int]], data: st.DataObject) -> None:
+    rows, ids, lines = grown(history)
+    chosen = data.draw(st.lists(st.integers(0, len(ids) - 1), min_size=1, max_size=4))
+    common = set.intersection(*(lines[number] for number in chosen))
+    expected = ids[max(common)] if common else None
+    assert ancestry.common_ancestor(rows, [ids[number] for number in chosen]) == expected
+    assert ancestry.in_order(rows, [ids[number] for number in chosen]) == [ids[number] for number in sorted(set(chosen))]
+
+
+def test_what_lies_too_far_back_is_an_error_and_not_an_answer() -> None:
+    rows, ids, _ = grown([[0]] * 10)
+    assert ancestry.common_ancestor(rows, [ids[0], ids[9]], visits_max=10) == ids[0]
+    with pytest.raises(TooLarge, match="within the last 9"):
+        ancestry.common_ancestor(rows, [ids[0], ids[9]], visits_max=9)
+
+
+def test_an_unknown_checkpoint_is_not_found() -> None:
+    with pytest.raises(NotFound):
+        ancestry.common_ancestor(DictRows(), [bytes(32)])

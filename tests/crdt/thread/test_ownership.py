@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from itertools import permutations
+
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.rows import Stamp
+from shoal.crdt.thread import ownership
+from shoal.crdt.thread.ownership import Claim
+from tests.support.rows import DictRows
+
+
+def test_the_latest_claim_holds_whatever_the_order() -> None:
+    claims = [(5, b"a"), (7, b"b"), (7, b"c"), (6, b"z")]
+    for order in permutations(claims):
+        rows = DictRows()
+        for number, (hlc, token) in enumerate(order):
+            stamp = Stamp(Dot(Origin(b"o" * 16), number + 1), hlc, 0, VersionVector())
+            ownership.apply(rows, stamp, Claim(token))
+        assert ownership.owner(rows) == b"c"
+
+
+def test_nobody_owns_a_thread_that_was_not_claimed() -> None:
+    assert ownership.owner(DictRows()) == b""

@@ -1,0 +1,34 @@
+"""Places: replicas agree on the greatest of the greatest generation."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.crdt.thread import progress
+from shoal.crdt.thread.progress import Place, Reach
+from tests.support.causal import Choose, Replica, check_converges
+from tests.support.samples import chooser, fails_for_some_seed
+
+
+def check(choose: Choose) -> None:
+    def decide(_replica: Replica, _all: list[Replica]) -> list[Reach]:
+        return [Reach("ab"[choose(2)], choose(3), choose(4))]
+
+    replica = check_converges(choose, progress.apply, decide)[0]
+    made = [change for operation in replica.applied for change in operation.changes]
+    for key in "ab":
+        expected = max((Place(change.generation, change.place) for change in made if change.key == key), default=Place())
+        assert progress.find(replica.rows, key) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_replicas_agree_in_any_order_packet_and_repetition(data: st.DataObject) -> None:
+    check(chooser(data))
+
+
+def test_the_check_finds_that_the_last_to_arrive_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "find", lambda _rows, _key: Place(-1))
+    assert fails_for_some_seed(check)

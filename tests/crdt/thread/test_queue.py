@@ -1,0 +1,195 @@
+"""Queues: replicas agree on what is pending and who finished what, and nothing comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.thread import queue
+from shoal.crdt.thread.queue import INBOX, Counts, Dequeue, Enqueue, Entry, Item, Purge
+from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.rows import DictRows
+from tests.support.samples import chooser, fails_for_some_seed
+
+Change = Enqueue | Dequeue | Purge
+QUEUES = (INBOX, "w", "wo")
+KEYS = (None, "a", "b")
+
+
+def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
+    match change:
+        case Enqueue():
+            queue.apply_enqueue(rows, stamp, change)
+        case Dequeue():
+            queue.apply_dequeue(rows, stamp, change)
+        case Purge():
+            queue.apply_purge(rows, stamp, change)
+
+
+def deciding(choose: Choose) -> Decide:
+    def decide(replica: Replica, _all: list[Replica]) -> list[Change]:
+        name = QUEUES[choose(len(QUEUES))]
+        ids = [id for _, id in queue.pending(replica.rows, name)]
+        what = choose(6)
+        if what == 0 and (done := [id for _, id in queue.finished(replica.rows, name)]):
+            return [Purge(name, done[: 1 + choose(2)], tuple(replica.vector.entries()))]
+        if what > 3 and ids:
+            return [Dequeue(name, ids[choose(len(ids))], f"by {choose(3)}", None, bytes([choose(3)]))]
+        return [Enqueue(name, "", [Item(KEYS[choose(3)], bytes([choose(2)])) for _ in range(1 + choose(2))])]
+
+    return decide
+
+
+def twin(operations: list[Operation]) -> dict[tuple[str, bytes], Entry]:
+    """The entries that all operations make at once: a purge takes away what it covers, whenever it comes."""
+    made = [(stamp, change) for operation in operations for stamp, change in operation.stamped()]
+    purges = [change for _, change in made if isinstance(change, Purge)]
+
+    def purged(name: str, id: bytes, dot: Dot) -> bool:
+        return any(p.queue == name and id in p.ids and VersionVector(p.context).covers(dot) for p in purges)
+
+    entries: dict[tuple[str, bytes], Entry] = {}
+    for stamp, change in sorted(made, key=lambda one: (one[0].dot, one[0].nth)):
+        if isinstance(change, Enqueue):
+            for index, item in enumerate(change.items):
+                position = stamp.pack_position() + index.to_bytes(4, "big")
+                id = queue.identify(item.key) if item.key is not None else sha256(b"\x00" + position).digest()
+                if not purged(change.queue, id, stamp.dot):
+                    found = entries.setdefault((change.queue, id), Entry(item.key, [], []))._replace(key=item.key)
+                    entries[change.queue, id] = found
+                    found.puts.append(queue.Put(position, stamp.wall_ms, change.by, item.value))
+        elif isinstance(change, Dequeue) and not purged(change.queue, change.id, stamp.dot):
+            found = entries.setdefault((change.queue, change.id), Entry(None, [], []))
+            finish = queue.Finish(stamp.pack_position(), stamp.wall_ms, change.by, change.key, change.result)
+            found.finishes.append(finish)
+    return entries
+
+
+def check(choose: Choose) -> None:
+    replica = check_converges(choose, apply, deciding(choose))[0]
+    expected = twin(replica.applied)
+    for name in QUEUES:
+        mine = {id: entry for (where, id), entry in expected.items() if where == name}
+        pending = sorted((entry.puts[0].position, id) for id, entry in mine.items() if entry.puts and not entry.finishes)
+        finished = sorted((entry.finishes[0].position, id) for id, entry in mine.items() if entry.finishes)
+        assert list(queue.pending(replica.rows, name)) == pending
+        assert list(queue.finished(replica.rows, name)) == finished
+        assert queue.counts(replica.rows, name) == Counts(len(pending), len(finished))
+        for id, entry in mine.items():
+            stored = queue.entry(replica.rows, name, id)
+            assert stored is not None
+            assert stored == entry
+    assert [name for name, _ in queue.worklists(replica.rows)] == sorted({name for name, _ in expected} - {INBOX})
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_replicas_agree_in_any_order_packet_and_repetition(data: st.DataObject) -> None:
+    check(chooser(data))
+
+
+def a_put_revives(entry: Entry) -> bool:
+    return bool(entry.puts) and (not entry.finishes or entry.puts[-1].position > entry.finishes[-1].position)
+
+
+def everything_is_purged(_position: bytes) -> Dot:
+    return Dot(origin(1), 0)
+
+
+def the_first_to_arrive_counts(rows: Rows, stamp: Stamp, change: Enqueue) -> None:
+    fresh = [item for item in change.items if item.key is None or not known(rows, change.queue, item.key)]
+    original_enqueue(rows, stamp, Enqueue(change.queue, change.by, fresh))
+
+
+def known(rows: Rows, name: str, key: str) -> bool:
+    return queue.entry(rows, name, queue.identify(key)) is not None
+
+
+original_enqueue = queue.apply_enqueue
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "bug"),
+    [
+        (Entry, "is_pending", property(a_put_revives)),
+        (queue, "_dot", everything_is_purged),
+        (queue, "_HLC_BYTES", 0),
+        (queue, "apply_enqueue", the_first_to_arrive_counts),
+    ],
+)
+def test_the_check_finds_a_planted_bug(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, bug: Callable[..., Any]) -> None:
+    monkeypatch.setattr(owner, name, bug)
+    assert fails_for_some_seed(check)
+
+
+def stamp(number: int, *, sequence: int = 1, hlc: int = 1) -> Stamp:
+    return Stamp(Dot(origin(number), sequence), hlc, 1, VersionVector())
+
+
+def test_two_that_take_one_at_the_same_time_both_stay_visible() -> None:
+    rows = DictRows()
+    apply(rows, stamp(1), Enqueue(INBOX, "boss", [Item("k", b"do")]))
+    for number, by in ((3, "late"), (2, "least")):
+        apply(rows, stamp(number), Dequeue(INBOX, queue.identify("k"), by, None, b""))
+    found = queue.entry(rows, INBOX, queue.identify("k"))
+    assert found is not None
+    assert [finish.by for finish in found.takers()] == ["least", "late"]
+    assert queue.counts(rows, INBOX) == Counts(0, 1)
+
+
+def test_one_request_that_took_it_on_two_nodes_is_one_taker() -> None:
+    rows = DictRows()
+    apply(rows, stamp(1), Enqueue(INBOX, "", [Item("k", b"do")]))
+    for number in (3, 2):
+        apply(rows, stamp(number), Dequeue(INBOX, queue.identify("k"), f"by {number}", "request", b""))
+    found = queue.entry(rows, INBOX, queue.identify("k"))
+    assert found is not None
+    assert [finish.by for finish in found.takers()] == ["by 2"]
+
+
+def test_what_is_purged_leaves_no_row() -> None:
+    rows = DictRows()
+    apply(rows, stamp(1), Enqueue("w", "", [Item("k", b"1"), Item(None, b"2")]))
+    for number, (_, id) in enumerate(list(queue.pending(rows, "w")), 2):
+        apply(rows, stamp(1, sequence=number), Dequeue("w", id, "", None, b""))
+    ids = [id for _, id in queue.finished(rows, "w")]
+    apply(rows, stamp(1, sequence=4), Purge("w", ids, ((origin(1), 3),)))
+    assert rows.rows == {}
+
+
+def test_a_put_after_a_finish_that_outlived_a_purge_has_its_key_in_any_order() -> None:
+    """Found by two nodes that finished at once, a purge, and a third node's put of the same key."""
+    id = queue.identify("k")
+    first: tuple[Stamp, Change] = (stamp(1), Enqueue("w", "", [Item("k", b"1")]))
+    outlives: tuple[Stamp, Change] = (stamp(2), Dequeue("w", id, "b", None, b""))
+    purge: tuple[Stamp, Change] = (stamp(1, sequence=3), Purge("w", [id], ((origin(1), 2),)))
+    concurrent: tuple[Stamp, Change] = (stamp(3), Enqueue("w", "", [Item("k", b"1")]))
+    left = []
+    for order in (
+        [first, outlives, purge, concurrent],
+        [first, concurrent, outlives, purge],
+        [concurrent, first, purge, outlives],
+    ):
+        rows = DictRows()
+        for made, change in order:
+            apply(rows, made, change)
+        left.append(rows.rows)
+    assert left[0] == left[1] == left[2]
+
+
+def test_a_put_that_the_purge_had_not_seen_is_a_new_entry() -> None:
+    rows = DictRows()
+    id = queue.identify("k")
+    apply(rows, stamp(1), Enqueue("w", "", [Item("k", b"1")]))
+    apply(rows, stamp(1, sequence=2), Dequeue("w", id, "", None, b""))
+    apply(rows, stamp(2), Enqueue("w", "", [Item("k", b"2")]))
+    assert list(queue.pending(rows, "w")) == []
+    apply(rows, stamp(1, sequence=3), Purge("w", [id], ((origin(1), 2),)))
+    assert [found for _, found in queue.pending(rows, "w")] == [id]

@@ -1,0 +1,199 @@
+"""Trims: what is left of a journal is a function of the set of operations, and nothing goes that was not named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.thread import claims, events, journal, retention, trimming
+from shoal.crdt.thread.events import EVENT, Event, Issue
+from shoal.crdt.thread.journal import Append, Conflict, Cursor
+from shoal.crdt.thread.retention import Retain
+from shoal.crdt.thread.trimming import Trim
+from tests.support.causal import Choose, Decide, Replica, check_converges, origin
+from tests.support.rows import DictRows
+from tests.support.samples import chooser, fails_for_some_seed
+
+Change = tuple[Append, bytes] | Trim | Retain
+
+
+def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
+    if isinstance(change, Trim):
+        trimming.apply(rows, stamp, change)
+    elif isinstance(change, Retain):
+        retention.apply(rows, stamp, change)
+    else:
+        journal.apply(rows, stamp, *change)
+
+
+def everything(_issue: Issue, _count: int, _size: int) -> bool:
+    return True
+
+
+def deciding(choose: Choose) -> Decide:
+    def decide(replica: Replica, _everyone: list[Replica]) -> list[Change]:
+        if choose(3) == 0:
+            cut = trimming.cut(replica.rows, replica.vector, everything, events_max=1 + choose(3))
+            return [Trim(cut.ends)] if cut.ends else []
+        if choose(8) == 0:
+            return [Retain(events=1 + choose(3))]
+        made: list[Change] = []
+        for _ in range(1 + choose(2)):
+            payload = bytes([choose(3)])
+            made.append((Append(sha256(payload).digest(), (None, "a", "b")[choose(3)]), payload))
+        return made
+
+    return decide
+
+
+def appends(replica: Replica) -> list[tuple[Stamp, Append, bytes]]:
+    return [
+        (at, *change)
+        for operation in replica.applied
+        for at, change in operation.stamped()
+        if not isinstance(change, Trim | Retain)
+    ]
+
+
+def trimmed(replica: Replica) -> set[Dot]:
+    """The twin of what goes: for each end that was named, its origin's appends up to there."""
+    trims = [change for operation in replica.applied for change in operation.changes if isinstance(change, Trim)]
+    ends = [events.dot_of(end) for trim in trims for end in trim.ends]
+    return {
+        at.dot
+        for at, _, _ in appends(replica)
+        if any(at.dot.origin == end.origin and at.dot.sequence <= end.sequence for end in ends)
+    }
+
+
+def left(replica: Replica) -> tuple[list[Event], list[Conflict]]:
+    """The twin of what stays: the journal of the other appends alone."""
+    gone = trimmed(replica)
+    rows = DictRows()
+    for at, append, payload in sorted(appends(replica), key=lambda made: (made[0].hlc, made[0].pack_position())):
+        if at.dot not in gone:
+            journal.apply(rows, at, append, payload)
+    return [events.unpack(row[1:], stored) for row, stored in rows.scan(EVENT)], journal.conflicts(rows)
+
+
+def check(choose: Choose) -> None:
+    replica = check_converges(choose, apply, deciding(choose))[0]
+    rows, gone = replica.rows, trimmed(replica)
+    kept, conflicts = left(replica)
+    assert [events.unpack(row[1:], stored) for row, stored in rows.scan(EVENT)] == kept
+    assert journal.conflicts(rows) == conflicts
+    for at, append, payload in appends(replica):
+        assert journal.payload_of(rows, at, append) == payload
+        assert trimming.is_trimmed(rows, at.dot) == (at.dot in gone)
+    if (totals := events.totals(rows)) is not None:
+        assert totals == (len(kept), sum(len(stored) for _, stored in rows.scan(EVENT)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_what_is_left_is_the_journal_of_what_no_trim_names(data: st.DataObject) -> None:
+    check(chooser(data))
+
+
+def whatever_sorts_below(ends: list[bytes]) -> VersionVector:
+    return VersionVector({origin(number): 10**6 for number in range(1, 4)})
+
+
+def only_events(_rows: Rows) -> list[claims.Claim]:
+    return []
+
+
+remove = claims.remove
+
+
+def the_whole_key_goes(rows: Rows, key: str, gone: Callable[[claims.Claim], bool]) -> list[claims.Claim]:
+    return remove(rows, key, lambda _: any(map(gone, claims.claims_of(rows, key))))
+
+
+def uncounted(rows: Rows, position: bytes) -> None:
+    rows.delete(EVENT + position)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "bug"),
+    [
+        (trimming, "covered", whatever_sorts_below),
+        (claims, "losers", only_events),
+        (claims, "remove", the_whole_key_goes),
+        (events, "drop", uncounted),
+    ],
+)
+def test_the_check_finds_a_planted_bug(
+    monkeypatch: pytest.MonkeyPatch, module: object, name: str, bug: Callable[..., object]
+) -> None:
+    monkeypatch.setattr(module, name, bug)
+    assert fails_for_some_seed(check)
+
+
+# ── readers ───────────────────────────────────────────────────────────────────
+
+
+def filled(events: int) -> Replica:
+    replica = Replica(origin(1), apply)
+    for number in range(events):
+        payload = bytes([number])
+        replica.issue([(Append(sha256(payload).digest()), payload)], wall_ms=number)
+    return replica
+
+
+def trim(replica: Replica, count: int) -> None:
+    cut = trimming.cut(replica.rows, replica.vector, lambda _issue, before, _size: before < count, events_max=100)
+    replica.issue([Trim(cut.ends)], wall_ms=99)
+
+
+def page(replica: Replica, cursor: Cursor, limit: int) -> journal.Page:
+    return journal.read(replica.rows, cursor, replica.vector, floor_hlc=None, limit=limit, bytes_max=10**6)
+
+
+@pytest.mark.parametrize(("read", "missed"), [(1, True), (2, True), (3, False), (5, False)])
+def test_a_reader_is_told_if_something_went_that_it_had_not_got(read: int, missed: bool) -> None:
+    replica = filled(5)
+    cursor = page(replica, Cursor(), read).cursor
+    trim(replica, 3)
+    assert (journal.missed(replica.rows, cursor) is not None) == missed
+
+
+def test_a_reader_that_begins_is_told_nothing() -> None:
+    replica = filled(5)
+    trim(replica, 3)
+    assert journal.missed(replica.rows, Cursor()) is None
+    assert [event.payload for event in page(replica, Cursor(), 9).events] == [b"\x03", b"\x04"]
+
+
+def test_a_late_event_below_a_trim_is_delivered() -> None:
+    fast, slow = filled(3), Replica(origin(2), apply)
+    early = slow.issue([(Append(sha256(b"late").digest()), b"late")], wall_ms=1)
+    cursor = page(fast, Cursor(), 9).cursor
+    trim(fast, 3)
+    fast.receive([early])
+    found = page(fast, cursor, 9)
+    assert [(event.payload, event.late) for event in found.events] == [(b"late", True)]
+
+
+def test_an_operations_events_go_together() -> None:
+    replica = Replica(origin(1), apply)
+    replica.issue([(Append(sha256(b"x").digest()), b"x")] * 3, wall_ms=1)
+    replica.issue([(Append(sha256(b"x").digest()), b"x")], wall_ms=2)
+    cut = trimming.cut(replica.rows, replica.vector, everything, events_max=1)
+    assert (cut.events, cut.more) == (3, True)
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [[], [b"short"], [bytes(8) + Dot(origin(1), 9).pack()], [bytes(8) + Dot(origin(1), n).pack() for n in (1, 2)]],
+    ids=["nothing", "no place", "not applied", "an origin twice"],
+)
+def test_a_trim_that_no_node_would_make_is_refused(ends: list[bytes]) -> None:
+    with pytest.raises(ValueError, match="it "):
+        trimming.check(Trim(ends), VersionVector({origin(1): 3}))

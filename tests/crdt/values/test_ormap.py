@@ -1,0 +1,154 @@
+"""Maps: changes of different keys never meet, updating wins over removing, and a removed key leaves nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.values import ormap, orset, register
+from shoal.crdt.values.ormap import Add, Alter, Change, Put, Remove
+from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.rows import DictRows
+from tests.support.samples import chooser, fails_for_some_seed
+
+KEYS = ["a", "ab", "b"]
+A, B = origin(1), origin(2)
+
+
+def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
+    """With more than its context: a node applies a peer's operations under its own vector."""
+    ormap.apply(rows, replace(stamp, context=VersionVector({origin(n): 99 for n in range(9)})), change)
+
+
+def put(rows: Rows, key: str, value: bytes, request: str | None = None) -> Put:
+    context = register.context_of(ormap.register_of(rows, key))
+    return Put(key, value, register.context_entries(context), request)
+
+
+def add(rows: Rows, of: Origin, key: str, amount: int, request: str | None = None) -> Add:
+    before = [] if request else ormap.unkeyed(rows, key, of)
+    return Add(key, amount + sum(part.amount for part in before), tuple(part.dot for part in before), request)
+
+
+def deciding(choose: Choose) -> Decide:
+    def decide(replica: Replica, _everyone: list[Replica]) -> list[Change]:
+        rows, key = replica.rows, KEYS[choose(len(KEYS))]
+        request = [None, None, "r1", "r2"][choose(4)]
+        members = ormap.set_of(rows, key)
+        match choose(6):
+            case 0 | 1:
+                return [ormap.removal(rows, key)] if ormap.holds(rows, key) else []
+            case 2:
+                return [put(rows, key, bytes([choose(3)]), request)]
+            case 3:
+                named = tuple(orset.named(members, bytes([n])) for n in range(choose(3)))
+                return [Alter(key, named[:1], named[1:])]
+            case _:
+                return [add(rows, replica.origin, key, 1 + choose(9), request)]
+
+    return decide
+
+
+def counts(operations: list[Operation]) -> dict[str, int]:
+    """The twin of the counters: of all adds at once, those that no removal and no add names."""
+    stamped = [(at, change) for operation in operations for at, change in operation.stamped()]
+    named: set[tuple[str, Dot, bool]] = set()
+    for _, change in stamped:
+        if isinstance(change, Remove):
+            named |= {(change.key, Dot(Origin(of), sequence), keyed) for of, sequence in change.adds for keyed in (False, True)}
+        elif isinstance(change, Add):
+            named |= {(change.key, Dot(Origin(of), sequence), False) for of, sequence in change.over}
+    live = [
+        (at, change)
+        for at, change in stamped
+        if isinstance(change, Add) and (change.key, at.dot, change.request is not None) not in named
+    ]
+    least: dict[tuple[str, str], Dot] = {}
+    for at, change in live:
+        if change.request:
+            least[change.key, change.request] = min(at.dot, least.get((change.key, change.request), at.dot))
+    found: defaultdict[str, int] = defaultdict(int)
+    for at, change in live:
+        counted = change.request is None or least[change.key, change.request] == at.dot
+        found[change.key] += change.amount if counted else 0
+    return dict(found)
+
+
+def check(choose: Choose, apply: Apply = apply) -> None:
+    replica = check_converges(choose, apply, deciding(choose))[0]
+    rows, expected = replica.rows, counts(replica.applied)
+    there = list(ormap.keys(rows))
+    assert there == sorted(there) == [key for key in KEYS if ormap.holds(rows, key)]
+    assert ormap.size(rows) == len(there)
+    assert {key: value for key in KEYS if (value := ormap.value(rows, key)) is not None} == expected
+    for key in there:
+        assert list(ormap.keys(rows, after=key)) == there[there.index(key) + 1 :]
+    if not there:
+        assert rows.canonical() == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_replicas_hold_the_same_entries_as_a_twin_that_sees_all_changes(data: st.DataObject) -> None:
+    check(chooser(data))
+
+
+def a_removal_takes_what_it_has_not_seen(rows: Rows, stamp: Stamp, change: Change) -> None:
+    apply(rows, stamp, ormap.removal(rows, change.key) if isinstance(change, Remove) else change)
+
+
+def an_add_takes_the_place_of_nothing(rows: Rows, stamp: Stamp, change: Change) -> None:
+    apply(rows, stamp, Add(change.key, change.amount, (), change.request) if isinstance(change, Add) else change)
+
+
+def keys_are_counted_by_changes(rows: Rows, stamp: Stamp, change: Change) -> None:
+    before = ormap.size(rows)
+    apply(rows, stamp, change)
+    ormap._count(rows, max(0, before + (-1 if isinstance(change, Remove) else 1)))
+
+
+BUGS = [a_removal_takes_what_it_has_not_seen, an_add_takes_the_place_of_nothing, keys_are_counted_by_changes]
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_check_finds_a_planted_bug(bug: Apply) -> None:
+    assert fails_for_some_seed(lambda choose: check(choose, bug))
+
+
+def applied(rows: DictRows, dot: Dot, change: Change) -> None:
+    apply(rows, Stamp(dot, dot.sequence, 1000, VersionVector()), change)
+
+
+def test_an_update_wins_over_a_removal_that_has_not_seen_it() -> None:
+    rows = DictRows()
+    applied(rows, Dot(A, 1), put(rows, "k", b"old"))
+    applied(rows, Dot(A, 2), add(rows, A, "k", 5))
+    removal = ormap.removal(rows, "k")
+    applied(rows, Dot(B, 1), put(rows, "k", b"new"))
+    applied(rows, Dot(A, 3), removal)
+    assert [sibling.value for sibling in register.siblings(ormap.register_of(rows, "k"))] == [b"new"]
+    assert ormap.value(rows, "k") is None
+
+
+def test_what_is_written_and_removed_again_and_again_leaves_nothing() -> None:
+    rows = DictRows()
+    for n in range(50):
+        applied(rows, Dot(A, 4 * n + 1), put(rows, "k", b"v"))
+        applied(rows, Dot(A, 4 * n + 2), add(rows, A, "k", 1))
+        applied(rows, Dot(A, 4 * n + 3), Alter("k", (orset.named(ormap.set_of(rows, "k"), b"e"),)))
+        applied(rows, Dot(A, 4 * n + 4), ormap.removal(rows, "k"))
+    assert rows.rows == {}
+
+
+def test_adds_of_one_origin_are_one_row() -> None:
+    rows = DictRows()
+    for n in range(50):
+        applied(rows, Dot(A, n + 1), add(rows, A, "k", 2))
+    assert ormap.value(rows, "k") == 100
+    assert len(rows.rows) == 2

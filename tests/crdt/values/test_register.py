@@ -1,0 +1,170 @@
+"""Registers: causality decides, and nothing that was concurrent is lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.values import register
+from shoal.crdt.values.register import Assign, Entry
+from shoal.errors import InvalidValue
+from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.rows import DictRows
+from tests.support.samples import chooser, fails_for_some_seed
+
+A, B = origin(1), origin(2)
+
+
+def deciding(choose: Choose) -> Decide:
+    """Assigns by clients that read here, read elsewhere, read nothing, or made their context up."""
+
+    def context(replica: Replica, everyone: list[Replica]) -> register.Entries | None:
+        match choose(5):
+            case 0:
+                return None
+            case 1:
+                return ()
+            case 2:
+                return register.context_entries(register.context_of(replica.rows))
+            case 3:
+                return register.context_entries(register.context_of(everyone[choose(len(everyone))].rows))
+            case _:
+                return ((origin(1 + choose(3)), choose(9)),)
+
+    def decide(replica: Replica, everyone: list[Replica]) -> list[Assign]:
+        return [Assign(bytes([choose(3)]), context(replica, everyone)) for _ in range(1 + choose(2))]
+
+    return decide
+
+
+def alive(operations: list[Operation]) -> set[tuple[Dot, int, bytes]]:
+    """The twin: of all assigns at once, those that no other one covers."""
+    stamped = [(at, change) for operation in operations for at, change in operation.stamped()]
+
+    def replaces(later: tuple[Stamp, Assign], earlier: Stamp) -> bool:
+        at, change = later
+        if at.dot == earlier.dot:
+            return at.nth > earlier.nth
+        seen = dict(at.context if change.context is None else change.context)
+        return at.context.covers(earlier.dot) and seen.get(earlier.dot.origin, 0) >= earlier.dot.sequence
+
+    return {(at.dot, at.hlc, change.value) for at, change in stamped if not any(replaces(other, at) for other in stamped)}
+
+
+def check(choose: Choose, apply: Apply = register.apply) -> None:
+    replica = check_converges(choose, apply, deciding(choose))[0]
+    siblings = register.siblings(replica.rows)
+    assert {(sibling.dot, sibling.hlc, sibling.value) for sibling in siblings} == alive(replica.applied)
+    assert siblings == sorted(siblings, key=lambda sibling: (sibling.hlc, sibling.dot), reverse=True)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_replicas_keep_the_same_siblings_as_a_twin_that_sees_all_assigns(data: st.DataObject) -> None:
+    check(chooser(data))
+
+
+def covered_siblings_stay(rows: Rows, stamp: Stamp, assign: Assign) -> None:
+    register.store(rows, [*register.entries(rows), Entry(stamp.pack_position(), 0, None, assign.value)])
+
+
+def context_is_not_clipped(rows: Rows, stamp: Stamp, assign: Assign) -> None:
+    seen = stamp.context if assign.context is None else register.context_from(assign.context)
+    register.apply(rows, replace(stamp, context=stamp.context.join(seen)), assign)
+
+
+def latest_wins(rows: Rows, stamp: Stamp, assign: Assign) -> None:
+    covered_siblings_stay(rows, stamp, assign)
+    register.store(rows, register.entries(rows)[-1:])
+
+
+def last_to_arrive_wins(rows: Rows, stamp: Stamp, assign: Assign) -> None:
+    rows.delete(register.SIBLINGS)
+    covered_siblings_stay(rows, stamp, assign)
+
+
+@pytest.mark.parametrize("bug", [covered_siblings_stay, context_is_not_clipped, latest_wins, last_to_arrive_wins])
+def test_the_check_finds_a_planted_bug(bug: Apply) -> None:
+    assert fails_for_some_seed(lambda choose: check(choose, bug))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_an_assign_with_the_context_of_a_read_replaces_exactly_what_was_read(data: st.DataObject) -> None:
+    choose = chooser(data)
+    replicas = check_converges(choose, register.apply, deciding(choose), deliveries=0)
+    writer, other = replicas[0], replicas[1]
+    read = register.context_entries(register.context_of(writer.rows))
+    concurrent = other.issue([Assign(b"concurrent", ())], wall_ms=1)
+    writer.receive([concurrent])
+    writer.issue([Assign(b"mine", read)], wall_ms=1)
+    assert {sibling.value for sibling in register.siblings(writer.rows)} == {b"mine", b"concurrent"}
+
+
+def stamp(dot: Dot, *, hlc: int = 1, context: VersionVector = VersionVector(), nth: int = 0) -> Stamp:
+    return Stamp(dot, hlc, 1000 + hlc, context, nth)
+
+
+def test_a_register_never_set_has_no_siblings_and_an_empty_context() -> None:
+    assert register.siblings(DictRows()) == []
+    assert register.context_of(DictRows()) == VersionVector()
+
+
+def test_a_sibling_tells_its_value_and_times() -> None:
+    rows = DictRows()
+    register.apply(rows, stamp(Dot(A, 1), hlc=7), Assign(b"v"))
+    (sibling,) = register.siblings(rows)
+    assert sibling[:4] == (b"v", Dot(A, 1), 7, 1007)
+
+
+def test_a_version_tells_values_apart_and_not_the_times_that_a_request_was_sent() -> None:
+    def version_after(*assigns: tuple[Dot, Assign]) -> str:
+        rows = DictRows()
+        for dot, assign in assigns:
+            register.apply(rows, stamp(dot, hlc=dot.sequence), assign)
+        return register.version_of(register.siblings(rows))
+
+    once, again = (Dot(B, 1), Assign(b"v", (), "k")), (Dot(A, 2), Assign(b"v", (), "k"))
+    assert version_after() == register.NO_VALUE
+    assert version_after(once) == version_after(again) == version_after(once, again)
+    assert (
+        len({version_after(once), version_after((Dot(A, 1), Assign(b"v", ()))), version_after((Dot(B, 1), Assign(b"v", ())))})
+        == 3
+    )
+
+
+def test_causality_wins_over_a_clock_that_runs_ahead() -> None:
+    rows = DictRows()
+    register.apply(rows, stamp(Dot(A, 1), hlc=10**9), Assign(b"fast clock"))
+    register.apply(rows, stamp(Dot(B, 1), hlc=1, context=VersionVector({A: 1})), Assign(b"later"))
+    assert [sibling.value for sibling in register.siblings(rows)] == [b"later"]
+
+
+def test_an_empty_context_replaces_nothing() -> None:
+    rows = DictRows()
+    register.apply(rows, stamp(Dot(A, 1)), Assign(b"one"))
+    register.apply(rows, stamp(Dot(A, 2), hlc=2, context=VersionVector({A: 1})), Assign(b"two", ()))
+    assert [sibling.value for sibling in register.siblings(rows)] == [b"two", b"one"]
+
+
+def test_of_two_assigns_in_one_operation_the_second_stays() -> None:
+    rows = DictRows()
+    register.apply(rows, stamp(Dot(A, 1)), Assign(b"one", ()))
+    register.apply(rows, stamp(Dot(A, 1), nth=1), Assign(b"two", ()))
+    assert [sibling.value for sibling in register.siblings(rows)] == [b"two"]
+
+
+def test_a_context_survives_the_way_through_bytes() -> None:
+    context = VersionVector({A: 3, B: 1})
+    assert register.unpack_context(register.pack_context(context)) == context
+    assert register.unpack_context(register.pack_context(VersionVector())) == VersionVector()
+
+
+@pytest.mark.parametrize("packed", [b"", b"\x02", b"\x01x", b"\x01" + bytes(24), b"\x01" + Dot(Origin(B), 1).pack() * 2])
+def test_bytes_that_are_no_context_are_refused(packed: bytes) -> None:
+    with pytest.raises(InvalidValue, match="context"):
+        register.unpack_context(packed)
