@@ -83,7 +83,7 @@ def in_terminal(
             if typed:
                 os.write(ours, typed.encode() + b"\x04")
             written = _all_of(ours)
-            return Shown(process.wait(timeout=PATIENCE_S), written.decode().replace("\r\n", "\n"))
+            return Shown(process.wait(timeout=PATIENCE_S), written.decode(errors="backslashreplace").replace("\r\n", "\n"))
         finally:
             process.kill()
             os.close(ours)

@@ -61,25 +61,26 @@ def test_the_reviewers_path_and_the_agents_are_both_in_the_audit() -> None:
     assert approval.known == reviewed.id
 
 
+SHOWN = {
+    "blackboard": (
+        "confirm tea/oolong: done by ann, who was asked to confirm tea/oolong",
+        "All 3 nodes report:",
+        "oolong comes from Fujian",
+    )
+}
+"""What a program must show."""
+
+
 @pytest.mark.parametrize("program", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_runs_twice_as_it_is_and_is_in_the_list(program: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(program)]
     for _ in range(2):
-        finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
         assert finished.returncode == 0, finished.stderr
         assert finished.stdout
+        assert [text for text in SHOWN.get(program.stem, ()) if text not in finished.stdout] == []
+        assert "the moon" not in finished.stdout
     assert f"({program.name})" in (EXAMPLES / "README.md").read_text()
-
-
-def test_the_blackboards_agents_find_what_one_reader_would_find() -> None:
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "blackboard.py")], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "confirm tea/oolong: done by ann, who was asked to confirm tea/oolong" in done.stdout
-    assert "All 3 nodes report:" in done.stdout
-    assert "oolong comes from Fujian" in done.stdout
-    assert "the moon" not in done.stdout
 
 
 def test_the_blackboards_check_finds_a_page_that_nobody_paid_for() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 from typer.testing import CliRunner
@@ -43,6 +44,7 @@ COMMANDS = [
 ]
 
 
+@cache
 def said(*arguments: str) -> str:
     result = CliRunner().invoke(app, list(arguments), env={"TERMINAL_WIDTH": "140", "NO_COLOR": "1"})
     assert result.exit_code == 0, result.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -38,6 +39,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(directory)
 
 
+@cache  # These commands change nothing, and several tests look at the same picture.
 def shown(*arguments: str, data: str, columns: int = 80, **environment: str) -> Shown:
     found = shoal_in_terminal(*arguments, "--data", data, *CREW, columns=columns, environment=environment)
     assert found.code == 0, found.text

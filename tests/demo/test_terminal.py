@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ DRAWN = Path(__file__).with_name("drawn.py")
 SCREENS = ("board", "display")
 
 
+@cache
 def drawn(screen: str, *, columns: int = 80, **environment: str) -> Shown:
     shown = in_terminal(sys.executable, DRAWN, screen, columns=columns, environment=environment)
     assert shown.code == 0, shown.text

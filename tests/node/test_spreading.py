@@ -142,7 +142,7 @@ def test_once_rights_are_spread_nothing_is_written_and_nobody_looks() -> None:
             await of(fleet, "a", f"b-{number}").grant(90)
         await settled(fleet)
         before = await written(fleet)
-        await asyncio.sleep(600.0)
+        await asyncio.sleep(60.0)  # A hundred looks, if anybody looked.
         assert await written(fleet) == before <= 20 * (1 + 3)
         assert all(fleet[name].node.service._spreading._task is None for name in "abc")
 
@@ -191,12 +191,12 @@ def test_spends_that_wait_for_an_owner_wait_at_the_same_time() -> None:
     in_a_fleet(scene, quorum_timeout_s=2.0)
 
 
-@pytest.mark.parametrize("names", ["abc", "abcde"])
-def test_a_dead_node_hardly_ever_stops_a_spend_and_without_spreading_it_mostly_does(names: str) -> None:
+@pytest.mark.parametrize(("names", "seeds"), [("abc", 3), ("abcde", 1)])
+def test_a_dead_node_hardly_ever_stops_a_spend_and_without_spreading_it_mostly_does(names: str, seeds: int) -> None:
     """The figures of docs/NATIVE.md, in small."""
 
     def refused(*, ahead: bool) -> float:
-        found: list[Outcome] = [run(one(Case(names, left, ahead), seed)) for left in (1.0, 0.2) for seed in range(3)]
+        found: list[Outcome] = [run(one(Case(names, left, ahead), seed)) for left in (1.0, 0.2) for seed in range(seeds)]
         return sum(each.refused for each in found) / sum(each.tried for each in found)
 
     assert refused(ahead=True) < 0.02
