@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 TOP = Path(__file__).parent.parent
 ROOT = TOP / "shoal"
@@ -67,14 +66,20 @@ ADAPTERS = {"node/environment.py"}
 AMBIENT = {"time", "random", "uuid", "secrets"}
 
 
+@cache
 def modules() -> list[Path]:
     return sorted(ROOT.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(TOP))
 
 
 def layer_of(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
+@cache
 def imports_of(path: Path) -> set[str]:
     """Absolute names of the modules that a file imports, wherever in it; `from a import b` gives a and a.b."""
     found: set[str] = set()
@@ -88,54 +93,49 @@ def imports_of(path: Path) -> set[str]:
     return found
 
 
+def tops_of(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in imports_of(path)}
+
+
 def shoal_layers(path: Path) -> set[str]:
-    known = {layer_of(module) for module in modules()}
     parts = (name.split(".") for name in imports_of(path) if name.startswith("shoal."))
-    return {names[1] for names in parts if names[1] in known} - {layer_of(path)}
+    return {names[1] for names in parts if names[1] in ALLOWED} - {layer_of(path)}
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_imports_only_the_layers_it_may(path: Path) -> None:
-    layer = layer_of(path)
-    if layer == "__init__":
-        return  # The package's front door shows what the layers make.
-    assert shoal_layers(path) <= ALLOWED[layer]
+def test_a_module_imports_only_the_layers_it_may() -> None:
+    # The package's front door shows what the layers make.
+    bound = [path for path in modules() if layer_of(path) != "__init__"]
+    beyond = {name_of(path): shoal_layers(path) - ALLOWED[layer_of(path)] for path in bound}
+    assert {name: layers for name, layers in beyond.items() if layers} == {}
 
 
 def outside() -> list[Path]:
     return sorted(path for name in OUTSIDE for path in (TOP / name).rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_package_imports_nothing_that_is_not_installed(path: Path) -> None:
-    assert not {name.split(".")[0] for name in imports_of(path)} & (
-        OUTSIDE.keys() | {"tests", "benchmarks", "deploy", "examples"}
-    )
+def test_the_package_imports_nothing_that_is_not_installed() -> None:
+    elsewhere = OUTSIDE.keys() | {"tests", "benchmarks", "deploy", "examples"}
+    assert [name_of(path) for path in modules() if tops_of(path) & elsewhere] == []
 
 
-@pytest.mark.parametrize("path", outside(), ids=lambda path: str(path.relative_to(TOP)))
-def test_a_module_beside_the_package_imports_only_those_it_may(path: Path) -> None:
-    package = path.relative_to(TOP).parts[0]
-    tops = {name.split(".")[0] for name in imports_of(path)}
-    assert tops & (OUTSIDE.keys() | {"tests", "benchmarks"}) <= OUTSIDE[package] | {package}
+def test_a_module_beside_the_package_imports_only_those_it_may() -> None:
+    beside = OUTSIDE.keys() | {"tests", "benchmarks"}
+    beyond = {}
+    for path in outside():
+        package = path.relative_to(TOP).parts[0]
+        beyond[name_of(path)] = (tops_of(path) & beside) - OUTSIDE[package] - {package}
+    assert {name: tops for name, tops in beyond.items() if tops} == {}
 
 
-@pytest.mark.parametrize("path", [p for p in modules() if layer_of(p) in PURE], ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_pure_module_touches_no_clock_randomness_or_io(path: Path) -> None:
-    assert not {name.split(".")[0] for name in imports_of(path)} & IMPURE_MODULES
+def test_a_pure_module_touches_no_clock_randomness_or_io() -> None:
+    touched = {name_of(path): tops_of(path) & IMPURE_MODULES for path in modules() if layer_of(path) in PURE}
+    assert {name: tops for name, tops in touched.items() if tops} == {}
 
 
-@pytest.mark.parametrize(
-    "path",
-    [p for p in modules() if layer_of(p) in {"node", "storage", "transport", "api", "workflows", "client"}],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
-def test_time_and_randomness_come_in_as_arguments(path: Path) -> None:
-    relative = str(path.relative_to(ROOT))
-    source = path.read_text()
-    if relative not in ADAPTERS:
-        assert not {name.split(".")[0] for name in imports_of(path)} & AMBIENT
-        assert "urandom" not in source
+def test_time_and_randomness_come_in_as_arguments() -> None:
+    layers = {"node", "storage", "transport", "api", "workflows", "client"}
+    bound = [path for path in modules() if layer_of(path) in layers and str(path.relative_to(ROOT)) not in ADAPTERS]
+    assert [name_of(path) for path in bound if tops_of(path) & AMBIENT or "urandom" in path.read_text()] == []
 
 
 def test_every_layer_is_in_the_table() -> None:
