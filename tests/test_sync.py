@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -328,7 +329,7 @@ def test_an_interrupted_call_is_cancelled_and_the_store_is_closed(tmp_path: Path
 async def served(directory: Path) -> AsyncIterator[str]:
     config = Config(listen_port=0)
     node = await open_node(directory, config=config, environment=system_environment())
-    listener = Listener(create_app(node.session, config=config, node="n", version="0"), config=config)
+    listener = Listener(create_app(node.session, config=config, node="n", version="0", now_s=time.time), config=config)
     await listener.start()
     yield listener.url
     await listener.stop()

@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import hdrs
 from msgspec import Struct
 
-from shoal.api import bookmarks, glossary, session, yjs
+from shoal.api import bookmarks, deadlines, glossary, session, yjs
 from shoal.api.examples import BODIES, PARTS
 from shoal.api.exchange import JSON, MSGPACK
 from shoal.api.failures import failures, told
@@ -200,6 +200,7 @@ def _headers(route: Route) -> list[dict[str, Any]]:
         named += [_header(hdrs.IF_MATCH, _IF_MATCH, text), _header(hdrs.IF_NONE_MATCH, _IF_ABSENT, text)]
     if route.writes:
         named.append(_header("Idempotency-Key", _KEY, {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX}))
+        named.append(_header(deadlines.HEADER, deadlines.NAMED, {"type": "number"}))
     return named
 
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
-from shoal.api import bookmarks
+from shoal.api import bookmarks, deadlines
 from shoal.api.problems import CrossOrigin
 from shoal.config import Config, origins
 
@@ -35,6 +35,7 @@ REQUEST_HEADERS = ", ".join(
         "If-None-Match",
         "Last-Event-ID",
         bookmarks.HEADER,
+        deadlines.HEADER,
     )
 )
 ANSWER_HEADERS = ", ".join(

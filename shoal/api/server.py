@@ -21,8 +21,9 @@ import msgspec
 from aiohttp import WSCloseCode, web
 from aiohttp.typedefs import Middleware
 
-from shoal.api import bookmarks, conditions, openapi, problems
+from shoal.api import bookmarks, conditions, deadlines, openapi, problems
 from shoal.api.bodies import Bodies
+from shoal.api.deadlines import Limited
 from shoal.api.exchange import JSON, Exchange, decoded
 from shoal.api.health import METRICS
 from shoal.api.hosts import Hosts
@@ -136,6 +137,7 @@ def create_app(
     config: Config,
     node: str,
     version: str,
+    now_s: Callable[[], float],
     backlog: Callable[[], Backlog] | None = None,
     monotonic: Callable[[], float] | None = None,
     doors: Mapping[str, Door] | None = None,
@@ -143,7 +145,8 @@ def create_app(
 ) -> web.Application:
     """The application that answers by sessions that it opens; to be made inside a running event loop.
 
-    `node` (hex) and `version` are what clients are told at the handshake;
+    `node` (hex) and `version` are what clients are told at the handshake; `now_s`
+    is the node's clock, in seconds since 1970;
     `backlog` is asked at each scrape of /metrics; `monotonic` (seconds) times
     requests. `doors` are further GET routes, as those that peers come in by.
     `admit` raises what a session is refused with at its hello.
@@ -162,7 +165,7 @@ def create_app(
     app[SESSIONS] = sessions
     bodies = Bodies(config)
     for route in ROUTES:
-        handler = _handler(route, open_session=metered, config=config, sessions=sessions, bodies=bodies)
+        handler = _handler(route, open_session=metered, config=config, sessions=sessions, bodies=bodies, now_s=now_s)
         _add(app, route.method, route.path, handler)
     app[ABOUT] = About(node, version)
     _add(app, "GET", OPENAPI_PATH, _description(version))
@@ -184,10 +187,21 @@ def _add(app: web.Application, method: str, path: str, handler: _Handler) -> Non
         resource.add_route("HEAD", handler)
 
 
-def _handler(route: Route, *, open_session: OpenSession, config: Config, sessions: Sessions, bodies: Bodies) -> _Handler:
+def _handler(
+    route: Route,
+    *,
+    open_session: OpenSession,
+    config: Config,
+    sessions: Sessions,
+    bodies: Bodies,
+    now_s: Callable[[], float],
+) -> _Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
+        deadline_s = deadlines.named(request) if route.writes else None
         bookmark = SharedBookmark(bookmarks.named(request) if route.has_bookmark else None)
         session = open_session(bookmark)
+        if deadline_s is not None:
+            session = Limited(session, deadline_s, now_s=now_s)
         try:
             with sessions.request_under_way(), bodies.under_way() as body:
                 exchange = Exchange(

@@ -91,6 +91,7 @@ async def _listening(node: Node, config: Config, peers: Peers | None) -> Listene
         config=config,
         node=status.node,
         version=status.version,
+        now_s=time.time,
         backlog=lambda: Backlog(node.writes_pending, node.durable_lag_s),
         monotonic=time.monotonic,
         doors={} if peers is None else {PEER_PATH: peers.serve},

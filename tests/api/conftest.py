@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import count
@@ -238,7 +239,9 @@ async def serve() -> AsyncIterator[Serve]:
             Config(listen_port=0, request_timeout_s=20.0, stop_timeout_s=2.0, request_bytes_max=1 << 20), **settings
         )
         session = session or FakeSession()
-        listener = Listener(create_app(session.open, config=config, node="ab12", version="0.1.0"), config=config)
+        listener = Listener(
+            create_app(session.open, config=config, node="ab12", version="0.1.0", now_s=time.time), config=config
+        )
         await listener.start()
         started.append(Served(session, listener, config))
         return started[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -209,7 +210,7 @@ def served_routes(app: web.Application) -> set[tuple[str, str]]:
 
 
 async def test_each_route_is_described_and_each_description_has_its_route(served: Served, description: dict[str, Any]) -> None:
-    app = create_app(served.session.open, config=Config(), node="ab", version="1")
+    app = create_app(served.session.open, config=Config(), node="ab", version="1", now_s=time.time)
     described = {(method.upper(), path) for path, methods in description["paths"].items() for method in methods}
     assert described == served_routes(app)
     assert len(described) > 20

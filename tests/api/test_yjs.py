@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any, Protocol
@@ -65,7 +66,7 @@ async def serve(open_bench: Opener) -> AsyncIterator[Serve]:
 
         async def start(**settings: Any) -> Served:
             bench = open_bench(listen_port=0, stop_timeout_s=5.0, **settings)
-            app = create_app(bench.node.session, config=bench.config, node="ab12", version="0")
+            app = create_app(bench.node.session, config=bench.config, node="ab12", version="0", now_s=time.time)
             listener = Listener(app, config=bench.config)
             await listener.start()
             stack.push_async_callback(listener.stop)

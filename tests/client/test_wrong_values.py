@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import shutil
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -52,7 +53,9 @@ async def running(request: pytest.FixtureRequest) -> AsyncIterator[Running]:
             connection = StoreConnection(node.session(), CONFIG, "memory", environment.entropy)
             store = await stack.enter_async_context(Store(connection, close=connection.session.close))
         else:
-            listener = Listener(create_app(node.session, config=CONFIG, node="ab12", version="0"), config=CONFIG)
+            listener = Listener(
+                create_app(node.session, config=CONFIG, node="ab12", version="0", now_s=time.time), config=CONFIG
+            )
             await listener.start()
             stack.push_async_callback(listener.stop)
             store = await stack.enter_async_context(shoal.connect(listener.url, config=CONFIG, durability="memory"))

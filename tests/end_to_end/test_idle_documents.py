@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -49,7 +50,7 @@ async def listening(directory: Path) -> AsyncIterator[str]:
         storage = RocksStorage.open(directory, config=CONFIG, now_ms=0)
         node = Node(storage, config=CONFIG, environment=system_environment())
         stack.push_async_callback(node.stop)
-        listener = Listener(create_app(node.session, config=CONFIG, node="ab12", version="0"), config=CONFIG)
+        listener = Listener(create_app(node.session, config=CONFIG, node="ab12", version="0", now_s=time.time), config=CONFIG)
         await listener.start()
         stack.push_async_callback(listener.stop)
         yield listener.url

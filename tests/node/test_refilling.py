@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -132,7 +133,9 @@ async def test_one_that_can_reach_nobody_takes_them(fleet: Fleet) -> None:
 
 @asynccontextmanager
 async def listening(member: Member) -> AsyncIterator[str]:
-    app = create_app(member.node.session, config=Config(), node="ab12", version="0", admit=member.node.service.admit)
+    app = create_app(
+        member.node.session, config=Config(), node="ab12", version="0", now_s=time.time, admit=member.node.service.admit
+    )
     listener = Listener(app, config=Config(listen_port=0))
     await listener.start()
     yield listener.url

@@ -1,0 +1,98 @@
+"""When the caller of an HTTP request gives up: it may do elsewhere what it asked for, so no write begins after that.
+
+Laws:
+- A deadline is a time by the node's clock. A duration would begin when the node reads the request, and a node that stalled
+  reads it late.
+- It is compared when each write begins, after the body has arrived. A write that began goes on: if it is not answered in
+  time, its outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+
+from aiohttp import web
+
+from shoal.errors import InvalidInput, OutcomeUnknown, Unavailable
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import Durability, Push, R, Read, Request, Subscription
+from shoal.protocol.session import Session
+
+HEADER = "Shoal-Deadline"
+NAMED = (
+    "When the caller gives up, in seconds since 1970 (UTC) by the node's clock, which the `Date` of its answers shows. "
+    "Nothing is written by a request whose turn comes later, as after the node stalled."
+)
+
+
+def named(request: web.Request) -> float | None:
+    """When the request's caller gives up, in seconds since 1970; None: it does not say.
+
+    Raises:
+        InvalidInput: it is no time.
+    """
+    given = request.headers.getall(HEADER, ())
+    if not given:
+        return None
+    try:
+        [text] = given
+        at_s = float(text)
+    except ValueError:
+        at_s = math.nan
+    if not math.isfinite(at_s):
+        raise InvalidInput(f"{HEADER} must be one time, in seconds since 1970. Nothing was written.", field=HEADER)
+    return at_s
+
+
+class Limited:
+    """A `Session` that begins no write after a time, in seconds since 1970; `now_s` is the node's clock."""
+
+    __slots__ = ("_deadline_s", "_now_s", "_session")
+
+    def __init__(self, session: Session, deadline_s: float, *, now_s: Callable[[], float]) -> None:
+        self._session = session
+        self._deadline_s = deadline_s
+        self._now_s = now_s
+
+    @property
+    def bookmark(self) -> Bookmark:
+        return self._session.bookmark
+
+    async def call(
+        self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> R:
+        """See `Session.call`.
+
+        Raises:
+            Unavailable: the write did not begin in time.
+            OutcomeUnknown: it began, and was not answered in time.
+        """
+        if isinstance(request, Read):
+            return await self._session.call(request, stale=stale)
+        # Not by the loop's clock, which stands still while a machine is suspended.
+        left_s = self._deadline_s - self._now_s()
+        if left_s <= 0:
+            raise Unavailable(
+                f"the request's deadline ({HEADER}) passed {-left_s:.3f} s ago by this node's clock. Nothing was written. "
+                "Send it again with a later one."
+            )
+        scope = asyncio.timeout(left_s)
+        try:
+            async with scope:
+                return await self._session.call(request, key=key, durability=durability, stale=stale)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise OutcomeUnknown(
+                f"the request's deadline ({HEADER}) passed before the write was done. It may or may not be applied. "
+                "Send it again with the same Idempotency-Key and a later deadline."
+            ) from None
+
+    def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
+        return self._session.subscribe(subscription)
+
+    async def close(self) -> None:
+        await self._session.close()
