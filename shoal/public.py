@@ -19,8 +19,7 @@ from shoal.client.batch import (
     BatchThread,
     Pending,
 )
-from shoal.client.document.changes import Conflict as DocumentConflict
-from shoal.client.document.changes import DocumentChange
+from shoal.client.document.changes import DocumentChange, DocumentConflict
 from shoal.client.document.compaction import Compaction
 from shoal.client.document.document import Document
 from shoal.client.items.embedding import Embedding
@@ -53,9 +52,7 @@ from shoal.client.thread.resume import Reason, Resumption
 from shoal.client.thread.status import Standing
 from shoal.client.thread.step_log import Beginning, Step
 from shoal.client.thread.thread import Thread
-from shoal.client.thread.worklist import Done, Worklist
-from shoal.client.thread.worklist import Item as WorklistItem
-from shoal.client.thread.worklist import Progress as WorklistProgress
+from shoal.client.thread.worklist import Done, Worklist, WorklistItem, WorklistProgress
 from shoal.client.values.budgets import Budget, Rights
 from shoal.client.values.maps import Entries, Entry, SharedMap
 from shoal.client.values.scalars import Counter, Register, RegisterState

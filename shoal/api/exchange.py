@@ -34,7 +34,7 @@ from shoal.names import check_key, check_name
 from shoal.protocol.requests import Durability, R, Read, Request
 from shoal.protocol.session import Session
 from shoal.protocol.sharing import SharedBookmark
-from shoal.workflows.checkpoints import Checkpoints
+from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.connection import Connection
 from shoal.workflows.provenance import Provenance
 
@@ -177,10 +177,10 @@ class Exchange:
         """This exchange's session, as `shoal.workflows` uses it."""
         return Connection(self.session, self.config, "local")
 
-    def checkpoints(self, *, author: str = "") -> Checkpoints:
+    def checkpoints(self, *, author: str = "") -> ThreadCheckpoints:
         """Those of the path's thread."""
         connection = self.connection
-        return Checkpoints(connection, self.name("space"), self.name("thread"), Provenance(connection, author))
+        return ThreadCheckpoints(connection, self.name("space"), self.name("thread"), Provenance(connection, author))
 
     # ── values ────────────────────────────────────────────────────────────────
 

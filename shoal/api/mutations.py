@@ -18,7 +18,7 @@ from shoal.errors import HeadMoved, InvalidInput
 from shoal.workflows import editing, merges
 from shoal.workflows import undo as workflow
 from shoal.workflows.checkpoint import Checkpoint
-from shoal.workflows.checkpoints import Checkpoints
+from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.merging import ABSENT, UNRESOLVED, merged
 from shoal.workflows.mutations import Mutation
 from shoal.workflows.mutations import mutations as changed
@@ -135,7 +135,7 @@ async def merge(exchange: Exchange) -> web.Response:
     return exchange.answer(_view(joined))
 
 
-async def _check_seen(checkpoints: Checkpoints, body: MergeBody) -> None:
+async def _check_seen(checkpoints: ThreadCheckpoints, body: MergeBody) -> None:
     """A merge that decides channels must name the heads that the caller has seen.
 
     Raises:

@@ -19,7 +19,7 @@ from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import ago, is_terminal, show_text
 from shoal.cli.threads import PANEL, described, shown_metadata
 from shoal.workflows.checkpoint import Checkpoint
-from shoal.workflows.checkpoints import Checkpoints
+from shoal.workflows.checkpoints import ThreadCheckpoints
 
 
 def register(app: typer.Typer) -> None:
@@ -45,7 +45,7 @@ def graph(
 async def _graph(target: Target, space: str, name: str, limit: int, *, json: bool) -> None:
     async with opened(target) as store:
         await check_thread(store, space, name)
-        checkpoints = Checkpoints(store.connection, space, name)
+        checkpoints = ThreadCheckpoints(store.connection, space, name)
         heads = await checkpoints.heads()
         # One more of each line than is shown: whether there are older ones is told.
         found = {each.id: each async for each in checkpoints.reachable(line_max=limit + 1)}

@@ -80,9 +80,9 @@ async def holder_origin(space: Space, budget: str, given: str) -> str:
 
 
 async def _checkpoints(store: Store, thread: Thread) -> AsyncIterator[str]:
-    from shoal.workflows.checkpoints import Checkpoints
+    from shoal.workflows.checkpoints import ThreadCheckpoints
 
-    async for checkpoint in Checkpoints(store.connection, thread.space, thread.name).reachable():
+    async for checkpoint in ThreadCheckpoints(store.connection, thread.space, thread.name).reachable():
         yield checkpoint.id
 
 

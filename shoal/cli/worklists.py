@@ -16,7 +16,7 @@ from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago
 from shoal.cli.threads import PANEL
-from shoal.client.thread.worklist import Item
+from shoal.client.thread.worklist import WorklistItem
 
 worklist = typer.Typer(no_args_is_help=True, help="A thread's worklists: list items, add some, say that one is done.")
 
@@ -49,7 +49,7 @@ async def _list(target: Target, space: str, thread: str, name: str, *, done: boo
     async with opened(target) as store:
         await check_thread(store, space, thread)
         work = store.space(space).thread(thread).worklist(name)
-        found: AsyncIterator[Item] = work.finished() if done else work.pending()
+        found: AsyncIterator[WorklistItem] = work.finished() if done else work.pending()
         none = f"nothing {'was done' if done else 'is to be done'} in worklist {name!r} of thread {thread!r}."
         with Listing("age", "key", "value", "done by", "result", json=json, none=none) as rows:
             async for item in found:
@@ -63,7 +63,7 @@ async def _list(target: Target, space: str, thread: str, name: str, *, done: boo
                 )
 
 
-def _described(item: Item) -> dict[str, Any]:
+def _described(item: WorklistItem) -> dict[str, Any]:
     return {
         "key": item.key,
         "time": item.time.isoformat(),

@@ -16,7 +16,7 @@ from shoal.client.thread.consumers import Consumer
 from shoal.client.thread.inbox import Message, take_request
 from shoal.client.thread.saves import OnConflict, check_overwrite, forks
 from shoal.client.thread.step_log import Step
-from shoal.client.thread.worklist import Item, done_request
+from shoal.client.thread.worklist import WorklistItem, done_request
 from shoal.client.values.maps import Entry
 from shoal.client.values.maps import put_request as map_put_request
 from shoal.client.values.scalars import RegisterState
@@ -215,7 +215,7 @@ class BatchThread:
         """
         return self._batch.add(step.result_request(self._space, self._name, result), step.settle)
 
-    def done(self, worklist: str, item: Item | str, *, result: Any = None, by: str = "") -> Pending[requests.Dequeued]:
+    def done(self, worklist: str, item: WorklistItem | str, *, result: Any = None, by: str = "") -> Pending[requests.Dequeued]:
         """Mark an item of a worklist as done, together with its effects."""
         return self._batch.add(done_request(self._space, self._name, worklist, item, result=result, by=by))
 

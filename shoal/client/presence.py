@@ -25,7 +25,7 @@ from typing import Any, Literal
 import msgspec
 
 from shoal.client.arguments import named
-from shoal.client.resuming import Progress, resumed
+from shoal.client.resuming import StreamTimer, resumed
 from shoal.config import Config
 from shoal.crdt.document.awareness import GONE
 from shoal.errors import Disconnected, InvalidInput, InvalidValue, ShoalError
@@ -126,12 +126,12 @@ class Presence:
         """
         known: dict[int, PresentMember] = {}
 
-        async def attempt(progress: Progress) -> AsyncGenerator[PresenceChange, None]:
+        async def attempt(timer: StreamTimer) -> AsyncGenerator[PresenceChange, None]:
             async with aclosing(self._heard()) as heard:
                 async for entries, whole in heard:
                     for change in self._changed(known, entries, whole=whole):
                         yield change
-                    progress.served()
+                    timer.served()
 
         stream = resumed(self._config, attempt, timeout=timeout, closed=lambda: self._closed)
         async with aclosing(stream) as changes:
@@ -165,7 +165,7 @@ class Presence:
     async def _watch(self) -> None:
         """Say it again where it is not known: after a fail-over, or if somebody took us for gone."""
 
-        async def attempt(_: Progress) -> AsyncGenerator[None, None]:
+        async def attempt(_: StreamTimer) -> AsyncGenerator[None, None]:
             async with aclosing(self._heard()) as heard:
                 async for entries, whole in heard:
                     mine = [present.state for present in entries if present.client == self._id]

@@ -26,8 +26,7 @@ from shoal.client.connection import StoreConnection
 from shoal.client.items.item import Item, shown, split
 from shoal.client.thread.inbox import Message, shown_message
 from shoal.client.thread.status import Standing, standing_of
-from shoal.client.thread.worklist import Item as WorklistItem
-from shoal.client.thread.worklist import Progress, shown_item
+from shoal.client.thread.worklist import WorklistItem, WorklistProgress, shown_item
 from shoal.client.values.maps import Entry
 from shoal.crdt.thread.queue import INBOX
 from shoal.errors import InvalidInput, ShoalError, from_wire
@@ -190,9 +189,9 @@ class WorklistReading:
         request = requests.ReadQueue(self._space, self._thread, self._name, limit=limit)
         return self._reading.add(request, lambda reply: [shown_item(entry) for entry in reply.entries])
 
-    def progress(self) -> Found[Progress]:
+    def progress(self) -> Found[WorklistProgress]:
         request = requests.ReadQueue(self._space, self._thread, self._name, limit=1)
-        return self._reading.add(request, lambda reply: Progress(reply.pending, reply.finished))
+        return self._reading.add(request, lambda reply: WorklistProgress(reply.pending, reply.finished))
 
 
 @named

@@ -30,7 +30,7 @@ from shoal.workflows.moments import as_timeout_s
 T = TypeVar("T")
 
 
-class Progress:
+class StreamTimer:
     """Of one stream: whether a node serves it, since when nothing came, and when that has lasted too long."""
 
     def __init__(self, config: Config, timeout_s: float | None) -> None:
@@ -93,13 +93,13 @@ class Progress:
             self._scope.reschedule(self._ends_at())
 
 
-Attempt = Callable[[Progress], AsyncGenerator[T, None]]
+Serve = Callable[[StreamTimer], AsyncGenerator[T, None]]
 """Serves a stream from where it is, and says so by `served`. If it ends without an error, the next one begins at once."""
 
 
 async def resumed(
     config: Config,
-    attempt: Attempt[T],
+    attempt: Serve[T],
     *,
     timeout: float | None = None,  # noqa: ASYNC109
     closed: Callable[[], bool] = lambda: False,
@@ -110,33 +110,33 @@ async def resumed(
         Disconnected, Unavailable: no node served it for `config.request_timeout_s`, or when `timeout` was over.
         ShoalError: an answer that another node would give, too.
     """
-    progress = Progress(config, timeout)
-    items = attempt(progress)
+    timer = StreamTimer(config, timeout)
+    items = attempt(timer)
     failure: ShoalError | None = None
     try:
         while True:
             try:
-                async with progress.waiting() as scope:
+                async with timer.waiting() as scope:
                     if failure is not None:
-                        if closed() or not failure.retryable or not await paused(progress.pauses, failure):
+                        if closed() or not failure.retryable or not await paused(timer.pauses, failure):
                             break
-                        failure, items = None, attempt(progress)
+                        failure, items = None, attempt(timer)
                     item = await anext(items)
             except StopAsyncIteration:
                 await asyncio.sleep(0)
-                items = attempt(progress)
+                items = attempt(timer)
             except TimeoutError:
                 if not scope.expired():
                     raise
-                progress.check_served()
+                timer.check_served()
                 return
             except ShoalError as error:
                 failure = error
-                progress.lost(error)
+                timer.lost(error)
             else:
-                progress.served()
+                timer.served()
                 yield item
-                progress.taken()
+                timer.taken()
     finally:
         await items.aclose()
     raise failure
@@ -153,13 +153,13 @@ def reread(
 ) -> AsyncGenerator[T, None]:
     """What `read` gives, now and whenever `what` was done to a thread; `read` leaves out what it gave before."""
 
-    async def attempt(progress: Progress) -> AsyncGenerator[T, None]:
+    async def attempt(timer: StreamTimer) -> AsyncGenerator[T, None]:
         # Watch first, then read: what comes between is seen by both, and given once.
         async with connection.session.subscribe(requests.Watch(space, "thread", thread)) as changes:
             async with aclosing(read()) as items:
                 async for item in items:
                     yield item
-            progress.served()
+            timer.served()
             with suppress(SlowConsumer):  # A reader that is slow reads again, which is what a change asks for as well.
                 async for change in changes:
                     if isinstance(change, requests.Change) and (change.name, change.what) == (thread, what):

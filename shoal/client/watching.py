@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shoal.client.connection import StoreConnection
-from shoal.client.resuming import Progress, resumed
+from shoal.client.resuming import StreamTimer, resumed
 from shoal.errors import Disconnected
 from shoal.protocol import requests
 from shoal.protocol.position import Position
@@ -98,17 +98,17 @@ def pushed(
     `is_about`: which changes are given.
     """
 
-    async def attempt(progress: Progress) -> AsyncGenerator[tuple[requests.Change | requests.Reset, Position], None]:
+    async def attempt(timer: StreamTimer) -> AsyncGenerator[tuple[requests.Change | requests.Reset, Position], None]:
         nonlocal position
         packed = b"" if position is None else position.pack()
         async with connection.session.subscribe(replace(watch, after=packed)) as pushes:
             if position is not None:
-                progress.served()
+                timer.served()
             async for push in pushes:
                 match push:
                     case requests.Watching():
                         position = Position.unpack(push.position)
-                        progress.served()
+                        timer.served()
                     case requests.Reset():
                         position = Position.unpack(push.position)
                         yield push, position.copy()

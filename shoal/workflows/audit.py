@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from msgspec import Struct
 
 from shoal.workflows.checkpoint import Checkpoint, is_id
-from shoal.workflows.checkpoints import Checkpoints
+from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.events import Event, events
 from shoal.workflows.steps import StepRecord, steps
 
@@ -36,7 +36,7 @@ class AuditEntry(Struct, frozen=True):
     data: Any  # A checkpoint's metadata, the event, or a step's result or error.
 
 
-async def audit(checkpoints: Checkpoints) -> list[AuditEntry]:
+async def audit(checkpoints: ThreadCheckpoints) -> list[AuditEntry]:
     """Checkpoints, the journal's events (moves and decisions among them) and steps, oldest first.
 
     Checkpoints are those that lead to a head, to a labelled one, or to one that a rollback left behind.

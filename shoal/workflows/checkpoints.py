@@ -23,7 +23,7 @@ PAGE = 100
 """Checkpoints in one request."""
 
 
-class Checkpoints:
+class ThreadCheckpoints:
     def __init__(self, connection: Connection, space: str, thread: str, provenance: Provenance | None = None) -> None:
         self.connection = connection
         self.space, self.thread = space, thread

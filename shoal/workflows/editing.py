@@ -11,12 +11,12 @@ from shoal.names import check_names
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 from shoal.workflows.checkpoint import Checkpoint, encode_metadata
-from shoal.workflows.checkpoints import Checkpoints
+from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.undo import KEY, keyed
 
 
 async def edit(
-    checkpoints: Checkpoints,
+    checkpoints: ThreadCheckpoints,
     patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     *,
     by: str,

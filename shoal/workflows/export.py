@@ -13,7 +13,7 @@ from typing import Any
 
 from shoal.version import __version__
 from shoal.workflows.checkpoint import Checkpoint
-from shoal.workflows.checkpoints import Checkpoints
+from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.connection import Connection
 from shoal.workflows.events import Event, events
 from shoal.workflows.listing import check_exists, names
@@ -32,15 +32,15 @@ async def export(connection: Connection, space: str, thread: str | None = None) 
         await check_exists(connection, space, thread)
     yield {"type": "export", "format": FORMAT, "shoal": __version__, "space": space}
     if thread is not None:
-        async for record in _records(Checkpoints(connection, space, thread)):
+        async for record in _records(ThreadCheckpoints(connection, space, thread)):
             yield record
         return
     async for name in names(connection, space, "thread"):
-        async for record in _records(Checkpoints(connection, space, name)):
+        async for record in _records(ThreadCheckpoints(connection, space, name)):
             yield record
 
 
-async def _records(checkpoints: Checkpoints) -> AsyncIterator[dict[str, Any]]:
+async def _records(checkpoints: ThreadCheckpoints) -> AsyncIterator[dict[str, Any]]:
     connection, space, thread = checkpoints.connection, checkpoints.space, checkpoints.thread
     for name, heads in (await checkpoints.heads()).items():
         yield {"type": "branch", "thread": thread, "name": name, "heads": heads}

@@ -15,7 +15,7 @@ from shoal.errors import NotFound
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 from shoal.workflows.checkpoint import Checkpoint, encode_channels, encode_metadata
-from shoal.workflows.checkpoints import Checkpoints
+from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.merging import Resolver, merged
 
 
@@ -32,7 +32,7 @@ class Sides(NamedTuple):
     secret: list[str]
 
 
-async def sides(checkpoints: Checkpoints, heads: Sequence[str] | None, *, branch: str) -> Sides:
+async def sides(checkpoints: ThreadCheckpoints, heads: Sequence[str] | None, *, branch: str) -> Sides:
     """What `merge` with the same arguments would join.
 
     Raises:
@@ -42,7 +42,7 @@ async def sides(checkpoints: Checkpoints, heads: Sequence[str] | None, *, branch
 
 
 async def merge(
-    checkpoints: Checkpoints,
+    checkpoints: ThreadCheckpoints,
     heads: Sequence[str] | None,
     resolver: Resolver | None,
     *,
@@ -81,19 +81,19 @@ async def merge(
     return await checkpoints.save(request, key, durability)
 
 
-def _wanted(checkpoints: Checkpoints, heads: Sequence[str] | None, there: Sequence[str], branch: str) -> list[str]:
+def _wanted(checkpoints: ThreadCheckpoints, heads: Sequence[str] | None, there: Sequence[str], branch: str) -> list[str]:
     wanted = list(dict.fromkeys([*there[:1], *heads] if heads is not None else there))
     if not wanted:
         raise NotFound(f"thread {checkpoints.thread!r} has no branch {branch!r} to merge. Nothing was written.")
     return wanted
 
 
-async def _joined_already(checkpoints: Checkpoints, there: Sequence[str], wanted: list[str]) -> bool:
+async def _joined_already(checkpoints: ThreadCheckpoints, there: Sequence[str], wanted: list[str]) -> bool:
     """Whether the branch's only head is a merge of the others: the answer to an earlier call was lost."""
     return list(there) == wanted[:1] and set(wanted[1:]) <= set((await checkpoints.read(wanted[0], [])).parents)
 
 
-async def _sides(checkpoints: Checkpoints, wanted: list[str]) -> Sides:
+async def _sides(checkpoints: ThreadCheckpoints, wanted: list[str]) -> Sides:
     asked = await checkpoints.connection.read(requests.CommonAncestor(checkpoints.space, checkpoints.thread, wanted))
     base = None if asked.id is None else await checkpoints.read(asked.id)
     found = [await checkpoints.read(id) for id in asked.ordered]

@@ -17,7 +17,7 @@ from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD
 from shoal.schemas.pointers import hidden
 from shoal.values.difference import Change, channel_differences
-from shoal.workflows.checkpoints import Checkpoints
+from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.moments import moment
 
 
@@ -36,7 +36,7 @@ class Mutation(Struct, frozen=True):
 
 
 async def mutations(
-    checkpoints: Checkpoints, head: str, *, after: str | None, limit: int | None, reveal: bool
+    checkpoints: ThreadCheckpoints, head: str, *, after: str | None, limit: int | None, reveal: bool
 ) -> AsyncIterator[Mutation]:
     """Oldest first, up to `head`.
 
@@ -72,7 +72,7 @@ async def mutations(
             )
 
 
-async def changes_of(checkpoints: Checkpoints, found: requests.Checkpoint) -> tuple[list[tuple[str, Change]], set[str]]:
+async def changes_of(checkpoints: ThreadCheckpoints, found: requests.Checkpoint) -> tuple[list[tuple[str, Change]], set[str]]:
     """What a checkpoint changed of its first parent, and what of either is secret."""
     parent = await checkpoints.read(found.parents[0], []) if found.parents else None
     before = {} if parent is None else parent.hashes
@@ -86,7 +86,7 @@ async def changes_of(checkpoints: Checkpoints, found: requests.Checkpoint) -> tu
     return [(channel, change) for channel, changes in differing.items() for change in changes], secret
 
 
-async def _ids(checkpoints: Checkpoints, head: str, stop: str | None, *, through: str | None) -> list[str]:
+async def _ids(checkpoints: ThreadCheckpoints, head: str, stop: str | None, *, through: str | None) -> list[str]:
     """From the root, or after `stop`, or from `through` on, to the head."""
     ids: list[str] = []
     async for found in checkpoints.lineage(head):

@@ -19,7 +19,7 @@ from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 from shoal.values.difference import Change, applied, differences
 from shoal.workflows.checkpoint import Checkpoint, encode_channels, encode_metadata, shown_checkpoint
-from shoal.workflows.checkpoints import PAGE, Checkpoints
+from shoal.workflows.checkpoints import PAGE, ThreadCheckpoints
 from shoal.workflows.mutations import changes_of
 
 UNDOES, REDOES = "shoal.undoes", "shoal.redoes"  # In a checkpoint's metadata: ids of checkpoints.
@@ -27,7 +27,7 @@ KEY = "shoal.key"  # In the metadata of what is made of the newest state: the ke
 
 
 async def undo(
-    checkpoints: Checkpoints,
+    checkpoints: ThreadCheckpoints,
     count: int,
     *,
     branch: str,
@@ -51,7 +51,7 @@ async def undo(
 
 
 async def redo(
-    checkpoints: Checkpoints, count: int, *, branch: str, key: str | None = None, durability: Durability | None = None
+    checkpoints: ThreadCheckpoints, count: int, *, branch: str, key: str | None = None, durability: Durability | None = None
 ) -> Checkpoint:
     """Revert the last `count` undos.
 
@@ -67,7 +67,7 @@ async def redo(
     return await _reverted(checkpoints, head, ids, branch, {REDOES: ids}, key, durability)
 
 
-async def keyed(checkpoints: Checkpoints, head: str, key: str) -> requests.Checkpoint | None:
+async def keyed(checkpoints: ThreadCheckpoints, head: str, key: str) -> requests.Checkpoint | None:
     """The checkpoint that was made under this key, if it is one of the last."""
     looked = 0
     async for found in checkpoints.lineage(head):
@@ -78,7 +78,7 @@ async def keyed(checkpoints: Checkpoints, head: str, key: str) -> requests.Check
     return None
 
 
-async def _undoable(checkpoints: Checkpoints, head: str, count: int) -> list[str]:
+async def _undoable(checkpoints: ThreadCheckpoints, head: str, count: int) -> list[str]:
     """The last `count` checkpoints whose changes are still in place, the newest first.
 
     Raises:
@@ -100,7 +100,7 @@ async def _undoable(checkpoints: Checkpoints, head: str, count: int) -> list[str
     raise NotFound(f"there is nothing more to undo: {len(ids)} changes of {count}. Nothing was written.")
 
 
-async def _redoable(checkpoints: Checkpoints, head: str, count: int) -> list[str]:
+async def _redoable(checkpoints: ThreadCheckpoints, head: str, count: int) -> list[str]:
     """The last `count` undos that nothing was saved after, the newest first.
 
     Raises:
@@ -126,7 +126,7 @@ async def _redoable(checkpoints: Checkpoints, head: str, count: int) -> list[str
 
 
 async def _reverted(
-    checkpoints: Checkpoints,
+    checkpoints: ThreadCheckpoints,
     head: str,
     ids: list[str],
     branch: str,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import shoal.client
-from shoal.client.resuming import Progress, resumed
+from shoal.client.resuming import StreamTimer, resumed
 from shoal.config import Config
 from shoal.errors import Disconnected, NotFound, Overloaded, ShoalError, ShuttingDown
 
@@ -24,10 +24,10 @@ class Node:
         self.passed_s = 0.0  # While the stream was served and silent.
         self.attempts = 0
 
-    async def __call__(self, progress: Progress) -> AsyncGenerator[int, None]:
+    async def __call__(self, timer: StreamTimer) -> AsyncGenerator[int, None]:
         self.attempts += 1
         numbers, error = next(self._parts, ([], None))
-        progress.served()
+        timer.served()
         for number in numbers:
             yield number
         if error is None:
@@ -74,7 +74,7 @@ async def test_patience_is_counted_anew_for_each_node_that_goes_away() -> None:
 
 
 async def test_it_gives_up_when_no_node_serves_it_for_the_time_of_a_request() -> None:
-    async def unserved(_: Progress) -> AsyncGenerator[int, None]:
+    async def unserved(_: StreamTimer) -> AsyncGenerator[int, None]:
         pass_time(10.0)
         async for number in _broken():
             yield number
@@ -111,8 +111,8 @@ async def test_the_time_that_the_caller_takes_is_none_without_items() -> None:
 
 
 async def test_attempts_that_bring_nothing_do_not_begin_the_timeout_anew() -> None:
-    async def empty(progress: Progress) -> AsyncGenerator[int, None]:
-        progress.served()
+    async def empty(timer: StreamTimer) -> AsyncGenerator[int, None]:
+        timer.served()
         pass_time(1.0)
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shoal import errors
-from shoal.client.resuming import Progress, resumed
+from shoal.client.resuming import StreamTimer, resumed
 from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.protocol.requests import EndStep
@@ -26,7 +26,7 @@ every_error = pytest.mark.parametrize("error", CLASSES, ids=lambda error: error.
 async def test_a_stream_goes_on_after_it_or_ends_with_it(error: type[ShoalError]) -> None:
     failing = [error("once")]
 
-    async def attempt(_: Progress) -> AsyncGenerator[int, None]:
+    async def attempt(_: StreamTimer) -> AsyncGenerator[int, None]:
         if failing:
             raise failing.pop()
         yield 1

@@ -25,7 +25,7 @@ ChangeKind = Literal["add", "set", "delete", "insert", "conflict"]
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
+class DocumentConflict:
     """A value of a map key that was overwritten by a writer that had not seen it."""
 
     path: tuple[str, ...]  # From the root on; "*" is some element of an array.
@@ -36,8 +36,8 @@ class Conflict:
     time: datetime  # When the later of the two was written, by its writer's clock.
 
 
-def shown_conflict(lost: Overwritten) -> Conflict:
-    return Conflict(
+def shown_conflict(lost: Overwritten) -> DocumentConflict:
+    return DocumentConflict(
         tuple(lost.path),
         values.decode(lost.lost),
         lost.lost_by,

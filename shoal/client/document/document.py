@@ -39,7 +39,7 @@ import pycrdt
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.document.changes import Conflict, DocumentChange, shown_conflict
+from shoal.client.document.changes import DocumentChange, DocumentConflict, shown_conflict
 from shoal.client.document.compaction import Compaction, compact
 from shoal.client.document.mirror import Mirror
 from shoal.client.document.undo import Undo
@@ -309,7 +309,7 @@ class Document:
         content: dict[str, Any] = values.from_json(json.loads(shown.json))
         return content
 
-    async def conflicts(self) -> Sequence[Conflict]:
+    async def conflicts(self) -> Sequence[DocumentConflict]:
         """Values of map keys that were lost to concurrent writes, the latest first: what was
         overwritten, and by whom.
 

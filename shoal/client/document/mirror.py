@@ -25,7 +25,7 @@ from shoal.client.document.changes import DocumentChange, Feed
 from shoal.client.document.content import Content, Transacted, closed
 from shoal.client.document.outbox import Unsent
 from shoal.client.document.undo import Undo
-from shoal.client.resuming import Progress, resumed
+from shoal.client.resuming import StreamTimer, resumed
 from shoal.client.retrying import delays, paused
 from shoal.config import Config
 from shoal.crdt.document import yjs
@@ -224,7 +224,7 @@ class Mirror:
             self.feed.end(error)
             raise
 
-    async def _pushes(self, progress: Progress) -> AsyncGenerator[Push, None]:
+    async def _pushes(self, timer: StreamTimer) -> AsyncGenerator[Push, None]:
         self.feed.served = False
         await self.content.outside.wait()
         state, generation = self.content.doc.get_state(), self._generation
@@ -234,7 +234,7 @@ class Mirror:
                 if isinstance(push, DocumentState):
                     await self._restore_beginning(push)
                 self.feed.served = True
-                progress.served()
+                timer.served()
                 yield push
         raise Disconnected("the node ended the subscription. Nothing was sent. Try again.")
 

@@ -32,12 +32,12 @@ from shoal.errors import HeadMoved, InvalidInput, NotFound, OutcomeUnknown
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 from shoal.workflows.checkpoint import Checkpoint, saved_checkpoint, shown_checkpoint
-from shoal.workflows.checkpoints import Checkpoints
+from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.moments import as_wall_ms
 from shoal.workflows.provenance import Provenance
 
 
-class Checkout(Checkpoints):
+class Checkout(ThreadCheckpoints):
     connection: StoreConnection
 
     def __init__(self, connection: StoreConnection, space: str, thread: str, provenance: Provenance) -> None:

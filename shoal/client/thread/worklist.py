@@ -34,7 +34,7 @@ _ADDED_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class WorklistItem:
     key: str
     time: datetime  # When it was added.
     done: tuple[Finish, ...]  # By whom, with what result; the first counts, more than one did not know of each other.
@@ -58,7 +58,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class WorklistProgress:
     pending: int
     done: int
 
@@ -105,7 +105,7 @@ class Worklist:
         *,
         follow: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109
-    ) -> AsyncGenerator[Item, None]:
+    ) -> AsyncGenerator[WorklistItem, None]:
         """Yield the items to do in the order in which they were added; with `follow` also those added later.
 
         What another worker finishes meanwhile is left out, as far as this node knows. If the node goes away it goes on by
@@ -121,17 +121,19 @@ class Worklist:
             for entry in page:
                 yield shown_item(entry)
 
-    async def finished(self) -> AsyncIterator[Item]:
+    async def finished(self) -> AsyncIterator[WorklistItem]:
         """Yield the finished items in the order in which they were finished."""
         async for page in self._queue.pages(finished=True):
             for entry in page:
                 yield shown_item(entry)
 
-    async def find(self, key: str) -> Item | None:
+    async def find(self, key: str) -> WorklistItem | None:
         entry = await self._queue.entry(item_id(key))
         return None if entry is None else shown_item(entry)
 
-    async def done(self, item: Item | str, *, result: Any = None, by: str = "", durability: Durability | None = None) -> Done:
+    async def done(
+        self, item: WorklistItem | str, *, result: Any = None, by: str = "", durability: Durability | None = None
+    ) -> Done:
         """Mark an item as done. If it was already, nothing changes, and the answer has that result.
 
         Raises:
@@ -141,19 +143,19 @@ class Worklist:
         reply = await self._queue.finish(request, durability=durability)
         return Done(reply.first, reply.by, reply.result)
 
-    async def progress(self) -> Progress:
+    async def progress(self) -> WorklistProgress:
         page = await self._queue.page()
-        return Progress(page.pending, page.finished)
+        return WorklistProgress(page.pending, page.finished)
 
     async def forget(self, *, before: datetime, durability: Durability | None = None) -> int:
         """Forget the items done before a time; if added again, they are to be done again. Return how many."""
         return await self._queue.purge(before, durability=durability)
 
 
-def done_request(space: str, thread: str, name: str, item: Item | str, *, result: Any, by: str) -> requests.Dequeue:
+def done_request(space: str, thread: str, name: str, item: WorklistItem | str, *, result: Any, by: str) -> requests.Dequeue:
     key = item if isinstance(item, str) else item.key
     return requests.Dequeue(space, thread, name, item_id(key), by, values.encode(result, where="result"))
 
 
-def shown_item(entry: QueueEntry) -> Item:
-    return Item(entry.key or "", moment(entry.wall_ms), finishes(entry), entry.value)
+def shown_item(entry: QueueEntry) -> WorklistItem:
+    return WorklistItem(entry.key or "", moment(entry.wall_ms), finishes(entry), entry.value)

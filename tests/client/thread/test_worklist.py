@@ -12,7 +12,7 @@ import pytest
 
 import shoal
 from shoal.client.store import Space, Store
-from shoal.client.thread.worklist import Progress, Worklist
+from shoal.client.thread.worklist import Worklist, WorklistProgress
 from shoal.config import Config
 from shoal.errors import InvalidName, KeyReused, NotFound, TooLarge
 from tests.client.test_store import subscribers
@@ -47,7 +47,7 @@ async def test_each_key_is_added_once_and_done_once(work: Worklist) -> None:
     assert (again.first, again.result, again.by) == (False, 1, "ann")
     assert await work.add(["a"]) == 0
     assert await keys(work) == ["b", "c"]
-    assert await work.progress() == Progress(pending=2, done=1)
+    assert await work.progress() == WorklistProgress(pending=2, done=1)
 
 
 async def test_more_keys_than_fit_a_request_are_all_added(work: Worklist) -> None:

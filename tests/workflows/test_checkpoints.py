@@ -1,0 +1,91 @@
+"""The checkpoints of a thread without a handle: the HTTP API reads and saves so."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import shoal
+from shoal import Space, Store
+from shoal.errors import HeadMoved
+from shoal.workflows import editing, merges, undo
+from shoal.workflows.checkpoints import ThreadCheckpoints
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    async with shoal.open(tmp_path) as store:
+        yield store
+
+
+@pytest.fixture
+def space(store: Store) -> Space:
+    return store.space("crew")
+
+
+@pytest.fixture
+def bare(store: Store) -> ThreadCheckpoints:
+    return ThreadCheckpoints(store.connection, "crew", "t")
+
+
+async def forked(space: Space) -> list[str]:
+    """A thread with two heads, which share a base."""
+    first, second = space.thread("t"), space.thread("t")
+    await first.save({"a": 1, "b": 1})
+    await second.load()
+    one = await first.save({"a": 2, "b": 1})
+    other = await second.save({"a": 1, "b": 3}, on_conflict="fork")
+    return [one.id, other.id]
+
+
+async def test_all_that_lead_to_heads_and_labels_come_once_and_children_first(space: Space, bare: ThreadCheckpoints) -> None:
+    await forked(space)
+    thread = space.thread("t")
+    await thread.merge()
+    found = [each async for each in bare.reachable()]
+    assert len({each.id for each in found}) == len(found) == 4
+    assert len(found[0].parents) == 2
+    assert found[-1].parents == () or any(each.parents == () for each in found)
+
+
+async def test_a_line_is_cut_at_the_given_length(space: Space, bare: ThreadCheckpoints) -> None:
+    thread = space.thread("t")
+    ids = [(await thread.save({"n": number})).id for number in range(5)]
+    assert [each.id async for each in bare.reachable(line_max=2)] == ids[:2:-1]
+
+
+async def test_of_given_starts_those_that_do_not_exist_are_left_out(space: Space, bare: ThreadCheckpoints) -> None:
+    saved = await space.thread("t").save({"n": 1})
+    assert [each.id async for each in bare.reachable(["f" * 64, saved.id])] == [saved.id]
+
+
+async def test_a_merge_makes_the_same_state_with_and_without_a_handle(space: Space, bare: ThreadCheckpoints) -> None:
+    heads = await forked(space)
+    joined = await merges.merge(bare, None, None, branch="main")
+    assert set(joined.parents) == set(heads)
+    assert (await space.thread("t").merge(heads)).state == {"a": 2, "b": 3} == (await bare.load()).state
+
+
+async def test_a_merge_that_was_made_is_not_made_again(space: Space, bare: ThreadCheckpoints) -> None:
+    heads = await forked(space)
+    joined = await merges.merge(bare, heads, None, branch="main")
+    assert (await merges.merge(bare, heads, None, branch="main")).id == joined.id
+
+
+async def test_an_undo_and_an_edit_build_on_the_winner(space: Space, bare: ThreadCheckpoints) -> None:
+    thread = space.thread("t")
+    await thread.save({"n": 1})
+    await thread.save({"n": 2})
+    await undo.undo(bare, 1, branch="main")
+    edited = await editing.edit(bare, {"m": 7}, by="me", branch="main")
+    assert (edited.state, edited.author) == ({"n": 1, "m": 7}, "me")
+
+
+async def test_a_save_of_a_handle_that_has_not_seen_it_is_rejected(space: Space, bare: ThreadCheckpoints) -> None:
+    thread = space.thread("t")
+    await thread.save({"n": 1})
+    await editing.edit(bare, {"n": 2}, by="me", branch="main")
+    with pytest.raises(HeadMoved):
+        await thread.save({"n": 3})
