@@ -20,6 +20,7 @@ from shoal.protocol.requests import (
     Push,
     R,
     Request,
+    RestoreBeginning,
     Subscription,
     Write,
 )
@@ -151,6 +152,8 @@ class Sender:
 
     def _taken(self, request: AnyWrite, key: str, durability: Durability) -> Watched | None:
         watched = self._watched
+        if isinstance(request, RestoreBeginning):  # A mirror sends it by itself, whatever its client does at the time.
+            return None
         if watched is None or watched.sent.done() or not isinstance(request, watched.kinds):
             return None
         watched.sent.set_result(Sent(request, key, durability))
