@@ -87,10 +87,10 @@ _METHOD = (
     "outlives it, half hit `shoal serve` under clients that live on and send again what was not answered, at the end of "
     "which no outcome is unknown. Power cuts: a whole node on RocksDB; its files are copied in one step of the event loop, "
     f"with the log cut anywhere at or past its last fsynced byte. Each store is crashed up to {_STORE_CRASHES} times in a "
-    "row; after each crash everything ever acknowledged or shown must be there, refused writes must not, counters must "
-    "add up, vectors have no holes, no dot name two payloads, and the whole log, folded again, give the stored state "
-    "(`simulation.judging.checkers`, `shoal.node.verify`). A page cache survives `kill -9`, so only the power cuts take "
-    "unanswered writes with them: that some are taken shows that the cuts cut."
+    "row; after each crash everything ever acknowledged or shown must be there, refused writes must not, counters "
+    "must add up, vectors have no holes, no dot name two payloads, and the whole log, folded again, give the stored state "
+    "(`simulation.judging.checkers`, `shoal.node.verification.verify`). A page cache survives `kill -9`, so only the power "
+    "cuts take unanswered writes with them: that some are taken shows that the cuts cut."
 )
 
 

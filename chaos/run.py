@@ -26,7 +26,7 @@ from chaos.workers import Desk
 from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.node.environment import system_environment
-from shoal.node.verify import verify
+from shoal.node.verification.verify import verify
 from shoal.storage import keys
 from shoal.storage.rocks import RocksStorage
 from shoal.transport.session import RemoteSession

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
+from collections.abc import Collection
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 TOP = Path(__file__).parent.parent
@@ -45,6 +48,31 @@ OUTSIDE: dict[str, set[str]] = {
     "chaos": {"simulation"},
 }
 
+# Room of the node → the rooms that it may import. Each may also import what stands beside the rooms, except COMPOSED.
+ROOMS: dict[str, set[str]] = {
+    "appliers": set(),
+    "thread": set(),
+    "items": set(),
+    "values": set(),
+    "collection": {"appliers", "thread", "items"},
+    "document": {"collection"},
+    "watching": {"appliers", "collection"},
+    "verification": {"appliers", "collection", "items"},
+    "writes": {"appliers", "collection", "document", "thread", "watching"},
+    "reads": {"watching"},
+    "peers": {"appliers", "collection", "document", "values", "verification", "watching", "writes"},
+}
+
+# What puts the rooms together → the rooms that may import it.
+COMPOSED: dict[str, set[str]] = {
+    "database": {"reads", "peers", "verification"},
+    "service": set(),
+    "node": set(),
+}
+
+# Family of `shoal.crdt`: none may import another, only what stands beside them.
+FAMILIES = {"thread", "document", "items", "values"}
+
 PURE = {"crdt", "cluster", "protocol", "errors", "names", "config", "version"}
 IMPURE_MODULES = {
     "asyncio",
@@ -60,6 +88,29 @@ IMPURE_MODULES = {
     "aiohttp",
     "rocksdict",
 }
+
+# All that these two may import beside shoal. Of `datetime`, `pathlib`, `uuid` and `zoneinfo` they use the types.
+LIBRARIES: dict[str, set[str]] = {
+    "values": {
+        *(
+            "__future__",
+            "array",
+            "base64",
+            "collections",
+            "dataclasses",
+            "datetime",
+            "decimal",
+            "difflib",
+            "enum",
+            "json",
+            "math",
+        ),
+        *("pathlib", "re", "struct", "sys", "types", "typing", "uuid", "zoneinfo", "msgpack", "msgspec", "numpy"),
+    },
+    "schemas": {"__future__", "collections", "json", "re", "sys", "typing", "urllib", "jsonschema_rs", "msgspec", "pydantic"},
+}
+CLOCKS = {"now", "utcnow", "today", "uuid1", "uuid4", "read_text", "read_bytes", "open"}
+"""Attributes of those types that are no longer pure."""
 
 # Where time, randomness and threads may be touched: the adapters and the command line.
 ADAPTERS = {"node/environment.py"}
@@ -136,6 +187,52 @@ def test_time_and_randomness_come_in_as_arguments() -> None:
     layers = {"node", "storage", "transport", "api", "workflows", "client"}
     bound = [path for path in modules() if layer_of(path) in layers and str(path.relative_to(ROOT)) not in ADAPTERS]
     assert [name_of(path) for path in bound if tops_of(path) & AMBIENT or "urandom" in path.read_text()] == []
+
+
+def rooms_of(path: Path, package: str, known: Collection[str]) -> set[str]:
+    """Of the rooms and modules directly in a package of shoal, those that a file imports."""
+    prefix = f"shoal.{package}."
+    return {name.removeprefix(prefix).split(".")[0] for name in imports_of(path) if name.startswith(prefix)} & set(known)
+
+
+def in_rooms(package: str) -> list[Path]:
+    return [path for path in modules() if path.is_relative_to(ROOT / package) and path.parent != ROOT / package]
+
+
+def test_a_room_of_the_node_imports_only_the_rooms_it_may() -> None:
+    beyond = {}
+    for path in in_rooms("node"):
+        room = path.parent.name
+        composed = {name for name, by in COMPOSED.items() if room in by}
+        beyond[name_of(path)] = rooms_of(path, "node", ROOMS.keys() | COMPOSED.keys()) - ROOMS[room] - composed - {room}
+    assert {name: rooms for name, rooms in beyond.items() if rooms} == {}
+
+
+def test_the_rooms_of_the_node_have_an_order() -> None:
+    assert {path.parent.name for path in in_rooms("node")} == set(ROOMS)
+    list(TopologicalSorter(ROOMS).static_order())  # Raises if they import each other in a circle.
+
+
+def test_a_family_of_types_imports_no_other() -> None:
+    beyond = {name_of(path): rooms_of(path, "crdt", FAMILIES) - {path.parent.name} for path in in_rooms("crdt")}
+    assert {name: families for name, families in beyond.items() if families} == {}
+
+
+def test_values_and_schemas_import_only_what_is_pure() -> None:
+    pure = [path for path in modules() if layer_of(path) in LIBRARIES]
+    beyond = {name_of(path): tops_of(path) - LIBRARIES[layer_of(path)] - {"shoal"} for path in pure}
+    assert {name: tops for name, tops in beyond.items() if tops} == {}
+    called = {name_of(path): attributes_of(path) & CLOCKS for path in pure}
+    assert {name: clocks for name, clocks in called.items() if clocks} == {}
+
+
+def attributes_of(path: Path) -> set[str]:
+    return {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+
+
+def test_a_folder_of_types_or_of_the_node_holds_no_more_than_a_reader_can_keep_in_mind() -> None:
+    counts = Counter(path.parent for path in modules() if layer_of(path) in {"crdt", "node"} and path.stem != "__init__")
+    assert {str(folder.relative_to(ROOT)): count for folder, count in counts.items() if count > 20} == {}
 
 
 def test_every_layer_is_in_the_table() -> None:

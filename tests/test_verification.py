@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from simulation.judging import checkers, replicas, sessions
-from tests.node.test_verify import DAMAGE
+from tests.node.verification.test_verify import DAMAGE
 
 TESTS = Path(__file__).parent
 TEXT = (TESTS.parent / "docs" / "VERIFICATION.md").read_text()

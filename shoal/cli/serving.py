@@ -26,7 +26,7 @@ from shoal.config import Config
 from shoal.errors import InvalidConfig
 from shoal.node.environment import Environment, system_environment
 from shoal.node.node import Node, open_node
-from shoal.node.replicator import Replicator
+from shoal.node.peers.replicator import Replicator
 from shoal.protocol.requests import Status
 from shoal.transport.peer import PEER_PATH
 from shoal.transport.peers import Peers

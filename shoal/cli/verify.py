@@ -16,8 +16,8 @@ from shoal.cli.output import emit, line
 from shoal.cli.target import Data, Json, check_store
 from shoal.config import Config
 from shoal.errors import ShoalError
-from shoal.node.findings import Report
-from shoal.node.verify import verify as check
+from shoal.node.verification.report import Report
+from shoal.node.verification.verify import verify as check
 from shoal.storage.rocks import RocksStorage
 
 PANEL = "Run"

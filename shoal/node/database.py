@@ -3,7 +3,7 @@
 Laws:
 - An opening takes a new random origin at its first write, recorded in the same
   batch that uses it first, so no restart, restore or clone reuses a dot.
-- A write becomes an operation as `shoal.node.issuing` says.
+- A write becomes an operation as `shoal.node.writes.issuing` says.
 - A read waits for the group commit that covers the last write to its partition.
 """
 
@@ -25,57 +25,59 @@ from shoal.errors import (
     StoreCorrupt,
     Unsupported,
 )
-from shoal.node import listing, mutation, retention, steps
-from shoal.node.branches import Branches
-from shoal.node.budgets import Budgets
+from shoal.node.appliers import mutation
 from shoal.node.catalog import Catalog
-from shoal.node.changelog import Changelog
-from shoal.node.checkpoints import Checkpoints
-from shoal.node.compacting import Compactions
-from shoal.node.consumers import Consumers
-from shoal.node.declaring import Declaring
-from shoal.node.documents import Documents, Place
+from shoal.node.collection.epochs import Generations
+from shoal.node.collection.garbage import Collector
+from shoal.node.collection.pruning import Planning, Prunes, planned
+from shoal.node.document.compacting import Compactions
+from shoal.node.document.documents import Documents, Place
+from shoal.node.document.epochs import Lifetimes
+from shoal.node.document.overwritten import Losses
+from shoal.node.document.restoring import Restoring
+from shoal.node.document.snapshots import Past
 from shoal.node.environment import Environment
-from shoal.node.erasing import Deletions, Eraser
-from shoal.node.evidence import Evidence
-from shoal.node.feed import Feed
-from shoal.node.garbage import Collector
-from shoal.node.generations import Generations
 from shoal.node.handler import Handler, Readers, View
-from shoal.node.incoming import Incoming
-from shoal.node.indexes import Indexes
-from shoal.node.indexing import Indexer
-from shoal.node.issuing import Issued, Issuer
-from shoal.node.items import Items
-from shoal.node.journals import Journals
-from shoal.node.labels import Labels
-from shoal.node.lifetimes import Lifetimes
-from shoal.node.losses import Losses
-from shoal.node.maps import Maps
-from shoal.node.opening import Opening
-from shoal.node.outgoing import Outgoing
+from shoal.node.incarnation import Opening
+from shoal.node.items.declaring import Declaring
+from shoal.node.items.indexes import Indexes
+from shoal.node.items.indexing import Indexer
+from shoal.node.items.items import Items
+from shoal.node.items.ranking import Ranking, Rankings
+from shoal.node.items.searches import Searches
 from shoal.node.partitions import Partitions
-from shoal.node.past import Past
-from shoal.node.places import Places
-from shoal.node.pruning import Planning, Prunes, planned
-from shoal.node.queues import Queues
-from shoal.node.ranking import Ranking, Rankings
-from shoal.node.rebuilding import Rebuilder
-from shoal.node.reductions import Reductions
-from shoal.node.restoring import Restoring
-from shoal.node.retention import Retentions
+from shoal.node.peers.incoming import Incoming
+from shoal.node.peers.outgoing import Outgoing
+from shoal.node.reads import listing
 from shoal.node.rules import Rules
-from shoal.node.saves import Saves
-from shoal.node.scalars import Counters, Registers
-from shoal.node.schemas import Schemas
-from shoal.node.scrutiny import Scrutiny
-from shoal.node.searches import Searches
-from shoal.node.sets import Sets
-from shoal.node.shapes import ShapeCache
-from shoal.node.standings import Standings
-from shoal.node.steps import Steps
 from shoal.node.target import Target, target_of
+from shoal.node.thread import retention, steps
+from shoal.node.thread.branches import Branches
+from shoal.node.thread.checkpoints import Checkpoints
+from shoal.node.thread.consumers import Consumers
+from shoal.node.thread.inspection import Scrutiny
+from shoal.node.thread.journals import Journals
+from shoal.node.thread.labels import Labels
+from shoal.node.thread.progress import Places
+from shoal.node.thread.queues import Queues
+from shoal.node.thread.reductions import Reductions
+from shoal.node.thread.retention import Retentions
+from shoal.node.thread.saves import Saves
+from shoal.node.thread.schemas import Schemas
+from shoal.node.thread.shapes import ShapeCache
+from shoal.node.thread.status import Standings
+from shoal.node.thread.steps import Steps
 from shoal.node.transaction import ObjectRows, Transaction
+from shoal.node.values.budgets import Budgets
+from shoal.node.values.maps import Maps
+from shoal.node.values.scalars import Counters, Registers
+from shoal.node.values.sets import Sets
+from shoal.node.verification.evidence import Evidence
+from shoal.node.verification.rebuilding import Rebuilder
+from shoal.node.watching.changelog import Changelog
+from shoal.node.watching.feed import Feed
+from shoal.node.writes.erasing import Deletions, Eraser
+from shoal.node.writes.issuing import Issued, Issuer
 from shoal.protocol import requests
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit, LoggedStorage
@@ -209,7 +211,7 @@ class Database:
                     self.issue(chores.popleft(), None)
 
     def planned(self, request: requests.Prune) -> Planning:
-        """Plan a prune, step by step; see `shoal.node.pruning`."""
+        """Plan a prune, step by step; see `shoal.node.collection.pruning`."""
         target = target_of(request)
 
         def rows() -> ObjectRows:
@@ -218,7 +220,7 @@ class Database:
         return planned(rows, request, self._environment.now_ms())
 
     def planned_trim(self, request: requests.Trim) -> retention.Planning:
-        """Plan a trim, step by step; see `shoal.node.retention`."""
+        """Plan a trim, step by step; see `shoal.node.thread.retention`."""
         target = target_of(request)
 
         def rows() -> ObjectRows:
@@ -274,7 +276,7 @@ class Database:
         return reader(self._view(target), request)
 
     def ranked(self, request: requests.RankItems, target: Target) -> Ranking:
-        """Items by how near they are, step by step; see `shoal.node.ranking`."""
+        """Items by how near they are, step by step; see `shoal.node.items.ranking`."""
         return self._rankings.ranked(lambda: self._view(target), request)
 
     def _view(self, target: Target) -> View:

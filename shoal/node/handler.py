@@ -15,9 +15,9 @@ from msgspec import Struct
 from shoal.crdt.deletion import Delete
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Stamp
-from shoal.node import mutation
-from shoal.node.attached import NOTHING, Attached
-from shoal.node.mutation import Change
+from shoal.node.appliers import mutation
+from shoal.node.appliers.mutation import Change
+from shoal.node.blobs import NOTHING, Attached
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol.requests import AnyReply, Edit

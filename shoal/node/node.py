@@ -18,14 +18,14 @@ from pathlib import Path
 import msgspec
 
 from shoal.config import Config, checked
-from shoal.node.awareness import Presences
 from shoal.node.database import Database
 from shoal.node.environment import Environment
-from shoal.node.feed import Feed
-from shoal.node.opening import Opening
-from shoal.node.owners import Alone
-from shoal.node.replicator import Replicator
+from shoal.node.incarnation import Opening
+from shoal.node.peers.replicator import Replicator
+from shoal.node.replicas import Alone
 from shoal.node.service import Service, ServiceSession
+from shoal.node.watching.awareness import Presences
+from shoal.node.watching.feed import Feed
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ClusterView, Member
 from shoal.storage.commit import GroupCommit, LoggedStorage

@@ -36,18 +36,18 @@ from shoal.errors import (
     StoreCorrupt,
 )
 from shoal.names import check_key, check_name
-from shoal.node.awareness import Presences
 from shoal.node.database import Database
 from shoal.node.environment import Environment
-from shoal.node.feed import Feed, Subscriber
-from shoal.node.issuing import Issued, Located
-from shoal.node.opening import Opening
-from shoal.node.owners import Mending, Owners
-from shoal.node.reads import Reads, in_turns
-from shoal.node.rights import Rights
-from shoal.node.spreading import Spreading
+from shoal.node.incarnation import Opening
+from shoal.node.peers.rights import Rights
+from shoal.node.peers.spreading import Spreading
+from shoal.node.reads.reads import Reads, in_turns
+from shoal.node.replicas import Mending, Owners
 from shoal.node.target import Target, target_of
-from shoal.node.trail import Trail
+from shoal.node.watching.awareness import Presences
+from shoal.node.watching.feed import Feed, Subscriber
+from shoal.node.watching.resumable import Trail
+from shoal.node.writes.issuing import Issued, Located
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.conformance import check_manner, conforming

@@ -22,7 +22,7 @@ from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.node.environment import Environment
 from shoal.node.node import Node
-from shoal.node.quorum import Quorum
+from shoal.node.peers.quorum import Quorum
 from shoal.protocol.requests import Durability
 from shoal.protocol.session import Session
 from shoal.storage.memory import MemoryStorage

@@ -29,7 +29,7 @@ from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
-from shoal.node.verify import verify
+from shoal.node.verification.verify import verify
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 from simulation.judging.found import DAMAGED, Found

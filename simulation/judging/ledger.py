@@ -30,8 +30,8 @@ from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import DOT_BYTES, NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.crdt.thread import dag, events
-from shoal.node import mutation
-from shoal.node.feed import LABELS
+from shoal.node.appliers import mutation
+from shoal.node.watching.feed import LABELS
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind

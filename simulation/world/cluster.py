@@ -25,7 +25,7 @@ import msgspec
 from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
-from shoal.node.evidence import object_of
+from shoal.node.verification.evidence import object_of
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from shoal.transport.link import Link

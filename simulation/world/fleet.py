@@ -24,7 +24,7 @@ from shoal.cluster.peering import Identity
 from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.node.node import Node
-from shoal.node.replicator import Replicator
+from shoal.node.peers.replicator import Replicator
 from shoal.protocol.bookmark import Bookmark
 from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment

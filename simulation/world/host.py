@@ -28,7 +28,7 @@ from shoal.crdt.rows import successor
 from shoal.errors import Overloaded, ShoalError, StorageFull, Unavailable
 from shoal.node.environment import Environment
 from shoal.node.node import Node
-from shoal.node.replicator import Replicator
+from shoal.node.peers.replicator import Replicator
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.frames import PROTOCOL, Welcome
 from shoal.protocol.session import Session

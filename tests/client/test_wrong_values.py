@@ -22,7 +22,7 @@ from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, ShoalError, StorageError
 from shoal.node.environment import system_environment
 from shoal.node.node import Node
-from shoal.node.verify import verify
+from shoal.node.verification.verify import verify
 from shoal.storage.memory import MemoryStorage
 from tests.client.surface import HANDLES, WRONG, Bench, handle_classes, methods_of, read_all, static
 

@@ -12,7 +12,7 @@ from benchmarks.issue_log import Opened, Record, Replayed
 from benchmarks.trajectories import VARIABLE
 from shoal.client.store import Store
 from shoal.config import Config
-from shoal.node.verify import verify
+from shoal.node.verification.verify import verify
 from simulation.world.fleet import Fleet
 
 _RECORDS = {"beads_issue_log": 40, "beads_issue_log_merges": 60}

@@ -14,11 +14,11 @@ from shoal.client.store import Store
 from shoal.client.thread.thread import Thread
 from shoal.config import Config
 from shoal.errors import HeadMoved, NotFound, Pruned, SpansPartitions, StepUnresolved, Taken
-from shoal.node.verify import verify
+from shoal.node.verification.verify import verify
 from shoal.schemas import Schema
 from simulation.world.fleet import Fleet
 from tests.end_to_end.conftest import Cli, Rest
-from tests.node.test_erasing import rows, swept
+from tests.node.writes.test_erasing import rows, swept
 
 LOG = [f"message {n} " * 40 for n in range(60)]
 

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.crdt.rows import Rows
 from shoal.crdt.thread import dag
-from shoal.node import shapes
+from shoal.node.thread import shapes
 from tests.mutants.mutant import Mutant
 
 

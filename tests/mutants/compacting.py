@@ -10,7 +10,7 @@ from shoal.crdt.document import compaction, document
 from shoal.crdt.document.compaction import Cut, Standing
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows
-from shoal.node.garbage import Collector, Entry, Piece
+from shoal.node.collection.garbage import Collector, Entry, Piece
 from shoal.storage import keys
 from tests.mutants.mutant import Mutant
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shoal.crdt.dot import VersionVector
-from shoal.node.members import Members
-from shoal.node.quorum import Quorum
+from shoal.node.peers.members import Members
+from shoal.node.peers.quorum import Quorum
 from shoal.protocol.requests import Durability
 from tests.mutants.mutant import Mutant
 

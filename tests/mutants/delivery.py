@@ -13,7 +13,7 @@ from shoal.cluster.operation import Readiness, readiness
 from shoal.cluster.replication import Replication
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import NOTHING_SEEN, Dot, VersionVector
-from shoal.node.incoming import _Ahead
+from shoal.node.peers.incoming import _Ahead
 from tests.mutants.mutant import Mutant
 
 
@@ -40,7 +40,7 @@ def applied_again(patch: pytest.MonkeyPatch) -> None:
 
     _readiness(patch, forgetful)
     patch.setattr(operation, "chain", lambda *_: bytes(32))
-    patch.setattr("shoal.node.incoming._check_body", lambda *_: None)
+    patch.setattr("shoal.node.peers.incoming._check_body", lambda *_: None)
 
 
 def dependencies_of_others_are_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,11 @@ from shoal.cluster.messages import encode_shipment
 from shoal.crdt.dot import Origin
 from shoal.errors import ReadOnly
 from shoal.node.database import Database
-from shoal.node.issuing import Logged
-from shoal.node.opening import Opening
-from shoal.node.replicator import Replicator, _Replica
+from shoal.node.incarnation import Opening
+from shoal.node.peers.replicator import Replicator, _Replica
 from shoal.node.service import Service
 from shoal.node.transaction import Transaction
+from shoal.node.writes.issuing import Logged
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit, Waiter
 from tests.mutants.mutant import Mutant

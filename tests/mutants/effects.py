@@ -6,9 +6,9 @@ import pytest
 
 from shoal.crdt.thread import step_log
 from shoal.crdt.thread.step_log import Entry
-from shoal.node.quorum import Quorum
+from shoal.node.peers.quorum import Quorum
 from shoal.node.service import Service
-from shoal.node.steps import Steps
+from shoal.node.thread.steps import Steps
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, BeginStep
 from tests.mutants.mutant import Mutant

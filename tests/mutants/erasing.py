@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.node.documents import Documents
-from shoal.node.feed import Subscriber
-from shoal.node.lifetimes import Lifetimes
+from shoal.node.document.documents import Documents
+from shoal.node.document.epochs import Lifetimes
+from shoal.node.watching.feed import Subscriber
 from tests.mutants.mutant import Mutant
 
 
 def a_deletion_leaves_its_rows(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("shoal.node.garbage._generation", lambda entries: iter(()))
+    patch.setattr("shoal.node.collection.garbage._generation", lambda entries: iter(()))
 
 
 def a_deleted_document_stays_in_memory(patch: pytest.MonkeyPatch) -> None:

@@ -16,15 +16,18 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import queue
 from shoal.crdt.values import counter, register
 from shoal.crdt.values.register import Assign
-from shoal.node import changelog, feed, incoming, issuing, scalars, trail
 from shoal.node.database import Database
-from shoal.node.feed import Feed, Staged
 from shoal.node.handler import View
-from shoal.node.incoming import Incoming
-from shoal.node.quorum import Quorum
-from shoal.node.receipts import Answered, Receipts
-from shoal.node.scalars import Counters
+from shoal.node.peers import incoming
+from shoal.node.peers.incoming import Incoming
+from shoal.node.peers.quorum import Quorum
 from shoal.node.target import Target
+from shoal.node.values import scalars
+from shoal.node.values.scalars import Counters
+from shoal.node.watching import changelog, feed, resumable
+from shoal.node.watching.feed import Feed, Staged
+from shoal.node.writes import issuing
+from shoal.node.writes.idempotency import Answered, Receipts
 from shoal.protocol import requests
 from shoal.protocol.requests import AnyWrite, Change, CounterValue, ObjectKind, Watch
 from shoal.storage.commit import GroupCommit
@@ -122,7 +125,7 @@ def a_watch_tells_of_other_objects(patch: pytest.MonkeyPatch) -> None:
         return space == watch.space and name[:5] == watch.prefix[:5]
 
     patch.setattr(feed, "matches", matches)
-    patch.setattr(trail, "matches", matches)
+    patch.setattr(resumable, "matches", matches)
 
 
 def a_watch_tells_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
@@ -152,7 +155,7 @@ def a_resumed_watch_tells_the_time_of_before(patch: pytest.MonkeyPatch) -> None:
         hlc, last[0] = last[0], stamp.hlc
         return replace(sound(target, stamp, change), hlc=hlc)
 
-    patch.setattr(trail, "change_of", change_of)
+    patch.setattr(resumable, "change_of", change_of)
 
 
 # ── mends undone ──────────────────────────────────────────────────────────────

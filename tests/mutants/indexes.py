@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.node.indexes import IndexedRows
-from shoal.node.ranking import Rankings
+from shoal.node.items.indexes import IndexedRows
+from shoal.node.items.ranking import Rankings
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.storage import keys
 from tests.mutants.mutant import Mutant

@@ -9,11 +9,11 @@ import pytest
 from shoal.cluster.learning import Learning
 from shoal.cluster.replication import Replication
 from shoal.crdt.dot import Origin
-from shoal.node import rebuilding
-from shoal.node.members import Members
-from shoal.node.opening import Opening
-from shoal.node.quorum import Quorum
+from shoal.node.incarnation import Opening
+from shoal.node.peers.members import Members
+from shoal.node.peers.quorum import Quorum
 from shoal.node.transaction import Transaction
+from shoal.node.verification import rebuilding
 from shoal.storage.memory import MemoryStorage
 from tests.mutants.mutant import Mutant
 

@@ -7,9 +7,9 @@ import pytest
 from shoal.cluster.peering import Identity
 from shoal.cluster.replication import Limits
 from shoal.errors import PeerRefused
-from shoal.node import replicator
-from shoal.node.members import Members
-from shoal.node.replicator import Replicator
+from shoal.node.peers import replicator
+from shoal.node.peers.members import Members
+from shoal.node.peers.replicator import Replicator
 from shoal.storage.memory import MemoryStorage
 from tests.mutants.mutant import Mutant
 

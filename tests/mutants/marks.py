@@ -9,7 +9,7 @@ import pytest
 from shoal.cluster.marks import Mark
 from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.replication import Replication
-from shoal.node.replicator import Replicator
+from shoal.node.peers.replicator import Replicator
 from tests.mutants.mutant import Mutant
 
 

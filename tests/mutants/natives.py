@@ -8,10 +8,10 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.values import budget, ormap, orset, shares
 from shoal.crdt.values.budget import Transfer
 from shoal.node import service
-from shoal.node.budgets import Budgets
 from shoal.node.handler import WriteContext
-from shoal.node.rights import Rights
+from shoal.node.peers.rights import Rights
 from shoal.node.target import Target
+from shoal.node.values.budgets import Budgets
 from shoal.protocol import requests
 from tests.mutants.mutant import Mutant, patch_applier
 

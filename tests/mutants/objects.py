@@ -15,12 +15,12 @@ from shoal.crdt.thread.events import EVENT
 from shoal.crdt.thread.journal import Cursor
 from shoal.crdt.values import counter, register
 from shoal.crdt.values.register import Assign
-from shoal.node import mutation
-from shoal.node.attached import NOTHING, Attached
-from shoal.node.documents import Documents
+from shoal.node.appliers import mutation
+from shoal.node.appliers.mutation import Change
+from shoal.node.blobs import NOTHING, Attached
+from shoal.node.document.documents import Documents
 from shoal.node.handler import Made, WriteContext
-from shoal.node.mutation import Change
-from shoal.node.saves import Saves
+from shoal.node.thread.saves import Saves
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests
 from shoal.storage import keys
@@ -116,7 +116,7 @@ def two_mirrors_share_a_client_id(patch: pytest.MonkeyPatch) -> None:
 
 
 def patches_share_a_client_id(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("shoal.node.documents.CLIENT_ID_BITS", 0)
+    patch.setattr("shoal.node.document.documents.CLIENT_ID_BITS", 0)
 
 
 MUTANTS = (

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from shoal.crdt.dot import Dot
-from shoal.node import incoming, journals, scalars
-from shoal.node.receipts import Receipts
+from shoal.node.peers import incoming
+from shoal.node.thread import journals
 from shoal.node.transaction import Transaction
+from shoal.node.values import scalars
+from shoal.node.writes.idempotency import Receipts
 from shoal.protocol.requests import AnyReply, AnyRequest
 from shoal.transport.link import Link
 from tests.mutants.mutant import Mutant

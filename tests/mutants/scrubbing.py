@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from shoal.cluster import scrub
-from shoal.node import evidence
-from shoal.node.rebuilding import Outcome, Rebuilder
+from shoal.node.verification import evidence
+from shoal.node.verification.rebuilding import Outcome, Rebuilder
 from tests.mutants.mutant import Mutant
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from shoal.crdt.dot import VersionVector
 from shoal.errors import BookmarkLost, SessionBehind
-from shoal.node.quorum import Quorum
-from shoal.node.reads import Reads
+from shoal.node.peers.quorum import Quorum
+from shoal.node.reads.reads import Reads
 from shoal.node.service import Service
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark

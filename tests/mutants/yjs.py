@@ -11,8 +11,8 @@ import pytest
 from shoal.client.document.beginnings import Beginnings
 from shoal.crdt.document import document, live, markup
 from shoal.crdt.rows import Rows, Stamp
-from shoal.node.attached import Attached
-from shoal.node.documents import Documents, Place
+from shoal.node.blobs import Attached
+from shoal.node.document.documents import Documents, Place
 from shoal.protocol.requests import Edit
 from tests.mutants.mutant import Mutant
 

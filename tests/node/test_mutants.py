@@ -18,19 +18,20 @@ from shoal.cluster.replication import Replication
 from shoal.config import Config
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.errors import PeerRefused, ShoalError
-from shoal.node import attached, incoming
-from shoal.node.attached import NOTHING, Attached
-from shoal.node.incoming import _Ahead
-from shoal.node.issuing import Logged
-from shoal.node.members import Members
-from shoal.node.quorum import Quorum
-from shoal.node.replicator import Replicator, _Replica
+from shoal.node import blobs
+from shoal.node.blobs import NOTHING, Attached
+from shoal.node.peers import incoming
+from shoal.node.peers.incoming import _Ahead
+from shoal.node.peers.members import Members
+from shoal.node.peers.quorum import Quorum
+from shoal.node.peers.replicator import Replicator, _Replica
 from shoal.node.transaction import Transaction
-from shoal.node.verify import verify
+from shoal.node.verification.verify import verify
+from shoal.node.writes.issuing import Logged
 from shoal.protocol import requests
 from simulation.world.fleet import Fleet
 from tests.cluster.test_replication import run
-from tests.node import test_bad_peers, test_incoming, test_random_faults
+from tests.node.peers import test_bad_peers, test_incoming, test_random_faults
 from tests.node.wiretap import BRINGER, Tap, issued_by, take
 
 Check = Callable[[], Awaitable[None]]
@@ -123,7 +124,7 @@ async def what_is_refused_leaves_no_trace() -> None:
             requests.Add("crew", "other", 1),
         ]
         whole, other = await issued_by(fleet["a"], [fleet["a"].node.session().call(write) for write in writes])
-        beside = attached.pack([NOTHING, Attached(b"\x02")])
+        beside = blobs.pack([NOTHING, Attached(b"\x02")])
         assert await take(fleet["b"], [msgspec.structs.replace(whole, attached=beside), other])
         assert await fleet["b"].store().space("crew").counter("{x}n").value() == 0
 

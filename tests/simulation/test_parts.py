@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 
 import pytest
 
-from shoal.node import planning
+from shoal.node.items import planning
 from shoal.testing.loop import run
 from simulation.execution import execute
 from simulation.judging.owed import Losses

@@ -17,7 +17,7 @@ from shoal.crdt.document import compaction, document, repeats
 from shoal.crdt.items import indexes, items
 from shoal.crdt.thread import queue
 from shoal.crdt.values import budget, counter, ormap, orset, register
-from shoal.node.mutation import Change
+from shoal.node.appliers.mutation import Change
 from shoal.storage import keys
 from shoal.storage.keys import KINDS
 

@@ -16,8 +16,8 @@ from shoal.crdt.dot import VersionVector
 from shoal.errors import Overloaded
 from shoal.node.database import Database
 from shoal.node.environment import system_environment
-from shoal.node.feed import Feed, Staged
-from shoal.node.opening import Opening
+from shoal.node.incarnation import Opening
+from shoal.node.watching.feed import Feed, Staged
 from shoal.storage.commit import GroupCommit
 from shoal.testing.loop import run
 from simulation.judging.checkers import InvariantViolated
@@ -124,7 +124,7 @@ def test_a_hole_in_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         return write(commit, kept, *ranges)
 
     monkeypatch.setattr(GroupCommit, "write", without_log)
-    monkeypatch.setattr("shoal.node.opening._check_tail", lambda storage, origin: None)
+    monkeypatch.setattr("shoal.node.incarnation._check_tail", lambda storage, origin: None)
     assert violated() == "2"
 
 

@@ -5,7 +5,7 @@ Laws (observed-remove, as of items):
   declaration that a drop has not seen stays; of concurrent ones all stay, until a drop that
   has seen them.
 - A declaration says nothing of any item, and changes no answer: what a node builds for it is
-  that node's own (`shoal/node/indexes.py`).
+  that node's own (`shoal/node/items/indexes.py`).
 
 Rows (beside the items'):
     X field      the dots of its live declarations, in order: 24 bytes each

@@ -5,7 +5,7 @@ Laws (the bounded counter, Balegas et al. 2015, with a pool and accounts of open
   drew and was given, less what it gave and spent. An origin spends its own rights only.
 - Only its origin takes rights from an account, and it knows all that it took before; what it does not know
   of yet can but add to them. So who spends within its rights as it knows them never takes them below 0.
-- Two exceptions need agreement, which is the node's affair (`shoal/node/rights.py`): a draw from the
+- Two exceptions need agreement, which is the node's affair (`shoal/node/peers/rights.py`): a draw from the
   pool, and one from the account of an opening that is over. Here they only add and subtract.
 - A grant and a spend may have a key: of those with one key the one with the least dot counts, as in a
   counter. A spend that loses gives its rights back to its own account, for good: it cannot win again.

@@ -8,7 +8,8 @@ Laws:
 - Which of the nodes have one right more, where the amount cannot be divided, depends on the budget: rights to many budgets
   of 1 are at many nodes.
 
-Nothing here moves rights. A move is a `budget.Draw` or a `budget.Transfer`, which the node decides on (`shoal/node/rights.py`).
+Nothing here moves rights. A move is a `budget.Draw` or a `budget.Transfer`, which the node
+decides on (`shoal/node/peers/rights.py`).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from shoal.cluster.operation import CHAIN_START, Body, Entry, Tip
 from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.thread import journal
-from shoal.node import mutation
-from shoal.node.mutation import Mutation
+from shoal.node.appliers import mutation
+from shoal.node.appliers.mutation import Mutation
 from shoal.protocol.position import Position
 from shoal.storage import keys
 from shoal.storage.keys import Kind

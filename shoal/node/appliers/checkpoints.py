@@ -1,0 +1,77 @@
+"""Changes of a thread's checkpoints: their records and chunks."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.thread import dag, pruning
+from shoal.errors import BadOperation, StoreCorrupt
+from shoal.names import check_name
+from shoal.node.appliers.applier import Applier, Appliers, bare
+from shoal.node.blobs import ERASED, Attached, is_gone
+from shoal.storage.keys import Kind
+
+
+def _apply(rows: Rows, stamp: Stamp, change: dag.Save, attached: Attached) -> list[dag.Head]:
+    if is_gone(attached):
+        # In place of its chunks comes the name of its branch.
+        names = [check_name("branch", piece.decode()) for piece in attached.chunks.values()]
+        dag.apply_erased(rows, stamp, change, names[0] if names else None)
+        return []
+    return dag.apply(rows, stamp, change, record=attached.content, chunks=attached.chunks, decoded=attached.decoded)
+
+
+def _check(rows: Rows, _stamp: Stamp, change: dag.Save, attached: Attached) -> Attached:
+    if is_gone(attached):
+        return attached
+    record = dag.decode_record(attached.content)
+    if dag.identify(record) != change.id:
+        raise BadOperation("its checkpoint does not match its id", reason="content")
+    named = {digest for recipe in record.channels.values() for digest in recipe.added + recipe.nodes}
+    for digest in sorted(attached.chunks.keys() - named):
+        raise BadOperation(f"chunk {digest.hex()} came with it, and its checkpoint names no such chunk", reason="content")
+    for digest in sorted(named - attached.chunks.keys()):
+        if not attached.erased and dag.chunk(rows, digest) is None:
+            raise BadOperation(f"chunk {digest.hex()} of its checkpoint is missing", reason="content")
+    if sha256(attached.content).digest() != change.record:
+        raise BadOperation("its checkpoint is described otherwise than by who saved it", reason="content")
+    return attached._replace(decoded=record)
+
+
+def _record_of(rows: Rows, stamp: Stamp, change: dag.Save) -> Attached:
+    found, packed = dag.checkpoint(rows, change.id), dag.packed_record(rows, change.id)
+    if found is None or packed is None:
+        if pruning.ever_pruned(rows):
+            branch = dag.erased_branch(rows, stamp, change)
+            return ERASED if branch is None else Attached(chunks={b"": branch.encode()}, erased=True)
+        raise StoreCorrupt(f"checkpoint {change.id.hex()} is in the log and not in its thread. Run `shoal verify`.")
+    record = found.record
+    if found.dot != stamp.dot and (twin := dag.twin(rows, change.id, stamp.dot)) is not None:
+        packed, record = twin, dag.decode_record(twin)
+    if sha256(packed).digest() != change.record:
+        raise StoreCorrupt(f"checkpoint {change.id.hex()} is damaged. Run `shoal verify`.")
+    chunks: dict[bytes, bytes] = {}
+    erased = False
+    for recipe in record.channels.values():
+        for digest in recipe.added + recipe.nodes:
+            piece = dag.chunk(rows, digest)
+            if piece is None and dag.is_pruned(rows, change.id):
+                erased = True
+                continue
+            if piece is None:
+                raise StoreCorrupt(f"chunk {digest.hex()} of checkpoint {change.id.hex()} is missing. Run `shoal verify`.")
+            chunks[digest] = piece
+    return Attached(packed, chunks, erased)
+
+
+def _check_move(_stamp: Stamp, change: dag.Move) -> None:
+    check_name("branch", change.branch)
+    if any(len(id) != dag.ID_BYTES for id in (change.token, change.to, *change.over)):
+        raise BadOperation("its move names what is no checkpoint", reason="content")
+
+
+APPLIERS: Appliers = {
+    dag.Save: Applier(Kind.THREAD, _apply, _check, _record_of),
+    dag.Move: bare(Kind.THREAD, dag.apply_move, _check_move),
+}

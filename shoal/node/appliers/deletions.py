@@ -1,0 +1,9 @@
+"""Deletions of objects. `shoal.node.collection.epochs` applies them: their row is beside the generations' rows."""
+
+from __future__ import annotations
+
+from shoal.crdt import deletion
+from shoal.node.appliers.applier import Appliers, bare
+from shoal.storage.keys import Kind
+
+APPLIERS: Appliers = {deletion.Delete: bare(Kind.THREAD, deletion.apply)._replace(others=frozenset((Kind.DOCUMENT,)))}

@@ -1,0 +1,83 @@
+"""Changes of a thread's journal."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from shoal import values
+from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.thread import consumers, journal, progress, reductions, retention, trimming
+from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
+from shoal.names import check_key, check_name
+from shoal.node.appliers.applier import Applier, Appliers, bare
+from shoal.node.blobs import ERASED, Attached, is_gone
+from shoal.storage.keys import Kind
+
+
+def _apply(rows: Rows, stamp: Stamp, change: journal.Append, attached: Attached) -> None:
+    if not is_gone(attached):  # What it made was trimmed by an operation that is still to come.
+        journal.apply(rows, stamp, change, attached.content)
+
+
+def _check(_rows: Rows, _stamp: Stamp, change: journal.Append, attached: Attached) -> Attached:
+    if sha256(attached.content).digest() != change.digest:
+        raise BadOperation("its event does not match its hash", reason="content")
+    return attached
+
+
+def _event_of(rows: Rows, stamp: Stamp, change: journal.Append) -> Attached:
+    payload = journal.payload_of(rows, stamp, change)
+    if payload is None:
+        return ERASED
+    if sha256(payload).digest() != change.digest:
+        raise StoreCorrupt(f"event {stamp.pack_position().hex()} is damaged. Run `shoal verify`.")
+    return Attached(payload)
+
+
+def _check_ack(stamp: Stamp, change: consumers.Ack) -> None:
+    check_name("consumer", change.consumer)
+    try:
+        cursor = journal.Cursor.unpack(change.cursor)
+    except InvalidValue:
+        raise BadOperation("its cursor cannot be read", reason="content") from None
+    if not 0 <= change.generation <= consumers.GENERATION_MAX or journal.clipped(cursor, stamp.context) != cursor:
+        raise BadOperation("its cursor claims what its origin had not applied", reason="content")
+
+
+def _check_reduce(_stamp: Stamp, change: reductions.Reduce) -> None:
+    check_name("reducer", change.reducer)
+    try:
+        reductions.check(change)
+        values.check(change.value)
+    except (ValueError, InvalidValue) as error:
+        raise BadOperation(f"its snapshot cannot be read ({error})", reason="content") from None
+
+
+def _check_reach(_stamp: Stamp, change: progress.Reach) -> None:
+    check_key("loop key", change.key)
+    if not (0 <= change.generation <= progress.NUMBER_MAX and 0 <= change.place <= progress.NUMBER_MAX):
+        raise BadOperation("its place is none", reason="content")
+
+
+def _check_trim(stamp: Stamp, change: trimming.Trim) -> None:
+    try:
+        trimming.check(change, stamp.context)
+    except ValueError as error:
+        raise BadOperation(f"its trim cannot be applied ({error})", reason="content") from None
+
+
+def _check_retain(_stamp: Stamp, change: retention.Retain) -> None:
+    try:
+        retention.check(change)
+    except ValueError as error:
+        raise BadOperation(f"its retention is none ({error})", reason="content") from None
+
+
+APPLIERS: Appliers = {
+    journal.Append: Applier(Kind.THREAD, _apply, _check, _event_of),
+    consumers.Ack: bare(Kind.THREAD, consumers.apply, _check_ack),
+    reductions.Reduce: bare(Kind.THREAD, reductions.apply, _check_reduce),
+    progress.Reach: bare(Kind.THREAD, progress.apply, _check_reach),
+    trimming.Trim: bare(Kind.THREAD, trimming.apply, _check_trim),
+    retention.Retain: bare(Kind.THREAD, retention.apply, _check_retain),
+}

@@ -1,0 +1,49 @@
+"""Changes of a thread's labels, notes and owner."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from shoal.crdt.dot import VersionVector
+from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.thread import labels, notes, ownership
+from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
+from shoal.node.appliers.applier import Applier, Appliers, bare
+from shoal.node.blobs import Attached
+from shoal.storage.keys import Kind
+
+
+def _apply(rows: Rows, stamp: Stamp, change: notes.Annotate, attached: Attached) -> None:
+    notes.apply(rows, stamp, change, attached.content)
+
+
+def _check(_rows: Rows, _stamp: Stamp, change: notes.Annotate, attached: Attached) -> Attached:
+    if sha256(attached.content).digest() != change.digest:
+        raise BadOperation("its notes do not match their hash", reason="content")
+    try:
+        notes.unpack(attached.content)
+    except InvalidValue as error:
+        raise BadOperation(error.message, reason="content") from None
+    return attached
+
+
+def _notes_of(rows: Rows, stamp: Stamp, change: notes.Annotate) -> Attached:
+    content = notes.content_of(rows, stamp, change)
+    if sha256(content).digest() != change.digest:
+        raise StoreCorrupt(f"notes {stamp.pack_position().hex()} are damaged. Run `shoal verify`.")
+    return Attached(content)
+
+
+def _check_cut(_stamp: Stamp, change: notes.Cut) -> None:
+    try:
+        VersionVector.unpack(change.known)
+    except ValueError:
+        raise BadOperation("what it cuts is named by no vector", reason="content") from None
+
+
+APPLIERS: Appliers = {
+    labels.Release: bare(Kind.THREAD, labels.apply),
+    notes.Annotate: Applier(Kind.THREAD, _apply, _check, _notes_of),
+    notes.Cut: bare(Kind.THREAD, notes.cut, _check_cut),
+    ownership.Claim: bare(Kind.THREAD, ownership.apply),
+}

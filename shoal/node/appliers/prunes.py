@@ -1,0 +1,17 @@
+"""Prunes of a thread's checkpoints."""
+
+from __future__ import annotations
+
+from shoal.crdt.rows import Stamp
+from shoal.crdt.thread import dag, pruning
+from shoal.errors import BadOperation
+from shoal.node.appliers.applier import Appliers, bare
+from shoal.storage.keys import Kind
+
+
+def _check(_stamp: Stamp, change: pruning.Prune) -> None:
+    if any(len(id) != dag.ID_BYTES for id in (*change.ids, *change.moves)):
+        raise BadOperation("its prune names what is no checkpoint", reason="content")
+
+
+APPLIERS: Appliers = {pruning.Prune: bare(Kind.THREAD, pruning.apply, _check)}

@@ -1,0 +1,55 @@
+"""Changes of a thread's queues. They hold all they need: what is forgotten leaves no row behind."""
+
+from __future__ import annotations
+
+from shoal import values
+from shoal.crdt.dot import VersionVector
+from shoal.crdt.rows import Stamp
+from shoal.crdt.thread import queue
+from shoal.errors import BadOperation, ShoalError
+from shoal.names import check_key, check_name
+from shoal.node.appliers.applier import Appliers, bare
+from shoal.node.implied_keys import users_key
+from shoal.storage.keys import Kind
+
+
+def _check_enqueue(_stamp: Stamp, change: queue.Enqueue) -> None:
+    _check(change.queue, values_of=[item.value for item in change.items])
+    for item in change.items:
+        _check_key(item.key)
+
+
+def _check_dequeue(_stamp: Stamp, change: queue.Dequeue) -> None:
+    _check(change.queue, values_of=[change.result], ids=[change.id])
+    _check_key(change.key)
+
+
+def _check_purge(stamp: Stamp, change: queue.Purge) -> None:
+    _check(change.queue, ids=change.ids)
+    # Only then is all that it covers there before it, on every replica.
+    if not stamp.context.dominates(VersionVector(change.context)):
+        raise BadOperation("it forgets what its origin had not applied", reason="content")
+
+
+def _check(name: str, *, values_of: list[bytes] | None = None, ids: list[bytes] | None = None) -> None:
+    try:
+        if name != queue.INBOX:
+            check_name("worklist", name)
+        for packed in values_of or ():
+            values.check(packed)
+    except ShoalError as error:
+        raise BadOperation(error.message, reason="content") from None
+    if any(len(id) != queue.ID_BYTES for id in ids or ()):
+        raise BadOperation("it names an entry by an id that is none", reason="content")
+
+
+def _check_key(key: str | None) -> None:
+    if users_key(key) is not None:
+        check_key("queue key", key)
+
+
+APPLIERS: Appliers = {
+    queue.Enqueue: bare(Kind.THREAD, queue.apply_enqueue, _check_enqueue),
+    queue.Dequeue: bare(Kind.THREAD, queue.apply_dequeue, _check_dequeue),
+    queue.Purge: bare(Kind.THREAD, queue.apply_purge, _check_purge),
+}

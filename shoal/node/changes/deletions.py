@@ -1,9 +1,0 @@
-"""Deletions of objects. `shoal.node.generations` applies them: their row is beside the generations' rows."""
-
-from __future__ import annotations
-
-from shoal.crdt import deletion
-from shoal.node.changes.applier import Appliers, bare
-from shoal.storage.keys import Kind
-
-APPLIERS: Appliers = {deletion.Delete: bare(Kind.THREAD, deletion.apply)._replace(others=frozenset((Kind.DOCUMENT,)))}

@@ -1,0 +1,1 @@
+"""Garbage collection: what deletions and prunes leave behind, and when it goes."""

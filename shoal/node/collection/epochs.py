@@ -1,0 +1,119 @@
+"""Which generation of an object is the current one, and where each one's rows are.
+
+Law: what was found is remembered only for objects that were never deleted, and
+forgotten before a deletion is applied, and after it was written.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from shoal.crdt import deletion
+from shoal.crdt.rows import Stamp, successor
+from shoal.errors import StoreCorrupt
+from shoal.node import blobs
+from shoal.node.appliers import mutation
+from shoal.node.appliers.mutation import Mutation
+from shoal.node.blobs import ERASED, NOTHING, Attached
+from shoal.node.items.indexes import Indexes
+from shoal.node.recent import Recent
+from shoal.node.target import Target
+from shoal.node.transaction import ObjectRows, Transaction
+from shoal.storage import keys
+from shoal.storage.keys import Kind
+
+LIMBO = b"Z"  # In the rows of a generation that was ended: what came beside a change after that.
+
+
+class Generation(Struct, frozen=True):
+    number: int
+    rows: ObjectRows
+
+
+class Generations:
+    def __init__(self, indexes: Indexes, *, known_max: int) -> None:
+        self._indexes = indexes
+        self._first: Recent[Target] = Recent(known_max)  # Known not to have been deleted: a request need not look.
+
+    def current(self, transaction: Transaction, target: Target) -> Generation:
+        """The generation whose rows are shown, and those."""
+        prefix = keys.object_rows(target.partition, *target)
+        if target in self._first:
+            return Generation(0, self._rows(transaction, target, prefix))
+        packed = transaction.get(prefix + deletion.ROW)
+        if packed is None:
+            self._first.put(target)
+            return Generation(0, self._rows(transaction, target, prefix))
+        number = deletion.unpack(packed).generation
+        return Generation(number, ObjectRows(transaction, prefix + deletion.prefix(number)))
+
+    def _rows(self, transaction: Transaction, target: Target, prefix: bytes) -> ObjectRows:
+        """Of the first generation: items, which alone have indexes, have no other."""
+        if target.kind is Kind.ITEMS:
+            return self._indexes.rows(transaction, target, prefix)
+        return ObjectRows(transaction, prefix)
+
+    def last(self, transaction: Transaction, target: Target) -> deletion.Deletion | None:
+        """The deletion that began the current generation; None: the object was never deleted."""
+        if target in self._first:
+            return None
+        return deletion.last(ObjectRows(transaction, keys.object_rows(target.partition, *target)))
+
+    def delete(self, transaction: Transaction, target: Target, stamp: Stamp, change: deletion.Delete) -> bool:
+        """Apply a deletion. Returns whether a new generation is the current one."""
+        self._first.drop(target)
+        # What is abandoned did not happen, and what is written was not looked up before it was.
+        transaction.when_written(lambda: self._first.drop(target))
+        return deletion.apply(ObjectRows(transaction, keys.object_rows(target.partition, *target)), stamp, change)
+
+    def forget(self, target: Target) -> None:
+        """Look again at the next request."""
+        self._first.drop(target)
+
+    def bury(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> None:
+        """Keep what came beside a change of a generation that was ended, for peers that lack the change."""
+        rows_of(transaction, target, change.generation).put(LIMBO + stamp.pack_position(), blobs.pack([beside]))
+
+    def attached_of(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation) -> Attached:
+        """What travelled beside an applied change, or that it was erased.
+
+        Raises:
+            StoreCorrupt: a row that must be there is not, or does not hold what the log names by its hash.
+        """
+        if isinstance(change.change, deletion.Delete):
+            return NOTHING
+        current = self.current(transaction, target)
+        if change.generation == current.number:
+            return mutation.attached_of(current.rows, stamp, change.change)
+        rows = rows_of(transaction, target, change.generation)
+        if (buried := rows.get(LIMBO + stamp.pack_position())) is not None:
+            return blobs.unpack(buried)[0]
+        if next(iter(transaction.scan(*dead_range(target, change.generation + 1), limit=1)), None) is None:
+            return ERASED
+        try:
+            return mutation.attached_of(rows, stamp, change.change)
+        except StoreCorrupt:  # Whoever gets it will find it dead.
+            return ERASED
+
+
+def rows_of(transaction: Transaction, target: Target, generation: int) -> ObjectRows:
+    return ObjectRows(transaction, keys.object_rows(target.partition, *target) + deletion.prefix(generation))
+
+
+def dead_range(target: Target, current: int) -> tuple[bytes, bytes]:
+    """The rows of the last generation before `current`."""
+    prefix = keys.object_rows(target.partition, *target)
+    ended = current - 1
+    if ended == 0:
+        stop = successor(prefix)
+        assert stop is not None  # It begins with the table's byte.
+        return prefix + b"\x01", stop
+    return prefix + deletion.prefix(ended), prefix + deletion.prefix(current)
+
+
+def split(row: bytes) -> tuple[int, bytes]:
+    """The generation of a row of an object, and the row's key within it."""
+    if not row.startswith(deletion.ROW) or row == deletion.ROW:
+        return 0, row
+    at = 1 + deletion.GENERATION_BYTES
+    return int.from_bytes(row[1:at], "big"), row[at:]

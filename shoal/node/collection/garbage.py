@@ -1,0 +1,320 @@
+"""What operations erased, until it is gone: a durable queue, and the sweeping of it.
+
+Laws:
+- An entry is written in the batch of the operation that erased, and removed in the
+  batch that removes the last of its rows: a crash in between repeats, and leaves nothing.
+- Rows go only once the eraser is stable (`shoal.cluster.stability`). An owner that
+  is away stops that, and `waits_for` names it.
+- Each look takes a bounded piece, then others get their turn. While there is no
+  entry there is no task, and no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.cluster import stability
+from shoal.cluster.stability import Holding, Waiting
+from shoal.config import Config
+from shoal.crdt.document import compaction, document
+from shoal.crdt.dot import Dot
+from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
+from shoal.crdt.thread import pruning, trimming
+from shoal.crdt.thread.events import PLACE_BYTES
+from shoal.errors import ShoalError, StoreCorrupt
+from shoal.node.collection import sweeping
+from shoal.node.collection.epochs import dead_range, rows_of
+from shoal.node.collection.sweeping import SLICE, Marking
+from shoal.node.partitions import Partitions
+from shoal.node.replicas import Owners
+from shoal.node.target import Target
+from shoal.node.transaction import ObjectRows, Readable, Transaction
+from shoal.storage import keys
+from shoal.storage.commit import GroupCommit, LoggedStorage
+from shoal.storage.keys import Kind
+
+LOOKED_AT_MAX = 64  # Entries in one look.
+_BOUNDS_MAX = 4096  # Entries whose bound is remembered; of any other it is found again.
+
+
+class What(IntEnum):
+    """The numbers are on disk and never reused."""
+
+    GENERATION = 1  # The rows of a generation that was ended.
+    CHECKPOINTS = 2  # Pruned checkpoints.
+    EVENTS = 3  # What a trim took from a journal.
+    UPDATES = 4  # What a compaction covers.
+
+
+class Garbage(msgspec.Struct, array_like=True, frozen=True):
+    """An entry of the queue: what the operation that it is filed under erased."""
+
+    what: What
+    kind: int
+    space: str
+    name: str
+    generation: int
+    ends: bytes = b""  # Of a trim, 32 bytes each; of a compaction the position₃₄ of its rows, and its digest₃₂.
+
+    @property
+    def target(self) -> Target:
+        return Target(Kind(self.kind), self.space, self.name)
+
+
+class Entry(NamedTuple):
+    key: bytes
+    partition: int
+    dot: Dot
+    garbage: Garbage
+
+
+class Piece(NamedTuple):
+    """Some of what an entry names: rows and ranges to be removed."""
+
+    rows: dict[bytes, bytes | None]
+    ranges: list[tuple[bytes, bytes]]
+
+
+_NOTHING = Piece({}, [])
+
+Sweep = Callable[[list[Entry]], Iterator[Piece]]  # Of entries of one generation of one object.
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Garbage)
+
+
+class Collector:
+    """`storage` is what `commit` writes to. `owners` says what the other owners hold."""
+
+    def __init__(
+        self, storage: LoggedStorage, commit: GroupCommit, *, partitions: Partitions, config: Config, now: Callable[[], float]
+    ) -> None:
+        self._storage = storage
+        self._commit = commit
+        self._partitions = partitions
+        self._config = config
+        self._now = now
+        self._owners: Owners | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: OrderedDict[bytes, Waiting] = OrderedDict()
+        self._sweeps: dict[What, Sweep] = {
+            What.GENERATION: _generation,
+            What.CHECKPOINTS: self._checkpoints,
+            What.EVENTS: self._events,
+            What.UPDATES: self._updates,
+        }
+        self.markings: dict[Target, Marking] = {}  # Under way.
+        self._after = keys.GARBAGE  # Where the last look ended.
+        self._reclaim_at = 0.0
+        self._unreclaimed = False
+        self._stopped = False
+        self.waits_for: list[str] = []  # Owners that the last look found entries to wait for.
+        self.swept = 0  # Entries, in this opening.
+        self.died = 0  # Changes that arrived after their generation was ended, in this opening.
+
+    def start(self, owners: Owners) -> None:
+        """Take up what is left of earlier openings."""
+        self._owners = owners
+        if self.count(1):
+            self._stir()
+
+    async def stop(self) -> None:
+        """Stopping twice is allowed."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def enter(
+        self, transaction: Transaction, stamp: Stamp, what: What, target: Target, generation: int, ends: bytes = b""
+    ) -> None:
+        """File what the operation with this stamp erases of an object."""
+        garbage = Garbage(what, target.kind, target.space, target.name, generation, ends)
+        transaction.put(keys.garbage(target.partition, stamp.dot, stamp.nth), _encoder.encode(garbage))
+        transaction.when_written(self._stir)
+
+    def count(self, most: int) -> int:
+        """Entries in the queue; at most `most` are counted."""
+        return sum(1 for _ in self._storage.scan(keys.GARBAGE, successor(keys.GARBAGE), limit=most))
+
+    def _stir(self) -> None:
+        if self._task is None and not self._stopped and self._owners is not None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while not self._stopped and (self._unreclaimed or self.count(1)):
+                moved = await self._look()
+                self._reclaim()
+                await asyncio.sleep(0 if moved else self._config.sync_interval_s)
+        except ShoalError:
+            return  # Storage refuses, or cannot be read: the next entry, or the next opening, goes on.
+        finally:
+            self._task = None
+
+    async def _look(self) -> bool:
+        """Look at some entries, and sweep those that are stable; whether there was one."""
+        entries = list(self._entries())
+        waits: dict[str, None] = {}
+        stable: dict[Garbage, list[Entry]] = {}
+        for entry in entries:
+            if await self._stable(entry, waits):
+                stable.setdefault(entry.garbage, []).append(entry)
+        moved = False
+        for garbage, group in stable.items():
+            try:
+                await self._sweep(group)
+                moved = True
+            except StoreCorrupt:
+                waits[f"a repair of {garbage.target.kind.label} {garbage.name!r}"] = None
+        if len(entries) < LOOKED_AT_MAX:
+            self._after = keys.GARBAGE
+        self.waits_for = list(waits)
+        return moved
+
+    def _entries(self) -> Iterator[Entry]:
+        for key, packed in self._storage.scan(self._after, successor(keys.GARBAGE), limit=LOOKED_AT_MAX):
+            partition, dot = keys.split_garbage(key)
+            self._after = key + b"\x00"
+            yield Entry(key, partition, dot, _decoder.decode(packed))
+
+    async def _stable(self, entry: Entry, waits: dict[str, None]) -> bool:
+        assert self._owners is not None
+        vector = self._partitions.load(entry.partition).vector
+        await self._commit.covered(self._partitions.written(entry.partition))
+        others = self._owners.holdings(entry.partition)
+        holdings = [Holding(vector, vector), *others.values()]
+        waiting = stability.advanced(self._waiting.get(entry.key) or Waiting(entry.dot), holdings)
+        if stability.is_stable(waiting, holdings):
+            self._waiting.pop(entry.key, None)
+            return True
+        self._waiting[entry.key] = waiting
+        while len(self._waiting) > _BOUNDS_MAX:
+            self._waiting.popitem(last=False)
+        waits.update(dict.fromkeys(name for name, holding in others.items() if stability.lacks(waiting, holding)))
+        return False
+
+    async def _sweep(self, entries: list[Entry]) -> None:
+        for piece in self._sweeps[entries[0].garbage.what](entries):
+            if piece.rows or piece.ranges:
+                self._commit.write(piece.rows, piece.ranges)
+            await asyncio.sleep(0)
+        self._commit.write({entry.key: None for entry in entries})
+        self.swept += len(entries)
+        self._unreclaimed = True
+
+    def _checkpoints(self, entries: list[Entry]) -> Iterator[Piece]:
+        garbage = entries[0].garbage
+        target = garbage.target
+
+        def rows() -> ObjectRows:
+            return rows_of(Transaction(self._storage), target, garbage.generation)
+
+        unstable = {entry.dot for entry in self._others(entries)}
+        gone: set[bytes] = set()
+        after: bytes | None = None
+        while some := list(pruning.marks(rows(), after=after, limit=LOOKED_AT_MAX)):
+            gone.update(id for id, dot in some if dot not in unstable)
+            after = some[-1][0]
+            yield _NOTHING
+        marking = self.markings[target] = Marking(gone)
+        try:
+            for _ in marking.run(rows):
+                yield _NOTHING
+            ids = sorted(gone)
+            for start in range(0, len(ids), SLICE):
+                freed = sweeping.freed(rows(), marking, ids[start : start + SLICE])
+                yield Piece({rows().key(row): None for row in freed}, [])
+        finally:
+            del self.markings[target]
+
+    def _events(self, entries: list[Entry]) -> Iterator[Piece]:
+        """The payloads that these trims, which are alike, no longer need; others may take some of them as well."""
+        garbage = entries[0].garbage
+        ends = [garbage.ends[start : start + PLACE_BYTES] for start in range(0, len(garbage.ends), PLACE_BYTES)]
+        while True:
+            rows = rows_of(Transaction(self._storage), garbage.target, garbage.generation)
+            some = list(islice(trimming.swept(rows, ends), SLICE))
+            yield Piece({rows.key(row): None for row in some}, [])
+            if len(some) < SLICE:
+                return
+
+    def _updates(self, entries: list[Entry]) -> Iterator[Piece]:
+        """What a compaction covers, once it is seen that it holds it; and those whose place it takes, or it itself.
+
+        Raises:
+            StoreCorrupt: it does not hold it, or is damaged. Nothing of it goes.
+        """
+        garbage = entries[0].garbage
+        position, digest = garbage.ends[:POSITION_BYTES], garbage.ends[POSITION_BYTES:]
+
+        def rows() -> ObjectRows:
+            return rows_of(Transaction(self._storage), garbage.target, garbage.generation)
+
+        found = compaction.find(rows(), position)
+        if found is None:
+            return  # It went with its generation, or never came.
+        for _ in compaction.proved(rows, found, digest):
+            yield _NOTHING
+        snapshot_key = garbage.target.snapshot_key
+        snapshot = self._storage.get(snapshot_key)
+        if snapshot is not None and snapshot[:POSITION_BYTES] < position:
+            yield Piece({snapshot_key: None}, [])  # What goes may come after it, and be in the merged update alone.
+        while some := list(islice(compaction.swept(rows(), found.ends), SLICE)):
+            yield Piece({rows().key(document.row_of(at)): None for at, _ in some}, [])
+        here = rows()
+        gone = self._settled(entries[0], compaction.superseded_by(here, found))
+        if self._settled(entries[0], compaction.superseding(here, position, found.ends)):
+            gone.append(position)
+        pieces: dict[bytes, bytes | None] = {here.key(row): None for at in gone for row in compaction.rows_of(at)}
+        most = self._config.document_snapshot_updates
+        if sum(1 for _ in islice(document.updates(here), most)) < most:
+            pieces[snapshot_key] = None  # The merged update takes its place.
+        yield Piece(pieces, [])
+
+    def _settled(self, entry: Entry, positions: list[bytes]) -> list[bytes]:
+        """Of erasers at these positions, in the partition of this one, those that wait for nobody any more."""
+
+        def waits(position: bytes) -> bool:
+            nth = int.from_bytes(position[-2:], "big")
+            return self._storage.get(keys.garbage(entry.partition, document.dot_of(position), nth)) is not None
+
+        return [position for position in positions if not waits(position)]
+
+    def _others(self, entries: list[Entry]) -> Iterator[Entry]:
+        """Entries of the same thing that are not among these."""
+        partition, garbage = entries[0].partition, entries[0].garbage
+        prefix = keys.GARBAGE + partition.to_bytes(2, "big")
+        mine = {entry.key for entry in entries}
+        for key, packed in self._storage.scan(prefix, successor(prefix)):
+            if key not in mine and _decoder.decode(packed) == garbage:
+                yield Entry(key, *keys.split_garbage(key), garbage)
+
+    def _reclaim(self) -> None:
+        """Have the space of what was swept given back, now and then: it costs a log of its own."""
+        if self._unreclaimed and self._now() >= self._reclaim_at:
+            self._storage.reclaim()
+            self._unreclaimed = False
+            self._reclaim_at = self._now() + self._config.reclaim_interval_s
+
+
+def of_partition(storage: Readable, partition: int, most: int) -> frozenset[bytes] | None:
+    """The objects of a partition that the queue names, by the prefix of their rows' keys; None: more than `most` entries."""
+    prefix = keys.GARBAGE + partition.to_bytes(2, "big")
+    packed = [packed for _, packed in storage.scan(prefix, successor(prefix), limit=most + 1)]
+    if len(packed) > most:
+        return None
+    targets = {_decoder.decode(entry).target for entry in packed}
+    return frozenset(keys.object_rows(partition, *target) for target in targets)
+
+
+def _generation(entries: list[Entry]) -> Iterator[Piece]:
+    garbage = entries[0].garbage
+    yield Piece({}, [dead_range(garbage.target, garbage.generation + 1)])

@@ -1,0 +1,203 @@
+"""Which checkpoints of a thread a prune gives up, and which stay.
+
+Laws:
+- Planning reads a thread slice by slice, and writes nothing; giving up names ids, a bounded
+  number at a time, and looks again at each: what has become a head meanwhile stays.
+- What stays is said with the first reason that holds: a head; one of the last of its branch;
+  young; labelled; where a step that is open was begun; where lines part; on another branch than the one that was named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable
+from typing import NamedTuple
+
+from shoal.config import Config
+from shoal.crdt.rows import Rows
+from shoal.crdt.thread import dag, labels, pruning, step_log
+from shoal.crdt.thread.events import HLC_BYTES
+from shoal.errors import InvalidInput, NotFound, TooLarge
+from shoal.names import check_name
+from shoal.node.collection.sweeping import Marking
+from shoal.node.handler import Checks, Readers, WriteContext, Writers
+from shoal.node.naming import unhex
+from shoal.node.thread.presence import head_ids
+from shoal.protocol.requests import Discard, Discarded, Prune
+
+_SLICE = 512
+
+
+class Plan(NamedTuple):
+    gone: list[bytes]  # The oldest first.
+    stays: dict[str, int]  # Reason → how many.
+    bytes: int  # Of rows that go, as stored.
+
+
+class Prunes:
+    """The handler. `Prune` is carried out by the service, as a plan and many `Discard`s."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.checks: Checks = {Prune: self._check, Discard: self._check_discard}
+        self.writers: Writers = {Discard: self._discard}
+        self.readers: Readers = {}
+
+    def _check(self, request: Prune) -> None:
+        check_name("thread", request.thread)
+        if request.branch is not None:
+            check_name("branch", request.branch)
+        if request.keep_last is None and request.older_than_ms is None:
+            raise InvalidInput("a prune needs keep_last, older_than or both. Nothing was written.")
+        if request.keep_last is not None and request.keep_last < 1:
+            raise InvalidInput("keep_last must be at least 1: a branch's head stays. Nothing was written.")
+        if request.older_than_ms is not None and request.older_than_ms < 0:
+            raise InvalidInput("older_than must not be negative. Nothing was written.")
+
+    def _check_discard(self, request: Discard) -> None:
+        check_name("thread", request.thread)
+        if len(request.checkpoints) > self._config.prune_ids_max:
+            raise TooLarge(
+                f"at most {self._config.prune_ids_max} checkpoints can be given up at once; these are "
+                f"{len(request.checkpoints)}. Nothing was written."
+            )
+        for id in request.checkpoints:
+            unhex(id)
+
+    def _discard(self, context: WriteContext, request: Discard) -> Discarded:
+        """What is a head, has a label, or is not there, stays as it is."""
+        rows = context.rows
+        heads = head_ids(rows)
+        gone = [id for id in dict.fromkeys(map(unhex, request.checkpoints)) if id not in heads and _goes(rows, id)]
+        if not gone:
+            return Discarded([])
+        change = pruning.Prune(gone, [token for token, _ in pruning.moves_to(rows, set(gone))])
+        context.apply(change)
+        return Discarded([id.hex() for id in gone])
+
+
+def _goes(rows: Rows, id: bytes) -> bool:
+    found = dag.shown(rows, id)
+    return found is not None and not _labelled(rows, found.record.label, id)
+
+
+def _labelled(rows: Rows, label: str, id: bytes) -> bool:
+    return bool(label) and any(entry.id == id for entry in labels.entries(rows, label))
+
+
+Planning = Generator[None, None, Plan]
+
+
+def planned(rows: Callable[[], Rows], request: Prune, now_ms: int) -> Planning:
+    """Plan a prune; each step takes a bounded time. `rows` gives the thread's rows as they are now.
+
+    Raises:
+        NotFound: the branch that it names is not there.
+    """
+    if request.branch is not None and not dag.heads(rows(), request.branch):
+        raise NotFound(
+            f"thread {request.thread!r} has no branch {request.branch!r}. Nothing was written. List them with branches()."
+        )
+    pruned = yield from _pruned(rows)
+    leads = yield from _leads(rows, pruned)
+    stays = _staying(rows(), leads, request, now_ms)
+    yield
+    gone = sorted((lead for id, lead in leads.items() if id not in stays), key=lambda lead: (lead.hlc, lead.id))
+    size = yield from _bytes(rows, [lead.id for lead in gone], pruned)
+    return Plan([lead.id for lead in gone], dict(Counter(stays.values())), size)
+
+
+def _pruned(rows: Callable[[], Rows]) -> Generator[None, None, set[bytes]]:
+    found: set[bytes] = set()
+    after: bytes | None = None
+    while True:
+        some = [id for id, _ in pruning.marks(rows(), after=after, limit=_SLICE)]
+        found.update(some)
+        if len(some) < _SLICE:
+            return found
+        after = some[-1]
+        yield
+
+
+def _leads(rows: Callable[[], Rows], pruned: set[bytes]) -> Generator[None, None, dict[bytes, dag.Lead]]:
+    found: dict[bytes, dag.Lead] = {}
+    after: bytes | None = None
+    while True:
+        some = list(dag.leads(rows(), after=after, limit=_SLICE))
+        found.update((lead.id, lead) for lead in some if lead.id not in pruned)
+        if len(some) < _SLICE:
+            return found
+        after = some[-1].id
+        yield
+
+
+def _staying(rows: Rows, leads: dict[bytes, dag.Lead], request: Prune, now_ms: int) -> dict[bytes, str]:
+    stays = {id: "head" for id in head_ids(rows) if id in leads}
+    for head in list(stays):
+        for id in _line(leads, head, request.keep_last or 1):
+            stays.setdefault(id, "recent")
+    if request.older_than_ms is not None:
+        _keep(stays, "young", (id for id, lead in leads.items() if lead.wall_ms > now_ms - request.older_than_ms))
+    _keep(stays, "labelled", (id for id, lead in leads.items() if _labelled(rows, lead.label, id)))
+    _keep(stays, "open step", _begun_at(rows, leads))
+    _keep(stays, "fork", _forks(leads))
+    if request.branch is not None:
+        _keep(stays, "other branch", (id for id, lead in leads.items() if lead.branch != request.branch))
+    return stays
+
+
+def _keep(stays: dict[bytes, str], reason: str, ids: Iterable[bytes]) -> None:
+    for id in ids:
+        stays.setdefault(id, reason)
+
+
+def _line(leads: dict[bytes, dag.Lead], head: bytes, count: int) -> Iterable[bytes]:
+    """The last `count` checkpoints up to a head, along first parents."""
+    id: bytes | None = head
+    while id in leads and count > 0:
+        yield id
+        parents = leads[id].parents
+        id, count = parents[0] if parents else None, count - 1
+
+
+def _begun_at(rows: Rows, leads: dict[bytes, dag.Lead]) -> Iterable[bytes]:
+    """Of each branch, what an open step was begun on: the last checkpoint before its intent."""
+    for step in [key for _, key in step_log.listing(rows, only_open=True)]:
+        entry = step_log.find(rows, step)
+        for attempt in () if entry is None else entry.open_attempts:
+            hlc = int.from_bytes(attempt.position[:HLC_BYTES], "big")
+            last: dict[str, dag.Lead] = {}
+            for lead in leads.values():
+                if lead.hlc < hlc and (lead.branch not in last or last[lead.branch].hlc < lead.hlc):
+                    last[lead.branch] = lead
+            yield from (lead.id for lead in last.values())
+
+
+def _forks(leads: dict[bytes, dag.Lead]) -> Iterable[bytes]:
+    """Checkpoints on which more than one was saved, or one on another branch."""
+    children: dict[bytes, str | None] = {}  # The branch of the only child so far; None: there are more.
+    for lead in leads.values():
+        for parent in lead.parents:
+            children[parent] = lead.branch if parent not in children else None
+    for id, branch in children.items():
+        if id in leads and (branch is None or branch != leads[id].branch):
+            yield id
+
+
+def _bytes(rows: Callable[[], Rows], gone: list[bytes], pruned: set[bytes]) -> Generator[None, None, int]:
+    """How much less is stored once these are given up."""
+    marking = Marking(pruned | set(gone))
+    yield from marking.run(rows)
+    total, counted = 0, set[bytes]()
+    for start in range(0, len(gone), _SLICE):
+        here = rows()
+        for id in gone[start : start + _SLICE]:
+            found, packed = dag.checkpoint(here, id), dag.packed_record(here, id)
+            if found is None or packed is None:
+                continue
+            total += 0 if marking.is_bones(id, found.record) else len(packed)
+            for digest in set(marking.unused(found.record)) - counted:
+                counted.add(digest)
+                total += len(dag.chunk(here, digest) or b"")
+        yield
+    return total

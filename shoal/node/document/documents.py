@@ -1,0 +1,459 @@
+"""Documents over storage: a bounded cache of live replicas, and snapshots that make opening cheap.
+
+Laws:
+- A live replica holds what storage holds, or it is dropped: an update that could
+  not be written is never shown.
+- A snapshot is derived: it covers every update up to its position, is written in
+  the batch of the update that made it due, and may be deleted at any time. An
+  update that arrives from a peer at or below its position deletes it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from hashlib import sha256
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.config import Config
+from shoal.crdt.document import compaction, document, editing, genesis, patch, repeats
+from shoal.crdt.document.editing import Edited, Editor
+from shoal.crdt.document.live import EMPTY, LiveDocument, merged
+from shoal.crdt.document.yjs import CLIENT_MAX
+from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
+from shoal.errors import DocumentChanged, InvalidInput, NotFound, NotReady, ShoalError, TooLarge
+from shoal.names import check_name, check_names
+from shoal.node.blobs import Attached, is_gone
+from shoal.node.catalog import Catalog
+from shoal.node.checks import check_size
+from shoal.node.document.compacting import BYTES_PER_UPDATE, check_whole
+from shoal.node.document.epochs import Lifetimes
+from shoal.node.environment import Environment
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.implied_keys import implied_key
+from shoal.node.target import Target
+from shoal.node.transaction import ObjectRows, Transaction
+from shoal.protocol import requests
+from shoal.protocol.requests import RootKind
+
+CLIENT_ID_BITS = 53
+_CHORES_MAX = 1024
+
+
+class Place(NamedTuple):
+    """Where a document is, within a transaction."""
+
+    transaction: Transaction
+    rows: ObjectRows
+    target: Target
+
+    @property
+    def snapshot_key(self) -> bytes:
+        return self.target.snapshot_key
+
+
+def place_of(at: WriteContext | View) -> Place:
+    return Place(at.transaction, at.rows, at.target)
+
+
+class _Authored(NamedTuple):
+    update: bytes
+    roots: dict[str, RootKind]
+    authors: dict[int, str]
+
+
+class _Open:
+    """A live document, and how far its snapshot is behind."""
+
+    __slots__ = ("counted", "live", "snapshot_bytes", "updates_since")
+
+    def __init__(self, live: LiveDocument, *, snapshot_bytes: int, updates_since: int) -> None:
+        self.live = live
+        self.counted = 0  # Bytes, in the cache's sum.
+        self.snapshot_bytes = snapshot_bytes
+        self.updates_since = updates_since
+
+
+class Documents:
+    def __init__(self, config: Config, environment: Environment, catalog: Catalog, lifetimes: Lifetimes) -> None:
+        self._config = config
+        self._environment = environment
+        self._catalog = catalog
+        self._lifetimes = lifetimes
+        self.checks: Checks = {
+            requests.Update: self._check_update,
+            requests.Updates: self._check_updates,
+            requests.Patch: self._check_patch,
+            requests.Replace: self._check_replace,
+            requests.DeleteDocument: self._check_delete,
+            requests.Begin: self._check_begin,
+        }
+        self.writers: Writers = {
+            requests.Update: self._update,
+            requests.Updates: self._updates,
+            requests.Patch: self._patch,
+            requests.Replace: self._replace,
+            requests.DeleteDocument: self._delete,
+            requests.Begin: self._begin,
+        }
+        self.readers: Readers = {requests.ReadDocument: self._read, requests.ReadDocumentJson: self._read_json}
+        self.chores: deque[requests.Compact] = deque(maxlen=_CHORES_MAX)  # One that is lost is asked for again.
+        self._open: OrderedDict[bytes, _Open] = OrderedDict()
+        self._bytes = 0  # Counted of them.
+
+    # ── writes ────────────────────────────────────────────────────────────────
+
+    def _check_update(self, request: requests.Update) -> None:
+        check_name("document", request.document)
+        check_size(self._config, len(request.update), "an update")
+        check_names("author", request.authors.values())
+        check_beginning(request.beginning)
+        if any(not 0 <= client <= CLIENT_MAX for client in request.authors):
+            raise InvalidInput("an author's Yjs client id has at most 53 bits. Nothing was written.")
+        if len(request.authors) > self._config.update_authors_max:
+            raise TooLarge(f"an update names at most {self._config.update_authors_max} authors. Nothing was written.")
+
+    def _check_updates(self, request: requests.Updates) -> None:
+        check_name("document", request.document)
+        check_size(self._config, sum(map(len, request.updates)), "updates")
+
+    def _check_patch(self, request: requests.Patch) -> None:
+        self._check_edit(request, len(request.patch))
+
+    def _check_replace(self, request: requests.Replace) -> None:
+        self._check_edit(request, len(request.content))
+
+    def _check_begin(self, request: requests.Begin) -> None:
+        self._check_edit(request, len(request.content))
+
+    def _check_edit(self, request: requests.Patch | requests.Replace | requests.Begin, size: int) -> None:
+        check_name("document", request.document)
+        check_size(self._config, size, "an update")
+        if request.author:
+            check_name("author", request.author)
+
+    def _check_delete(self, request: requests.DeleteDocument) -> None:
+        check_name("document", request.document)
+
+    def _delete(self, context: WriteContext, request: requests.DeleteDocument) -> requests.Deleted:
+        """What is not there needs no deletion: that it is gone is what was asked for.
+
+        Raises:
+            DocumentChanged: `expect` is not its version here.
+        """
+        self._check_expected(context, request)
+        if not self._catalog.lists(context.transaction, context.target):
+            context.is_remembered = True
+            return requests.Deleted(existed=False)
+        clients = self._opened(place_of(context)).live.clients
+        context.end(self._lifetimes.ending(context.transaction, context.target, clients))
+        return requests.Deleted(existed=True)
+
+    def _update(self, context: WriteContext, request: requests.Update) -> requests.Updated:
+        """
+        Raises:
+            GenerationEnded, SessionBehind: the document that was edited is not this one.
+            NotReady: this node does not know the beginning that the editor shows; or as `LiveDocument.check`.
+            InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.check`. Nothing was written.
+        """
+        self._lifetimes.check(context.transaction, context.target, request.generation, [request.update])
+        if request.beginning and not document.is_begun_with(context.rows, request.beginning):
+            # What the editor sees as deleted may be what another beginning brought, which counts here.
+            raise NotReady(
+                "this node does not know the beginning of the document that was edited. Nothing was written; restore it first."
+            )
+        made = _Authored(request.update, request.roots, request.authors)
+        self._integrate(context, made)
+        return requests.Updated()
+
+    def _updates(self, context: WriteContext, request: requests.Updates) -> requests.UpdatesTaken:
+        """
+        Raises:
+            GenerationEnded: a client edited a document that was deleted.
+            InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.integrate_all`. Nothing was written.
+        """
+        self._lifetimes.check(context.transaction, context.target, requests.ANY, request.updates)
+        opened = self._opened(place_of(context))
+        together, early = opened.live.integrate_all(request.updates)
+        reply = requests.UpdatesTaken([requests.Early(*each) for each in early])
+        if together is None:
+            return reply
+        change = document.Update(sha256(together.update).digest(), inferred=together.inferred)
+        self._put(context, opened, change, together.update)
+        return reply
+
+    def _patch(self, context: WriteContext, request: requests.Patch) -> requests.DocumentJson:
+        """
+        Raises:
+            InvalidValue: this is no JSON Patch, or an operation in it cannot be applied. Nothing was written.
+            Conflict: a `test` in it failed. Nothing was written.
+            DocumentChanged: `expect` is not its version here.
+        """
+        self._check_expected(context, request)
+        return self._edited(context, request.author, lambda live, client: patch.patch(live, request.patch, client_id=client))
+
+    def _replace(self, context: WriteContext, request: requests.Replace) -> requests.DocumentJson:
+        """
+        Raises:
+            InvalidValue, InvalidName, RootConflict, TooLarge: as `Editor.replace`. Nothing was written.
+            DocumentChanged: `expect` is not its version here.
+        """
+        self._check_expected(context, request)
+        content = editing.read_content(request.content)
+        if not self._catalog.lists(context.transaction, context.target):
+            self._begin_with(context, content, request.author)
+            return _json(self._opened(place_of(context)).live)
+
+        def edit(live: LiveDocument, client_id: int) -> Edited:
+            return editing.on_copy(live, lambda doc: Editor().replace(doc, live.roots, content), client_id=client_id)
+
+        return self._edited(context, request.author, edit)
+
+    def _check_expected(
+        self, context: WriteContext, request: requests.Patch | requests.Replace | requests.DeleteDocument
+    ) -> None:
+        if request.expect is None:
+            return
+        version = ""
+        if self._catalog.lists(context.transaction, context.target):
+            version = requests.document_version(_json(self._opened(place_of(context)).live).json)
+        if version != request.expect:
+            raise DocumentChanged(
+                f"document {request.document!r} {f'has version {version}' if version else 'is not there'}, and "
+                f"{f'version {request.expect}' if request.expect else 'none'} was expected. Nothing was written. "
+                "Read it again.",
+                version=version,
+            )
+
+    def _begin(self, context: WriteContext, request: requests.Begin) -> requests.Begun:
+        """
+        Raises:
+            InvalidValue, InvalidName, TooLarge: it is no content of a document. Nothing was written.
+        """
+        content = editing.read_content(request.content)
+        if self._catalog.lists(context.transaction, context.target):
+            return requests.Begun(created=False)
+        self._begin_with(context, content, request.author)
+        return requests.Begun(created=True)
+
+    def _begin_with(self, context: WriteContext, content: object, author: str) -> None:
+        made = genesis.begin(content, self._lifetimes.number(context.transaction, context.target))
+        authored = _Authored(made.update, made.roots, {made.client_id: author} if author else {})
+        self._integrate(context, authored, made.digest)
+        context.tell(requests.Edit(made.update, made.roots, authored.authors, named(context.rows)))
+
+    def _edited(self, context: WriteContext, author: str, edit: Callable[[LiveDocument, int], Edited]) -> requests.DocumentJson:
+        """What `edit` makes of the document, under a client id of its own."""
+        live = self._opened(place_of(context)).live
+        client_id = int.from_bytes(self._environment.entropy(8), "big") >> (64 - CLIENT_ID_BITS)
+        edited = edit(live, client_id)
+        made = _Authored(*edited, {client_id: author} if author else {})
+        attempt = None
+        if (key := implied_key(context.key, context.stamp.nth)) is not None:
+            attempt = repeats.attempt(key, client_id, made.update)
+        self._integrate(context, made, attempt=attempt)
+        return _json(live)
+
+    def follow_update(self, place: Place, stamp: Stamp, change: document.Update, attached: Attached) -> None:
+        """Keep in step with an update that another node issued. It stands whatever it makes of bounds and roots here."""
+        is_repeated = change.attempt is not None and repeats.is_repeated(place.rows, change.attempt)
+        if is_gone(attached) or change.genesis or is_repeated:
+            # It went everywhere else, so that there is a gap here; or what it brings, or what was there, may not count.
+            self.lose(place)
+            return
+        opened = self._open.get(place.snapshot_key)
+        covered = place.transaction.get(place.snapshot_key)
+        if covered is not None and covered[:POSITION_BYTES] >= stamp.pack_position():
+            place.transaction.delete(place.snapshot_key)
+            if opened is not None:
+                opened.updates_since = self._due(opened)  # The next edit makes it anew.
+        if opened is None:
+            return
+        if change.kinds or not self._merged(opened, attached.content):
+            # A root's kind may be another one now.
+            place.transaction.when_written(lambda: self._drop(place.snapshot_key))
+        place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
+
+    def lose(self, place: Place) -> None:
+        """Drop what is live: it has a gap, or one of its gaps is filled."""
+        self.forget(place.transaction, place.target)
+        place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
+
+    def _merged(self, opened: _Open, update: bytes) -> bool:
+        try:
+            opened.live.merge(update)
+        except ShoalError:
+            return False
+        self._count(opened, opened.live.size)
+        opened.updates_since += 1
+        return True
+
+    def _integrate(
+        self,
+        context: WriteContext,
+        made: _Authored,
+        beginning: bytes = b"",
+        *,
+        attempt: repeats.Attempt | None = None,
+    ) -> None:
+        opened = self._opened(place_of(context))
+        opened.live.integrate(made.update, made.roots)
+        declared = {name: kind for name, kind in made.roots.items() if not document.declarations(context.rows, name)}
+        change = document.Update(sha256(made.update).digest(), declared, made.authors, genesis=beginning, attempt=attempt)
+        self._put(context, opened, change, made.update)
+
+    def _put(self, context: WriteContext, opened: _Open, change: document.Update, update: bytes) -> None:
+        """Store what the live replica has taken."""
+        place, stamp = place_of(context), context.stamp
+        place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
+        context.apply(change, Attached(update))
+        self._count(opened, opened.live.size)
+        opened.updates_since += 1
+        if opened.updates_since >= self._due(opened):
+            snapshot = opened.live.snapshot()
+            place.transaction.put(place.snapshot_key, stamp.pack_position() + snapshot)
+            opened.snapshot_bytes, opened.updates_since = len(snapshot), 0
+            place.transaction.when_written(lambda: self.chores.append(self._compaction(place.target)))
+
+    def _due(self, opened: _Open) -> int:
+        return max(self._config.document_snapshot_updates, opened.snapshot_bytes // BYTES_PER_UPDATE)
+
+    def _compaction(self, target: Target) -> requests.Compact:
+        """Of what is old, if it is worth it."""
+        older_than_ms = int(self._config.document_history_s * 1000)
+        return requests.Compact(target.space, target.name, older_than_ms, self._config.document_compact_updates)
+
+    # ── reads ─────────────────────────────────────────────────────────────────
+
+    def _read(self, view: View, request: requests.ReadDocument) -> requests.DocumentState:
+        return self.state(place_of(view), request.state)
+
+    def follow(self, place: Place, request: requests.Follow) -> requests.DocumentState:
+        """What a follower begins with.
+
+        Raises:
+            GenerationEnded, SessionBehind: the document that it has is not this one.
+            InvalidValue: its state is no state vector.
+        """
+        self._lifetimes.check(place.transaction, place.target, request.generation, [])
+        return self.state(place, request.state)
+
+    def _read_json(self, view: View, _request: requests.ReadDocumentJson) -> requests.DocumentJson:
+        """
+        Raises:
+            NotFound: there is no such document.
+        """
+        if not self._catalog.holds(view.target):
+            raise NotFound(f"space {view.target.space!r} has no document {view.target.name!r}.")
+        return _json(self._opened(place_of(view)).live)
+
+    def state(self, place: Place, state: bytes) -> requests.DocumentState:
+        """
+        Raises:
+            InvalidValue: `state` is no state vector.
+        """
+        live = self._opened(place).live
+        generation = self._lifetimes.number(place.transaction, place.target)
+        return requests.DocumentState(
+            live.update_since(state),
+            dict(live.roots),
+            document.authors(place.rows),
+            live.state(),
+            generation,
+            named(place.rows),
+        )
+
+    def live(self, place: Place) -> LiveDocument:
+        """The document in memory, which is not to be changed."""
+        return self._opened(place).live
+
+    # ── live replicas ─────────────────────────────────────────────────────────
+
+    def _opened(self, place: Place) -> _Open:
+        found = self._open.get(place.snapshot_key)
+        if found is None or not found.live.sound:
+            self._drop(place.snapshot_key)
+            found = self._open[place.snapshot_key] = self._load(place)
+        else:
+            self._open.move_to_end(place.snapshot_key)
+        self._count(found, found.live.size)
+        while len(self._open) > self._config.document_cache_max or (
+            self._bytes > self._config.document_cache_bytes and len(self._open) > 1
+        ):
+            self._drop(next(iter(self._open)))
+        return found
+
+    def _count(self, opened: _Open, size: int) -> None:
+        self._bytes += size - opened.counted
+        opened.counted = size
+
+    def _load(self, place: Place) -> _Open:
+        check_whole(place.rows, place.target)
+        stored = place.transaction.get(place.snapshot_key)
+        if stored is None:
+            snapshot, updates = EMPTY, list(compaction.updates(place.rows))
+        else:
+            snapshot = stored[POSITION_BYTES:]
+            updates = [update for _, update in document.updates(place.rows, after=stored[:POSITION_BYTES])]
+        if len(updates) >= self._config.document_compact_updates:
+            self.chores.append(self._compaction(place.target))
+        live = LiveDocument(
+            bytes_max=self._config.document_bytes_max,
+            roots_max=self._config.roots_max,
+            snapshot=snapshot,
+            updates=[*updates, document.withdrawn(place.rows)],
+            roots=document.roots(place.rows),
+            declared=document.declared_roots(place.rows),
+        )
+        return _Open(live, snapshot_bytes=len(snapshot), updates_since=len(updates))
+
+    def told(self, place: Place, change: document.Update, update: bytes) -> requests.Edit | None:
+        """What followers are sent of an applied update; None while there is a gap below it."""
+        if compaction.has_gap(place.rows):
+            return None
+        if change.genesis or (change.attempt is not None and repeats.is_repeated(place.rows, change.attempt)):
+            update = merged([update, document.withdrawn(place.rows)])
+        kinds = change.kinds
+        if kinds:
+            roots = document.roots(place.rows)  # Another declaration may count.
+            kinds = {name: roots[name] for name in kinds if name in roots}
+        return requests.Edit(update, kinds, change.authors, named(place.rows) if change.genesis else [])
+
+    def told_whole(self, place: Place) -> requests.Edit | None:
+        """What followers are sent once a gap is filled."""
+        if compaction.has_gap(place.rows):
+            return None
+        live, rows = self._load(place).live, place.rows
+        return requests.Edit(live.snapshot(), document.roots(rows), document.authors(rows), named(rows))
+
+    def forget(self, transaction: Transaction, target: Target) -> None:
+        """What is in memory, and the snapshot, are no longer what it is."""
+        key = target.snapshot_key
+        transaction.delete(key)
+        self._drop(key)
+        transaction.when_written(lambda: self._drop(key))
+
+    def _drop(self, snapshot_key: bytes) -> None:
+        opened = self._open.pop(snapshot_key, None)
+        if opened is not None:
+            self._count(opened, 0)
+
+
+def check_beginning(digest: bytes) -> None:
+    """
+    Raises:
+        InvalidInput: it is no hash of a beginning, and not empty.
+    """
+    if len(digest) not in (0, sha256().digest_size):
+        raise InvalidInput("the hash of a document's beginning has 32 bytes. Nothing was written.")
+
+
+def named(rows: Rows) -> list[requests.Beginning]:
+    """All beginnings of a document, as clients are told of them."""
+    return [requests.Beginning(digest, roots) for digest, roots in document.begun_with(rows).items()]
+
+
+def _json(live: LiveDocument) -> requests.DocumentJson:
+    return requests.DocumentJson(msgspec.json.encode(live.to_json()))

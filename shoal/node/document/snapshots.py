@@ -1,0 +1,72 @@
+"""What a document was: a moment of it, and its content then.
+
+Law: a moment is a version vector, so that it names the same updates on every node: the content
+then is what those build, whatever came since, and in whatever order.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from shoal.config import Config
+from shoal.crdt.document import compaction, document
+from shoal.crdt.document.live import LiveDocument
+from shoal.crdt.dot import VersionVector
+from shoal.errors import HistoryCompacted, InvalidValue, SessionBehind, TooLarge
+from shoal.node.document.compacting import check_whole
+from shoal.node.document.epochs import Lifetimes
+from shoal.node.handler import Checks, Readers, View, Writers
+from shoal.protocol import requests
+
+
+class Past:
+    def __init__(self, config: Config, lifetimes: Lifetimes) -> None:
+        self._config = config
+        self._lifetimes = lifetimes
+        self.checks: Checks = {}
+        self.writers: Writers = {}
+        self.readers: Readers = {requests.ReadMoment: self._moment, requests.ReadDocumentAt: self._at}
+
+    def _moment(self, view: View, _request: requests.ReadMoment) -> requests.Moment:
+        return requests.Moment(self._lifetimes.number(view.transaction, view.target), view.vector.pack())
+
+    def _at(self, view: View, request: requests.ReadDocumentAt) -> requests.DocumentJson:
+        """
+        Raises:
+            InvalidValue: it is no moment.
+            GenerationEnded: the document was deleted since.
+            SessionBehind: this node does not hold all that was there then.
+            CatchingUp: a part of the document is still on its way here.
+            HistoryCompacted: what was there then cannot be told any more from what came after it.
+            TooLarge: more updates lie before it than `document_history_updates_max`.
+        """
+        self._lifetimes.check(view.transaction, view.target, request.generation, [])
+        try:
+            then = VersionVector.unpack(request.vector)
+        except ValueError as error:
+            raise InvalidValue(f"this is no moment of a document ({error}). Take it from `snapshot`.") from None
+        if not view.vector.dominates(then):
+            raise SessionBehind("this node does not hold yet all that was there at that moment. Try again soon, or elsewhere.")
+        check_whole(view.rows, view.target)
+        covered = compaction.covered(view.rows)
+        if not then.dominates(covered):
+            raise HistoryCompacted(
+                f"the past of document {view.target.name!r} was compacted, and that moment lies before it. "
+                "Nothing was written. Read the document as it is, or take snapshots more often."
+            )
+        updates = [each.merged for each in compaction.standing(view.rows)]
+        for position, update in compaction.uncovered(view.rows, covered):
+            if then.covers(document.dot_of(position)):
+                updates.append(update)
+            if len(updates) > self._config.document_history_updates_max:
+                raise TooLarge(
+                    f"more than {self._config.document_history_updates_max} updates lie before that moment "
+                    "(document_history_updates_max), and it is not built from them. Read the document as it is."
+                )
+        updates.append(document.withdrawn(view.rows, known=lambda position: then.covers(document.dot_of(position))))
+        roots = document.roots(view.rows)
+        live = LiveDocument(
+            bytes_max=self._config.document_bytes_max, roots_max=self._config.roots_max, updates=updates, roots=roots
+        )
+        known = {name for name in roots if any(then.covers(dot) for dot in document.declared_by(view.rows, name))}
+        return requests.DocumentJson(msgspec.json.encode({k: v for k, v in live.to_json().items() if k in known}))

@@ -1,0 +1,1 @@
+"""Memory items: writes, indexes and searches."""

@@ -1,0 +1,206 @@
+"""Index rows: what finds the items whose field has some value, kept beside the items on this node alone.
+
+Laws:
+- Whoever writes an item's row writes its index rows in the same batch: `IndexedRows` is the
+  only way to an item's rows. So where an index is built, its rows are a function of the items'
+  rows; and a search compares the items themselves, so that an index changes no answer.
+- A field has rows here while it has a standing, whatever is declared by now: what was declared,
+  or dropped, is made true in pieces (`shoal.node.items.indexing`).
+- All of it is derived: it is never sent, and may be deleted while no node is open on it.
+
+Rows (a path is that of `shoal.crdt.items.items`, a value is in the form of `shoal.values.order`):
+    S field                      msgpack [form, built, path]: the index of a field, built up to a path
+    V field₂₊ₙ value path        nothing: this item's field has this value
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from shoal.crdt.items import indexes, items
+from shoal.crdt.items.items import ITEM
+from shoal.crdt.rows import successor
+from shoal.errors import StoreCorrupt
+from shoal.node.items.filtering import field_of
+from shoal.node.target import Target
+from shoal.node.transaction import ObjectRows, Readable, Transaction
+from shoal.storage import keys
+from shoal.values.order import ordered
+
+STANDING, VALUE = b"S", b"V"
+FORM = 1  # Of the rows. Those of another form are erased, and built anew.
+
+_OBJECTS_MAX = 65536  # Whose standings are remembered.
+
+
+class Standing(msgspec.Struct, array_like=True, frozen=True):
+    """How far the index of a field is built: for all items, or for those up to a path."""
+
+    form: int
+    built: bool
+    path: bytes = b""
+
+
+Standings = Mapping[str, Standing]
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Standing)
+_NONE: Standings = {}
+
+
+class Indexes:
+    """Which fields have rows here. `on_due` is told of an object whose rows are not what is declared for it."""
+
+    def __init__(self, storage: Readable) -> None:
+        self._storage = storage
+        self._standings: OrderedDict[Target, Standings] = OrderedDict()
+        self.on_due: Callable[[Target], None] = lambda _: None
+        self.watched: set[Target] = set()  # Objects whose vectors are in memory: `on_moved` is told which of their items
+        self.on_moved: Callable[[Target, bytes], None] = lambda *_: None  # were written, once they are.
+
+    def rows(self, transaction: Transaction, target: Target, prefix: bytes) -> ObjectRows:
+        return IndexedRows(transaction, prefix, self, target)
+
+    def of(self, target: Target) -> Standings:
+        """
+        Raises:
+            StoreCorrupt: it cannot be read.
+        """
+        found = self._standings.get(target)
+        if found is None:
+            transaction = Transaction(self._storage)
+            found = self._standings[target] = standings(transaction, target) or _NONE
+            if len(self._standings) > _OBJECTS_MAX:
+                self._standings.popitem(last=False)
+            if is_due(found, declared(transaction, target)):
+                self.on_due(target)
+        return found
+
+    def moved(self, target: Target) -> None:
+        """Its standings were written."""
+        self._standings.pop(target, None)
+
+
+class IndexedRows(ObjectRows):
+    """The rows of an object of items, whose index rows follow them."""
+
+    __slots__ = ("_indexes", "_target")
+
+    def __init__(self, transaction: Transaction, prefix: bytes, indexes: Indexes, target: Target) -> None:
+        super().__init__(transaction, prefix)
+        self._indexes = indexes
+        self._target = target
+
+    def put(self, key: bytes, value: bytes, /) -> None:
+        self._follow(key, value)
+        super().put(key, value)
+
+    def delete(self, key: bytes, /) -> None:
+        self._follow(key, None)
+        super().delete(key)
+
+    def _follow(self, key: bytes, stored: bytes | None) -> None:
+        if key.startswith(ITEM):
+            if self._target in self._indexes.watched:
+                self._transaction.when_written(lambda: self._indexes.on_moved(self._target, key[1:]))
+            if fields := self._indexes.of(self._target):
+                self._move(key, stored, fields)
+        elif key.startswith(indexes.INDEX):
+            self._transaction.when_written(lambda: self._indexes.on_due(self._target))
+
+    def _move(self, key: bytes, stored: bytes | None, fields: Standings) -> None:
+        path, before = key[1:], self.get(key)
+        for field in fields:
+            old = None if before is None else value_row(self._target, field, path, before)
+            new = None if stored is None else value_row(self._target, field, path, stored)
+            if old != new:
+                if old is not None:
+                    self._transaction.delete(old)
+                if new is not None:
+                    self._transaction.put(new, b"")
+
+
+def declared(transaction: Transaction, target: Target) -> set[str]:
+    """The fields that are to be indexed, as far as this node has heard."""
+    return set(indexes.fields(ObjectRows(transaction, keys.object_rows(target.partition, *target))))
+
+
+def standings(transaction: Transaction, target: Target) -> Standings:
+    prefix = keys.index_rows(target.partition, *target) + STANDING
+    found = {key[len(prefix) :]: packed for key, packed in transaction.scan(prefix, successor(prefix))}
+    try:
+        return {field.decode(): _decoder.decode(packed) for field, packed in found.items()}
+    except ValueError as error:  # msgspec's own are ValueErrors, and so are those of text that is no UTF-8.
+        raise StoreCorrupt(f"an index of items {target.name!r} cannot be decoded ({error}). Run `shoal verify`.") from None
+
+
+def is_due(found: Standings, wanted: set[str]) -> bool:
+    return found.keys() != wanted or not all(standing.built and standing.form == FORM for standing in found.values())
+
+
+def standing_row(target: Target, field: str) -> bytes:
+    return keys.index_rows(target.partition, *target) + STANDING + field.encode()
+
+
+def packed(standing: Standing) -> bytes:
+    return _encoder.encode(standing)
+
+
+def values_of(target: Target, field: str) -> bytes:
+    """The prefix of an index's rows."""
+    name = field.encode()
+    return keys.index_rows(target.partition, *target) + VALUE + len(name).to_bytes(2, "big") + name
+
+
+def value_row(target: Target, field: str, path: bytes, stored: bytes) -> bytes | None:
+    """The row of an item whose `I` row this is; None if it has no such field.
+
+    Raises:
+        StoreCorrupt: it cannot be decoded.
+    """
+    try:
+        found = field_of(items.latest_of(stored), field)
+    except ValueError as error:
+        raise StoreCorrupt(f"an item of {target.name!r} cannot be decoded ({error}). Run `shoal verify`.") from None
+    value = None if found is None else ordered(found)
+    return None if value is None else values_of(target, field) + value + path
+
+
+def flaws(target: Target, stored: Mapping[bytes, bytes], rows: Mapping[bytes, bytes]) -> Iterator[str]:
+    """What is wrong with an object's index rows, `stored` by their keys, held against its own rows."""
+    prefix = keys.index_rows(target.partition, *target)
+    left = {key for key in stored if not key.startswith(prefix + STANDING)}
+    for key in sorted(stored.keys() - left):
+        field = key[len(prefix + STANDING) :].decode(errors="replace")
+        standing = _standing(stored[key])
+        if standing is None or standing.form > FORM:
+            yield f"its index of {field!r} cannot be decoded"
+            continue
+        found = {row for row in left if row.startswith(values_of(target, field))}
+        left -= found
+        if standing.form == FORM:
+            yield from _flaws_of(target, field, standing, found, rows)
+    if left:
+        yield f"{len(left)} index rows belong to no index"
+
+
+def _flaws_of(target: Target, field: str, standing: Standing, found: set[bytes], rows: Mapping[bytes, bytes]) -> Iterator[str]:
+    wanted = {
+        row: key[1:]
+        for key, stored in rows.items()
+        if key.startswith(ITEM) and (row := value_row(target, field, key[1:], stored)) is not None
+    }
+    if strays := found - wanted.keys():
+        yield f"{len(strays)} rows of its index of {field!r} are of no item"
+    if missing := [row for row, path in wanted.items() if row not in found and (standing.built or path <= standing.path)]:
+        yield f"{len(missing)} items are not in its index of {field!r}"
+
+
+def _standing(packed: bytes) -> Standing | None:
+    try:
+        return _decoder.decode(packed)
+    except ValueError:
+        return None

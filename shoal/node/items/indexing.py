@@ -1,0 +1,120 @@
+"""Builds indexes of items, and erases those that were dropped, in pieces.
+
+Laws:
+- A piece is read and written within one turn of the loop, so that no item changes in between;
+  what changes later writes its own index rows, built or not.
+- Each piece waits for the disk before the next one, and looks at a bounded number of rows and
+  bytes. While nothing is to be done there is no task, and no timer.
+- How far it came is written with each piece: an opening goes on there, once the object is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from shoal.config import Config
+from shoal.crdt.items import items
+from shoal.crdt.rows import successor
+from shoal.errors import Overloaded, ShoalError
+from shoal.node.items.indexes import (
+    FORM,
+    Indexes,
+    Standing,
+    declared,
+    packed,
+    standing_row,
+    standings,
+    value_row,
+    values_of,
+)
+from shoal.node.target import Target
+from shoal.node.transaction import ObjectRows, Transaction
+from shoal.storage import keys
+from shoal.storage.commit import GroupCommit
+from shoal.storage.interface import Storage
+
+_DUE_MAX = 4096  # Objects that wait. One that is left out is found again when it is used after the next opening.
+
+
+class Indexer:
+    def __init__(self, storage: Storage, commit: GroupCommit, indexes: Indexes, config: Config) -> None:
+        self._storage = storage
+        self._commit = commit
+        self._indexes = indexes
+        self._config = config
+        self._due: dict[Target, None] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+        indexes.on_due = self.stir
+
+    def stir(self, target: Target) -> None:
+        """Something is to be done for this object."""
+        if len(self._due) < _DUE_MAX:
+            self._due[target] = None
+        if self._task is None and not self._stopped:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stopping twice is allowed."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            while self._due and not self._stopped:
+                target = next(iter(self._due))
+                try:
+                    number = self._advance(target)
+                except Overloaded:
+                    await asyncio.sleep(self._config.sync_interval_s)
+                    continue
+                if number is None:
+                    del self._due[target]
+                await self._commit.covered(number or 0)
+                await asyncio.sleep(0)
+        except ShoalError:
+            self._due.clear()  # Storage refuses, or cannot be read: a search that lacks the index asks again.
+        finally:
+            self._task = None
+
+    def _advance(self, target: Target) -> int | None:
+        """Do a piece of what is to be done; the number of its write, or None if there was nothing."""
+        transaction = Transaction(self._storage)
+        wanted, found = declared(transaction, target), standings(transaction, target)
+        for field, standing in found.items():
+            if field not in wanted or standing.form != FORM:
+                return self._erase(target, field)
+        for field in sorted(wanted):
+            standing = found.get(field, Standing(FORM, built=False))
+            if not standing.built:
+                return self._build(transaction, target, field, standing)
+        return None
+
+    def _erase(self, target: Target, field: str) -> int:
+        prefix = values_of(target, field)
+        stop = successor(prefix)
+        assert stop is not None  # It begins with the table's byte.
+        number = self._commit.write({standing_row(target, field): None}, [(prefix, stop)])
+        self._indexes.moved(target)
+        return number
+
+    def _build(self, transaction: Transaction, target: Target, field: str, standing: Standing) -> int:
+        rows: dict[bytes, bytes | None] = {}
+        of_items = ObjectRows(transaction, keys.object_rows(target.partition, *target))
+        path, size, looked_at = standing.path, 0, 0
+        for path, stored in items.stored_after(of_items, standing.path):
+            if (row := value_row(target, field, path, stored)) is not None:
+                rows[row] = b""
+            looked_at, size = looked_at + 1, size + len(stored)
+            if looked_at == self._config.index_build_rows_max or size >= self._config.page_bytes_max:
+                break
+        else:
+            standing = Standing(FORM, built=True)
+        if not standing.built:
+            standing = Standing(FORM, built=False, path=path)
+        rows[standing_row(target, field)] = packed(standing)
+        number = self._commit.write(rows)
+        self._indexes.moved(target)
+        return number

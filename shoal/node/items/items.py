@@ -1,0 +1,306 @@
+"""Memory items over storage: what a put or delete decides, what is read by name, and what is erased when.
+
+Laws:
+- What a write replaces is what this replica shows, and is named in its change.
+- A page of namespaces looks at a bounded number of rows and bytes, and says where to go on.
+- Whether an item is expired is decided by this node's clock; erased it is only by a
+  sweep, `item_expiry_grace_s` later. A put that finds something to sweep asks for one (`chores`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from shoal import values
+from shoal.config import Config
+from shoal.crdt.items import items
+from shoal.crdt.items.items import NEVER
+from shoal.crdt.rows import Rows
+from shoal.errors import InvalidInput, ItemChanged, TooLarge
+from shoal.names import check_label, check_name
+from shoal.node.checks import check_size
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.implied_keys import implied_key
+from shoal.protocol import requests
+from shoal.protocol.requests import (
+    NO_ITEM,
+    DeleteItem,
+    GetItems,
+    ItemDeleted,
+    ItemPut,
+    ItemsFound,
+    ItemsRefreshed,
+    ItemsSwept,
+    ListNamespaces,
+    Namespaces,
+    PutItem,
+    RefreshItems,
+    SweepItems,
+)
+from shoal.values import vectors
+
+_TTL_MS_MAX = 1000 * 366 * 24 * 3600 * 1000  # A thousand years.
+_CHORES_MAX = 256
+
+
+class Items:
+    def __init__(self, config: Config, now_ms: Callable[[], int]) -> None:
+        self._config = config
+        self._now_ms = now_ms
+        self.chores: deque[SweepItems] = deque(maxlen=_CHORES_MAX)  # One that is lost is asked for again.
+        self.checks: Checks = {
+            PutItem: self._check_put,
+            DeleteItem: self._check_name,
+            RefreshItems: self._check_paths,
+            SweepItems: self._check_object,
+        }
+        self.writers: Writers = {
+            PutItem: self._put,
+            DeleteItem: self._delete,
+            RefreshItems: self._refresh,
+            SweepItems: self._sweep,
+        }
+        self.readers: Readers = {GetItems: self._get, ListNamespaces: self._namespaces}
+
+    # ── checks ────────────────────────────────────────────────────────────────
+
+    def _check_object(self, request: SweepItems) -> None:
+        check_label(request.items)
+
+    def _check_name(self, request: PutItem | DeleteItem) -> None:
+        check_namespace(self._config, request.items, request.rest)
+        check_name("key", request.key)
+
+    def _check_put(self, request: PutItem) -> None:
+        self._check_name(request)
+        values.check(request.value)
+        check_size(self._config, len(request.value) + sum(map(len, request.vectors)), "an item")
+        if len(request.vectors) > self._config.vectors_max:
+            raise TooLarge(
+                f"an item has at most {self._config.vectors_max} vectors; this one has {len(request.vectors)}. "
+                "Nothing was written."
+            )
+        for vector in request.vectors:
+            check_vector(vector, self._config)
+        if request.ttl_ms is not None and not 1 <= request.ttl_ms <= _TTL_MS_MAX:
+            raise InvalidInput(
+                f"a time to live is 1 to {_TTL_MS_MAX} ms; got {request.ttl_ms}. Nothing was written. None is for ever."
+            )
+
+    def _check_paths(self, request: RefreshItems) -> None:
+        for rest, key in request.paths:
+            check_namespace(self._config, request.items, rest)
+            check_name("key", key)
+        if len(request.paths) > self._config.page_items_max:
+            raise TooLarge(
+                f"one request refreshes at most {self._config.page_items_max} items; this one names {len(request.paths)}. "
+                "Nothing was written. Ask in several requests."
+            )
+
+    # ── writes ────────────────────────────────────────────────────────────────
+
+    def _put(self, context: WriteContext, request: PutItem) -> ItemPut:
+        """
+        Raises:
+            ItemChanged: `expect` is not its version here.
+        """
+        stamp, rest = context.stamp, tuple(request.rest)
+        there = items.find(context.rows, rest, request.key)
+        shown = self._shown(there)
+        _check_expected(request, shown)
+        ttl_ms = request.ttl_ms or NEVER
+        change = items.Put(
+            rest,
+            request.key,
+            request.value,
+            seen=there.seen if there is not None else (),
+            created_ms=min(entry.created_ms for entry in shown.entries) if shown is not None else stamp.wall_ms,
+            ttl_ms=ttl_ms,
+            expires_ms=stamp.wall_ms + ttl_ms if ttl_ms != NEVER else NEVER,
+            # Not the mutation's number: another one of this operation replaces it.
+            request=implied_key(context.key, 0),
+            vectors=tuple(request.vectors),
+        )
+        context.apply(change, id=_address(request))
+        if self._due(context.rows, 1):
+            chore = SweepItems(request.space, request.items)
+            context.transaction.when_written(lambda: self.chores.append(chore))
+        now = items.find(context.rows, rest, request.key)
+        assert now is not None
+        return ItemPut(now.version)
+
+    def _delete(self, context: WriteContext, request: DeleteItem) -> ItemDeleted:
+        """
+        Raises:
+            ItemChanged: `expect` is not its version here.
+        """
+        rest = tuple(request.rest)
+        there = items.find(context.rows, rest, request.key)
+        shown = self._shown(there)
+        _check_expected(request, shown)
+        if there is None:
+            context.is_remembered = True
+            return ItemDeleted(deleted=False)
+        change = items.Delete(rest, request.key, there.seen)
+        context.apply(change, id=_address(request))
+        return ItemDeleted(deleted=shown is not None)
+
+    def _refresh(self, context: WriteContext, request: RefreshItems) -> ItemsRefreshed:
+        found: list[items.Refreshed] = []
+        for rest, key in request.paths:
+            shown = self._shown(items.find(context.rows, rest, key))
+            if shown is not None and shown.expires_ms != NEVER:
+                expires_ms = context.stamp.wall_ms + max(entry.ttl_ms for entry in shown.entries)
+                if expires_ms > shown.expires_ms:
+                    found.append(items.Refreshed(tuple(rest), key, shown.seen, expires_ms))
+        if not found:
+            return ItemsRefreshed(0)
+        change = items.Refresh(tuple(found))
+        context.apply(change)
+        return ItemsRefreshed(len(found))
+
+    def _sweep(self, context: WriteContext, _request: SweepItems) -> ItemsSwept:
+        bound = self._config.items_expired_max
+        due = self._due(context.rows, bound)
+        if not due:
+            return ItemsSwept(0, more=False)
+        change = items.Expire(tuple(items.Delete(item.rest, item.key, item.seen) for item in due))
+        context.apply(change)
+        return ItemsSwept(len(due), more=len(due) == bound)
+
+    def _due(self, rows: Rows, limit: int) -> list[items.Item]:
+        return items.expired(rows, self._now_ms() - int(self._config.item_expiry_grace_s * 1000), limit=limit)
+
+    def _shown(self, item: items.Item | None) -> items.Item | None:
+        return None if item is None or item.is_expired(self._now_ms()) else item
+
+    # ── reads ─────────────────────────────────────────────────────────────────
+
+    def _get(self, view: View, request: GetItems) -> ItemsFound:
+        found: list[requests.Item | None] = []
+        size = 0
+        for rest, key in request.paths[: self._config.page_items_max]:
+            check_namespace(self._config, request.items, rest)
+            check_name("key", key)
+            if size >= self._config.page_bytes_max:
+                break
+            item = self._shown(items.find(view.rows, rest, key))
+            found.append(None if item is None else told(request.items, item))
+            size += 0 if item is None else sum(len(entry.value) for entry in item.entries)
+        return ItemsFound(found)
+
+    def _namespaces(self, view: View, request: ListNamespaces) -> Namespaces:
+        """
+        Raises:
+            InvalidInput: a label or the depth is not legal.
+        """
+        check_namespace(self._config, request.items, [])
+        check_matches(self._config, request.matches)
+        if request.depth_max is not None and request.depth_max < 1:
+            raise InvalidInput(f"the greatest depth of a namespace is at least 1; got {request.depth_max}.")
+        limit = min(max(1, request.limit), self._config.page_items_max)
+        found: list[list[str]] = []
+        cursor, size = request.after, 0
+        for _ in range(self._config.item_scan_rows_max):
+            path, stored, item = next(items.below(view.rows, (), after=cursor), (b"", 0, None))
+            if item is None:
+                return Namespaces(found, cursor, more=False)
+            if len(found) == limit or size >= self._config.page_bytes_max:
+                break
+            size += stored
+            if item.is_expired(self._now_ms()):
+                cursor = path
+                continue
+            namespace = [request.items, *item.rest]
+            if not fits(namespace, request.matches):
+                cursor = items.past(item.rest, deeper=False)
+                continue
+            cut = namespace[: request.depth_max]
+            found.append(cut)
+            if len(cut) == len(namespace) and request.depth_max != len(cut):
+                cursor = items.past(item.rest, deeper=False)
+            elif len(cut) == 1:
+                return Namespaces(found, cursor, more=False)  # Whatever follows begins with it.
+            else:
+                cursor = items.past(cut[1:], deeper=True)
+        return Namespaces(found, cursor, more=True)
+
+
+def check_namespace(config: Config, first: str, rest: Sequence[str]) -> None:
+    """
+    Raises:
+        InvalidName, InvalidInput: a label is not legal, or there are too many.
+    """
+    for label in (first, *rest):
+        check_label(label)
+    if len(rest) >= config.item_labels_max:
+        raise InvalidInput(
+            f"a namespace has at most {config.item_labels_max} labels; this one has {1 + len(rest)}. Nothing was written."
+        )
+
+
+def check_vector(vector: bytes, config: Config) -> None:
+    """
+    Raises:
+        InvalidValue, TooLarge: it is no vector, or a longer one than may be.
+    """
+    vectors.check(vector)
+    if len(vector) > config.vector_dims_max * vectors.FLOAT_BYTES:
+        raise TooLarge(f"a vector has at most {config.vector_dims_max} numbers; this one has more. Nothing was written.")
+
+
+def _check_expected(request: PutItem | DeleteItem, shown: items.Item | None) -> None:
+    version = NO_ITEM if shown is None else shown.version
+    if request.expect is not None and request.expect != version:
+        raise ItemChanged(
+            f"item {request.key!r} of {'.'.join([request.items, *request.rest])!r} "
+            f"{f'has version {version}' if version else 'is not there'}, and "
+            f"{f'version {request.expect}' if request.expect else 'none'} was expected. Nothing was written. Read it again.",
+            version=version,
+        )
+
+
+def _address(request: PutItem | DeleteItem) -> str:
+    return items.address(request.items, request.rest, request.key)
+
+
+def told(first: str, item: items.Item) -> requests.Item:
+    """An item as a reply has it; `first` is the first label of its namespace."""
+    latest = item.latest
+    return requests.Item(
+        [first, *item.rest],
+        item.key,
+        latest.value,
+        item.version,
+        min(entry.created_ms for entry in item.entries),
+        latest.wall_ms,
+        item.expires_ms if item.expires_ms != NEVER else None,
+        [requests.ItemSibling(entry.value, entry.wall_ms) for entry in item.entries[1:]],
+    )
+
+
+def check_matches(config: Config, matches: Sequence[tuple[requests.Match, Sequence[str]]]) -> None:
+    """
+    Raises:
+        InvalidName: a label is not legal.
+        TooLarge: there are more than a filter may have terms.
+    """
+    if len(matches) > config.filter_terms_max:
+        raise TooLarge(f"a search names at most {config.filter_terms_max} prefixes and suffixes; this one has {len(matches)}.")
+    for _, labels in matches:
+        for label in labels:
+            check_label(label)
+
+
+def fits(namespace: Sequence[str], matches: Sequence[tuple[requests.Match, Sequence[str]]]) -> bool:
+    """Whether the namespace begins, and ends, with all these labels; "*" is any."""
+    return all(_fits(namespace, match, labels) for match, labels in matches)
+
+
+def _fits(namespace: Sequence[str], match: requests.Match, labels: Sequence[str]) -> bool:
+    """Whether the namespace begins, or ends, with these labels; "*" is any."""
+    if len(labels) > len(namespace):
+        return False
+    part = namespace[: len(labels)] if match == "prefix" else namespace[len(namespace) - len(labels) :]
+    return all(wanted in ("*", label) for wanted, label in zip(labels, part, strict=True))

@@ -1,0 +1,147 @@
+"""Which rows a search reads: those of an index, or all items of its namespace.
+
+Laws:
+- What a plan finds is at least all that matches; the filter is asked of every item that it reads.
+- Paths come in their order, which is that of (namespace, key), whatever the plan.
+- An index is used if it is built here and the filter bounds its field by a number or a text:
+  the first of those that have few rows (`item_probe_rows_max`), all of which are then looked
+  up; else the first whose value is given, in the order of paths; else the first with no more
+  rows than a page looks at. With none of these the items are scanned.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Literal, NamedTuple
+
+from shoal.config import Config
+from shoal.crdt.items.items import labels_of
+from shoal.crdt.rows import successor
+from shoal.node.items.indexes import Standings, values_of
+from shoal.node.target import Target
+from shoal.node.transaction import Transaction
+from shoal.values.order import NUMBER, OTHER, TEXT, length, of_plain
+
+How = Literal["scan", "lookup", "stream"]
+
+_PLAIN = (bool, int, float, str)
+_AFTER = {NUMBER: TEXT, TEXT: b"\x03"}  # What no value of the class reaches.
+
+
+class Span(NamedTuple):
+    """Values that may match, in the form of `shoal.values.order`: from `low` on, and below `high`."""
+
+    low: bytes
+    high: bytes
+    exact: bytes | None = None  # The only one, if there is one.
+
+
+class Plan:
+    """The items to look at, by their paths, or None for all in order; and how many rows were read so far."""
+
+    def __init__(self, how: How, field: str, index_rows: int, paths: Callable[[Plan], Iterator[bytes]] | None) -> None:
+        self.how = how
+        self.field = field
+        self.index_rows = index_rows
+        self.item_rows = 0
+        self._paths = paths
+
+    def paths(self) -> Iterator[bytes] | None:
+        return None if self._paths is None else self._paths(self)
+
+
+class Place(NamedTuple):
+    """What a search looks for: the items of a namespace after a path."""
+
+    transaction: Transaction
+    target: Target
+    rest: Sequence[str]
+    after: bytes
+
+
+def plan(place: Place, wanted: Mapping[str, Any], standings: Standings, config: Config) -> Plan:
+    """`wanted` are a filter's conditions by field."""
+    spans = {
+        field: span
+        for field, condition in wanted.items()
+        if field in standings and standings[field].built and (span := span_of(condition)) is not None
+    }
+    read = 0
+    for field, span in spans.items():
+        paths = _gathered(place, field, span, config.item_probe_rows_max)
+        read += len(paths)
+        if len(paths) < config.item_probe_rows_max:
+            return _lookup(place, field, read, paths)
+    for field, span in spans.items():
+        if span.exact is not None:
+            return _stream(place, field, read, span.exact)
+    for field, span in spans.items():
+        paths = _gathered(place, field, span, config.item_scan_rows_max)
+        read += len(paths)
+        if len(paths) < config.item_scan_rows_max:
+            return _lookup(place, field, read, paths)
+    return Plan("scan", "", read, None)
+
+
+def span_of(condition: Any) -> Span | None:
+    """The values that a condition allows; None if it allows what no index holds, or bounds nothing."""
+    operators = condition if isinstance(condition, dict) else {"$eq": condition}
+    low, high, exact = b"", b"\xff", None
+    bounded = False
+    for name, operand in operators.items():
+        value = of_plain(operand) if type(operand) in _PLAIN else OTHER
+        if value == OTHER or name not in ("$eq", "$gt", "$gte", "$lt", "$lte"):
+            continue  # The other conditions bound it, or none does.
+        bounded = True
+        first, above = value[:1], successor(value) or b"\xff"
+        if name == "$eq":
+            low, high, exact = max(low, value), min(high, above), value
+        elif name in ("$gt", "$gte"):
+            low, high = max(low, value), min(high, _AFTER[first])
+        else:
+            low, high = max(low, first), min(high, above)
+    return Span(low, high, exact) if bounded else None
+
+
+def _lookup(place: Place, field: str, read: int, paths: list[bytes]) -> Plan:
+    beginning = labels_of(place.rest)
+    found = sorted({path for path in paths if path.startswith(beginning) and path > place.after})
+    return Plan("lookup", field, read, lambda _: iter(found))
+
+
+def _stream(place: Place, field: str, read: int, exact: bytes) -> Plan:
+    def paths(counting: Plan) -> Iterator[bytes]:
+        rows = [_of_value(place, field, value) for value in (exact, OTHER)]
+        for path in heapq.merge(*rows):
+            counting.index_rows += 1
+            yield path
+
+    return Plan("stream", field, read, paths)
+
+
+def _gathered(place: Place, field: str, span: Span, limit: int) -> list[bytes]:
+    """The first paths whose values are in a span, or have no order; in no order."""
+    found: list[bytes] = []
+    if span.exact is not None and span.low < span.high:
+        found += islice(_of_value(place, field, span.exact), limit)
+    elif span.low < span.high:
+        prefix = values_of(place.target, field)
+        size = len(prefix)
+        rows = place.transaction.scan(prefix + span.low, prefix + span.high, limit=limit)
+        found += [key[size + length(key[size:]) :] for key, _ in rows]
+    found += islice(_of_value(place, field, OTHER), limit - len(found))
+    return found
+
+
+def _of_value(place: Place, field: str, value: bytes) -> Iterator[bytes]:
+    """The paths of a namespace whose value this is, in order."""
+    prefix = values_of(place.target, field) + value
+    start = prefix + labels_of(place.rest)
+    stop = successor(start)
+    if place.after:
+        start = max(start, prefix + place.after + b"\x00")
+    if stop is not None and start < stop:
+        for key, _ in place.transaction.scan(start, stop):
+            yield key[len(prefix) :]

@@ -1,0 +1,1 @@
+"""The node among its peers: replication, quorums, and rights to spend."""

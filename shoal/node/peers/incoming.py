@@ -1,0 +1,274 @@
+"""Operations of other nodes, checked and applied: the receiving half of replication.
+
+Laws:
+- An operation is applied whole or not at all, and only after everything that its
+  origin issued before it: its chain hash must follow from what is stored.
+- What it names by hash must be there and match. One that does not is refused, and
+  leaves no trace; neither does what followed it.
+- All that a call applies is one storage write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from shoal.cluster import operation
+from shoal.cluster.delivery import Arrival
+from shoal.cluster.messages import Shipment
+from shoal.cluster.operation import Tip
+from shoal.crdt import deletion
+from shoal.crdt.clock import END_MS, HybridClock, is_plausible
+from shoal.crdt.document import compaction, document
+from shoal.crdt.dot import Dot
+from shoal.crdt.rows import Stamp
+from shoal.crdt.thread import dag
+from shoal.errors import BadOperation, ShoalError
+from shoal.names import check_key, check_name
+from shoal.node import blobs
+from shoal.node.appliers import mutation
+from shoal.node.appliers.mutation import Change, Mutation
+from shoal.node.blobs import Attached, is_gone
+from shoal.node.document.documents import Documents, Place
+from shoal.node.incarnation import Opening
+from shoal.node.partitions import Ahead, Partition, Partitions
+from shoal.node.rules import Rules
+from shoal.node.target import Target
+from shoal.node.transaction import Transaction
+from shoal.node.values.budgets import Budgets
+from shoal.node.watching.changelog import change_of
+from shoal.node.watching.feed import Feed, Staged
+from shoal.node.writes.erasing import Eraser
+from shoal.protocol import requests
+from shoal.storage import keys
+from shoal.storage.commit import GroupCommit
+from shoal.storage.interface import Storage
+from shoal.storage.keys import Kind
+
+
+class Received(NamedTuple):
+    number: int  # The storage write to wait for; 0 if nothing was applied.
+    applied: list[Arrival]
+    refused: list[tuple[Arrival, ShoalError]]
+
+
+class _Ahead(Ahead):
+    __slots__ = ("latest",)
+
+    def __init__(self, partition: Partition) -> None:
+        super().__init__(partition)
+        self.latest = 0  # The greatest time among what was applied.
+
+    def follows(self, arrival: Arrival) -> bool:
+        dot = arrival.dot
+        return self.vector[dot.origin] + 1 == dot.sequence and self.vector.dominates(arrival.body.knowing())
+
+
+class Incoming:
+    def __init__(
+        self,
+        storage: Storage,
+        commit: GroupCommit,
+        *,
+        partitions: Partitions,
+        clock: HybridClock,
+        opening: Opening,
+        budgets: Budgets,
+        documents: Documents,
+        eraser: Eraser,
+        rules: Rules,
+        feed: Feed,
+    ) -> None:
+        self._storage = storage
+        self._commit = commit
+        self._partitions = partitions
+        self._clock = clock
+        self._opening = opening
+        self._budgets = budgets
+        self._documents = documents
+        self._eraser = eraser
+        self._rules = rules
+        self._feed = feed
+        self.on_dangling: Callable[[Target], None] = lambda _: None
+        """Told of a thread in which a save builds on a checkpoint that was pruned here."""
+
+    def apply(self, arrivals: Sequence[Arrival]) -> Received:
+        """Apply operations that are causally ready, in this order.
+
+        Raises:
+            ReadOnly, StorageFull: storage refuses; nothing was applied.
+            Overloaded: too many writes wait for the disk; nothing was applied. Try again.
+        """
+        batch = Transaction(self._storage)
+        ahead: dict[int, _Ahead] = {}
+        staged: list[Staged] = []
+        received = Received(0, [], [])
+        try:
+            for arrival in arrivals:
+                self._try(batch, ahead, arrival, received=received, staged=staged)
+            return self._write(batch, ahead, received=received, staged=staged) if received.applied else received
+        except BaseException:
+            batch.abandoned()
+            raise
+
+    def same(self, arrival: Arrival) -> bool:
+        """Whether the log holds just this operation under its dot."""
+        stored = self._storage.get(keys.log(arrival.shipment.partition, arrival.dot))
+        return stored is None or operation.Entry.unpack(stored).chain == arrival.shipment.chain
+
+    def logged(self, shipment: Shipment) -> bool:
+        """Whether the log holds just this operation."""
+        stored = self._storage.get(keys.log(shipment.partition, shipment.dot))
+        return stored is not None and operation.Entry.unpack(stored) == operation.Entry(shipment.chain, shipment.packed)
+
+    def _try(
+        self, batch: Transaction, ahead: dict[int, _Ahead], arrival: Arrival, *, received: Received, staged: list[Staged]
+    ) -> None:
+        number = arrival.shipment.partition
+        place = ahead.get(number)
+        if place is None:
+            place = ahead[number] = _Ahead(self._partitions.load(number))
+        if not place.follows(arrival):
+            return  # What it follows was refused.
+        own = Transaction(batch)
+        changes: list[Staged] = []
+        try:
+            tip = self._apply(own, place, arrival, changes)
+        except Exception as error:  # Whatever it holds, it must not take the node with it.
+            own.abandoned()
+            received.refused.append((arrival, _refusal(arrival, error)))
+            return
+        batch.absorb(own)
+        place.latest = max(place.latest, tip.hlc)
+        for origin, moved in place.take(arrival.dot, tip, arrival.body.knowing()).items():
+            batch.put(keys.vector(number, origin), moved.pack())
+        received.applied.append(arrival)
+        staged += changes
+
+    def _apply(self, own: Transaction, place: _Ahead, arrival: Arrival, changes: list[Staged]) -> Tip:
+        shipment, body, dot = arrival
+        number, before = shipment.partition, place.tip(dot.origin)
+        if operation.chain(before.chain, number, dot, shipment.packed) != shipment.chain:
+            raise _bad(arrival, "its hash chain does not follow from what its origin sent before", "chain")
+        _check_body(arrival, before)
+        if not is_plausible(body.hlc, seen=max(self._clock.last, place.latest)):
+            raise _bad(arrival, "its time is beyond all clocks", "content")
+        mutations, besides = mutation.decode(body.payload), blobs.unpack(shipment.attached)
+        if len(mutations) != len(besides):
+            raise _bad(arrival, "what it names does not come with it", "content")
+        for nth, (change, beside) in enumerate(zip(mutations, besides, strict=True)):
+            stamp = Stamp(dot, body.hlc, body.wall_ms, place.vector, nth)
+            self._change(own, number, stamp, change, beside, changes)
+        tip = Tip(dot.sequence, body.hlc, shipment.chain)
+        own.put(keys.log(number, dot), operation.Entry(shipment.chain, shipment.packed).pack())
+        if body.key is not None:
+            _claim(own, keys.request_key(number, body.key), dot)
+        return tip
+
+    def _change(
+        self, own: Transaction, number: int, stamp: Stamp, change: Mutation, beside: Attached, changes: list[Staged]
+    ) -> None:
+        target = Target(Kind(change.kind), check_name("space", change.space), check_name("object", change.name))
+        if not mutation.takes(target.kind, change.change):
+            raise BadOperation(f"a {target.kind.label} takes no change of another kind of object", reason="content")
+        if target.partition != number:
+            raise BadOperation("its object belongs to another partition", reason="content")
+        generation = self._eraser.belongs(own, target, change)
+        self._eraser.check(change)
+        place: Place | None = None
+        filled = False
+        if not isinstance(change.change, deletion.Delete):
+            if generation is None:
+                self._eraser.bury(own, target, stamp, change, beside)
+                return
+            place = Place(own, generation.rows, target)
+            if isinstance(change.change, dag.Save) and self._dangles(place, beside):
+                own.when_written(lambda: self.on_dangling(target))
+            filled = self._receive(place, stamp, change.change, beside)
+            if target.kind is Kind.SCHEMA:
+                own.when_written(lambda: self._rules.forget(target.space))
+            elif target.kind is Kind.BUDGET:
+                self._budgets.changes(own, target)
+        self._eraser.follow(own, target, stamp, change, beside)
+        if self._feed.wanted(target.space):
+            began = change.generation + 1 if generation is not None and isinstance(change.change, deletion.Delete) else 0
+            edit: requests.Edit | None = None
+            if place is not None and filled:
+                edit = self._documents.told_whole(place)
+            elif place is not None and isinstance(change.change, document.Update) and not is_gone(beside):
+                edit = self._documents.told(place, change.change, beside.content)
+            changes.append(Staged(target.partition, change_of(target, stamp, change), stamp, edit, began))
+
+    def _receive(self, place: Place, stamp: Stamp, change: Change, beside: Attached) -> bool:
+        """Returns whether followers of a document lack what was there before."""
+        try:
+            checked = mutation.check(place.rows, stamp, change, beside)
+        except BadOperation:
+            if not is_gone(beside):
+                raise
+            return False  # What it made was erased, maybe by an operation that is still to come.
+        outcome = mutation.apply(place.rows, stamp, change, checked)
+        if isinstance(change, document.Update):
+            self._documents.follow_update(place, stamp, change, checked)
+        elif isinstance(change, compaction.Compact):
+            if outcome:
+                self._documents.lose(place)
+            return bool(outcome)
+        return False
+
+    def _dangles(self, place: Place, beside: Attached) -> bool:
+        """Whether a checkpoint is described against one that was pruned: what it needs of that may be gone."""
+        if is_gone(beside) or not self._eraser.may_have_pruned(place.rows, place.target):
+            return False
+        record = dag.decode_record(beside.content)
+        bases = {recipe.base for recipe in record.channels.values() if recipe.base}
+        return any(dag.shown(place.rows, base) is None for base in bases)
+
+    def _write(self, batch: Transaction, ahead: dict[int, _Ahead], *, received: Received, staged: list[Staged]) -> Received:
+        self._opening.settle(batch)
+        number = self._commit.write(batch.rows)
+        for place in ahead.values():
+            place.written(number)
+        self._clock.observe(max(arrival.body.hlc for arrival in received.applied))
+        batch.written()
+        if staged:
+            self._feed.stage(number, staged, {partition: place.vector for partition, place in ahead.items()})
+        return received._replace(number=number)
+
+
+def _check_body(arrival: Arrival, before: Tip) -> None:
+    """What only its origin can answer for; the rest its mutations say.
+
+    Raises:
+        BadOperation, InvalidName: it cannot have been issued.
+    """
+    body = arrival.body
+    if not before.hlc < body.hlc:
+        raise _bad(arrival, "its time is not after the one before it", "content")
+    if not 0 <= body.wall_ms < END_MS:
+        raise _bad(arrival, "its wall time is beyond all clocks", "content")
+    if body.key is not None:
+        check_key("idempotency key", body.key)
+
+
+def _claim(own: Transaction, key: bytes, dot: Dot) -> None:
+    """Of the operations with one key the least dot is the one that is answered with."""
+    claimed = own.get(key)
+    if claimed is None or dot.pack() < claimed:
+        own.put(key, dot.pack())
+
+
+def _bad(arrival: Arrival, why: str, reason: str) -> BadOperation:
+    shipment = arrival.shipment
+    return BadOperation(
+        f"operation {shipment.sequence} of origin {shipment.origin.hex()} in partition {shipment.partition} was not applied: "
+        f"{why}. Nothing of it was written.",
+        reason=reason,
+    )
+
+
+def _refusal(arrival: Arrival, error: Exception) -> ShoalError:
+    if isinstance(error, BadOperation) and error.message.startswith("operation "):
+        return error
+    why = error.message.rstrip(".") if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
+    return _bad(arrival, why, "content")

@@ -1,0 +1,87 @@
+"""The marks of the other owners (`shoal.cluster.marks`), in this node's store.
+
+Laws:
+- They are written at most once an interval, with whatever else waits for the disk, and only what changed.
+- There is one mark for each configured address: that of the directory that was reached there last.
+
+What a crash takes of the last interval is missing in a mark, which then says too little and never too much.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import islice
+
+from shoal.cluster.replication import Replication
+from shoal.config import Config
+from shoal.crdt.dot import ORIGIN_BYTES, Origin, VersionVector
+from shoal.crdt.rows import successor
+from shoal.node.peers.members import Members
+from shoal.storage import keys
+from shoal.storage.commit import GroupCommit
+from shoal.storage.interface import Storage
+
+_MARK = keys.meta("mark/")  # node₁₆ partition₂ origin₁₆ → sequence₈
+_ADDRESS = keys.meta("marked/")  # node₁₆ → the address at which it was reached last.
+_PLACE_BYTES = 2 + ORIGIN_BYTES + 1  # More than any place has.
+_ROWS_MAX = 4096  # In one write.
+
+
+class Marking:
+    def __init__(self, storage: Storage, commit: GroupCommit, *, members: Members, config: Config, now: float) -> None:
+        self._storage = storage
+        self._commit = commit
+        self._members = members
+        self._interval_s = config.mark_interval_s
+        self._due_s = now + self._interval_s
+        self._addresses: dict[bytes, str] = {}
+
+    def load(self) -> dict[bytes, dict[int, VersionVector]]:
+        """The marks, by node."""
+        found: dict[bytes, dict[int, dict[Origin, int]]] = defaultdict(lambda: defaultdict(dict))
+        for key, address in self._storage.scan(_ADDRESS, successor(_ADDRESS)):
+            self._addresses[key[len(_ADDRESS) :]] = address.decode()
+        for key, sequence in self._storage.scan(_MARK, successor(_MARK)):
+            node, place = key[len(_MARK) : len(_MARK) + ORIGIN_BYTES], key[len(_MARK) + ORIGIN_BYTES :]
+            found[node][int.from_bytes(place[:2], "big")][Origin(place[2:])] = int.from_bytes(sequence, "big")
+        return {
+            node: {partition: VersionVector(vector) for partition, vector in vectors.items()} for node, vectors in found.items()
+        }
+
+    def record(self, protocol: Replication, now: float) -> None:
+        """Write what changed, if that is due.
+
+        Raises:
+            ShoalError: storage refuses it; it is tried again.
+        """
+        if now < self._due_s:
+            return
+        self._due_s = now + self._interval_s
+        reached = {member.node: member.address for member in self._members.all if member.node}
+        for node in sorted(self._addresses.keys() - reached.keys()):  # In one order each time.
+            if self._addresses[node] not in self._members.addresses or self._addresses[node] in reached.values():
+                self._drop(protocol, node)  # No member any more, or another directory has taken its place.
+        for node, address in reached.items():
+            self._write(protocol, node, address)
+
+    def _write(self, protocol: Replication, node: bytes, address: str) -> None:
+        unwritten = protocol.mark(node).unwritten
+        places = list(islice(unwritten, _ROWS_MAX))
+        rows: dict[bytes, bytes | None] = {}
+        for partition, origin in places:
+            sequence = unwritten[partition, origin]
+            row = _MARK + node + partition.to_bytes(2, "big") + origin
+            rows[row] = None if sequence is None else sequence.to_bytes(8, "big")
+        if self._addresses.get(node) != address:
+            rows[_ADDRESS + node] = address.encode()
+        if rows:
+            self._commit.write(rows)
+            self._addresses[node] = address
+            for place in places:
+                del unwritten[place]
+
+    def _drop(self, protocol: Replication, node: bytes) -> None:
+        first = _MARK + node
+        self._commit.write({_ADDRESS + node: None}, [(first, first + b"\xff" * _PLACE_BYTES)])
+        del self._addresses[node]
+        protocol.forget(node)

@@ -1,0 +1,117 @@
+"""Operations from the log, on their way to a peer: the sending half of replication.
+
+Laws:
+- Only what is durable is shipped.
+- Within a partition they come in HLC order, which is a causal order: the receiver can
+  apply them as they arrive.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+from msgspec import Raw
+
+from shoal.cluster import operation
+from shoal.cluster.messages import Range, Shipment, encode_shipment
+from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
+from shoal.crdt.rows import Stamp
+from shoal.errors import InvalidValue, StoreCorrupt
+from shoal.node import blobs
+from shoal.node.appliers import mutation
+from shoal.node.appliers.mutation import Mutation
+from shoal.node.blobs import Attached
+from shoal.node.collection.epochs import Generations
+from shoal.node.partitions import Partitions
+from shoal.node.target import Target
+from shoal.node.transaction import Transaction
+from shoal.storage import keys
+from shoal.storage.interface import Storage
+from shoal.storage.keys import Kind
+
+
+class _Logged(NamedTuple):
+    hlc: int
+    dot: Dot
+    entry: operation.Entry
+    body: operation.Body
+
+
+class Outgoing:
+    def __init__(self, storage: Storage, partitions: Partitions, generations: Generations) -> None:
+        self._storage = storage
+        self._partitions = partitions
+        self._generations = generations
+
+    def shipments(self, ranges: Iterable[Range], *, bytes_max: int) -> list[Raw]:
+        """Encoded operations of these ranges, as far as they are durable; none after those that reach `bytes_max`.
+
+        Raises:
+            StoreCorrupt: an operation or what it names cannot be read, and so none can be given.
+        """
+        found: list[Raw] = []
+        size = 0
+        damage: StoreCorrupt | None = None
+        for number, group in groupby(ranges, key=lambda wanted: wanted[0]):
+            try:
+                for logged in self._logged(number, list(group)):
+                    if size >= bytes_max:
+                        return found
+                    found.append(self._shipped(number, logged))
+                    size += len(memoryview(found[-1]))
+            except StoreCorrupt as error:  # It must not keep the other partitions from the peer.
+                damage = error
+        if damage is not None and not found:
+            raise damage
+        return found
+
+    def oldest_wall_ms(self, places: Iterable[tuple[int, Dot]]) -> int | None:
+        """When the oldest of these operations was issued, by its issuer's clock; None if none is in the log."""
+        stored = [self._storage.get(keys.log(number, dot)) for number, dot in places]
+        times = [operation.decode(operation.Entry.unpack(entry).packed).wall_ms for entry in stored if entry is not None]
+        return min(times, default=None)
+
+    def _logged(self, number: int, ranges: list[Range]) -> Iterator[_Logged]:
+        durable = self._partitions.load(number).durable
+        runs = [
+            self._run(number, Origin(origin), first, min(last, durable[Origin(origin)])) for _, origin, first, last in ranges
+        ]
+        return heapq.merge(*runs, key=lambda logged: (logged.hlc, logged.dot))
+
+    def _run(self, number: int, origin: Origin, first: int, last: int) -> Iterator[_Logged]:
+        if last < first:
+            return
+        for key, stored in self._storage.scan(keys.log(number, Dot(origin, first)), keys.log(number, Dot(origin, last + 1))):
+            entry = operation.Entry.unpack(stored)
+            body = _body(number, entry)
+            yield _Logged(body.hlc, keys.split_log(key)[1], entry, body)
+
+    def _shipped(self, number: int, logged: _Logged) -> Raw:
+        transaction = Transaction(self._storage)
+        besides = [
+            self._attached(transaction, logged, nth, change) for nth, change in enumerate(mutation.decode(logged.body.payload))
+        ]
+        return encode_shipment(
+            Shipment(
+                number,
+                logged.dot.origin,
+                logged.dot.sequence,
+                logged.entry.chain,
+                logged.entry.packed,
+                blobs.pack(besides),
+            )
+        )
+
+    def _attached(self, transaction: Transaction, logged: _Logged, nth: int, change: Mutation) -> Attached:
+        stamp = Stamp(logged.dot, logged.hlc, logged.body.wall_ms, NOTHING_SEEN, nth)
+        return self._generations.attached_of(transaction, Target(Kind(change.kind), change.space, change.name), stamp, change)
+
+
+def _body(number: int, entry: operation.Entry) -> operation.Body:
+    try:
+        return operation.decode(entry.packed)
+    except InvalidValue as error:
+        raise StoreCorrupt(f"an operation in the log of partition {number}: {error.message} Run `shoal verify`.") from None

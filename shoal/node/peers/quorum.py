@@ -1,0 +1,426 @@
+"""What a cluster answers for its owners: copies made, sessions caught up, and how everybody stands.
+
+Laws:
+- Copies are counted over the configured owners, by what each said that it holds
+  durably; this node counts once its own fsync is done. A learner counts as no owner
+  (`shoal.cluster.learning`), and while this node is one, it moves no stability.
+- Whoever waits here waits for a bounded time, and is then told what is missing, and
+  who has acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from itertools import islice
+
+from shoal.cluster.knowledge import Knowledge, Totals
+from shoal.cluster.learning import Learning
+from shoal.cluster.replication import Replication
+from shoal.cluster.stability import Holding
+from shoal.config import Config
+from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
+from shoal.errors import BookmarkLost, NoQuorum, OutcomeUnknown, SessionBehind
+from shoal.node.database import Database
+from shoal.node.environment import Environment
+from shoal.node.incarnation import Opening
+from shoal.node.peers.members import Members, MemberState
+from shoal.node.peers.read_repair import Mender, Mending
+from shoal.node.peers.seeking import Seeker
+from shoal.node.replicas import Mended
+from shoal.node.target import Target
+from shoal.node.verification.scrubbing import Scrubber
+from shoal.protocol.requests import ClusterView, Durability, Member
+
+_LAGGING_READ_MAX = 256  # Operations that are looked at to say how old the oldest is,
+_LAGGING_PARTITIONS_MAX = 8  # of so many partitions.
+
+_Waiter = tuple[Callable[[], bool], asyncio.Future[None]]
+
+
+class Quorum:
+    """An `Owners`. `hurry` asks all peers for what a partition lacks, and gives the question's number."""
+
+    def __init__(
+        self,
+        protocol: Replication,
+        database: Database,
+        *,
+        members: Members,
+        opening: Opening,
+        config: Config,
+        environment: Environment,
+        hurry: Callable[[int], int],
+        mender: Mender,
+        seeker: Seeker,
+        scrubber: Scrubber,
+    ) -> None:
+        self.members = members
+        self._seeker = seeker
+        self._scrubber = scrubber
+        self._mender = mender
+        self._protocol = protocol
+        self._database = database
+        self._opening = opening
+        self._config = config
+        self._environment = environment
+        self._hurry = hurry
+        self._spreading: defaultdict[int, list[_Waiter]] = defaultdict(list)  # By partition; bounded by the requests under way.
+        self._reaching: defaultdict[int, list[_Waiter]] = defaultdict(list)
+        self._asking: defaultdict[int, list[_Waiter]] = defaultdict(list)
+        self._linking: list[_Waiter] = []
+
+    @property
+    def refilling(self) -> bool:
+        """See `Owners.refilling`."""
+        learning = self._protocol.learning
+        # What is quarantined may never come.
+        return learning is not None and learning.lacks(self._linked()) and not self._protocol.quarantined()
+
+    # ── waiting ───────────────────────────────────────────────────────────────
+
+    async def reached(self, partition: int, wanted: VersionVector, /) -> None:
+        """See `Owners.reached`."""
+        question = self._hurry(partition)
+        if await self._true(
+            self._reaching[partition], lambda: self._database.holds(partition, wanted), self._config.session_wait_s
+        ):
+            return
+        if self._is_lost(partition, wanted, question):
+            raise BookmarkLost(
+                "no node of the cluster holds what your bookmark names, and all can be reached: what acknowledged it has lost "
+                "it. Nothing was written. Read with stale=True to go on from what there is."
+            )
+        unreachable = [member.address for member in self.members.all if member.outlet is None]
+        raise SessionBehind(
+            f"this node has not caught up with what your bookmark names within {self._config.session_wait_s:g} s"
+            + (f"; {', '.join(unreachable)} cannot be reached" if unreachable else "")
+            + ". Nothing was written. Try again, here or elsewhere; or read with stale=True to go on from what is here.",
+            unreachable=unreachable,
+        )
+
+    async def reachable(self, durability: Durability, /) -> None:
+        """See `Owners.reachable`."""
+        needed = self.members.needed(durability)
+        if await self._true(self._linking, lambda: self._countable() >= needed, self._config.quorum_timeout_s):
+            return
+        counted = self._countable()
+        raise NoQuorum(
+            f"durability {durability} needs {needed} of {self.members.size} owners, and {counted} can be reached"
+            f"{self._uncounted()}. Nothing was written. Try again once more of them are back, or write with durability local.",
+            reachable=counted,
+            needed=needed,
+        )
+
+    async def spread(self, partition: int, wanted: VersionVector, durability: Durability, /) -> None:
+        """See `Owners.spread`."""
+        needed = self.members.needed(durability)
+        if await self._true(
+            self._spreading[partition],
+            lambda: not self.is_learner and len(self._holders(partition, wanted)) + 1 >= needed,
+            self._config.quorum_timeout_s,
+        ):
+            return
+        holders = [self._config.advertise, *self._holders(partition, wanted)]
+        raise OutcomeUnknown(
+            f"durability {durability} needs {needed} copies, and {len(holders)} are known after "
+            f"{self._config.quorum_timeout_s:g} s: {', '.join(holders)}{self._unlearnt()}. The write is durable there, and may "
+            "be on others; it will be on all of them once they are back. Send it again with the same key to wait for more.",
+            acknowledged=holders,
+            needed=needed,
+        )
+
+    @property
+    def size(self) -> int:
+        return self.members.size
+
+    async def current(self, partition: int, durability: Durability = "quorum", /) -> None:
+        """See `Owners.current`. Majorities meet: what one has acknowledged, one of any other majority tells of."""
+        await self.reachable(durability)
+        needed = self.members.needed(durability)
+        question = self._hurry(partition)
+        timeout_s = self._config.quorum_timeout_s
+        enough = lambda: not self.is_learner and len(self._answered(partition, question)) + 1 >= needed  # noqa: E731
+        if await self._told(enough, partition, timeout_s) and await self._caught_up(partition, question, timeout_s):
+            return
+        answered = len(self._answered(partition, question)) + 1
+        held = "all hold" if durability == "all" else "a quorum holds"
+        raise NoQuorum(
+            f"what {held} could not be had within {timeout_s:g} s: {answered} of {self.members.size} owners said what "
+            f"they hold, {needed} are needed, or what they hold did not come{self._unlearnt()}. Try again once more of them "
+            "are back.",
+            reachable=answered,
+            needed=needed,
+        )
+
+    async def heard(self, partition: int, /) -> None:
+        """See `Owners.heard`."""
+        timeout_s = self._config.rights_wait_s
+        question = self._hurry(partition)
+        linked = self._linked()
+        await self._told(lambda: linked <= self._told_by(partition, question), partition, timeout_s)
+        await self._caught_up(partition, question, timeout_s)
+
+    async def _caught_up(self, partition: int, question: int, timeout_s: float) -> bool:
+        """Wait until this replica holds what those hold who have answered."""
+        wanted = NOTHING_SEEN
+        for node in self._told_by(partition, question):
+            wanted = wanted.join(self._protocol.known(node).vector(partition))
+        return await self._true(self._reaching[partition], lambda: self._database.holds(partition, wanted), timeout_s)
+
+    @property
+    def linked(self) -> frozenset[bytes]:
+        return frozenset(self.members.linked_nodes - {self._opening.node})
+
+    async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /, *, spare: bool = False) -> None:
+        """See `Owners.seek`."""
+        if self.is_learner:
+            return
+        linked = [member.node for member in self.members.all if member.outlet is not None]
+        asked = [node for node in linked if not spare or node in known]
+        for node in sorted(asked, key=lambda node: known.get(node, 0), reverse=True):
+            given = await self._seeker.ask(node, target, amount, spare=spare)
+            if given is None or given.amount <= 0:
+                continue
+            with suppress(SessionBehind, BookmarkLost):  # The transfer is made, and will come.
+                await self.reached(target.partition, VersionVector({Origin(given.origin): given.sequence}))
+                amount -= given.amount
+            if amount <= 0:
+                return
+
+    async def _told(self, enough: Callable[[], bool], partition: int, seconds: float) -> bool:
+        """Wait for enough answers."""
+        slice_s = min(seconds, self._config.sync_interval_s)
+        for _ in range(max(1, round(seconds / slice_s))):
+            if await self._true(self._asking[partition], enough, slice_s):
+                return True
+            self._hurry(partition)  # A link may have gone with the question; an answer to a later one will do.
+        return False
+
+    async def _true(self, waiters: list[_Waiter], condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait until `condition` holds, or for so long; whoever changes what it looks at calls `_wake`."""
+        if condition():
+            return True
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = condition, future
+        waiters.append(waiter)
+        try:
+            async with asyncio.timeout(seconds):
+                await future
+        except TimeoutError:
+            return condition()
+        finally:
+            if waiter in waiters:
+                waiters.remove(waiter)
+        return True
+
+    # ── what happened ─────────────────────────────────────────────────────────
+
+    def stir(self) -> None:
+        """An owner was linked."""
+        _wake(self._linking)
+
+    def applied(self, partitions: Iterable[int]) -> None:
+        """Operations of peers were applied there."""
+        for partition in partitions:
+            if partition in self._reaching:
+                _wake(self._reaching[partition])
+                if not self._reaching[partition]:
+                    del self._reaching[partition]
+
+    def settle(self, node: bytes) -> None:
+        """A peer said what it holds."""
+        known = self._protocol.known(node)
+        for partition in known.advanced & self._spreading.keys():
+            _wake(self._spreading[partition])
+            if not self._spreading[partition]:
+                del self._spreading[partition]
+        known.advanced.clear()
+        for partition in list(self._asking):
+            _wake(self._asking[partition])
+            if not self._asking[partition]:
+                del self._asking[partition]
+
+    def holdings(self, partition: int, /) -> dict[str, Holding]:
+        """See `Owners.holdings`. An owner that was never reached holds nothing that is known; nor does a learner."""
+        found: dict[str, Holding] = {}
+        for member in self.members.all:
+            found[member.address] = Holding(VersionVector(), None)
+            if not self.is_learner and self._protocol.is_member(member.node):
+                known = self._protocol.known(member.node)
+                found[member.address] = Holding(known.vector(partition), known.whole(partition))
+        return found
+
+    def mending(self, target: Target, /) -> Mending:
+        """See `Owners.mending`."""
+        return Mending(self._mender, target)
+
+    @property
+    def mended(self) -> Mended:
+        return self._mender.mended
+
+    # ── counting ──────────────────────────────────────────────────────────────
+
+    @property
+    def is_learner(self) -> bool:
+        """Whether this node is one."""
+        return self._protocol.learning is not None
+
+    def counts(self, node: bytes) -> bool:
+        """Whether this owner counts, as far as this node knows."""
+        return self._protocol.is_member(node)
+
+    def _countable(self) -> int:
+        """Owners that are linked and no learners. To a learner nobody is: it cannot tell what they would confirm."""
+        return 0 if self.is_learner else 1 + sum(map(self.counts, self._linked()))
+
+    def _linked(self) -> set[bytes]:
+        """The other owners that can be asked."""
+        return self.members.linked_nodes - {self._opening.node}
+
+    def _uncounted(self) -> str:
+        """Who does not count, and why, for people."""
+        if self.is_learner:
+            return self._unlearnt()
+        away = [member.address for member in self.members.all if member.outlet is None]
+        learners = [m.address for m in self.members.all if m.outlet is not None and not self.counts(m.node)]
+        return (f"; {', '.join(away)} cannot be reached" if away else "") + (
+            f"; {', '.join(learners)} can be, and does not count until it has fetched what the others hold" if learners else ""
+        )
+
+    def _unlearnt(self) -> str:
+        return "; this node does not count until it has fetched what the others hold" if self.is_learner else ""
+
+    def _answered(self, partition: int, question: int) -> set[bytes]:
+        """The other owners that said what they hold, after they were asked."""
+        return {node for node in self._told_by(partition, question) if self._protocol.is_member(node)}
+
+    def _told_by(self, partition: int, question: int) -> set[bytes]:
+        """The same, learners included."""
+        return {
+            member.node
+            for member in self.members.all
+            if member.node and self._protocol.known(member.node).answered(partition, question)
+        }
+
+    def _holders(self, partition: int, wanted: VersionVector) -> list[str]:
+        held: dict[bytes, str] = {}
+        for member in self.members.all:
+            if self._protocol.is_member(member.node) and self._protocol.known(member.node).holds(partition, wanted):
+                held[member.node] = member.address
+        return list(held.values())
+
+    def _is_lost(self, partition: int, wanted: VersionVector, question: int) -> bool:
+        everything = self._database.vector_of(partition)
+        for member in self.members.all:
+            known = self._protocol.known(member.node)
+            if member.outlet is None or not known.answered(partition, question):
+                return False  # It may hold more than it is known to.
+            everything = everything.join(known.vector(partition))
+        return not everything.dominates(wanted)
+
+    # ── how everybody stands ──────────────────────────────────────────────────
+
+    def view(self) -> ClusterView:
+        return ClusterView(
+            cluster=self._config.cluster,
+            size=self.members.size,
+            quorum=self.members.needed("quorum"),
+            members=[self._itself(), *map(self._member, self.members.all)],
+            digest=self._protocol.digest().hex(),
+            early=self._protocol.early,
+            quarantined=self._protocol.quarantined(),
+            clock_ahead_ms=self._database.clock_ahead_ms(),
+            disagreements=self.members.disagreements,
+            learning=self.learning,
+            differing=self._scrubber.told,
+            replaced=self._scrubber.replaced,
+        )
+
+    @property
+    def learning(self) -> list[str]:
+        """See `Owners.learning`."""
+        learning = self._protocol.learning
+        if learning is None:
+            return []
+        told_by = self._opening.told_by
+        fallen = (
+            [f"set back, as {told_by} knows: {learning.lacking:,} operations once held are still to come"] if told_by else []
+        )
+        return fallen + [f"{member.address}: {self._shown_progress(learning, member.node)}" for member in self.members.all]
+
+    def _shown_progress(self, learning: Learning, node: bytes) -> str:
+        known = self._protocol.known(node)
+        if known.totals.operations > known.shared:
+            return f"{known.totals.operations - known.shared:,} operations to fetch"
+        return "all fetched" if learning.heard(node) else "not heard yet"
+
+    def _itself(self) -> Member:
+        totals = self._database.partitions.totals
+        return Member(
+            self._config.advertise,
+            self._opening.node.hex(),
+            "self",
+            operations=totals.operations,
+            lacks=0,
+            ahead=0,
+            lag_ms=0,
+            waiting_bytes=0,
+            dropped=0,
+            linked_ms=0,
+            reason="",
+            vector=self._shown(totals),
+            origins=len(totals),
+        )
+
+    def _member(self, member: MemberState) -> Member:
+        known = self._protocol.known(member.node)
+        lacks = self._database.partitions.totals.operations - known.shared
+        oldest_ms = self._database.outgoing.oldest_wall_ms(self._lacking(known)) if lacks else None
+        return Member(
+            member.address,
+            member.node.hex(),
+            "unreachable" if member.outlet is None else "linked",
+            operations=known.totals.operations,
+            lacks=lacks,
+            ahead=known.totals.operations - known.shared,
+            lag_ms=0 if oldest_ms is None else max(0, self._environment.now_ms() - oldest_ms),
+            waiting_bytes=0 if member.outlet is None else member.outlet.waiting_bytes,
+            dropped=member.dropped,
+            linked_ms=member.linked_ms,
+            reason=self.members.reasons.get(member.address, "") or self._lost_by(member.node) or member.trouble,
+            vector=self._shown(known.totals),
+            origins=len(known.totals),
+        )
+
+    def _lost_by(self, node: bytes) -> str:
+        if not node or not self._protocol.mark(node).is_behind:
+            return ""
+        return "its directory was set back: it once held more, and does not count until it has fetched that"
+
+    def _lacking(self, known: Knowledge) -> list[tuple[int, Dot]]:
+        """The first durable operations of some partitions and origins that a peer is not known to hold."""
+        partitions = map(self._database.partitions.load, self._database.partitions.holding())
+        behind = (partition for partition in partitions if known.shared_in(partition.number) < partition.operations)
+        found: list[tuple[int, Dot]] = []
+        for partition in islice(behind, _LAGGING_PARTITIONS_MAX):
+            missing = partition.durable.missing(known.vector(partition.number))
+            found += [(partition.number, Dot(origin, lacking.start)) for origin, lacking in missing.items()]
+            if len(found) >= _LAGGING_READ_MAX:
+                break
+        return found[:_LAGGING_READ_MAX]
+
+    def _shown(self, totals: Totals) -> dict[str, int]:
+        """As many as the configuration says, the same on every node that knows the same origins."""
+        return {origin.hex(): count for origin, count in totals.first(self._config.status_origins_max)}
+
+
+def _wake(waiters: list[_Waiter]) -> None:
+    for waiter in list(waiters):
+        condition, future = waiter
+        if condition():
+            waiters.remove(waiter)
+            if not future.done():
+                future.set_result(None)

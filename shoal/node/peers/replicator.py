@@ -1,0 +1,482 @@
+"""The node among its peers: carries out what the replication protocol decides.
+
+Laws:
+- An operation is given to the protocol once its group commit is done: pushed if it
+  was issued here, acknowledged if a peer brought it.
+- A learner becomes an owner once it holds all that it must, and its admission is
+  durable; only then does it say so. An owner that is told that its directory was
+  set back is a learner at once.
+- What a peer sends is applied in slices, so that others get their turns; the next
+  message of its link is read once this one is written. Its next one waits while
+  too much waits for the disk.
+- Nothing that a peer sends stops the node: it is refused, with a reason to both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from msgspec import Raw
+
+from shoal.cluster import messages
+from shoal.cluster.delivery import Arrival
+from shoal.cluster.handshake import OPENING_BYTES
+from shoal.cluster.messages import (
+    Busy,
+    Digest,
+    Found,
+    Given,
+    Lost,
+    Message,
+    Objects,
+    Parts,
+    Present,
+    Push,
+    Rows,
+    Seek,
+    Shipment,
+    Supply,
+    Trouble,
+    Vectors,
+)
+from shoal.cluster.peering import Identity, Outlet
+from shoal.cluster.quarantine import taken
+from shoal.cluster.replication import Apply, Limits, Read, Replication, Send, SetBack
+from shoal.config import Config
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError, StorageError
+from shoal.node.database import Database
+from shoal.node.environment import Environment
+from shoal.node.incarnation import Opening
+from shoal.node.partitions import Partition
+from shoal.node.peers.marking import Marking
+from shoal.node.peers.members import Members, addresses_of
+from shoal.node.peers.quorum import Quorum
+from shoal.node.peers.read_repair import Mender
+from shoal.node.peers.seeking import Seeker
+from shoal.node.verification.scrubbing import Scrubber
+from shoal.node.watching.awareness import Presences
+from shoal.node.writes.issuing import Logged
+from shoal.storage.commit import GroupCommit
+from shoal.storage.interface import Storage
+
+_log = logging.getLogger("shoal.node")
+
+SLICE = 24  # Operations that are applied before others get a turn.
+_BUSY_MS = 100
+
+
+class _Unsettled(NamedTuple):
+    """An operation that is written and not durable yet."""
+
+    number: int  # Of the storage write.
+    partition: Partition
+    dot: Dot
+    shipment: Shipment | None  # If it was issued here,
+    peer: bytes  # else who brought it.
+
+
+class Replicator:
+    """Made for a node with peers; it is the `Peer` that links call. `quorum` answers for the other owners."""
+
+    def __init__(
+        self,
+        database: Database,
+        commit: GroupCommit,
+        *,
+        storage: Storage,
+        presences: Presences,
+        opening: Opening,
+        environment: Environment,
+        config: Config,
+        software: str,
+    ) -> None:
+        self._database = database
+        self._commit = commit
+        self._opening = opening
+        self._environment = environment
+        self._config = config
+        self._software = software
+        self._outlets: dict[bytes, Outlet] = {}
+        self._heard: dict[str, bytes] = {}  # Member → the node that was admitted as it last.
+        self._runs: dict[bytes, bytes] = {}  # Node → which start of it was admitted last.
+        self._run = environment.entropy(OPENING_BYTES)
+        self._unsettled: deque[_Unsettled] = deque()  # Bounded by `writes_pending_max` writes.
+        self._ticking: asyncio.Task[None] | None = None
+        self._admission: int | None = None  # The write that makes this learner an owner.
+        database.partitions.load_all()
+        database.issuer.on_logged = self._logged
+        self._presences = presences
+        presences.share = lambda message: self._hint(self._outlets, message)
+        members = Members(addresses_of(config))
+        self._marking = Marking(storage, commit, members=members, config=config, now=environment.monotonic())
+        self._set_back_by: bytes | None = None  # The peer that said so, until that is recorded.
+        self._protocol = Replication(
+            _Replica(database, opening),
+            limits=_limits(config),
+            random=lambda: environment.entropy(1)[0] / 256,
+            learner=opening.learner,
+            owed=opening.owed,
+            marks=self._marking.load(),
+        )
+        self._protocol.digest()  # The first one hashes every vector; later ones what changed. Nothing is served yet.
+        self._mender = Mender(
+            database,
+            commit,
+            members=members,
+            holds=lambda node, partition, vector: self._protocol.known(node).holds(partition, vector),
+            send=lambda node, lost: self._send((node,), lost),
+            config=config,
+        )
+        self._seeker = Seeker(
+            database,
+            opening=opening,
+            send=lambda node, seek: self._send((node,), seek),
+            linked=lambda: (self.quorum.linked, len(self.quorum.linked) + 1 >= self.quorum.size),
+            config=config,
+        )
+        self.scrubber = Scrubber(
+            database,
+            own=opening.node,
+            send=lambda node, message: self._send([] if self._is_behind(node) else [node], message),
+            linked=lambda: sorted(self.quorum.linked),
+            named=members.address_of,
+            config=config,
+        )
+        self.quorum = Quorum(
+            self._protocol,
+            database,
+            members=members,
+            opening=opening,
+            config=config,
+            environment=environment,
+            hurry=self._hurry,
+            mender=self._mender,
+            seeker=self._seeker,
+            scrubber=self.scrubber,
+        )
+
+    def start(self) -> None:
+        """Begin to tick, on the running loop.
+
+        Raises:
+            StorageFull: storage refuses the first write.
+        """
+        if introduction := self._opening.introduction():
+            self._commit.write(introduction)
+        self._seek_admission()  # A node without others has nothing to learn.
+        self._ticking = asyncio.get_running_loop().create_task(self._tick())
+
+    async def stop(self) -> None:
+        """Links are closed by then. Stopping twice is allowed."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+            self._ticking = None
+        await self._mender.stop()
+        await self.scrubber.stop()
+
+    @property
+    def early(self) -> int:
+        """Operations that wait for others."""
+        return self._protocol.early
+
+    # ── links ─────────────────────────────────────────────────────────────────
+
+    def identity(self) -> Identity:
+        advertise = self._config.advertise
+        members = {advertise, *(member.address for member in self.quorum.members.all)}
+        return Identity(self._opening.node, advertise, self._software, tuple(sorted(members)), self._run)
+
+    def admit(self, peer: Identity, /) -> None:
+        """See `Peer.admit`.
+
+        Raises:
+            PeerRefused: it is this node itself, no member, or another directory with the id of one that is linked.
+            ReadOnly: storage failed: nothing that it sends could be kept.
+        """
+        if peer.node == self._opening.node:
+            raise PeerRefused("a node does not link to itself. Nothing was written.", reason="self")
+        self._compare(peer)
+        self.quorum.members.check(peer, own=self._config.advertise)
+        if self._commit.failed is not None:
+            raise ReadOnly(f"the node cannot store what peers send: {self._commit.failed}. Nothing was written.")
+        before = self._heard.get(peer.name, peer.node)
+        if before not in (peer.node, *self.quorum.members.nodes):
+            self._forget(before)
+        self._heard[peer.name], self._runs[peer.node] = peer.node, peer.opening
+        self._protocol.admitted(peer.node)
+        self._mender.admitted(peer.node)
+        self._carry_out()
+
+    def linked(self, peer: Identity, outlet: Outlet, /) -> None:
+        self._outlets[peer.node] = outlet
+        replaced = self.quorum.members.linked(peer, outlet, now_ms=self._environment.now_ms())
+        self._compare(peer)
+        if replaced:
+            self._forget(replaced)
+        self._protocol.linked(peer.node)
+        self._carry_out()
+        for message in self._presences.own():
+            self._hint((peer.node,), message)
+        self.quorum.stir()
+
+    def _forget(self, node: bytes) -> None:
+        """Another directory is at its address."""
+        self._protocol.forget(node)
+        self.scrubber.forget(node)
+        self._runs.pop(node, None)
+
+    def _compare(self, peer: Identity) -> None:
+        """Tell people once if a peer has other members; `GET /v1/cluster` shows it as long as it is so."""
+        found = self.quorum.members.compare(peer, own=self.identity())
+        if found:
+            _log.warning("members differ: %s", found)
+        elif found is not None:
+            _log.info("members agree again with those of %s", peer.name)
+
+    def unlinked(self, peer: Identity, outlet: Outlet, /) -> None:
+        if self._outlets.get(peer.node) is not outlet:
+            return
+        del self._outlets[peer.node]
+        self.quorum.members.unlinked(outlet)
+        self._protocol.unlinked(peer.node)
+        self._mender.unlinked(peer.node)
+
+    async def received(self, peer: Identity, message: bytes, /) -> None:
+        """See `Peer.received`.
+
+        Raises:
+            InvalidValue, BadOperation: it is no message, or claims what cannot be.
+            PeerRefused: another node is linked at its address by now.
+            ReadOnly, StorageFull: storage refuses what it brings.
+        """
+        decoded = messages.decode(message)
+        if isinstance(decoded, Digest):  # A clone may have been here before the original was.
+            self.quorum.members.check(peer, own=self._config.advertise)
+        self._mender.heard(peer.node)
+        match decoded:
+            case Push(operations):
+                await self._deliver(peer.node, operations)
+            case Supply() if self.scrubber.expects(decoded):
+                self.scrubber.supplied(peer.node, decoded)
+            case Rows() | Objects():
+                self.scrubber.heard(peer.node, decoded, self._environment.monotonic())
+            case Supply(_, operations):
+                self._protocol.supplied(peer.node, decoded, self._environment.monotonic())
+                self._carry_out()
+                await self._deliver(peer.node, operations)
+            case Trouble():
+                self.quorum.members.note_trouble(peer.node, decoded)
+            case Lost():
+                self._send((peer.node,), Found(decoded.id, []) if self._is_behind(peer.node) else self._mender.answer(decoded))
+            case Found():
+                self._mender.found(peer.node, decoded)
+            case Seek():
+                self._send((peer.node,), self._seeker.answer(decoded))
+            case Given():
+                self._seeker.given(peer.node, decoded)
+            case Present():
+                self._presences.heard(peer.node, decoded)
+            case _ if peer.opening != self._runs.get(peer.node, peer.opening):
+                pass  # It was on its way when its sender died: what it says need not hold any more.
+            case _:
+                self._protocol.receive(peer.node, decoded, self._environment.monotonic())
+                self._carry_out()
+                if isinstance(decoded, Digest | Parts | Vectors):  # By these a peer begins to count.
+                    self.quorum.stir()
+        self._seek_admission()
+        self.quorum.settle(peer.node)
+
+    async def _deliver(self, peer: bytes, operations: Iterable[Shipment | Raw]) -> None:
+        shipments = [shipment for shipment in operations if isinstance(shipment, Shipment)]
+        for some in messages.slices(shipments, SLICE):
+            while self._commit.written - self._commit.durable > self._config.writes_pending_max // 2:
+                await self._commit.covered(self._commit.written)
+            self._protocol.deliver(peer, some, self._environment.monotonic())
+            self._carry_out()
+            if len(shipments) > SLICE:
+                await asyncio.sleep(0)
+
+    # ── what the protocol decides ─────────────────────────────────────────────
+
+    def _carry_out(self) -> None:
+        while outbox := self._protocol.take_outbox():
+            for effect in outbox:
+                match effect:
+                    case Send(peers, message):
+                        self._send(peers, message)
+                    case Apply(peer, ready, again):
+                        self._apply(peer, ready, again)
+                    case Read(peer, want):
+                        self._send((peer,), self._answer(peer, want))
+                    case SetBack(peer):
+                        self._fall_back(peer)
+
+    def _send(self, peers: Iterable[bytes], message: Message) -> None:
+        packed = messages.encode(message)
+        for peer in peers:
+            outlet = self._outlets.get(peer)
+            if outlet is not None and not outlet.offer(packed):
+                self.quorum.members.note_dropped(peer)
+
+    def _hint(self, peers: Iterable[bytes], message: Present) -> None:
+        """Send what may be lost, where it keeps nothing waiting."""
+        self._send([peer for peer in peers if not self._is_behind(peer)], message)
+
+    def _apply(self, peer: bytes, ready: list[Arrival], again: list[Arrival]) -> None:
+        now = self._environment.monotonic()
+        for arrival in again:
+            if not self._database.incoming.same(arrival):
+                self._protocol.refused(peer, arrival.shipment, taken(arrival.shipment), now)
+        if not ready:
+            return
+        try:
+            received = self._database.incoming.apply(ready)
+        except Overloaded:
+            return  # They are missed, and fetched again.
+        for arrival, error in received.refused:
+            self._protocol.refused(peer, arrival.shipment, error, now)
+        for arrival in received.applied:
+            partition = self._database.partitions.load(arrival.shipment.partition)
+            self._unsettled.append(_Unsettled(received.number, partition, arrival.dot, None, peer))
+        partitions = {arrival.shipment.partition for arrival in received.applied}
+        self._protocol.applied(partitions)
+        self.quorum.applied(partitions)
+
+    def _answer(self, peer: bytes, want: messages.Want) -> Supply | Busy:
+        if self._is_behind(peer):
+            return Busy(want.id, "too much waits to be sent to you", _BUSY_MS)
+        try:
+            return Supply(want.id, self._database.outgoing.shipments(want.ranges, bytes_max=self._config.supply_bytes_max))
+        except StorageError as error:
+            return Busy(want.id, error.message[:1000], int(self._config.quarantine_s * 1000))
+
+    def _is_behind(self, peer: bytes) -> bool:
+        """Whether too much waits to be sent to it."""
+        outlet = self._outlets.get(peer)
+        return outlet is not None and outlet.waiting_bytes > self._config.peer_send_bytes_max // 2
+
+    # ── what the node did ─────────────────────────────────────────────────────
+
+    def _logged(self, logged: Logged) -> None:
+        shipment = logged.shipment
+        self._unsettled.append(_Unsettled(logged.number, logged.partition, shipment.dot, shipment, b""))
+
+    def durable(self, number: int) -> None:
+        """A group commit is done, up to this write. Must not raise."""
+        issued: list[Raw] = []
+        stored: list[tuple[bytes, int, Dot]] = []
+        while self._unsettled and self._unsettled[0].number <= number:
+            settled = self._unsettled.popleft()
+            settled.partition.settle(settled.dot)
+            self._protocol.settled(settled.partition.number, settled.dot)
+            if settled.shipment is None:
+                stored.append((settled.peer, settled.partition.number, settled.dot))
+            elif self._outlets:
+                issued.append(messages.encode_shipment(settled.shipment))
+        if issued:
+            self._protocol.issued(issued)
+        if stored:
+            self._protocol.stored(stored)
+        if self._admission is not None and self._admission <= number:
+            self._admission = None
+            self._opening.admitted()
+            self._protocol.admit_itself()
+            self.quorum.stir()
+        self._carry_out()
+
+    def _seek_admission(self) -> None:
+        """Become an owner, if this is a learner that holds all that it must."""
+        learning = self._protocol.learning
+        if learning is None or self._admission is not None or self._commit.failed is not None:
+            return
+        members = self.quorum.members
+        others = members.nodes - {self._opening.node}
+        learners = {node for node in others if not self._protocol.is_member(node)}
+        if learning.is_done(others, needed=members.others_needed, everyone=members.size - 1, learners=learners):
+            with suppress(ShoalError):  # Else at a later tick.
+                self._admission = self._commit.write(*self._opening.admission())
+                self._set_back_by = None  # A crash before it is durable is no harm: peers say again what it once held.
+
+    def _fall_back(self, peer: bytes) -> None:
+        """A peer knows that this directory was set back: it counts no more, and issues nothing, until it has caught up."""
+        learning = self._protocol.learning
+        assert learning is not None, "the protocol has made it a learner"
+        if not self._opening.fence:
+            _log.warning(
+                "this node's directory was set back: %s knows that it once held more", self.quorum.members.name_of(peer)
+            )
+        self._admission, self._set_back_by = None, peer
+        rows = self._opening.set_back(self.quorum.members.name_of(peer), learning.owed)
+        with suppress(ShoalError):  # Else at a later tick; what storage refuses to keep is told again after a restart.
+            self._commit.write(rows)
+            self._set_back_by = None
+
+    def _keep_records(self) -> None:
+        """Write, late, what is not a client's."""
+        if self._commit.failed is not None:
+            return
+        if self._set_back_by is not None:
+            self._fall_back(self._set_back_by)
+        self._marking.record(self._protocol, self._environment.monotonic())
+
+    def _hurry(self, partition: int) -> int:
+        question = self._protocol.hurry(partition, self._environment.monotonic())
+        self._carry_out()
+        return question
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.tick_s)
+            try:
+                self._protocol.tick(self._environment.monotonic())
+                self._carry_out()
+                self._seek_admission()
+                self._keep_records()
+                self.scrubber.tick(self._environment.monotonic())
+            except ShoalError:
+                continue  # Storage refuses; writers are told so, and peers are not admitted.
+
+
+class _Replica:
+    """The vectors of this node, as the protocol asks for them."""
+
+    def __init__(self, database: Database, opening: Opening) -> None:
+        self._partitions = database.partitions
+        self._opening = opening
+
+    def applied(self, partition: int, /) -> VersionVector:
+        return self._partitions.load(partition).vector
+
+    def durable(self, partition: int, /) -> VersionVector:
+        return self._partitions.load(partition).durable
+
+    def endings(self, partition: int, /) -> VersionVector:
+        return self._partitions.load(partition).endings
+
+    def partitions(self) -> Iterable[int]:
+        return self._partitions.holding()
+
+    def own_origin(self) -> Origin | None:
+        return self._opening.current
+
+
+def _limits(config: Config) -> Limits:
+    return Limits(
+        sync_interval_s=config.sync_interval_s,
+        grace_s=config.tick_s,
+        answer_s=config.quorum_timeout_s,
+        pause_s_max=config.peer_pause_s_max,
+        push_bytes_max=config.push_bytes_max,
+        vectors_bytes_max=config.vectors_bytes_max,
+        early_bytes_max=config.early_bytes_max,
+        quarantine_max=config.quarantine_max,
+        quarantine_s=config.quarantine_s,
+        early_s=config.early_s,
+    )

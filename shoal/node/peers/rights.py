@@ -1,0 +1,185 @@
+"""Rights to spend: how a node comes to have them.
+
+Laws:
+- Rights are drawn, from the pool or from an opening of this directory that is over, in two steps: the draw is written,
+  and then every owner is heard. Of two that draw the same at least one sees the other, for each had written
+  before it asked; whoever sees that too much was drawn puts it back. So what counts was drawn once.
+- A directory that is an older copy of itself learns in the same way what it has forgotten, of every owner that holds it,
+  before it spends anything. It never spends from an account that it finds: only from that of this opening.
+- That nothing is left is said only once whoever is linked was heard: a grant may have been acknowledged elsewhere.
+- Where owners cannot be reached nothing is drawn, and what was written of it is put back; rights that others
+  have can be asked of any of them (`Owners.seek`), for a transfer is its giver's alone.
+- While every owner can be reached, rights are spread ahead of need (`spread`, as `shoal.crdt.values.shares` says): what a node
+  that dies takes with it is then its share.
+
+Why rights are those of openings, and why every owner is heard: docs/decisions/0024-rights-of-budgets.md. Why they are
+spread: docs/decisions/0033-rights-ahead-of-need.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from weakref import WeakValueDictionary
+
+from shoal.crdt.values import budget, shares
+from shoal.errors import BudgetExhausted, NoQuorum, RightsElsewhere, ShoalError
+from shoal.node.database import Database
+from shoal.node.replicas import Owners
+from shoal.node.target import Target, target_of
+from shoal.protocol import requests
+from shoal.storage.commit import GroupCommit
+
+
+class Rights:
+    def __init__(self, database: Database, commit: GroupCommit, *, owners: Owners) -> None:
+        self._database = database
+        self._commit = commit
+        self._owners = owners
+        self._locks: WeakValueDictionary[Target, asyncio.Lock] = WeakValueDictionary()  # One draw of a budget at a time.
+
+    async def provide(self, request: requests.AnyWrite) -> None:
+        """Get rights to all that a request spends, as far as they can be had; who spends then finds out."""
+        wanted: dict[Target, int] = {}
+        for write in request.writes if isinstance(request, requests.Batch) else [request]:
+            if isinstance(write, requests.Spend):
+                target = target_of(write)
+                wanted[target] = wanted.get(target, 0) + write.amount
+        for target, amount in wanted.items():
+            async with self._lock(target):
+                await self._provide(target, amount)
+            if self._usable(target) < amount and self._can_draw(target) and not self._everyone:
+                # Outside the lock: those who wait for the same owners wait at the same time.
+                with suppress(NoQuorum):
+                    await self._owners.reachable("all")
+                    async with self._lock(target):
+                        await self._provide(target, amount)
+
+    async def spread(self, target: Target) -> bool:
+        """Get this node its share, ahead of need; False if that has to wait until every owner is linked.
+
+        Raises:
+            ShoalError: it cannot be had now; nothing counts of what was written.
+        """
+        async with self._lock(target):
+            amount = shares.to_draw(self._known(target))
+            if amount is not None:
+                await self._draw(target, requests.DrawRights(target.space, target.name, amount))
+            asked, others = shares.to_ask(self._known(target))
+            if asked:
+                await self._commit.covered(self._database.issuer.introduce())
+                await self._owners.seek(target, asked, others, spare=True)
+            return self._everyone or not self._can_draw(target)
+
+    def _known(self, target: Target) -> shares.Spread:
+        rows = self._database.document(target).rows
+        return self._database.budgets.spread(rows, target, self._owners.linked, everyone=self._everyone)
+
+    @property
+    def _everyone(self) -> bool:
+        return len(self._owners.linked) + 1 >= self._owners.size
+
+    async def draw(self, request: requests.DrawRights) -> requests.Rights:
+        """
+        Raises:
+            NoQuorum: not every owner can be heard; nothing was drawn.
+        """
+        target = target_of(request)
+        async with self._lock(target):
+            before = self._usable(target)
+            await self._draw(target, request)
+            self._database.budgets.keep(target, request.amount)
+            return requests.Rights(self._usable(target) - before, self._usable(target))
+
+    def explained(
+        self, error: BudgetExhausted | RightsElsewhere, targets: Sequence[Target]
+    ) -> BudgetExhausted | RightsElsewhere:
+        """The refusal of a spend of one of these; it names the nodes that have the rights, and those that are away."""
+        if isinstance(error, BudgetExhausted):
+            return error
+        name, amount, usable = (error.detail[part] for part in ("budget", "amount", "rights"))
+        rows = self._database.document(next(target for target in targets if target.name == name)).rows
+        members, pool = self._owners.view().members, max(0, budget.pool(rows))
+        away = [member.name for member in members if member.state == "unreachable"]
+        names = {member.node: member.name for member in members}
+        held: dict[str, int] = {}
+        for account in budget.accounts(rows):
+            holder = names.get(account.node.hex(), f"node {account.node.hex()[:8]}, which is no member")
+            if account.rights > 0 and holder != members[0].name:
+                held[holder] = held.get(holder, 0) + account.rights
+        text = (
+            f"{members[0].name} may spend {usable} of budget {name!r}, and {amount} were to be spent. "
+            f"{_told(held, pool, away)} Nothing was written. {_advice(away)}"
+        )
+        holders = [f"{name}: {rights}" for name, rights in held.items()]
+        return RightsElsewhere(text, **{**error.detail, "pool": pool, "holders": holders, "unreachable": away})
+
+    async def _provide(self, target: Target, amount: int) -> None:
+        if self._usable(target) >= amount:
+            return  # Whoever waited for the same got enough.
+        if budget.remaining(self._database.document(target).rows) < amount:
+            await self._owners.heard(target.partition)  # More may have been granted elsewhere.
+        if self._can_draw(target) and self._everyone:
+            with suppress(NoQuorum):
+                await self._draw(target, requests.DrawRights(target.space, target.name, amount, self._owners.size))
+        lacking = amount - self._usable(target)
+        if lacking > 0 and self._owners.size > 1:
+            await self._commit.covered(self._database.issuer.introduce())
+            await self._owners.seek(target, lacking, self._by_rights(target))
+
+    async def _draw(self, target: Target, request: requests.DrawRights) -> None:
+        await self._owners.reachable("all")
+        issued = self._database.issue(request, None)
+        try:
+            await self._commit.covered(issued.number)
+            await self._owners.current(target.partition, "all")
+        except BaseException:
+            with suppress(ShoalError):
+                self._put_back(target)
+            raise
+        if self._database.budgets.sure(self._database.document(target).rows, target):
+            await self._commit.covered(self._put_back(target))
+
+    def _put_back(self, target: Target) -> int:
+        return self._database.issue(requests.ReleaseRights(target.space, target.name, unsure=True), None).number
+
+    def _can_draw(self, target: Target) -> bool:
+        rows = self._database.document(target).rows
+        return budget.pool(rows) > 0 or bool(self._database.budgets.over(rows))
+
+    def _usable(self, target: Target) -> int:
+        return self._database.budgets.usable(self._database.document(target).rows, target)
+
+    def _by_rights(self, target: Target) -> dict[bytes, int]:
+        """What each node is known to have."""
+        found: dict[bytes, int] = {}
+        for account in budget.accounts(self._database.document(target).rows):
+            found[account.node] = found.get(account.node, 0) + account.rights
+        return found
+
+    def _lock(self, target: Target) -> asyncio.Lock:
+        lock = self._locks.get(target)
+        if lock is None:
+            lock = self._locks[target] = asyncio.Lock()
+        return lock
+
+
+def _told(held: dict[str, int], pool: int, away: list[str]) -> str:
+    """Where the rights are."""
+    parts = [f"{name} has rights to {rights}{' and cannot be reached' * (name in away)}" for name, rights in held.items()]
+    if pool:
+        parts.append(f"{pool} are not drawn, for which every owner must be reached")
+    missing = [name for name in away if name not in held]
+    if missing:
+        parts.append(f"{', '.join(missing)} cannot be reached")
+    return "; ".join(parts or ["no other node has rights to it"]) + "."
+
+
+def _advice(away: list[str]) -> str:
+    if not away:
+        return "Try again in a second, or at a node that has enough."
+    return (
+        f"Spend less, or try again once {', '.join(away)} can be reached. If a disk is lost for good, take its rights back: "
+        "budget.draw(amount, reclaim=origin)."
+    )

@@ -1,0 +1,1 @@
+"""The read path: reads, several as one, and listings."""

@@ -1,0 +1,81 @@
+"""Several reads as one: what they show is as of one vector of their partition.
+
+Laws:
+- All are answered in one step of the event loop, so that no operation is applied in between.
+- One that fails, as for what is not there, is answered by its error, and the others by what they show.
+- Together they are bounded, in number and in bytes.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from shoal.config import Config
+from shoal.errors import ShoalError, SpansPartitions, StoreCorrupt, TooLarge
+from shoal.names import check_name
+from shoal.node.database import Database
+from shoal.node.replicas import Mending, Owners
+from shoal.node.target import Target, target_of
+from shoal.protocol.requests import MultiRead, MultiReply, Refused
+from shoal.protocol.requests.multireads import PartAnswer
+
+_size = msgspec.msgpack.Encoder()
+
+
+def targets_of(request: MultiRead, config: Config) -> list[Target]:
+    """What is read.
+
+    Raises:
+        SpansPartitions, TooLarge: it reads nothing, too much, or objects of several partitions.
+        InvalidName: a name is not legal.
+    """
+    if not request.reads:
+        raise SpansPartitions("a read of several objects must hold at least one read.")
+    if len(request.reads) > config.multi_reads_max:
+        raise TooLarge(f"at most {config.multi_reads_max} reads are answered at once; these are {len(request.reads)}.")
+    targets = [target_of(read) for read in request.reads]
+    for target in targets:
+        check_name("space", target.space)
+        check_name(target.kind.label, target.name)
+    first = targets[0]
+    for other in targets[1:]:
+        if other.partition != first.partition:
+            raise SpansPartitions(
+                f"what is read at one vector must be of one partition: {first.kind.label} {first.name!r} and "
+                f"{other.kind.label} {other.name!r} are not. Give their names a common tag, as in '{{crew-7}}/planner' and "
+                "'{crew-7}/tokens', or use a colocated space; or read them one by one."
+            )
+    return targets
+
+
+async def answered(request: MultiRead, targets: list[Target], database: Database, owners: Owners, config: Config) -> MultiReply:
+    """What the reads show. What turns out to be damaged is mended first.
+
+    Raises:
+        TooLarge: together it is more than one message holds.
+        StoreCorrupt: what is damaged cannot be mended.
+    """
+    mendings: dict[Target, Mending] = {}
+    while True:
+        damaged, error = targets[0], None
+        replies: list[PartAnswer] = []
+        size = 0
+        for read, target in zip(request.reads, targets, strict=True):
+            try:
+                reply: PartAnswer = database.show(read, target)
+            except StoreCorrupt as damage:
+                damaged, error = target, damage
+                break
+            except ShoalError as refusal:
+                reply = Refused(refusal.code, refusal.message, refusal.detail)
+            size += len(_size.encode(reply))
+            if size > config.request_bytes_max:
+                raise TooLarge(
+                    f"what these {len(targets)} reads show has more than {config.request_bytes_max} bytes. "
+                    "Read fewer at once, or only some channels."
+                )
+            replies.append(reply)
+        if error is None:
+            return MultiReply(replies)
+        mending = mendings.setdefault(damaged, owners.mending(damaged))
+        await mending.mend(error)

@@ -1,0 +1,1 @@
+"""A thread's requests: checkpoints and branches, journal, labels, queues, steps, status."""

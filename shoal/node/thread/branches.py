@@ -1,0 +1,93 @@
+"""Branches: where they are, and what puts them elsewhere.
+
+Laws:
+- A move names a checkpoint of its thread, and takes the place of every head that its
+  replica knows; what a save made meanwhile elsewhere stays beside it, as a head.
+- A rollback and its event in the journal are one operation.
+- A branch that is to be new is left alone if it is just there.
+"""
+
+from __future__ import annotations
+
+from shoal.config import Config
+from shoal.crdt.thread import ancestry, dag
+from shoal.errors import BranchTaken, NotFound, TooLarge
+from shoal.names import check_name
+from shoal.node.checks import check_text
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.implied_keys import implied_key
+from shoal.node.naming import hexed, unhex
+from shoal.node.thread.presence import BRANCHES_MAX, absent, check_shown
+from shoal.node.thread.system_events import tell
+from shoal.protocol import requests
+from shoal.protocol.requests import CommonAncestor, Heads, Move, Moved
+
+HEADS_MAX = 256  # That are joined at once.
+
+
+class Branches:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.checks: Checks = {Move: self._check}
+        self.writers: Writers = {Move: self._move}
+        self.readers: Readers = {Heads: self._heads, CommonAncestor: self._common_ancestor}
+
+    def _check(self, request: Move) -> None:
+        check_name("thread", request.thread)
+        check_name("branch", request.branch)
+        check_text(self._config, request.reason, "a reason")
+        check_text(self._config, request.by, "who moves it")
+        unhex(request.to)
+
+    def _move(self, context: WriteContext, request: Move) -> Moved:
+        """
+        Raises:
+            NotFound: the thread has no such checkpoint, or no such branch.
+            BranchTaken: the branch is to be new, and is elsewhere.
+        """
+        rows, to = context.rows, unhex(request.to)
+        heads = dag.heads(rows, request.branch)
+        check_shown(rows, request.thread, to)
+        if dag.packed_record(rows, to) is None:
+            raise absent(rows, request.thread, to)
+        before = hexed(heads)
+        if request.new and heads and before != [request.to]:
+            raise BranchTaken(
+                f"thread {request.thread!r} has a branch {request.branch!r} already, at {', '.join(before)}. "
+                "Nothing was written. Use another name, or rollback() to move this one.",
+                heads=before,
+            )
+        if not request.new and not heads:
+            raise NotFound(
+                f"thread {request.thread!r} has no branch {request.branch!r}. Nothing was written. "
+                f"Make it with branch({request.branch!r}, at=…)."
+            )
+        if before == [request.to]:
+            return Moved(request.branch, request.to, before, before)
+        self._put(context, request, heads)
+        if not request.new:
+            fields = {"branch": request.branch, "from": before, "to": request.to, "by": request.by, "reason": request.reason}
+            tell(context, "rollback", fields)
+        return Moved(request.branch, request.to, before, hexed(dag.heads(rows, request.branch)))
+
+    def _put(self, context: WriteContext, request: Move, heads: list[dag.Head]) -> None:
+        key = implied_key(context.key, context.stamp.nth)
+        to, nonce = unhex(request.to), context.stamp.pack_position() if key is None else key.encode()
+        token = dag.token_of(request.branch, to, nonce)
+        change = dag.Move(token, request.branch, to, [head.token for head in heads])
+        context.apply(change, id=request.to)
+
+    def _heads(self, view: View, _request: Heads) -> requests.Branches:
+        return requests.Branches({name: hexed(heads) for name, heads in dag.branches(view.rows, BRANCHES_MAX).items()})
+
+    def _common_ancestor(self, view: View, request: CommonAncestor) -> requests.Ancestor:
+        """
+        Raises:
+            NotFound: an id is no checkpoint of this thread.
+            TooLarge: there are too many, or what they have in common is too far back.
+        """
+        if len(request.checkpoints) > HEADS_MAX:
+            raise TooLarge(f"at most {HEADS_MAX} checkpoints can be joined; these are {len(request.checkpoints)}.")
+        ids = ancestry.in_order(view.rows, [unhex(id) for id in request.checkpoints])
+        found = ancestry.common_ancestor(view.rows, ids)
+        return requests.Ancestor(None if found is None else found.hex(), [id.hex() for id in ids])

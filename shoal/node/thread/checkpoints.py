@@ -1,0 +1,201 @@
+"""Reads of a thread's checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+
+import msgspec
+
+from shoal.config import Config
+from shoal.crdt.rows import Rows
+from shoal.crdt.thread import ancestry, dag, labels, pruning
+from shoal.crdt.thread.channel import Recipe
+from shoal.errors import InvalidInput, NotFound, Pruned, StoreCorrupt
+from shoal.names import check_name
+from shoal.node.handler import Checks, Readers, View, Writers
+from shoal.node.naming import hexed, unhex
+from shoal.node.thread.presence import absent, check_shown
+from shoal.node.thread.shapes import ShapeCache, Spot, completed, value_of
+from shoal.protocol import requests
+from shoal.protocol.requests import History, Load, ReadLabels
+
+_END_MS = 1 << 62
+_metadata = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+
+
+class Checkpoints:
+    def __init__(self, config: Config, cache: ShapeCache) -> None:
+        self._config = config
+        self._cache = cache
+        self.checks: Checks = {}
+        self.writers: Writers = {}
+        self.readers: Readers = {Load: self._load, History: self._history}
+
+    def _load(self, view: View, request: Load) -> requests.Checkpoint:
+        """
+        Raises:
+            NotFound: no such checkpoint, label or channel, or the branch has none, or had none then.
+            InvalidInput: more than one of an id, a label and a time are given.
+            StoreCorrupt: a chunk is missing or does not match its hash.
+        """
+        rows = view.rows
+        if request.as_of_ms is not None and (request.checkpoint is not None or request.label is not None):
+            raise InvalidInput("a checkpoint is loaded by its id, by its label or as of a time; give one of them.")
+        if request.checkpoint is not None:
+            return self._loaded(rows, request, found_checkpoint(rows, request.thread, unhex(request.checkpoint)))
+        if request.label is not None:
+            return self._loaded(rows, request, _labelled(rows, request.thread, request.label))
+        heads = dag.heads(rows, request.branch)
+        if not heads:
+            raise NotFound(
+                f"thread {request.thread!r} of space {request.space!r} has no checkpoint on branch {request.branch!r}. "
+                "Save one first, or list the branches with heads()."
+            )
+        if request.as_of_ms is None:
+            return self._loaded(rows, request, stored_checkpoint(rows, request.thread, heads[0].id))
+        then = ancestry.as_of(rows, request.branch, min(max(0, request.as_of_ms), _END_MS))
+        if then is None:
+            raise NotFound(f"branch {request.branch!r} of thread {request.thread!r} had no checkpoint then.")
+        return self._loaded(rows, request, stored_checkpoint(rows, request.thread, then))
+
+    def _loaded(self, rows: Rows, request: Load, found: dag.Checkpoint) -> requests.Checkpoint:
+        # In the order in which they were saved.
+        there = found.record.channels
+        if request.channels is None:
+            return self.shown(rows, request, found, there)
+        if lacking := [name for name in request.channels if name not in there]:
+            raise NotFound(
+                f"checkpoint {found.id.hex()} has no channel {', '.join(map(repr, lacking))}; "
+                f"it has {', '.join(map(repr, there)) or 'none'}."
+            )
+        return self.shown(rows, request, found, [name for name in there if name in request.channels])
+
+    def _history(self, view: View, request: History) -> requests.Checkpoints:
+        """
+        Raises:
+            NotFound: `before` is no checkpoint of this thread.
+        """
+        limit = min(max(1, request.limit), self._config.page_items_max)
+        items: list[requests.Checkpoint] = []
+        size, last = 0, ""
+        for looked, found in enumerate(_walk(view.rows, request)):
+            if len(items) == limit or size > self._config.page_bytes_max or looked == self._config.history_scan_max:
+                return requests.Checkpoints(items, more=True, next=last)
+            last = found.id.hex()
+            if _matches(found.record, request):
+                items.append(self.shown(view.rows, request, found, found.record.channels if request.channels else ()))
+                size += sum(map(len, items[-1].channels.values())) + len(items[-1].metadata) + 200
+        return requests.Checkpoints(items, more=False, next=last)
+
+    def shown(
+        self, rows: Rows, request: Load | History | ReadLabels, found: dag.Checkpoint, names: Collection[str]
+    ) -> requests.Checkpoint:
+        record = found.record
+        if dag.identify(record) != found.id:
+            raise _lost(request.thread, found.id, "damaged: its id does not match what it holds")
+        branch = record.branch
+        if isinstance(request, History) or (isinstance(request, Load) and request.checkpoint is request.label is None):
+            branch = request.branch
+        return requests.Checkpoint(
+            id=found.id.hex(),
+            parents=[parent.hex() for parent in record.parents],
+            branch=record.branch,
+            heads=hexed(dag.heads(rows, branch)),
+            wall_ms=found.wall_ms,
+            schema=record.schema,
+            schema_version=record.schema_version,
+            metadata=record.metadata,
+            channels=self._values(rows, Spot(request.space, request.thread, found.id), found, names),
+            hashes={name: _shown_hash(recipe) for name, recipe in record.channels.items()},
+            author=record.author,
+            label=record.label,
+            setting=record.setting,
+            seen=record.seen,
+            readable_from=record.readable_from,
+            secret=record.secret,
+        )
+
+    def _values(self, rows: Rows, spot: Spot, found: dag.Checkpoint, names: Collection[str]) -> dict[str, bytes]:
+        if not names:
+            return {}
+        cached = self._cache.get(spot)
+        shapes = completed(rows, found, cached, names)
+        if shapes is not cached:
+            self._cache.put(spot, shapes)
+        return {name: value_of(shapes[name]) for name in names}
+
+
+def _shown_hash(recipe: Recipe) -> str:
+    # A tiny value stands for itself.
+    return (recipe.hash or recipe.header + recipe.tail).hex()
+
+
+def _matches(record: dag.Record, request: History) -> bool:
+    if request.author is not None and record.author != request.author:
+        return False
+    if not request.filter:
+        return True
+    try:
+        metadata = _metadata.decode(record.metadata)
+    except ValueError:  # A key that is no text.
+        return False
+    return all(name in metadata and bytes(metadata[name]) == wanted for name, wanted in request.filter.items())
+
+
+def _walk(rows: Rows, request: History) -> Iterator[dag.Checkpoint]:
+    if request.before is not None:
+        parents = found_checkpoint(rows, request.thread, unhex(request.before)).record.parents
+        start = parents[0] if parents else None
+    else:
+        heads = dag.heads(rows, request.branch)
+        start = heads[0].id if heads else None
+    last: dag.Checkpoint | None = None
+    for last in iter(()) if start is None else dag.ancestry(rows, start):
+        yield last
+    beyond = start if last is None else next(iter(last.record.parents), None)
+    if beyond is not None:
+        _check_end(rows, request.thread, beyond)
+
+
+def _check_end(rows: Rows, thread: str, id: bytes) -> None:
+    """
+    Raises:
+        StoreCorrupt: a history ends before a checkpoint that was not pruned.
+    """
+    with suppress(Pruned):
+        stored_checkpoint(rows, thread, id)
+
+
+def found_checkpoint(rows: Rows, thread: str, id: bytes) -> dag.Checkpoint:
+    check_shown(rows, thread, id)
+    found = dag.checkpoint(rows, id)
+    if found is None:
+        raise absent(rows, thread, id)
+    return found
+
+
+def _labelled(rows: Rows, thread: str, label: str) -> dag.Checkpoint:
+    named = labels.entries(rows, check_name("label", label))
+    if not named:
+        raise NotFound(f"thread {thread!r} has no checkpoint with the label {label!r}. List them with labels().")
+    return stored_checkpoint(rows, thread, named[0].id)
+
+
+def stored_checkpoint(rows: Rows, thread: str, id: bytes) -> dag.Checkpoint:
+    """A checkpoint that another row names.
+
+    Raises:
+        Pruned: it may have been given up since.
+        StoreCorrupt: it is missing.
+    """
+    if rows.get(dag.CHECKPOINT + id) is None and not pruning.ever_pruned(rows):
+        raise _lost(thread, id, "missing")
+    return found_checkpoint(rows, thread, id)
+
+
+def _lost(thread: str, id: bytes, how: str) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"checkpoint {id.hex()} of thread {thread!r} is {how}. Run `shoal verify` to list all damage.",
+        lost=(dag.CHECKPOINT + id,),
+    )

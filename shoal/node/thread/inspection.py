@@ -1,0 +1,121 @@
+"""Checkpoints looked at closely: whether what is stored of them holds, and what their authors could see.
+
+Laws:
+- Nothing cached is trusted: every chunk is read and hashed, every value is put together
+  again, and every id is computed from the record.
+- What an author could see of its own thread is what came before its checkpoint in the
+  order of their times; what it had read elsewhere is what it said of that, and its
+  ancestors' authors before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from shoal.config import Config
+from shoal.crdt.rows import Rows
+from shoal.crdt.thread import dag, journal
+from shoal.errors import NotFound, StoreCorrupt
+from shoal.node.handler import Checks, Readers, View, Writers
+from shoal.node.implied_keys import users_key
+from shoal.node.naming import unhex
+from shoal.node.thread.checkpoints import Checkpoints, found_checkpoint
+from shoal.node.thread.shapes import completed, value_of
+from shoal.protocol import requests
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import Damage, Explain, VerifyCheckpoints
+
+ANCESTORS_READ_MAX = 64  # For what was said before; handles say all of it again more often than that.
+
+
+class Scrutiny:
+    def __init__(self, config: Config, checkpoints: Checkpoints) -> None:
+        self._config = config
+        self._checkpoints = checkpoints
+        self.checks: Checks = {}
+        self.writers: Writers = {}
+        self.readers: Readers = {VerifyCheckpoints: self._verify, Explain: self._explain}
+
+    def _verify(self, view: View, request: VerifyCheckpoints) -> requests.Verified:
+        """
+        Raises:
+            NotFound: there is no such checkpoint or branch.
+        """
+        rows, damage = view.rows, list[Damage]()
+        id: bytes | None = self._first(rows, request)
+        limit = 1 if request.checkpoint is not None else min(max(1, request.limit), self._config.page_items_max)
+        checked = size = 0
+        while id is not None and checked < limit and size <= self._config.page_bytes_max:
+            checked += 1
+            try:
+                found = dag.checkpoint(rows, id)
+            except StoreCorrupt as error:
+                damage.append(Damage(id.hex(), "", error.message))
+                id = None  # What it descends from cannot be known.
+                break
+            if found is None:
+                damage.append(Damage(id.hex(), "", "it is missing"))
+                id = None
+                break
+            if dag.identify(found.record) != id:
+                damage.append(Damage(id.hex(), "", "its id does not match what it holds"))
+            size += self._check_channels(rows, found, damage)
+            parents = found.record.parents
+            # A parent that is not stored was pruned; a head that is not is missing.
+            id = parents[0] if parents and rows.get(dag.CHECKPOINT + parents[0]) is not None else None
+        going_on = "" if id is None or request.checkpoint is not None else id.hex()
+        return requests.Verified(checked, damage, going_on)
+
+    def _first(self, rows: Rows, request: VerifyCheckpoints) -> bytes:
+        if request.checkpoint is not None:
+            id = unhex(request.checkpoint)
+            if rows.get(dag.CHECKPOINT + id) is None:
+                raise NotFound(f"thread {request.thread!r} has no checkpoint {request.checkpoint}.")
+            return id
+        if request.start:
+            return unhex(request.start)
+        heads = dag.heads(rows, request.branch)
+        if not heads:
+            raise NotFound(f"thread {request.thread!r} has no branch {request.branch!r}.")
+        return heads[0].id
+
+    def _check_channels(self, rows: Rows, found: dag.Checkpoint, damage: list[Damage]) -> int:
+        size = 0
+        for name in found.record.channels:
+            try:
+                size += len(value_of(completed(rows, found, None, [name])[name]))
+            except StoreCorrupt as error:
+                damage.append(Damage(found.id.hex(), name, error.message))
+        return size
+
+    def _explain(self, view: View, request: Explain) -> requests.Explained:
+        """
+        Raises:
+            NotFound: there is no such checkpoint.
+        """
+        rows = view.rows
+        found = found_checkpoint(rows, request.thread, unhex(request.checkpoint))
+        limit = min(max(1, request.limit), self._config.page_items_max)
+        line = list(islice(dag.ancestry(rows, found.id), max(ANCESTORS_READ_MAX, limit + 1)))
+        said = line[:ANCESTORS_READ_MAX]
+        seen = Bookmark()
+        for older in said:
+            seen.join(Bookmark.unpack(older.record.seen))
+        shown = requests.History(request.space, request.thread, found.record.branch)
+        return requests.Explained(
+            checkpoint=self._checkpoints.shown(rows, shown, found, ()),
+            setting=next((older.record.setting for older in said if older.record.setting), b""),
+            seen=seen.pack() if len(seen) else b"",
+            earlier=[self._checkpoints.shown(rows, shown, older, ()) for older in line[1 : limit + 1]],
+            events=list(_events_before(rows, found.hlc, limit, self._config.page_bytes_max)),
+        )
+
+
+def _events_before(rows: Rows, hlc: int, limit: int, bytes_max: int) -> Iterator[requests.Event]:
+    size = 0
+    for event in journal.before(rows, hlc, limit):
+        yield requests.Event(event.position.hex(), users_key(event.key), event.wall_ms, event.payload, False, b"")
+        size += len(event.payload)
+        if size > bytes_max:
+            return

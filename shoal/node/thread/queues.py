@@ -1,0 +1,242 @@
+"""Queues over storage: what a put, a finish and a purge decide, and pages of entries."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from shoal import values
+from shoal.config import Config
+from shoal.crdt.rows import Rows
+from shoal.crdt.thread import queue
+from shoal.crdt.thread.queue import INBOX, Entry, Item
+from shoal.errors import InvalidInput, KeyReused, NotFound, Overloaded, Taken, TooLarge
+from shoal.names import check_key, check_name
+from shoal.node.checks import check_size
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.implied_keys import implied_key, users_key
+from shoal.protocol import requests
+from shoal.protocol.requests import (
+    Dequeue,
+    Dequeued,
+    Enqueue,
+    Enqueued,
+    ListWorklists,
+    Purge,
+    Purged,
+    QueueEntries,
+    QueueEntry,
+    ReadQueue,
+    ReadQueueEntry,
+    Worklist,
+    Worklists,
+)
+
+_PURGED_BESIDE = 4  # Old entries that each finish in an inbox forgets: more than it adds.
+
+
+class Queues:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.checks: Checks = {Enqueue: self._check_put, Dequeue: self._check_finish, Purge: self._check_purge}
+        self.writers: Writers = {Enqueue: self._put, Dequeue: self._finish, Purge: self._purge}
+        self.readers: Readers = {ReadQueue: self._read, ReadQueueEntry: self._entry, ListWorklists: self._worklists}
+
+    # ── writes ────────────────────────────────────────────────────────────────
+
+    def _check_put(self, request: Enqueue) -> None:
+        _check_names(request.thread, request.queue)
+        if len(request.items) > self._config.page_items_max:
+            raise TooLarge(
+                f"at most {self._config.page_items_max} entries are put at once. Nothing was written. Put them in parts."
+            )
+        for item in request.items:
+            if item.key is not None:
+                check_key("queue key", item.key)
+            values.check(item.value)
+        _check_by(request.by)
+        check_size(self._config, sum(len(item.value) for item in request.items), "what is put into a queue at once")
+
+    def _put(self, context: WriteContext, request: Enqueue) -> Enqueued:
+        """
+        Raises:
+            KeyReused: a key is there with another value.
+            Overloaded: as much is pending as may be.
+            TooLarge: the thread has as many worklists as it may.
+        """
+        rows, stamp, name = context.rows, context.stamp, request.queue
+        start = stamp.pack_position()
+        items: dict[bytes, Item] = {}
+        ids, added = [], []
+        implied = implied_key(context.key, stamp.nth)
+        for number, item in enumerate(request.items):
+            key = item.key or (None if implied is None else f"{implied}\x00{number}")
+            id = queue.identify(key) if key is not None else queue.identify_position(start, len(items))
+            known = _value_of(rows, name, id) if id not in items else items[id].value
+            if known is not None and known != item.value and item.key is not None:
+                raise KeyReused(
+                    f"key {item.key!r} is in {_text(request.thread, name)} with another value. Nothing was written. "
+                    "Use a new key for a new entry."
+                )
+            if known is None:
+                items[id] = Item(key, item.value)
+            ids.append(id.hex())
+            added.append(known is None)
+        if not items:
+            return Enqueued(ids, added)
+        self._bound(rows, request, len(items))
+        change = queue.Enqueue(name, request.by, list(items.values()))
+        context.apply(change, id=ids[added.index(True)])
+        return Enqueued(ids, added)
+
+    def _bound(self, rows: Rows, request: Enqueue, count: int) -> None:
+        counts = queue.counts(rows, request.queue)
+        if counts.pending + count > self._config.queue_pending_max:
+            raise Overloaded(
+                f"{_text(request.thread, request.queue)} has {counts.pending} pending entries; "
+                f"{self._config.queue_pending_max} are allowed. Nothing was written. Finish some first.",
+                retry_after_s=1.0,
+            )
+        if request.queue != INBOX and counts == queue.Counts():
+            listed = len(list(islice(queue.worklists(rows), self._config.worklists_max)))
+            if listed == self._config.worklists_max:
+                raise TooLarge(
+                    f"thread {request.thread!r} has {listed} worklists, which is the bound. Nothing was written. "
+                    "Forget what is done in some of them."
+                )
+
+    def _check_finish(self, request: Dequeue) -> None:
+        _check_names(request.thread, request.queue)
+        _unhexed(request.id)
+        _check_by(request.by)
+        values.check(request.result)
+        check_size(self._config, len(request.result), "a result")
+
+    def _finish(self, context: WriteContext, request: Dequeue) -> Dequeued:
+        """
+        Raises:
+            NotFound: there is no such entry here.
+            Taken: `once`, and somebody has finished it.
+        """
+        rows, stamp, name = context.rows, context.stamp, request.queue
+        id = _unhexed(request.id)
+        found = queue.entry(rows, name, id)
+        if found is None or not (found.puts or found.finishes):
+            raise NotFound(
+                f"{_text(request.thread, name)} has no entry {request.id}. Nothing was written. "
+                "It was never put, or is finished and forgotten."
+            )
+        if found.finishes:
+            first = found.finishes[0]
+            if request.once:
+                raise Taken(
+                    f"entry {request.id} of {_text(request.thread, name)} was taken already, by {first.by or 'somebody'!r}. "
+                    "Nothing was written. Go on with the next one.",
+                    by=[finish.by for finish in found.takers()],
+                )
+            return Dequeued(False, first.by, first.result)
+        change = queue.Dequeue(name, id, request.by, implied_key(context.key, stamp.nth), request.result)
+        context.apply(change, id=request.id)
+        if name == INBOX:
+            # What a worklist has done it must know for as long as it is used; a message is only kept for a while.
+            old = self._old(rows, name, stamp.wall_ms - self._config.inbox_taken_s * 1000, _PURGED_BESIDE)
+            self._purge_ids(context, name, old)
+        return Dequeued(True, request.by, request.result)
+
+    def _check_purge(self, request: Purge) -> None:
+        _check_names(request.thread, request.queue)
+
+    def _purge(self, context: WriteContext, request: Purge) -> Purged:
+        limit = min(max(1, request.limit), self._config.page_items_max)
+        old = self._old(context.rows, request.queue, request.before_ms, limit + 1)
+        self._purge_ids(context, request.queue, old[:limit])
+        return Purged(len(old[:limit]), len(old) > limit)
+
+    def _old(self, rows: Rows, name: str, before_ms: int, limit: int) -> list[bytes]:
+        """Entries that were finished before a time; the first that was not ends the search."""
+        old: list[bytes] = []
+        for _, id in queue.finished(rows, name):
+            found = queue.entry(rows, name, id)
+            if len(old) == limit or found is None or found.finishes[0].wall_ms >= before_ms:
+                break
+            old.append(id)
+        return old
+
+    def _purge_ids(self, context: WriteContext, name: str, ids: list[bytes]) -> None:
+        if ids:
+            context.apply(queue.Purge(name, ids, tuple(context.stamp.context.entries())))
+
+    # ── reads ─────────────────────────────────────────────────────────────────
+
+    def _read(self, view: View, request: ReadQueue) -> QueueEntries:
+        rows, name = view.rows, request.queue
+        _check_names(request.thread, name)
+        after = _place(request.after)
+        limit = min(max(1, request.limit), self._config.page_items_max)
+        found = queue.finished(rows, name, after=after) if request.finished else queue.pending(rows, name, after=after)
+        entries: list[QueueEntry] = []
+        size = 0
+        for place, id in found:
+            if len(entries) == limit or size > self._config.page_bytes_max:
+                return self._page(rows, name, entries, more=True)
+            entry = queue.entry(rows, name, id)
+            assert entry is not None  # The index is of what there is.
+            entries.append(_shown(id, place, entry))
+            size += len(entries[-1].value) + sum(len(finish.result) for finish in entries[-1].finishes) + 200
+        return self._page(rows, name, entries, more=False)
+
+    def _entry(self, view: View, request: ReadQueueEntry) -> QueueEntries:
+        _check_names(request.thread, request.queue)
+        id = _unhexed(request.id)
+        entry = queue.entry(view.rows, request.queue, id)
+        return self._page(view.rows, request.queue, [] if entry is None else [_shown(id, b"", entry)], more=False)
+
+    def _page(self, rows: Rows, name: str, entries: list[QueueEntry], *, more: bool) -> QueueEntries:
+        counts = queue.counts(rows, name)
+        return QueueEntries(entries, more, counts.pending, counts.finished)
+
+    def _worklists(self, view: View, _request: ListWorklists) -> Worklists:
+        return Worklists([Worklist(name, *counts) for name, counts in queue.worklists(view.rows)])
+
+
+def _shown(id: bytes, place: bytes, entry: Entry) -> QueueEntry:
+    put = entry.puts[0] if entry.puts else queue.Put(b"", 0, "", requests.NIL)
+    finishes = [requests.Finish(finish.by, finish.wall_ms, finish.result) for finish in entry.takers()]
+    others = list(dict.fromkeys(other.value for other in entry.puts[1:] if other.value != put.value))
+    return QueueEntry(id.hex(), place.hex(), users_key(entry.key), put.by, put.wall_ms, put.value, finishes, others)
+
+
+def _value_of(rows: Rows, name: str, id: bytes) -> bytes | None:
+    found = queue.entry(rows, name, id)
+    return found.puts[0].value if found is not None and found.puts else None
+
+
+def _check_names(thread: str, name: str) -> None:
+    check_name("thread", thread)
+    if name != INBOX:
+        check_name("worklist", name)
+
+
+def _check_by(by: str) -> None:
+    if by:
+        check_name("author", by)
+
+
+def _text(thread: str, name: str) -> str:
+    return f"the inbox of {thread!r}" if name == INBOX else f"worklist {name!r} of {thread!r}"
+
+
+def _unhexed(id: str) -> bytes:
+    try:
+        found = bytes.fromhex(id)
+    except ValueError:
+        found = b""
+    if len(found) != queue.ID_BYTES:
+        raise InvalidInput(f"an entry's id is {2 * queue.ID_BYTES} hex digits; got {id[:80]!r}. Nothing was written.")
+    return found
+
+
+def _place(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise InvalidInput("a place in a queue is what an earlier answer gave. Give it back unchanged.") from None

@@ -1,0 +1,211 @@
+"""What a save decides.
+
+Laws:
+- A save's parent is what its caller last loaded or saved, or nothing; a request that
+  names none continues from the branch's winner. If this replica knows that the
+  branch has moved on, the save is refused with the heads, unless it asks for a fork.
+- `expect_head` passes if it is the branch's only head on this replica.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from hashlib import sha256
+
+from shoal import values
+from shoal.config import Config
+from shoal.crdt.rows import Rows
+from shoal.crdt.thread import channel, dag, labels
+from shoal.errors import HeadMoved, InvalidInput, TooLarge
+from shoal.names import check_name, check_names
+from shoal.node.blobs import Attached
+from shoal.node.checks import check_annotations, check_schema, check_size
+from shoal.node.handler import Checks, Readers, WriteContext, Writers
+from shoal.node.naming import hexed, unhex
+from shoal.node.rules import Claim, Rules, State
+from shoal.node.thread import shapes
+from shoal.node.thread.ownership import check_owner
+from shoal.node.thread.presence import absent, check_shown
+from shoal.node.thread.schemas import stored_state
+from shoal.node.thread.shapes import ShapeCache, Shapes, Spot
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import NO_HEAD, Save, Saved
+
+
+class Saves:
+    def __init__(self, config: Config, cache: ShapeCache, rules: Rules) -> None:
+        self._config = config
+        self._cache = cache
+        self._rules = rules
+        self.checks: Checks = {Save: self._check}
+        self.writers: Writers = {Save: self._save}
+        self.readers: Readers = {}
+
+    def _check(self, request: Save) -> None:
+        check_name("thread", request.thread)
+        check_name("branch", request.branch)
+        if request.label:
+            check_name("label", request.label)
+        check_names("channel", request.channels)
+        values.check(request.metadata)
+        size = sum(map(len, request.channels.values())) + len(request.metadata)
+        check_size(self._config, size + sum(map(len, request.appended.values())), "a checkpoint")
+        check_annotations(self._config, request)
+        check_schema(request)
+        if request.delta or request.appended or request.removed:
+            _check_delta(request)
+
+    def _save(self, context: WriteContext, request: Save) -> Saved:
+        """
+        Raises:
+            HeadMoved: `expect_head` is not the branch's only head, or the parent is none of them.
+            NotFound: a parent is no checkpoint of this thread.
+            InvalidInput: it appends to what is no list, or removes what is not there.
+            TooLarge: too many channels, or with what is there already too many bytes.
+            OwnerSuperseded: another has claimed the thread.
+            SchemaViolation: the state that it makes breaks a schema of the space.
+        """
+        rows, stamp = context.rows, context.stamp
+        if request.owner:
+            check_owner(rows, request)
+        had_label = labels.entries(rows, request.label) if request.label else []
+        before_heads = dag.heads(rows, request.branch)
+        parent = self._parent(rows, request, before_heads)
+        merged = self._merged(rows, request, parent) if request.merged else []
+        before = None if parent is None else Spot(request.space, request.thread, parent)
+        drafted = shapes.draft(rows, request, parent, None if before is None else self._cache.get(before))
+        self._check_whole(drafted.shapes)
+        record = dag.Record(
+            parents=[*([] if parent is None else [parent]), *merged],
+            branch=request.branch,
+            schema=request.schema,
+            schema_version=request.schema_version,
+            metadata=request.metadata,
+            nonce=context.key.encode() if context.key is not None else stamp.pack_position(),
+            channels=drafted.recipes,
+            author=request.author,
+            label=request.label,
+            setting=request.setting,
+            seen=_elsewhere(request.seen, context.target.partition),
+            readable_from=request.readable_from,
+            secret=request.secret,
+        )
+        id = dag.identify(record)
+        packed_record = dag.encode_record(record)
+        parents = record.parents
+        over = [head.token for head in before_heads if head.id in parents]
+        change = dag.Save(id, sha256(packed_record).digest(), over)
+        heads = context.apply(change, Attached(packed_record, drafted.chunks, decoded=record), id=id.hex())
+        if self._rules.any(request.space):
+            self._enforce(rows, request, dag.Checkpoint(id, stamp.dot, stamp.hlc, stamp.wall_ms, record))
+        saved = Spot(request.space, request.thread, id)
+        context.transaction.when_written(lambda: self._cache.put(saved, drafted.shapes, replacing=before))
+        reply = Saved(
+            id=id.hex(),
+            parents=[parent.hex() for parent in parents],
+            branch=request.branch,
+            heads=hexed(heads),
+            wall_ms=stamp.wall_ms,
+            partition=context.target.partition,
+        )
+        _release(context, request.label, had_label, id)
+        return reply
+
+    def _enforce(self, rows: Rows, request: Save, made: dag.Checkpoint) -> None:
+        def state() -> State:
+            stored = stored_state(rows, made)
+            return State(stored.hashes, lambda name: request.channels.get(name) or stored.packed(name))
+
+        self._rules.enforce(Claim(request.space, request.thread, request.schema, request.schema_version), state)
+
+    def _check_whole(self, state: Shapes) -> None:
+        if len(state) > self._config.channels_max:
+            raise TooLarge(
+                f"a checkpoint holds at most {self._config.channels_max} channels; this one has {len(state)}. "
+                "Nothing was written."
+            )
+        # An append is small, and what it makes must still fit an answer.
+        check_size(self._config, sum([shape.size for shape in state.values()]), "a state")
+
+    def _parent(self, rows: Rows, request: Save, heads: list[dag.Head]) -> bytes | None:
+        if request.expect_head is not None:
+            expected = [] if request.expect_head == NO_HEAD else [unhex(request.expect_head)]
+            if list(dict.fromkeys(head.id for head in heads)) != expected:
+                raise _moved(request, heads, f"its head to be {request.expect_head}" if expected else "it not to exist")
+            return expected[0] if expected else None
+        if request.parent is None:
+            return heads[0].id if heads else None
+        parent = None if request.parent == NO_HEAD else unhex(request.parent)
+        if parent is not None:
+            self._check_there(rows, request, parent)
+        if heads and not request.fork and not any(head.id == parent for head in heads):
+            raise _unseen(request, heads) if parent is None else _moved(request, heads, f"to build on {request.parent}")
+        return parent
+
+    def _merged(self, rows: Rows, request: Save, parent: bytes | None) -> list[bytes]:
+        merged = [id for id in dict.fromkeys(map(unhex, request.merged)) if id != parent]
+        if merged and parent is None:
+            raise InvalidInput("a checkpoint that joins others needs a parent. Nothing was written. Name one of them.")
+        for id in merged:
+            self._check_there(rows, request, id)
+        return merged
+
+    def _check_there(self, rows: Rows, request: Save, id: bytes) -> None:
+        if self._cache.get(Spot(request.space, request.thread, id)) is not None:
+            return  # What is pruned is dropped from there.
+        check_shown(rows, request.thread, id)
+        if dag.packed_record(rows, id) is None:
+            raise absent(rows, request.thread, id, wanted=" to save on")
+
+
+def _elsewhere(seen: bytes, partition: int) -> bytes:
+    """What was read of other partitions; of the thread's own the checkpoint's place tells it."""
+    if not seen:
+        return b""
+    elsewhere = Bookmark()
+    for number, vector in Bookmark.unpack(seen):
+        if number != partition:
+            elsewhere.note(number, vector)
+    return elsewhere.pack() if len(elsewhere) else b""
+
+
+def _moved(request: Save, heads: list[dag.Head], wanted: str) -> HeadMoved:
+    found = f"its heads are {', '.join(hexed(heads))}" if heads else "it does not exist"
+    return HeadMoved(
+        f"branch {request.branch!r} of thread {request.thread!r}: you expected {wanted}; {found}. "
+        "Nothing was written. Load the branch again and save on what you find, or ask for a fork.",
+        heads=hexed(heads),
+    )
+
+
+def _unseen(request: Save, heads: list[dag.Head]) -> HeadMoved:
+    return HeadMoved(
+        f"branch {request.branch!r} of thread {request.thread!r} exists (its heads are {', '.join(hexed(heads))}), and this "
+        "save has not seen it: it builds on nothing. Nothing was written. Load first and save on what you find, or pass "
+        "overwrite=True.",
+        heads=hexed(heads),
+    )
+
+
+def _check_delta(request: Save) -> None:
+    if not request.delta:
+        raise InvalidInput("a whole state has nothing to append or to remove. Nothing was written. Send a change instead.")
+    check_names("channel", request.appended)
+    check_names("channel", request.removed)
+    for name, packed in request.appended.items():
+        values.check(packed)
+        if not channel.is_array(packed):
+            raise InvalidInput(f"what is appended to channel {name!r} must be a list of elements. Nothing was written.")
+    named = [*request.channels, *request.appended, *request.removed]
+    if len(set(named)) < len(named):
+        name, times = Counter(named).most_common(1)[0]
+        raise InvalidInput(
+            f"channel {name!r} is named {times} times: a change sets, appends to or removes a channel. Nothing was written."
+        )
+
+
+def _release(context: WriteContext, label: str, had: list[labels.Entry], id: bytes) -> None:
+    """The label goes over to the new checkpoint: those that had it lose it, so that they do not add up."""
+    ids = [entry.id for entry in had if entry.id != id]
+    if ids:
+        context.apply(labels.Release(label, ids))

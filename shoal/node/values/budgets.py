@@ -1,0 +1,330 @@
+"""Budgets over storage: what a grant, a spend, and a move of rights decide.
+
+Laws:
+- A spend takes from the account of this opening, and never more than that has as this replica knows it,
+  less what it drew and is not sure of (`unsure`): a draw counts once every owner was heard after it.
+- What is unsure is known in memory alone: an account is that of one opening, and who comes after it draws anew.
+- The key of a spend is looked up before its rights.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from shoal.config import Config
+from shoal.crdt.dot import ORIGIN_BYTES
+from shoal.crdt.rows import Rows
+from shoal.crdt.values import budget, counter, shares
+from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, RightsElsewhere
+from shoal.names import check_key, check_name
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.implied_keys import implied_key, users_key
+from shoal.node.incarnation import Opening
+from shoal.node.target import Target
+from shoal.node.transaction import Transaction
+from shoal.protocol import requests
+from shoal.protocol.requests import (
+    BudgetState,
+    DrawRights,
+    Grant,
+    Granted,
+    ReadBudget,
+    ReleaseRights,
+    Spend,
+    Spent,
+    TransferRights,
+)
+
+AMOUNT_MAX = 2**63 - 1
+_RETRY_S = 1.0
+_LISTED_MAX = 1000  # Holders, those with the most first; there are more only where as many disks were lost.
+
+
+class Drawn(NamedTuple):
+    """Rights that this opening drew, and is not sure of."""
+
+    source: bytes
+    amount: int
+
+
+class Budgets:
+    def __init__(self, opening: Opening, config: Config) -> None:
+        self._opening = opening
+        self.on_change: Callable[[Target], None] | None = None  # Told of every change that is written here.
+        self._kept: dict[Target, int] = {}  # What was drawn by request; the rights stay here until they are spent or released.
+        self._kept_max = config.rights_kept_max
+        self.unsure: defaultdict[Target, list[Drawn]] = defaultdict(list)  # One draw of a budget is under way at a time.
+        self.checks: Checks = {
+            Grant: self._check_amount,
+            Spend: self._check_amount,
+            DrawRights: self._check_draw,
+            ReleaseRights: self._check_release,
+            TransferRights: self._check_transfer,
+        }
+        self.writers: Writers = {
+            Grant: self._grant,
+            Spend: self._spend,
+            DrawRights: self._draw,
+            ReleaseRights: self._release,
+            TransferRights: self._transfer,
+        }
+        self.readers: Readers = {ReadBudget: self._read}
+
+    # ── checks ────────────────────────────────────────────────────────────────
+
+    def _check_amount(self, request: Grant | Spend) -> None:
+        check_name("budget", request.budget)
+        if request.key is not None:
+            check_key("budget key", request.key)
+        _check_bounds(request.amount, least=1)
+
+    def _check_draw(self, request: DrawRights) -> None:
+        check_name("budget", request.budget)
+        _check_bounds(request.amount, least=0)
+        _check_bounds(request.shares, least=0)
+        if request.reclaimed:
+            _unhexed(request.reclaimed)
+
+    def _check_release(self, request: ReleaseRights) -> None:
+        check_name("budget", request.budget)
+        _check_bounds(request.amount, least=0)
+
+    def _check_transfer(self, request: TransferRights) -> None:
+        check_name("budget", request.budget)
+        _check_bounds(request.amount, least=1)
+        _unhexed(request.to)
+        _unhexed(request.node)
+
+    # ── writes ────────────────────────────────────────────────────────────────
+
+    def _grant(self, context: WriteContext, request: Grant) -> Granted:
+        """
+        Raises:
+            KeyReused: the key is there with another amount.
+        """
+        if _is_known(budget.grants(context.rows), request, "granted"):
+            return Granted(budget.remaining(context.rows), granted=False)
+        change = budget.Grant(request.amount, request.key or implied_key(context.key, context.stamp.nth))
+        context.apply(change)
+        self.changes(context.transaction, context.target)
+        return Granted(budget.remaining(context.rows), granted=True)
+
+    def _spend(self, context: WriteContext, request: Spend) -> Spent:
+        """
+        Raises:
+            KeyReused: the key is there with another amount.
+            BudgetExhausted: less is left, whoever has the rights to it.
+            RightsElsewhere: this node has rights to less.
+        """
+        rows, target, own = context.rows, context.target, context.stamp.dot.origin
+        if _is_known(budget.spends(rows), request, "spent"):
+            return Spent(budget.remaining(rows), self._usable(rows, target, own), spent=False)
+        usable, remaining = self._usable(rows, target, own), budget.remaining(rows)
+        if request.amount > usable:
+            raise _exhausted(request, remaining) if request.amount > remaining else _elsewhere(request, rows, usable)
+        change = budget.Spend(request.amount, request.key or implied_key(context.key, context.stamp.nth))
+        context.apply(change)
+        self.changes(context.transaction, target)
+        return Spent(budget.remaining(rows), self._usable(rows, target, own), spent=True)
+
+    def _draw(self, context: WriteContext, request: DrawRights) -> requests.Rights:
+        """From openings that are over first; from the pool what is lacking still, or a share of it."""
+        rows, own = context.rows, context.stamp.dot.origin
+        drawn = [Drawn(account.origin, account.rights) for account in self.over(rows, request.reclaimed)]
+        lacking = request.amount - budget.rights(rows, own) - sum(each.amount for each in drawn)
+        pool = budget.pool(rows)
+        if lacking > 0 and pool > 0:
+            share = -(-pool // request.shares) if request.shares else 0
+            drawn.append(Drawn(budget.THE_POOL, min(pool, max(lacking, share))))
+        target = context.target
+        context.transaction.when_written(lambda: self.unsure[target].extend(drawn))
+        moved = sum(each.amount for each in drawn)
+        usable = self._usable(rows, target, own)
+        self._move(context, drawn)
+        return requests.Rights(moved, usable)
+
+    def _release(self, context: WriteContext, request: ReleaseRights) -> requests.Rights:
+        """What is unsure goes to where it came from, and anything else to the pool."""
+        rows, target, own = context.rows, context.target, context.stamp.dot.origin
+        usable = self._usable(rows, target, own)
+        if request.unsure:
+            back = self.unsure.get(target, [])
+            context.transaction.when_written(lambda: self._settle(target))
+        else:
+            context.transaction.when_written(lambda: self.keep(target, 0))
+            amount = min(request.amount, usable)
+            back = [Drawn(budget.THE_POOL, amount)] if amount > 0 else []
+        self._move(context, [Drawn(each.source, -each.amount) for each in back])
+        moved = sum(each.amount for each in back)
+        return requests.Rights(moved, usable if request.unsure else usable - moved)
+
+    def _transfer(self, context: WriteContext, request: TransferRights) -> requests.Rights:
+        rows, own = context.rows, context.stamp.dot.origin
+        usable, to = self._usable(rows, context.target, own), _unhexed(request.to)
+        amount = min(usable, request.amount)
+        if amount <= 0 or to == own:
+            return requests.Rights(0, usable)
+        change = budget.Transfer(to, _unhexed(request.node), amount)
+        context.apply(change)
+        self.changes(context.transaction, context.target)
+        return requests.Rights(amount, usable - amount)
+
+    def _move(self, context: WriteContext, draws: list[Drawn]) -> None:
+        for each in draws:
+            context.apply(budget.Draw(each.source, each.amount, self._opening.node))
+        self.changes(context.transaction, context.target)
+
+    # ── rights ────────────────────────────────────────────────────────────────
+
+    def changes(self, transaction: Transaction, target: Target) -> None:
+        """A change of a budget is part of this transaction."""
+        if self.on_change is not None:
+            transaction.when_written(partial(self.on_change, target))
+
+    def usable(self, rows: Rows, target: Target) -> int:
+        """What this opening may spend."""
+        own = self._opening.current
+        return 0 if own is None else self._usable(rows, target, own)
+
+    def keep(self, target: Target, amount: int) -> None:
+        """Spread no rights from here that leave fewer than `amount`; of the many that are kept the oldest are forgotten."""
+        self._kept.pop(target, None)
+        if amount:
+            self._kept[target] = amount
+        if len(self._kept) > self._kept_max:
+            del self._kept[next(iter(self._kept))]
+
+    def over(self, rows: Rows, reclaimed: str = "") -> list[budget.Account]:
+        """The accounts of openings that are over, and have rights."""
+        also = _unhexed(reclaimed) if reclaimed else None
+        return [
+            account
+            for account in budget.accounts(rows)
+            if account.rights > 0
+            and account.origin != self._opening.current
+            and (account.origin == also or self._opening.is_over(account.origin))
+        ]
+
+    def spread(self, rows: Rows, target: Target, linked: frozenset[bytes], *, everyone: bool) -> shares.Spread:
+        """How the rights are spread over this node and those that it is linked to; `everyone`: these are all owners."""
+        held = dict.fromkeys([*sorted(linked), self._opening.node], 0)
+        for account in budget.accounts(rows):
+            if account.node in linked:
+                held[account.node] += max(0, account.rights)
+        held[self._opening.node] = self.usable(rows, target)
+        pool = max(0, budget.pool(rows)) if everyone else 0
+        past = sum(account.rights for account in self.over(rows)) if everyone else 0
+        return shares.Spread(self._opening.node, held, pool, past, target.name.encode(), self._kept.get(target, 0))
+
+    def sure(self, rows: Rows, target: Target) -> list[Drawn]:
+        """Every owner was heard since the draws: what was drawn counts, but for what others drew as well, which goes back.
+
+        An opening that is over may have drawn from the pool and never been sure of it. So while the pool is below 0 what
+        was drawn of such an opening goes back to the pool.
+
+        Returns what has to go back; it stays unsure until then.
+        """
+        excess: list[Drawn] = []
+        counts, short = 0, max(0, -budget.pool(rows))
+        for each in self.unsure.pop(target, []):
+            from_pool = each.source == budget.THE_POOL
+            back = min(each.amount, short if from_pool else max(0, -budget.rights(rows, each.source)))
+            if back:
+                excess.append(Drawn(each.source, back))
+            short -= back if from_pool else 0
+            counts += each.amount - back
+        if short and counts:
+            excess.append(Drawn(budget.THE_POOL, min(short, counts)))
+        if excess:
+            self.unsure[target] = excess
+        return excess
+
+    def _settle(self, target: Target) -> None:
+        self.unsure.pop(target, None)
+
+    def _usable(self, rows: Rows, target: Target, own: bytes) -> int:
+        return budget.rights(rows, own) - self._unsure(target)
+
+    def _unsure(self, target: Target) -> int:
+        return sum(each.amount for each in self.unsure[target]) if target in self.unsure else 0
+
+    # ── reads ─────────────────────────────────────────────────────────────────
+
+    def _read(self, view: View, _request: ReadBudget) -> BudgetState:
+        rows = view.rows
+        granted, spent = counter.value(budget.grants(rows)), counter.value(budget.spends(rows))
+        return BudgetState(
+            granted,
+            spent,
+            granted - spent,
+            budget.pool(rows),
+            self.usable(rows, view.target),
+            sorted(_holders(rows), key=lambda holder: -holder.rights)[:_LISTED_MAX],
+            _conflicts(rows)[:_LISTED_MAX],
+        )
+
+
+def _holders(rows: Rows) -> list[requests.Holder]:
+    return [
+        requests.Holder(account.origin.hex(), account.node.hex(), account.rights)
+        for account in budget.accounts(rows)
+        if account.rights
+    ]
+
+
+def _conflicts(rows: Rows) -> list[requests.BudgetConflict]:
+    return [
+        requests.BudgetConflict(what, users_key(conflict.key) or "", conflict.amount)
+        for what, part in (("grant", budget.grants(rows)), ("spend", budget.spends(rows)))
+        for conflict in counter.conflicts(part)
+    ]
+
+
+def _is_known(part: Rows, request: Grant | Spend, done: str) -> bool:
+    amount = None if request.key is None else counter.find(part, request.key)
+    if amount is not None and amount != request.amount:
+        raise KeyReused(
+            f"key {request.key!r} has {done} {amount} of budget {request.budget!r}, not {request.amount}. "
+            "Nothing was written. Use a new key for a new amount."
+        )
+    return amount is not None
+
+
+def _exhausted(request: Spend, remaining: int) -> BudgetExhausted:
+    return BudgetExhausted(
+        f"budget {request.budget!r} has {remaining} left, and {request.amount} were to be spent. Nothing was written. "
+        "Spend less, or have more granted.",
+        remaining=remaining,
+    )
+
+
+def _elsewhere(request: Spend, rows: Rows, usable: int) -> RightsElsewhere:
+    """`shoal.node.peers.rights` says who has them, if they cannot be had."""
+    return RightsElsewhere(
+        f"this node may spend {usable} of budget {request.budget!r}, and {request.amount} were to be spent. "
+        "Nothing was written. Try again later, or at another node.",
+        budget=request.budget,
+        amount=request.amount,
+        rights=usable,
+        pool=max(0, budget.pool(rows)),
+        holders=[],
+        retry_after_s=_RETRY_S,
+    )
+
+
+def _check_bounds(amount: int, *, least: int) -> None:
+    if not least <= amount <= AMOUNT_MAX:
+        raise InvalidInput(f"an amount of a budget is {least} to {AMOUNT_MAX}; got {amount}. Nothing was written.")
+
+
+def _unhexed(text: str) -> bytes:
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if len(found) != ORIGIN_BYTES:
+        raise InvalidInput(f"an origin and a node are {2 * ORIGIN_BYTES} hex digits; got {text[:80]!r}. Nothing was written.")
+    return found

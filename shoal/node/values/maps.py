@@ -1,0 +1,182 @@
+"""Maps over storage: what a change of one key decides, and pages of entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from shoal import values
+from shoal.config import Config
+from shoal.crdt.rows import Rows
+from shoal.crdt.values import ormap, orset, register
+from shoal.errors import InvalidInput, TooLarge, TooManySiblings
+from shoal.names import check_name
+from shoal.node.checks import check_size
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.implied_keys import implied_key
+from shoal.node.values.scalars import AMOUNT_MAX, check_expected
+from shoal.node.values.sets import check_elements, spelled
+from shoal.protocol import requests
+from shoal.protocol.requests import (
+    AddEntry,
+    AlterEntry,
+    EntryAdded,
+    EntryPut,
+    EntryRemoved,
+    MapEntries,
+    MapEntry,
+    PutEntry,
+    ReadMap,
+    RemoveEntry,
+    SetAltered,
+)
+
+
+class Maps:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.checks: Checks = {
+            PutEntry: self._check_put,
+            AddEntry: self._check_add,
+            AlterEntry: self._check_alter,
+            RemoveEntry: _check_names,
+        }
+        self.writers: Writers = {
+            PutEntry: self._put,
+            AddEntry: self._add,
+            AlterEntry: self._alter,
+            RemoveEntry: self._remove,
+        }
+        self.readers: Readers = {ReadMap: self._read}
+
+    # ── checks ────────────────────────────────────────────────────────────────
+
+    def _check_put(self, request: PutEntry) -> None:
+        _check_names(request)
+        values.check(request.value)
+        check_size(self._config, len(request.value), "a map's value")
+
+    def _check_add(self, request: AddEntry) -> None:
+        _check_names(request)
+        if not -AMOUNT_MAX <= request.amount <= AMOUNT_MAX:
+            raise InvalidInput(f"an amount must fit 64 bits; got {request.amount}. Nothing was written.")
+
+    def _check_alter(self, request: AlterEntry) -> None:
+        _check_names(request)
+        check_elements(self._config, [*request.add, *request.remove])
+
+    # ── writes ────────────────────────────────────────────────────────────────
+
+    def _put(self, context: WriteContext, request: PutEntry) -> EntryPut:
+        """
+        Raises:
+            RegisterChanged: `expect` is not the version of its register here.
+            TooManySiblings, TooLarge: of a bound.
+        """
+        rows, stamp = context.rows, context.stamp
+        mine = ormap.register_of(rows, request.key)
+        if request.expect is not None:
+            check_expected(f"{request.key!r} of map {request.map!r}", request.expect, register.siblings(mine))
+        self._bound(rows, request)
+        seen = register.clipped(register.context_of(mine), stamp.context)
+        implied = implied_key(context.key, stamp.nth)
+        change = ormap.Put(request.key, request.value, register.context_entries(seen), implied)
+        context.apply(change, id=request.key)
+        siblings = register.siblings(mine)
+        if len(siblings) > self._config.siblings_max:
+            raise TooManySiblings(
+                f"{request.key!r} of map {request.map!r} would hold {len(siblings)} concurrent values; "
+                f"{self._config.siblings_max} are allowed. Nothing was written. Read it, and put it anew."
+            )
+        return EntryPut(register.version_of(siblings))
+
+    def _add(self, context: WriteContext, request: AddEntry) -> EntryAdded:
+        """
+        Raises:
+            TooLarge: the map would have more keys than it may.
+        """
+        self._bound(context.rows, request)
+        key = implied_key(context.key, context.stamp.nth)
+        before = ormap.unkeyed(context.rows, request.key, context.stamp.dot.origin) if key is None else []
+        amount = request.amount + sum(part.amount for part in before)
+        change = ormap.Add(request.key, amount, tuple(part.dot for part in before), key)
+        context.apply(change, id=request.key)
+        return EntryAdded()
+
+    def _alter(self, context: WriteContext, request: AlterEntry) -> SetAltered:
+        """
+        Raises:
+            TooLarge: the map would have more keys, or the set more members, than it may.
+        """
+        members = ormap.set_of(context.rows, request.key)
+        add = spelled(request.add)
+        remove = [element for element in spelled(request.remove) if orset.contains(members, element)]
+        added = sum(not orset.contains(members, element) for element in add)
+        size = orset.size(members)
+        if not add and not remove:
+            return SetAltered(0, 0, size)
+        self._bound(context.rows, request)
+        if added and size + added > self._config.page_items_max:
+            raise TooLarge(
+                f"a set in a map has at most {self._config.page_items_max} members; that of {request.key!r} has {size}. "
+                "Nothing was written. Take a set of its own."
+            )
+        named = [tuple(orset.named(members, element) for element in part) for part in (add, remove)]
+        change = ormap.Alter(request.key, *named)
+        context.apply(change, id=request.key)
+        return SetAltered(added, len(remove), orset.size(members))
+
+    def _remove(self, context: WriteContext, request: RemoveEntry) -> EntryRemoved:
+        if not ormap.holds(context.rows, request.key):
+            context.is_remembered = True
+            return EntryRemoved(removed=False)
+        change = ormap.removal(context.rows, request.key)
+        context.apply(change, id=request.key)
+        return EntryRemoved(removed=True)
+
+    def _bound(self, rows: Rows, request: PutEntry | AddEntry | AlterEntry) -> None:
+        if ormap.size(rows) >= self._config.map_keys_max and not ormap.holds(rows, request.key):
+            raise TooLarge(
+                f"map {request.map!r} has {ormap.size(rows)} keys, which is the bound. Nothing was written. Remove some."
+            )
+
+    # ── reads ─────────────────────────────────────────────────────────────────
+
+    def _read(self, view: View, request: ReadMap) -> MapEntries:
+        rows, limit = view.rows, min(max(1, request.limit), self._config.page_items_max)
+        found: list[MapEntry] = []
+        taken = 0
+        for key in self._keys(rows, request):
+            if len(found) == limit or taken >= self._config.page_bytes_max:
+                return MapEntries(found, ormap.size(rows), more=True)
+            found.append(_entry(rows, key))
+            taken += sum(len(sibling.value) for sibling in found[-1].siblings) + sum(map(len, found[-1].members))
+        return MapEntries(found, ormap.size(rows), more=False)
+
+    def _keys(self, rows: Rows, request: ReadMap) -> Iterator[str]:
+        if request.keys is None:
+            yield from ormap.keys(rows, prefix=request.prefix, after=request.after)
+            return
+        for key in islice(_after(request.keys, request.after), self._config.page_items_max + 1):
+            if ormap.holds(rows, check_name("key", key)):
+                yield key
+
+
+def _after(keys: Iterable[str], after: str | None) -> list[str]:
+    return sorted({key for key in keys if after is None or key > after})
+
+
+def _entry(rows: Rows, key: str) -> MapEntry:
+    siblings = register.siblings(ormap.register_of(rows, key))
+    return MapEntry(
+        key,
+        [requests.Sibling(sibling.value, sibling.wall_ms) for sibling in siblings],
+        register.version_of(siblings),
+        ormap.value(rows, key),
+        list(orset.members(ormap.set_of(rows, key))),
+    )
+
+
+def _check_names(request: PutEntry | AddEntry | AlterEntry | RemoveEntry) -> None:
+    check_name("map", request.map)
+    check_name("key", request.key)

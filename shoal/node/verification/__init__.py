@@ -1,0 +1,1 @@
+"""Verification: rows against the log, against those of peers, and their repair."""

@@ -1,0 +1,80 @@
+"""Reads pieces of this node's rows, for comparison with those of its peers.
+
+Laws:
+- A piece is read in one step, at a vector that is wholly durable: nothing is told of what a crash can take back.
+- It holds a bounded number of rows and bytes, one row at the least.
+- Rows of objects are compared. Not compared are the log and the vectors, which hash chains protect; what is derived from
+  these (request keys, the catalog, indexes, snapshots), which `shoal verify` checks; and what is the node's own.
+"""
+
+from __future__ import annotations
+
+from shoal.cluster.scrub import Piece, vector_digest
+from shoal.config import Config
+from shoal.crdt.rows import successor
+from shoal.errors import StoreCorrupt
+from shoal.node.collection.garbage import of_partition
+from shoal.node.partitions import Partitions
+from shoal.storage import keys
+from shoal.storage.interface import Storage
+
+ERASED_MAX = 256
+"""A partition with more erased objects is compared once they are gone."""
+
+_SLACK = 4  # A peer may have so many times more rows in a range than who asks.
+
+
+class Evidence:
+    def __init__(self, storage: Storage, partitions: Partitions, config: Config) -> None:
+        self._storage = storage
+        self._partitions = partitions
+        self._config = config
+
+    def next(self, number: int, start: bytes) -> Piece | None:
+        """The piece of a partition that begins at `start`, empty for the first; None: it cannot be compared now."""
+        first, stop = bounds(number)
+        return self._read(number, start or first, stop, slack=1)
+
+    def within(self, number: int, start: bytes, stop: bytes) -> Piece | None:
+        """All rows of a range, or as many as fit: `stop` of the piece tells. None: they cannot be compared now."""
+        first, end = bounds(number)
+        if not first <= start < stop <= end:
+            return None
+        return self._read(number, start, stop, slack=_SLACK)
+
+    def _read(self, number: int, start: bytes, stop: bytes, *, slack: int) -> Piece | None:
+        partition = self._partitions.load(number)
+        if partition.vector != partition.durable:
+            return None
+        rows_max, bytes_max = self._config.scrub_piece_rows * slack, self._config.scrub_piece_bytes * slack
+        rows: list[tuple[bytes, bytes, bytes]] = []
+        size, name = 0, b"\xff"
+        try:
+            erased = of_partition(self._storage, number, ERASED_MAX)
+            if erased is None:
+                return None
+            for key, value in self._storage.scan(start, stop, limit=rows_max + 1):
+                if len(rows) == rows_max or (rows and size + len(value) > bytes_max):
+                    stop = key
+                    break
+                if not key.startswith(name):
+                    name = object_of(key)
+                rows.append((name, key, value))
+                size += len(key) + len(value)
+        except StoreCorrupt:
+            return None  # Whoever reads it is told, and it is mended then.
+        return Piece(number, vector_digest(partition.vector), start, stop, size, rows, erased)
+
+
+def bounds(number: int) -> tuple[bytes, bytes]:
+    """The range of keys that a partition's objects have."""
+    prefix = keys.OBJECT + number.to_bytes(2, "big")
+    stop = successor(prefix)
+    assert stop is not None  # It begins with the table's byte.
+    return prefix, stop
+
+
+def object_of(key: bytes) -> bytes:
+    """The prefix of all rows of the object that this row belongs to."""
+    at = 6 + int.from_bytes(key[4:6], "big")
+    return key[: at + 2 + int.from_bytes(key[at : at + 2], "big")]

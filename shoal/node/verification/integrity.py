@@ -1,0 +1,139 @@
+"""Whether an object is sound in itself, whatever made it.
+
+- Every chunk of a thread matches its hash, and each channel of each checkpoint can be put together
+  from chunks, to its size and hash; a checkpoint's record makes its id.
+- A document's snapshot, with the updates after it, is the document that all its updates build, merged or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+
+from shoal.config import Config
+from shoal.crdt.document import compaction, document
+from shoal.crdt.document.live import EMPTY, LiveDocument
+from shoal.crdt.rows import POSITION_BYTES
+from shoal.crdt.thread import channel, dag, tree
+from shoal.errors import ShoalError
+from shoal.node.collection.epochs import split
+from shoal.node.transaction import ObjectRows
+from shoal.node.verification.report import Object, Place, Report, reason, text_of
+from shoal.storage import keys
+from shoal.storage.keys import Kind
+
+
+def check_object(found: Object, rows: dict[bytes, bytes], report: Report, config: Config) -> None:
+    own = {key: value for row, value in rows.items() for of, key in [split(row)] if of == found.generation}
+    try:
+        if found.place.kind is Kind.THREAD:
+            _check_thread(found.place, found.rows, own, report)
+        elif found.place.kind is Kind.DOCUMENT:
+            _check_document(found, config)
+    except Exception as error:  # Damaged rows can fail in any way.
+        report.problem(f"{text_of(found.place)}: {reason(error)}")
+
+
+def _check_thread(place: Place, object_rows: ObjectRows, rows: dict[bytes, bytes], report: Report) -> None:
+    for row, value in rows.items():
+        if row.startswith(dag.CHUNK):
+            report.chunks += 1
+            if sha256(value).digest() != row[1:]:
+                report.problem(f"{text_of(place)}: chunk {row[1:].hex()} is damaged")
+    recipes = {
+        row[1:]: found.record
+        for row in rows
+        if row.startswith(dag.CHECKPOINT) and (found := dag.checkpoint(object_rows, row[1:])) is not None
+    }
+    chunks = _Chunks(rows)
+    for id, record in recipes.items():
+        if dag.PRUNED + id in rows:
+            continue
+        report.checkpoints += 1
+        if dag.identify(record) != id:
+            report.problem(f"{text_of(place)}: checkpoint {id.hex()} does not match its id")
+        for name, recipe in record.channels.items():
+
+            def of_base(base: bytes, name: str = name) -> channel.Recipe | None:
+                return recipes[base].channels.get(name) if base in recipes else None
+
+            outline = channel.outline_of(recipe, of_base)
+            size = None if outline is None else chunks.size(outline.tops)
+            if outline is None or size is None:
+                report.problem(f"{text_of(place)}: channel {name!r} of checkpoint {id.hex()} misses chunks")
+            elif (
+                channel.hash_of(recipe.header, outline.tops, outline.tail) != recipe.hash
+                or len(recipe.header) + size + len(outline.tail) != recipe.size
+            ):
+                report.problem(f"{text_of(place)}: channel {name!r} of checkpoint {id.hex()} does not match its hash")
+
+
+def unreadable(rows: dict[bytes, bytes]) -> list[bytes]:
+    """Checkpoints of a thread, given its rows, that are shown and build on what is missing."""
+    records = {row[1:]: dag.unpack(row[1:], stored).record for row, stored in rows.items() if row.startswith(dag.CHECKPOINT)}
+    chunks = _Chunks(rows)
+
+    def is_whole(name: str, recipe: channel.Recipe) -> bool:
+        def of_base(base: bytes) -> channel.Recipe | None:
+            return records[base].channels.get(name) if base in records else None
+
+        outline = channel.outline_of(recipe, of_base)
+        return outline is not None and chunks.size(outline.tops) is not None
+
+    shown = [(id, record) for id, record in sorted(records.items()) if dag.PRUNED + id not in rows]
+    return [id for id, record in shown if not all(is_whole(name, recipe) for name, recipe in record.channels.items())]
+
+
+class _Chunks:
+    """How many bytes there are below the tops of a tree. Each node is looked at once: the trees share them."""
+
+    def __init__(self, rows: dict[bytes, bytes]) -> None:
+        self._rows = rows
+        self._sizes: dict[tuple[bytes, int], int | None] = {}
+
+    def size(self, tops: tree.Tops) -> int | None:
+        """None if a chunk or a node is missing."""
+        return _sum(self._below(digest, height) for height, level in enumerate(tops) for digest in level)
+
+    def _below(self, digest: bytes, height: int) -> int | None:
+        if (digest, height) not in self._sizes:
+            stored = self._rows.get(dag.CHUNK + digest)
+            if stored is None or height == 0:
+                self._sizes[digest, height] = None if stored is None else len(stored)
+            else:
+                self._sizes[digest, height] = _sum(self._below(child, height - 1) for child in tree.children(stored))
+        return self._sizes[digest, height]
+
+
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    total = 0
+    for size in sizes:
+        if size is None:
+            return None
+        total += size
+    return total
+
+
+def _check_document(found: Object, config: Config) -> None:
+    rows = found.rows
+    if compaction.has_gap(rows):
+        return  # Some of it is still to come.
+    roots = document.roots(rows)
+
+    def built(snapshot: bytes, position: bytes | None) -> LiveDocument:
+        updates = [update for _, update in document.updates(rows, after=position)]
+        if position is None:
+            updates = list(compaction.updates(rows))
+        updates.append(document.withdrawn(rows))
+        return LiveDocument(
+            bytes_max=config.document_bytes_max,
+            roots_max=config.roots_max,
+            snapshot=snapshot,
+            updates=updates,
+            roots=roots,
+        )
+
+    whole = built(EMPTY, None)
+    stored = found.storage.get(keys.snapshot(*found.place))
+    if stored is not None and built(stored[POSITION_BYTES:], stored[:POSITION_BYTES]).canonical() != whole.canonical():
+        raise ShoalError("its snapshot is not what its updates build")

@@ -1,0 +1,251 @@
+"""An object made anew from the log, and compared with the rows that are stored.
+
+Laws:
+- The log is the truth: its hash chains were checked when it was written. Rows that are not what it makes are replaced by
+  what it makes, in one write. They are never merged with anything.
+- Bytes that the log names by hash and that are missing or damaged here come from a peer, beside the operation that the
+  log here holds. With one of them missing nothing is replaced.
+- A checkpoint that is shown and builds on what was erased here can be read once that is there again: what peers still have
+  of it is taken from them, and what is not needed is swept once more.
+- An object that changes meanwhile is begun again, a few times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from enum import Enum
+from hashlib import sha256
+from typing import NamedTuple
+
+from shoal.cluster import operation
+from shoal.config import Config
+from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.rows import Stamp, successor
+from shoal.crdt.thread import dag, pruning
+from shoal.errors import ShoalError, StoreCorrupt
+from shoal.node.appliers import mutation
+from shoal.node.blobs import Attached, is_gone
+from shoal.node.collection.epochs import Generations, split
+from shoal.node.collection.garbage import Collector, What
+from shoal.node.partitions import Partitions
+from shoal.node.target import Target
+from shoal.node.transaction import Transaction
+from shoal.node.verification.integrity import unreadable
+from shoal.node.verification.replay import Folded, blank, differing, erased, fold
+from shoal.node.verification.report import Logged, Object, Place
+from shoal.storage import keys
+from shoal.storage.commit import GroupCommit
+from shoal.storage.interface import Storage
+from shoal.storage.keys import Kind
+
+_SLICE = 24  # Operations, or some hundred rows, that are looked at before others get a turn.
+_ROWS = 256
+_ATTEMPTS_MAX = 4
+
+Supplied = Mapping[Dot, list[Attached]]  # By operation: what came beside each of its mutations.
+Fetch = Callable[[int, list[Dot]], Awaitable[Supplied]]
+Forget = Callable[[Transaction, Target], None]
+
+
+class Outcome(Enum):
+    SOUND = "they are what its log makes"
+    REPLACED = "they were replaced by what its log makes"
+    LACKING = "what its log names is damaged here, and no peer gave it"
+    TOO_LARGE = "the object is too large to be made anew while the node runs; run `shoal verify`"
+    CHANGING = "the object changed all the time"
+    DEAD = "a checkpoint of it builds on one that was pruned, and which no peer has any more: nobody can read it"
+    REFUSED = "the log or the disk cannot be used"
+
+
+class _Entry(NamedTuple):
+    logged: Logged
+    changes: list[mutation.Mutation]
+
+
+class _Made(NamedTuple):
+    folded: Folded
+    lacking: list[Dot]  # Operations whose content is missing or damaged here.
+    erased: list[Dot]  # Saves whose content was erased here.
+    pruned: tuple[Stamp, int] | None  # The last prune, and the generation that it belongs to.
+
+
+class Rebuilder:
+    """`forget` drops what is in memory of an object's rows, once they are written."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        commit: GroupCommit,
+        *,
+        partitions: Partitions,
+        generations: Generations,
+        garbage: Collector,
+        forget: Forget,
+        config: Config,
+    ) -> None:
+        self._storage = storage
+        self._commit = commit
+        self._partitions = partitions
+        self._generations = generations
+        self._garbage = garbage
+        self._forget = forget
+        self._config = config
+
+    async def rebuild(self, place: Place, fetch: Fetch) -> Outcome:
+        """Make an object anew, and replace its rows if they differ; `fetch` asks peers for what came beside operations."""
+        supplied: Supplied = {}
+        asked: set[Dot] = set()
+        try:
+            for _ in range(_ATTEMPTS_MAX):
+                if await self._is_too_large(place):
+                    return Outcome.TOO_LARGE
+                vector = self._partitions.load(place.partition).vector
+                entries = [entry async for entry in self._entries(place, vector)]
+                made = await self._folded(place, entries, supplied)
+                dead = not made.lacking and bool(self._unreadable(place, made.folded))
+                wanted = made.lacking or [dot for dot in made.erased if dead and dot not in asked]
+                if wanted:
+                    found = await fetch(place.partition, wanted)
+                    if made.lacking and not found.keys() - supplied.keys():
+                        return Outcome.LACKING
+                    asked.update(wanted)
+                    erased_here = set(made.erased)
+                    supplied = {
+                        **supplied,
+                        **{dot: sent for dot, sent in found.items() if dot not in erased_here or _has_any(sent)},
+                    }
+                elif self._partitions.load(place.partition).vector == vector:
+                    outcome = await self._replace(place, made, again=not asked.isdisjoint(supplied))
+                    return Outcome.DEAD if dead else outcome
+        except ShoalError:
+            return Outcome.REFUSED
+        return Outcome.CHANGING
+
+    async def _is_too_large(self, place: Place) -> bool:
+        start: bytes | None = keys.object_rows(*place)
+        assert start is not None
+        stop, size = successor(start), 0
+        while True:
+            rows = list(self._storage.scan(start, stop, limit=_ROWS))
+            size += sum(len(value) for _, value in rows)
+            if size > self._config.rebuild_bytes_max:
+                return True
+            if len(rows) < _ROWS:
+                return False
+            start = rows[-1][0] + b"\x00"
+            await asyncio.sleep(0)
+
+    async def _entries(self, place: Place, vector: VersionVector) -> AsyncIterator[_Entry]:
+        """The operations that changed the object."""
+        for origin, last in sorted(vector.items()):
+            first = 1
+            while first <= last:
+                stop = min(first + _SLICE - 1, last)
+                scanned = self._storage.scan(
+                    keys.log(place.partition, Dot(origin, first)), keys.log(place.partition, Dot(origin, stop + 1))
+                )
+                for key, stored in scanned:
+                    _, dot = keys.split_log(key)
+                    body = operation.decode(operation.Entry.unpack(stored).packed)
+                    changes = mutation.decode(body.payload)
+                    if any(_place(place.partition, change) == place for change in changes):
+                        yield _Entry(Logged(place.partition, body.hlc, dot, body), changes)
+                first = stop + 1
+                await asyncio.sleep(0)
+
+    async def _folded(self, place: Place, entries: list[_Entry], supplied: Supplied) -> _Made:
+        """What they make."""
+        entries.sort(key=lambda entry: (entry.logged.hlc, entry.logged.dot))
+        made = _Made(Folded({}, set(), *erased([entry.logged for entry in entries])), [], [], None)
+        into, folded = blank(), VersionVector()
+        for number, entry in enumerate(entries):
+            made = self._fold(place, entry, supplied, context=folded, made=made, into=into)
+            folded = folded.join(VersionVector([entry.logged.dot]))
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
+        made.folded.rows[place] = {row: value for row, value in into.rows.items() if value is not None}
+        return made
+
+    def _fold(
+        self, place: Place, entry: _Entry, supplied: Supplied, *, context: VersionVector, made: _Made, into: Transaction
+    ) -> _Made:
+        logged = entry.logged
+        sent = supplied.get(logged.dot)
+        for nth, change in enumerate(entry.changes):
+            if _place(place.partition, change) != place:
+                continue
+            stamp = Stamp(logged.dot, logged.hlc, logged.body.wall_ms, context, nth)
+            beside = sent[nth] if sent is not None and nth < len(sent) and mutation.names_content(change.change) else None
+            try:
+                if beside is None:
+                    self._check_chunks(place, stamp, change, made.folded)
+                gone = fold(self._storage, place, stamp, change, found=made.folded, into=into, supplied=beside)
+            except ShoalError:
+                made.lacking.append(logged.dot)
+                break
+            if gone and isinstance(change.change, dag.Save):
+                made.erased.append(logged.dot)
+            elif isinstance(change.change, pruning.Prune) and change.generation == made.folded.current(place):
+                made = made._replace(pruned=(stamp, change.generation))
+        return made
+
+    def _unreadable(self, place: Place, folded: Folded) -> list[bytes]:
+        """Checkpoints that are shown and build on what is missing."""
+        if place.kind is not Kind.THREAD or place not in folded.pruned:
+            return []
+        own = {
+            key: value for row, value in folded.rows[place].items() for of, key in [split(row)] if of == folded.current(place)
+        }
+        return unreadable(own)
+
+    def _check_chunks(self, place: Place, stamp: Stamp, change: mutation.Mutation, found: Folded) -> None:
+        """
+        Raises:
+            StoreCorrupt: a chunk is not what its digest names.
+        """
+        if place.kind is not Kind.THREAD or change.generation != found.current(place):
+            return
+        beside = mutation.attached_of(Object(self._storage, place, change.generation).rows, stamp, change.change)
+        for digest, piece in beside.chunks.items():
+            if digest and sha256(piece).digest() != digest:
+                raise StoreCorrupt(f"chunk {digest.hex()} is damaged.")
+
+    async def _replace(self, place: Place, made: _Made, *, again: bool) -> Outcome:
+        """Write what differs, in the step in which it was compared: nothing can come between.
+
+        `again`: some of it was erased before, and what of that is not needed must be swept once more.
+        """
+        prefix = keys.object_rows(*place)
+        stored = {key[len(prefix) :]: value for key, value in self._storage.scan(prefix, successor(prefix))}
+        flawed = differing(place, stored, made.folded)
+        if not flawed:
+            return Outcome.SOUND
+        batch, target = Transaction(self._storage), Target(*place[1:])
+        current = self._generations.current(batch, target)
+        own = current.rows.key(b"")
+        for row, value in flawed.items():
+            key = prefix + row
+            if not key.startswith(own):
+                batch.rows[key] = value
+            elif value is None:
+                current.rows.delete(key[len(own) :])
+            else:
+                current.rows.put(key[len(own) :], value)  # With the indexes of items.
+        if again and made.pruned is not None:
+            self._garbage.enter(batch, made.pruned[0], What.CHECKPOINTS, target, made.pruned[1])
+        self._forget(batch, target)
+        number = self._commit.write(batch.rows)
+        partition = self._partitions.load(place.partition)
+        partition.written = max(partition.written, number)
+        batch.written()
+        await self._commit.covered(number)
+        return Outcome.REPLACED
+
+
+def _has_any(sent: list[Attached]) -> bool:
+    return any(not is_gone(beside) for beside in sent)
+
+
+def _place(partition: int, change: mutation.Mutation) -> Place:
+    return Place(partition, Kind(change.kind), change.space, change.name)

@@ -1,0 +1,212 @@
+"""Fold a partition's log again, from nothing, and compare what it makes with what is stored.
+
+Laws:
+- Operations are applied in an order that is causal, by the same code that applied them first, each under the vector of those
+  before it, as a peer would that had received all of these.
+- Nothing is compared of generations that were ended, nor of what prunes, trims and compactions took: but what
+  is missing without one of them is a flaw.
+- An operation that is damaged spoils no other: it is reported, and the rest folded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from shoal.crdt import deletion
+from shoal.crdt.document import compaction, document
+from shoal.crdt.dot import VersionVector
+from shoal.crdt.rows import Stamp
+from shoal.crdt.thread import dag, journal, pruning, trimming
+from shoal.errors import ShoalError, StoreCorrupt
+from shoal.node.appliers import mutation
+from shoal.node.blobs import Attached, is_gone
+from shoal.node.collection.epochs import split
+from shoal.node.transaction import ObjectRows, Transaction
+from shoal.node.verification.report import Logged, Object, Place, Report, reason, text_of
+from shoal.storage.interface import Storage
+from shoal.storage.keys import Kind
+
+
+class Folded(NamedTuple):
+    """What a partition's log makes. Of generations that were ended nothing is folded, and nothing compared."""
+
+    rows: dict[Place, dict[bytes, bytes]]
+    alive: set[Place]  # With a change of their current generation.
+    generations: dict[Place, int]  # Of those that were deleted: the current one.
+    pruned: dict[Place, set[bytes]]  # Checkpoints that prunes name.
+    trimmed: dict[Place, VersionVector]  # Operations whose events trims took.
+    compacted: dict[Place, list[VersionVector]]  # Operations whose updates each compaction covers.
+
+    def current(self, place: Place) -> int:
+        return self.generations.get(place, 0)
+
+    def shows(self, place: Place, row: bytes) -> bool:
+        return row == deletion.ROW or split(row)[0] == self.current(place)
+
+
+def refolded(storage: Storage, partition: int, logged: list[Logged], report: Report) -> Folded:
+    """The objects that the log makes, applied to nothing in causal order."""
+    memory: dict[Place, Transaction] = {}
+    found = Folded({}, set(), *erased(logged))
+    folded = VersionVector()
+    for entry in sorted(logged, key=lambda entry: (entry.hlc, entry.dot)):
+        try:
+            _fold(storage, entry, found, context=folded, memory=memory, report=report)
+        except Exception as error:  # What a damaged operation says can be refused anywhere.
+            report.problem(f"partition {partition}: operation {entry.dot} cannot be applied: {reason(error)}")
+        folded = folded.join(VersionVector([entry.dot]))
+    for place, folding in memory.items():
+        found.rows[place] = {row: value for row, value in folding.rows.items() if value is not None}
+    return found
+
+
+def inhabited(stored: dict[Place, dict[bytes, bytes]], folded: Folded) -> set[Place]:
+    return {place for place, rows in stored.items() if any(row != deletion.ROW and folded.shows(place, row) for row in rows)}
+
+
+def compare(stored: dict[Place, dict[bytes, bytes]], folded: Folded, report: Report) -> None:
+    for place in sorted(stored.keys() | folded.rows.keys()):
+        flawed = differing(place, stored.get(place, {}), folded)
+        if flawed:
+            report.problem(f"{text_of(place)}: {len(flawed)} rows differ from what its operations make")
+
+
+def differing(place: Place, stored: Mapping[bytes, bytes], folded: Folded) -> dict[bytes, bytes | None]:
+    """The rows of an object that are not what its operations make, with what they must be; None: not there."""
+    here = {row: value for row, value in stored.items() if folded.shows(place, row)}
+    there = folded.rows.get(place, {})
+    if place.kind is Kind.THREAD:
+        there = _without_marks(there, here)
+    return {row: there.get(row) for row in sorted(here.keys() | there.keys()) if here.get(row) != there.get(row)}
+
+
+def _fold(
+    storage: Storage,
+    entry: Logged,
+    found: Folded,
+    *,
+    context: VersionVector,
+    memory: dict[Place, Transaction],
+    report: Report,
+) -> None:
+    for nth, change in enumerate(mutation.decode(entry.body.payload)):
+        stamp = Stamp(entry.dot, entry.hlc, entry.body.wall_ms, context, nth)
+        place = Place(entry.partition, Kind(change.kind), change.space, change.name)
+        try:
+            fold(storage, place, stamp, change, found=found, into=memory.setdefault(place, blank()))
+        except ShoalError as error:
+            report.problem(f"{text_of(place)}: {error.message}")
+
+
+def fold(
+    storage: Storage,
+    place: Place,
+    stamp: Stamp,
+    change: mutation.Mutation,
+    *,
+    found: Folded,
+    into: Transaction,
+    supplied: Attached | None = None,
+) -> bool:
+    """Apply a change to what the ones before it made. `supplied` is what a peer sent beside it, instead of what is stored.
+
+    Returns whether all that came beside it was erased.
+
+    Raises:
+        StoreCorrupt: what came beside the change is missing or damaged here.
+        BadOperation: what a peer sent is not what the change names.
+    """
+    if isinstance(change.change, deletion.Delete):
+        deletion.apply(ObjectRows(into, b""), stamp, change.change)
+        return False
+    if change.generation != found.current(place):
+        return False
+    found.alive.add(place)
+    stored = Object(storage, place, change.generation).rows
+    folding = ObjectRows(into, deletion.prefix(change.generation))
+    beside = mutation.attached_of(stored, stamp, change.change) if supplied is None else supplied
+    if beside.erased:
+        _check_erased(stamp, change.change, found, place, stored)
+    if supplied is not None and not is_gone(supplied):
+        beside = mutation.check(folding, stamp, change.change, supplied)
+    mutation.apply(folding, stamp, change.change, beside)
+    return is_gone(beside)
+
+
+def erased(
+    logged: list[Logged],
+) -> tuple[dict[Place, int], dict[Place, set[bytes]], dict[Place, VersionVector], dict[Place, list[VersionVector]]]:
+    current: dict[Place, int] = {}
+    pruned: dict[Place, set[bytes]] = {}
+    trimmed: dict[Place, VersionVector] = {}
+    compacted: dict[Place, list[VersionVector]] = {}
+    for place, change in [found for entry in logged for found in _changes(entry)]:
+        if isinstance(change, deletion.Delete):
+            current[place] = max(change.generation + 1, current.get(place, 0))
+        elif isinstance(change, pruning.Prune):
+            pruned.setdefault(place, set()).update(change.ids)
+        elif isinstance(change, trimming.Trim):
+            trimmed[place] = trimmed.get(place, VersionVector()).join(trimming.covered(change.ends))
+        elif isinstance(change, compaction.Compact):
+            with suppress(ValueError):
+                compacted.setdefault(place, []).append(VersionVector.unpack(change.ends))
+    return current, pruned, trimmed, compacted
+
+
+def _changes(entry: Logged) -> list[tuple[Place, mutation.Change]]:
+    try:
+        made = mutation.decode(entry.body.payload)
+        return [(Place(entry.partition, Kind(change.kind), change.space, change.name), change.change) for change in made]
+    except (StoreCorrupt, ValueError):
+        return []  # A damaged operation: it is told where it is to be applied.
+
+
+def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: Place, stored: ObjectRows) -> None:
+    """
+    Raises:
+        StoreCorrupt: what it made is missing, and nothing erased it.
+    """
+    pruned = isinstance(change, dag.Save) and change.id in found.pruned.get(place, set())
+    trimmed = isinstance(change, journal.Append) and found.trimmed.get(place, VersionVector()).covers(stamp.dot)
+    compacted = False
+    if isinstance(change, document.Update):
+        # Until a compaction comes that covers it, a row says that it was erased elsewhere.
+        compacted = compaction.is_awaited(stored, stamp) or any(
+            ends.covers(stamp.dot) for ends in found.compacted.get(place, ())
+        )
+    elif isinstance(change, compaction.Compact):
+        ends = VersionVector.unpack(change.ends)
+        compacted = sum(other.dominates(ends) for other in found.compacted.get(place, ())) > 1
+    if not (pruned or trimmed or compacted):
+        raise StoreCorrupt("what it made is missing, and nothing erased it.")
+
+
+def _without_marks(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """The marks of pruned checkpoints go with their records, when nothing needs these."""
+
+    def is_over(row: bytes) -> bool:
+        key = split(row)[1]
+        if not key.startswith(dag.PRUNED) or key == dag.PRUNED:
+            return False
+        return row[: len(row) - len(key)] + dag.CHECKPOINT + key[1:] not in folded
+
+    return {row: value for row, value in folded.items() if row in stored or not is_over(row)}
+
+
+def blank() -> Transaction:
+    """What a fold begins with."""
+    return Transaction(_Nothing())
+
+
+class _Nothing:
+    """A storage that is empty: below the rows that a fold makes."""
+
+    def get(self, key: bytes, /) -> bytes | None:
+        return None
+
+    def scan(
+        self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        return iter(())

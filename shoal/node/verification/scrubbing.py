@@ -1,0 +1,278 @@
+"""The scrub: compares this node's rows with its peers', tells people what differs, and replaces what is wrong here.
+
+Laws:
+- Of two peers the one with the lesser node id asks, so that each pair is compared once in a pass.
+- What differs stays in `told` until it is equal again. A node replaces its own rows only, and only by what its own log makes.
+- One object is made anew at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from msgspec import Raw
+
+from shoal.cluster.messages import Message, Objects, Rows, Supply, Want
+from shoal.cluster.scrub import Differences, Piece, Walk
+from shoal.config import Config
+from shoal.crdt.dot import Dot
+from shoal.errors import ShoalError
+from shoal.node import blobs
+from shoal.node.database import Database
+from shoal.node.target import Target
+from shoal.node.verification.evidence import bounds
+from shoal.node.verification.rebuilding import Outcome, Supplied
+from shoal.node.verification.report import Place, text_of
+from shoal.storage import keys
+
+_log = logging.getLogger("shoal.node")
+
+_FIRST_ID = 1 << 40  # Of the requests for operations: far above those of the replication.
+_WANTED_MAX = 256  # Operations in one of them.
+
+
+class Scrubber:
+    """`linked` are the nodes that can be sent to; `named` gives the address of one."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        own: bytes,
+        send: Callable[[bytes, Message], None],
+        linked: Callable[[], Iterable[bytes]],
+        named: Callable[[bytes], str],
+        config: Config,
+    ) -> None:
+        self._database = database
+        self._own = own
+        self._send = send
+        self._linked = linked
+        self._named = named
+        self._config = config
+        self._walk = Walk(interval_s=config.scrub_interval_s, bytes_per_s=config.scrub_bytes_per_s)
+        self._differences = Differences(config.rows_differ_max)
+        self._outcomes: dict[bytes, Outcome] = {}  # By object that differs.
+        self._due: dict[bytes, None] = {}  # Objects that are to be made anew.
+        self._dangling: set[bytes] = set()  # Objects in which a save builds on what is gone; at most `rows_differ_max`.
+        self._again_at = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._wanted: dict[int, tuple[bytes, asyncio.Future[Supply]]] = {}
+        self._last_id = _FIRST_ID
+        self._stopped = False
+        database.incoming.on_dangling = self._dangles
+        self.replaced = 0  # Objects, in this opening.
+        self.noticed: set[bytes] = set()  # Objects that differed, in this opening; at most `rows_differ_max`.
+
+    async def stop(self) -> None:
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def forget(self, peer: bytes) -> None:
+        """A node that is gone for good."""
+        self._differences.leave(peer)
+
+    @property
+    def told(self) -> list[str]:
+        """What differs, for people."""
+        differing = self._differences.all()
+        dead = sorted(self._dangling - {found.object for found in differing})
+        return [self._text(found.object, found.peer) for found in differing] + [
+            f"{text_of(place_of(name))}: {outcome.value}" for name in dead if (outcome := self._outcomes.get(name)) is not None
+        ]
+
+    def _text(self, name: bytes, peer: bytes) -> str:
+        outcome = self._outcomes.get(name)
+        what = "they are being compared with its log" if outcome is None else f"here {outcome.value}"
+        return f"the rows of {text_of(place_of(name))} differ from those of {self._named(peer)} at equal vectors: {what}"
+
+    # ── comparing ─────────────────────────────────────────────────────────────
+
+    def tick(self, now: float) -> None:
+        """Compare the next piece, if it is due."""
+        linked = list(self._linked())
+        self._differences.expire(now, self._walk.pass_s, linked)
+        self._tidy()
+        self._look_again(now)
+        asked = [peer for peer in linked if peer > self._own]
+        place = self._walk.due(now, self._database.partitions.holding) if asked else None
+        if place is None:
+            return
+        number, start = place
+        piece = self._database.evidence.next(number, start)
+        if piece is None:
+            self._walk.done(0, None, now)
+            return
+        self._walk.done(piece.size, None if piece.stop == bounds(number)[1] else piece.stop, now)
+        message = piece.told_of_objects(answer=True) if self._differences.within(piece) else piece.told()
+        for peer in asked:
+            self._send(peer, message)
+
+    def heard(self, peer: bytes, message: Rows | Objects, now: float) -> None:
+        """A peer has told of its rows."""
+        piece = self._database.evidence.within(message.partition, message.start, message.stop)
+        if piece is None or piece.vector != message.vector:
+            return
+        if isinstance(message, Rows):
+            if piece.stop == message.stop and piece.digest() == message.digest:
+                self._differences.equal(peer, piece)
+            else:
+                self._send(peer, piece.told_of_objects(answer=True))
+            return
+        if piece.stop != message.stop:
+            return
+        differing = self._differences.compare(peer, piece, dict(message.objects), now)
+        if message.answer:
+            self._send(peer, piece.told_of_objects(answer=False))
+        for name in differing:
+            self._note(name, peer)
+
+    def _note(self, name: bytes, peer: bytes) -> None:
+        if name not in self._outcomes and name not in self._due:
+            if len(self.noticed) < self._config.rows_differ_max:
+                self.noticed.add(name)
+            _log.warning("%s", self._text(name, peer))
+        if name in self._due or self._stopped or len(self._due) >= self._config.rows_differ_max:
+            return
+        if self._outcomes.get(name) is Outcome.SOUND:
+            return  # The other node is wrong, or the program is: looking again would show the same.
+        self._examine_soon(name)
+
+    def _examine_soon(self, name: bytes) -> None:
+        if self._stopped or name in self._due:
+            return
+        self._due[name] = None
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._examine())
+
+    def _dangles(self, target: Target) -> None:
+        """A save came that builds on what was pruned here: have what it needs supplied."""
+        if len(self._dangling) < self._config.rows_differ_max:
+            name = keys.object_rows(target.partition, *target)
+            self._dangling.add(name)
+            self._examine_soon(name)
+
+    def _look_again(self, now: float) -> None:
+        """A peer that was away may have what was lacking."""
+        if self._dangling and now >= self._again_at:
+            self._again_at = now + self._config.quarantine_s
+            for name in sorted(self._dangling):
+                self._examine_soon(name)
+
+    def _tidy(self) -> None:
+        """Forget what came of objects that are equal again."""
+        if self._outcomes:
+            differing = {found.object for found in self._differences.all()}
+            for name in [name for name in self._outcomes if name not in differing and name not in self._dangling]:
+                del self._outcomes[name]
+
+    # ── repairing ─────────────────────────────────────────────────────────────
+
+    async def _examine(self) -> None:
+        try:
+            while self._due and not self._stopped:
+                name = next(iter(self._due))
+                try:
+                    await self._examine_one(name)
+                finally:
+                    self._due.pop(name, None)
+        finally:
+            self._task = None
+
+    async def _examine_one(self, name: bytes) -> None:
+        place = place_of(name)
+        outcome = await self._database.rebuilder.rebuild(place, self._fetch)
+        is_news = self._outcomes.get(name) is not outcome  # It is looked at again and again; what is known is not said again.
+        self._outcomes[name] = outcome
+        if name in self._dangling:
+            self._settle(name, place, outcome, is_news=is_news)
+        elif outcome is Outcome.REPLACED:
+            self._replaced(name, place)
+        elif is_news:
+            _log.warning("the rows of %s differ from those of a peer: %s", text_of(place), outcome.value)
+
+    def _settle(self, name: bytes, place: Place, outcome: Outcome, *, is_news: bool) -> None:
+        """What came of an object in which a save builds on what is gone."""
+        if outcome in (Outcome.SOUND, Outcome.REPLACED):
+            self._dangling.discard(name)
+            if outcome is Outcome.REPLACED:
+                _log.info("what %s needs of pruned checkpoints came from peers", text_of(place))
+        elif outcome is Outcome.DEAD and is_news:
+            _log.warning("%s: %s", text_of(place), outcome.value)
+
+    def _replaced(self, name: bytes, place: Place) -> None:
+        self.replaced += 1
+        _log.warning("the rows of %s were not what its log makes, and were replaced", text_of(place))
+        peers = [found.peer for found in self._differences.all() if found.object == name]
+        self._differences.forget(name)
+        piece = self._whole(name)
+        for peer in peers if piece is not None else ():
+            assert piece is not None
+            self._send(peer, piece.told_of_objects(answer=True))
+
+    def _whole(self, name: bytes) -> Piece | None:
+        """The object's rows, if they are one piece."""
+        stop = name[:-1] + bytes([name[-1] + 1]) if name[-1] < 255 else bounds(place_of(name).partition)[1]
+        piece = self._database.evidence.within(place_of(name).partition, name, stop)
+        return piece if piece is not None and piece.stop == stop else None
+
+    # ── operations of peers ───────────────────────────────────────────────────
+
+    def expects(self, supply: Supply) -> bool:
+        """Whether this answers a request that was made here."""
+        return supply.id > _FIRST_ID
+
+    def supplied(self, peer: bytes, supply: Supply) -> None:
+        asked, answer = self._wanted.get(supply.id, (b"", None))
+        if answer is not None and asked == peer and not answer.done():
+            answer.set_result(supply)
+
+    async def _fetch(self, partition: int, dots: list[Dot]) -> Supplied:
+        """What peers have beside these operations."""
+        found: dict[Dot, list[blobs.Attached]] = {}
+        erased: dict[Dot, list[blobs.Attached]] = {}  # There, which says nothing of the next peer.
+        for peer in list(self._linked()):
+            left = [dot for dot in dots if dot not in found]
+            while left:
+                brought = self._brought(partition, set(left), await self._ask(peer, partition, left[:_WANTED_MAX]))
+                if not brought:
+                    break
+                for dot, sent in brought.items():
+                    (erased if any(map(blobs.is_gone, sent)) else found)[dot] = sent
+                left = [dot for dot in left if dot not in brought]
+        return erased | found
+
+    async def _ask(self, peer: bytes, partition: int, dots: list[Dot]) -> Supply | None:
+        self._last_id += 1
+        id = self._last_id
+        answer: asyncio.Future[Supply] = asyncio.get_running_loop().create_future()
+        self._wanted[id] = peer, answer
+        self._send(peer, Want(id, [(partition, dot.origin, dot.sequence, dot.sequence) for dot in dots]))
+        try:
+            async with asyncio.timeout(self._config.repair_wait_s):
+                return await answer
+        except TimeoutError:
+            return None
+        finally:
+            del self._wanted[id]
+
+    def _brought(self, partition: int, wanted: set[Dot], supply: Supply | None) -> Supplied:
+        """What came beside operations that are those of the log here."""
+        brought: dict[Dot, list[blobs.Attached]] = {}
+        for shipment in [] if supply is None else supply.operations:
+            if isinstance(shipment, Raw) or shipment.partition != partition or shipment.dot not in wanted:
+                continue
+            if self._database.incoming.logged(shipment):
+                with suppress(ShoalError):
+                    brought[shipment.dot] = blobs.unpack(shipment.attached)
+        return brought
+
+
+def place_of(name: bytes) -> Place:
+    """The object whose rows' keys begin with `name`."""
+    return Place(*keys.split_object(name)[:4])

@@ -1,0 +1,166 @@
+"""Check a whole store against itself: `shoal verify`.
+
+What holds in a sound store, partition by partition:
+- the log of every origin is contiguous from 1 to its tip, and its hash chain ends in the tip's;
+- folding the log again, from nothing, gives the stored rows of every object, byte for byte;
+- every chunk matches its hash, and every checkpoint's values can be put together from chunks;
+- a document's snapshot with the updates after it is the document that all its updates build;
+- the rows of an index are those that the items make;
+- every idempotency key names the operation that it stands for;
+- the catalog lists exactly the objects that have operations.
+
+Verifying reads, and changes nothing. Memory is needed for one partition's rows, and for the names of all objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from shoal.cluster import operation
+from shoal.cluster.operation import NO_TIP, Tip
+from shoal.cluster.partition import PARTITIONS
+from shoal.config import Config
+from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
+from shoal.crdt.rows import successor
+from shoal.errors import ShoalError, StoreCorrupt
+from shoal.node.appliers import mutation
+from shoal.node.items import indexes
+from shoal.node.target import Target
+from shoal.node.verification.integrity import check_object
+from shoal.node.verification.replay import compare, inhabited, refolded
+from shoal.node.verification.report import Logged, Object, Place, Report, text_of
+from shoal.storage import keys
+from shoal.storage.interface import Storage
+from shoal.storage.keys import Kind
+
+_Named = tuple[str, Kind, str]  # Space, kind and name.
+
+
+def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] = lambda partition: None) -> Report:
+    """Check everything; `progress` is told each partition's number as it is begun.
+
+    Raises:
+        StoreCorrupt: a block cannot be read at all.
+    """
+    report = Report()
+    there: set[_Named] = set()
+    for partition in range(PARTITIONS):
+        progress(partition)
+        logged = list(_log(storage, partition, report))
+        stored = _objects(storage, partition, report)
+        report.partitions += bool(logged or stored)
+        report.objects += len(stored)
+        folded = refolded(storage, partition, logged, report)
+        # A counter that adds up to nothing has no rows, and is an object all the same.
+        there.update((place.space, place.kind, place.name) for place in folded.alive | inhabited(stored, folded))
+        compare(stored, folded, report)
+        _check_keys(storage, partition, logged, report)
+        _check_indexes(storage, partition, stored, report)
+        for place, rows in stored.items():
+            if place in folded.alive:
+                check_object(Object(storage, place, folded.current(place)), rows, report, config)
+    _check_catalog(storage, there, report)
+    return report
+
+
+def _log(storage: Storage, partition: int, report: Report) -> Iterator[Logged]:
+    """The partition's operations, each origin's chain checked on the way."""
+    ends: dict[Origin, Tip] = {}
+    named = NOTHING_SEEN
+    prefix = keys.log_of(partition)
+    for key, stored in storage.scan(prefix, successor(prefix)):
+        _, dot = keys.split_log(key)
+        entry = operation.Entry.unpack(stored)
+        before = ends.get(dot.origin, NO_TIP)
+        if dot.sequence != before.sequence + 1:
+            report.problem(f"partition {partition}: {dot.origin.hex()} has a hole before sequence {dot.sequence} in its log")
+        body = _body(partition, dot, entry.packed, report)
+        hlc = 0 if body is None else body.hlc
+        chain = operation.chain(before.chain, partition, dot, entry.packed)
+        if chain != entry.chain:
+            report.problem(
+                f"partition {partition}: operation {dot.sequence} of {dot.origin.hex()} breaks its origin's hash chain"
+            )
+        ends[dot.origin] = Tip(dot.sequence, hlc, chain)
+        report.operations += 1
+        if body is not None:
+            named = named.join(body.knowing())
+            yield Logged(partition, hlc, dot, body)
+    prefix = keys.vector(partition)
+    recorded = {Origin(key[len(prefix) :]): Tip.unpack(tip) for key, tip in storage.scan(prefix, successor(prefix))}
+    for origin in sorted(recorded.keys() | ends.keys()):
+        tip, end = recorded.get(origin, NO_TIP), ends.get(origin, NO_TIP)
+        if (tip.sequence, tip.hlc, tip.chain) != (end.sequence, end.hlc, end.chain):
+            report.problem(f"partition {partition}: the log of {origin.hex()} does not end where its vector says")
+        elif tip.known and named[origin] < tip.sequence:
+            report.problem(
+                f"partition {partition}: the vector says that an operation knows of the last one of {origin.hex()}; none does"
+            )
+
+
+def _body(partition: int, dot: Dot, packed: bytes, report: Report) -> operation.Body | None:
+    try:
+        body = operation.decode(packed)
+        mutation.decode(body.payload)
+    except ShoalError as error:
+        report.problem(f"partition {partition}: operation {dot.sequence} of {dot.origin.hex()}: {error.message}")
+        return None
+    return body
+
+
+def _check_keys(storage: Storage, partition: int, logged: list[Logged], report: Report) -> None:
+    """Each request's key names the least dot of the operations that have it."""
+    claimed: dict[str, Dot] = {}
+    for entry in logged:
+        if entry.body.key is not None:
+            claimed[entry.body.key] = min(entry.dot, claimed.get(entry.body.key, entry.dot))
+    wanted = {keys.request_key(partition, key): dot.pack() for key, dot in claimed.items()}
+    prefix = keys.request_key(partition, "")
+    stored = dict(storage.scan(prefix, successor(prefix)))
+    for key in sorted(wanted.keys() | stored.keys()):
+        if wanted.get(key) != stored.get(key):
+            name = key[len(prefix) :].decode(errors="replace")
+            report.problem(f"partition {partition}: idempotency key {name!r} does not name the operation that it stands for")
+
+
+def _objects(storage: Storage, partition: int, report: Report) -> dict[Place, dict[bytes, bytes]]:
+    prefix = keys.OBJECT + partition.to_bytes(2, "big")
+    objects: dict[Place, dict[bytes, bytes]] = {}
+    for key, value in storage.scan(prefix, successor(prefix)):
+        try:
+            _, kind, space, name, row = keys.split_object(key)
+        except ValueError:
+            report.problem(f"partition {partition}: row {key.hex()} belongs to no object")
+        else:
+            objects.setdefault(Place(partition, kind, space, name), {})[row] = value
+    return objects
+
+
+def _check_indexes(storage: Storage, partition: int, objects: dict[Place, dict[bytes, bytes]], report: Report) -> None:
+    indexed: dict[Place, dict[bytes, bytes]] = {}
+    prefix = keys.INDEX + partition.to_bytes(2, "big")
+    for key, value in storage.scan(prefix, successor(prefix)):
+        try:
+            place = Place(*keys.split_object(key)[:4])
+        except ValueError:
+            report.problem(f"partition {partition}: index row {key.hex()} belongs to no object")
+        else:
+            indexed.setdefault(place, {})[key] = value
+    for place, rows in indexed.items():
+        try:
+            for flaw in indexes.flaws(Target(*place[1:]), rows, objects.get(place, {})):
+                report.problem(f"{text_of(place)}: {flaw}")
+        except StoreCorrupt as error:
+            report.problem(f"{text_of(place)}: {error.message}")
+
+
+def _check_catalog(storage: Storage, there: set[_Named], report: Report) -> None:
+    listed: set[_Named] = set()
+    for key, _ in storage.scan(keys.CATALOG, successor(keys.CATALOG)):
+        try:
+            listed.add(keys.split_catalog(key))
+        except ValueError:
+            report.problem(f"catalog entry {key.hex()} names no object")
+    for space, kind, name in sorted(listed ^ there):
+        what = "is listed and does not exist" if (space, kind, name) in listed else "exists and is not listed"
+        report.problem(f"{kind.label} {name!r} of space {space!r} {what}")

@@ -1,0 +1,119 @@
+"""What changed, read back from the log: what a watcher is told that was away.
+
+Laws:
+- Within a partition operations come in HLC order, which is a causal order.
+- A stretch of the log that has a hole is no answer.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from shoal.cluster import operation
+from shoal.cluster.partition import partition_of
+from shoal.crdt import deletion
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.items import items
+from shoal.crdt.rows import Stamp
+from shoal.crdt.thread import dag, journal, notes
+from shoal.crdt.values import ormap
+from shoal.errors import InvalidValue
+from shoal.node.appliers import mutation
+from shoal.node.appliers.mutation import Mutation
+from shoal.node.catalog import Catalog
+from shoal.node.collection.epochs import Generations
+from shoal.node.partitions import Partitions
+from shoal.node.target import Target
+from shoal.node.transaction import Transaction
+from shoal.node.watching.feed import LABELS
+from shoal.protocol import requests
+from shoal.storage import keys
+from shoal.storage.interface import Storage
+from shoal.storage.keys import KINDS, Kind
+
+SCOPE_NAMES_MAX = 4096
+"""Objects that are looked at to say in which partitions a watch's are; with more, it may be any."""
+
+
+class Logged(NamedTuple):
+    hlc: int
+    dot: Dot
+    wall_ms: int
+    mutations: list[Mutation]
+
+
+class Changelog:
+    def __init__(self, storage: Storage, partitions: Partitions, generations: Generations, catalog: Catalog) -> None:
+        self._storage = storage
+        self._partitions = partitions
+        self._generations = generations
+        self._catalog = catalog
+        self._all_loaded = False
+
+    def vectors(self) -> dict[int, VersionVector]:
+        """What was applied here, by partition."""
+        if not self._all_loaded:
+            self._partitions.load_all()
+            self._all_loaded = True
+        return self._partitions.vectors()
+
+    def scope(self, watch: requests.Watch) -> set[int] | None:
+        """The partitions that hold objects which a watch is about; None: there are too many to tell."""
+        found: set[int] = set()
+        looked = 0
+        for kind in watch.kinds or ([watch.kind] if watch.kind is not None else list(LABELS.values())):
+            room = SCOPE_NAMES_MAX - looked
+            names = self._catalog.names(watch.space, KINDS[kind], prefix=watch.prefix, after=None, limit=room + 1)
+            if len(names) > room:
+                return None
+            looked += len(names)
+            found.update(partition_of(watch.space, name) for name in names)
+        return found
+
+    def since(self, number: int, seen: VersionVector, target: VersionVector, *, limit: int) -> list[Logged] | None:
+        """The next operations of a partition that `target` covers and `seen` does not; None if the log lacks one of them."""
+        runs = [self._run(number, origin, missing, limit) for origin, missing in target.missing(seen).items()]
+        try:
+            found = list(islice(heapq.merge(*runs, key=lambda logged: (logged.hlc, logged.dot)), limit))
+            at = seen
+            for logged in found:
+                at = at.advance(logged.dot)
+        except (InvalidValue, ValueError):
+            return None
+        return found if len(found) == min(limit, sum(map(len, target.missing(seen).values()))) else None
+
+    def _run(self, number: int, origin: Origin, missing: range, limit: int) -> Iterator[Logged]:
+        start, stop = keys.log(number, Dot(origin, missing.start)), keys.log(number, Dot(origin, missing.stop))
+        for key, stored in self._storage.scan(start, stop, limit=limit):
+            body = operation.decode(operation.Entry.unpack(stored).packed)
+            yield Logged(body.hlc, keys.split_log(key)[1], body.wall_ms, mutation.decode(body.payload))
+
+    def is_ended(self, change: Mutation) -> bool:
+        """Whether it is of a generation of its object that was deleted."""
+        if isinstance(change.change, deletion.Delete):
+            return False
+        current = self._generations.current(Transaction(self._storage), target_of(change))
+        return change.generation < current.number
+
+
+def target_of(change: Mutation) -> Target:
+    return Target(Kind(change.kind), change.space, change.name)
+
+
+def change_of(target: Target, stamp: Stamp, change: Mutation) -> requests.Change:
+    """What a watcher is told of a mutation, wherever it was issued."""
+    made = change.change
+    id = ""
+    if isinstance(made, dag.Save):
+        id = made.id.hex()
+    elif isinstance(made, journal.Append | notes.Annotate):
+        id = stamp.pack_position().hex()
+    elif isinstance(made, items.Put | items.Delete):
+        id = items.address(target.name, made.rest, made.key)
+    elif isinstance(made, ormap.Change):
+        id = made.key
+    what = str(type(made).__struct_config__.tag)
+    return requests.Change(target.space, LABELS[target.kind], target.name, what, id, stamp.hlc, stamp.wall_ms)

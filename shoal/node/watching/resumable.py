@@ -1,0 +1,176 @@
+"""A watch that can be resumed: each change once, in causal order, also over nodes.
+
+Laws:
+- It begins where its position says: what this node has applied and the position does not
+  cover is read from the log, a slice at a time, as it is taken; what is applied from then
+  on waits behind that, in the order of the writes. A change that the position covers is
+  not told, whenever it comes here.
+- Each push has with it what the position grows by, and no more: whoever goes on after it, on
+  any node, is told all that follows.
+- What waits is bounded in bytes, and what is read back in operations. Past either bound, and
+  where the log has a hole, one Reset takes the place of all that was to come, with the position to go on from.
+- In a partition where nothing of the watch's was when it began, what was made and
+  deleted while nobody watched is not told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from shoal.config import Config
+from shoal.crdt.dot import NOTHING_SEEN, Dot, VersionVector
+from shoal.crdt.rows import Stamp
+from shoal.node.watching.changelog import Changelog, Logged, change_of, target_of
+from shoal.node.watching.feed import LABELS, Staged, Subscriber, matches
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.position import Position, pack_part
+from shoal.protocol.requests import Change, Push, Reset, Watch, Watching
+
+_SLICE = 100  # Operations that are read at once.
+_CHANGE_BYTES = 500  # That waits, with its vectors, beside its names.
+
+
+class Told(NamedTuple):
+    """A change, and where a watcher is that has it."""
+
+    change: Change
+    seen: VersionVector
+    part: bytes
+
+    @property
+    def size(self) -> int:
+        return _CHANGE_BYTES + len(self.change.name) + len(self.change.id)
+
+
+class Trail(Subscriber):
+    def __init__(self, watch: Watch, bookmark: Bookmark, changelog: Changelog, bytes_max: int, *, config: Config) -> None:
+        """To be told of what is applied from now on: nothing may be, between this and `Feed.told`.
+
+        Raises:
+            InvalidValue: `after` is no position.
+        """
+        super().__init__(watch, bookmark, bytes_max)
+        self._watch = watch
+        self._changelog = changelog
+        self._begun = Position.unpack(watch.after) if watch.after else None
+        self._here = changelog.vectors()  # What of this node was there before; the rest comes by `tell`.
+        self._at = Position() if self._begun is None else self._begun.copy()  # Of whoever has taken all that was pushed.
+        self._plan: deque[int] = deque()  # Partitions whose log is still to be read.
+        self._reading: dict[int, VersionVector] = {}  # How far it has been.
+        self._read: deque[Told] = deque()
+        self._live: deque[Told] = deque()
+        self._lead: deque[Push] = deque()
+        scope = changelog.scope(watch)
+        numbers = sorted(self._here if scope is None else scope & self._here.keys())
+        if self._begun is None:
+            for number in numbers:
+                self._at.join(number, self._here[number])
+            self._lead.append(Watching(self._at.pack()))
+            return
+        self._plan.extend(sorted({*numbers, *(self._here.keys() & set(self._begun.partitions))}))
+        missing = sum(sum(map(len, self._here[number].missing(self._at.vector(number)).values())) for number in self._plan)
+        if missing > config.watch_replay_operations_max:
+            self._reset(f"the watch is {missing} operations behind, more than {config.watch_replay_operations_max}")
+
+    async def __anext__(self) -> Push:
+        while True:
+            if self._lead:
+                return self._lead.popleft()
+            if self._read:
+                return self._pushed(self._read.popleft())
+            if self._plan:
+                self._read_on()
+                await asyncio.sleep(0)  # The others have their turn between two slices.
+                continue
+            if self._live:
+                told = self._live.popleft()
+                self._bytes -= told.size
+                return self._pushed(told)
+            if self._ended is not None:
+                raise self._ended
+            self._wake.clear()
+            await self._wake.wait()
+
+    def tell(self, staged: Staged, seen: VersionVector, *, ends: bool) -> None:
+        """See `Subscriber.tell`."""
+        change, stamp = staged.change, staged.stamp
+        if self._ended is not None or not matches(self._watch, change.space, change.kind, change.name):
+            return
+        if self._is_known(staged.partition, stamp.dot, stamp.nth):
+            return
+        told = _told(change, staged.partition, stamp, stamp.context, ends=ends)
+        self._bytes += told.size
+        self._live.append(told)
+        if self._bytes > self._bytes_max and len(self._live) > 1:
+            self._reset(f"more than {self._bytes_max} bytes of changes waited for this watcher")
+        self._wake.set()
+
+    def _is_known(self, number: int, dot: Dot, nth: int) -> bool:
+        if self._here.get(number, NOTHING_SEEN).covers(dot):
+            return True
+        return self._begun is not None and self._begun.covers(number, dot, nth)
+
+    def _pushed(self, told: Told) -> Push:
+        number = told.change.partition
+        before = self._at.vector(number)
+        self._at.join(number, told.seen)
+        self._bookmark.note(number, told.seen)
+        return replace(told.change, seen=self._at.vector(number).since(before).pack(), part=told.part)
+
+    # ── what was there before ─────────────────────────────────────────────────
+
+    def _read_on(self) -> None:
+        """Read a slice of the log."""
+        number = self._plan[0]
+        target = self._here[number]
+        seen = self._reading.get(number, self._at.vector(number))
+        found = self._changelog.since(number, seen, target, limit=_SLICE)
+        if found is None:
+            self._reset("the log no longer holds all that this watch has not been told")
+            return
+        for logged in found:
+            self._tell_again(number, seen, logged)
+            seen = seen.advance(logged.dot)
+        self._reading[number] = seen
+        if len(found) < _SLICE:
+            self._plan.popleft()
+
+    def _tell_again(self, number: int, seen: VersionVector, logged: Logged) -> None:
+        begun = self._begun
+        assert begun is not None
+        for nth, change in enumerate(logged.mutations):
+            target = target_of(change)
+            if not matches(self._watch, target.space, LABELS[target.kind], target.name):
+                continue
+            if begun.covers(number, logged.dot, nth):
+                continue
+            if number not in begun.partitions and self._changelog.is_ended(change):
+                continue
+            stamp = Stamp(logged.dot, logged.hlc, logged.wall_ms, seen, nth)
+            ends = nth == len(logged.mutations) - 1
+            self._read.append(_told(change_of(target, stamp, change), number, stamp, seen, ends=ends))
+
+    # ── what cannot be told ───────────────────────────────────────────────────
+
+    def _reset(self, reason: str) -> None:
+        """Drop all that waits, and say so in its place."""
+        for number in self._plan:
+            self._at.join(number, self._here[number])
+        for told in (*self._read, *self._live):
+            self._at.join(told.change.partition, told.seen)
+        self._plan.clear()
+        self._read.clear()
+        self._live.clear()
+        self._bytes = 0
+        self._lead.clear()
+        self._lead.append(Reset(self._at.pack(), reason))
+        self._wake.set()
+
+
+def _told(change: Change, number: int, stamp: Stamp, context: VersionVector, *, ends: bool) -> Told:
+    seen = context.advance(stamp.dot) if ends else context
+    return Told(replace(change, partition=number), seen, b"" if ends else pack_part(stamp.dot, stamp.nth))

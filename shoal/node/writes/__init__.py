@@ -1,0 +1,1 @@
+"""The write path: a request becomes one operation, once."""

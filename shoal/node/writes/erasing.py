@@ -1,0 +1,163 @@
+"""What deletions do, and what becomes of changes that come too late: for operations issued here and received alike.
+
+Laws:
+- A change of the current generation lists its object; a deletion takes it off the list.
+- A change that arrives after its generation was ended makes nothing. It is counted,
+  and what came beside it is kept until no peer can ask for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from shoal.crdt import deletion
+from shoal.crdt.document import compaction
+from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.thread import dag, pruning, trimming
+from shoal.errors import BadOperation
+from shoal.names import check_name
+from shoal.node.appliers.mutation import Mutation
+from shoal.node.blobs import Attached
+from shoal.node.catalog import Catalog
+from shoal.node.collection.epochs import Generation, Generations
+from shoal.node.collection.garbage import Collector, What
+from shoal.node.document.documents import Documents
+from shoal.node.handler import Checks, Readers, WriteContext, Writers
+from shoal.node.partitions import Partitions
+from shoal.node.recent import Recent
+from shoal.node.target import Target
+from shoal.node.thread.shapes import ShapeCache, Spot
+from shoal.node.transaction import Transaction
+from shoal.protocol.requests import Deleted, DeleteThread
+from shoal.storage.keys import Kind
+
+DEAD_LISTED_MAX = 100
+_ASKING = frozenset((deletion.Delete, pruning.Prune, trimming.Trim, compaction.Compact, dag.Save))
+"""Changes that ask for more than that their object is listed."""
+
+
+class Deletions:
+    """The handler: what a request to delete decides. `Eraser` applies it."""
+
+    def __init__(self, catalog: Catalog, generations: Generations) -> None:
+        self._catalog = catalog
+        self._generations = generations
+        self.checks: Checks = {DeleteThread: self._check}
+        self.writers: Writers = {DeleteThread: self._delete}
+        self.readers: Readers = {}
+
+    def _check(self, request: DeleteThread) -> None:
+        check_name("thread", request.thread)
+
+    def _delete(self, context: WriteContext, _request: DeleteThread) -> Deleted:
+        """What is not there needs no deletion: that it is gone is what was asked for."""
+        if not self._catalog.lists(context.transaction, context.target):
+            context.is_remembered = True
+            return Deleted(existed=False)
+        number = self._generations.current(context.transaction, context.target).number
+        context.end(deletion.Delete(number))
+        return Deleted(existed=True)
+
+
+class Eraser:
+    def __init__(
+        self,
+        generations: Generations,
+        garbage: Collector,
+        *,
+        partitions: Partitions,
+        catalog: Catalog,
+        shapes: ShapeCache,
+        documents: Documents,
+        known_max: int,
+    ) -> None:
+        self._partitions = partitions
+        self._generations = generations
+        self._garbage = garbage
+        self._catalog = catalog
+        self._shapes = shapes
+        self._documents = documents
+        self._unpruned: Recent[Target] = Recent(known_max)  # Known to have lost no checkpoint: a save need not look.
+        self.dead: deque[str] = deque(maxlen=DEAD_LISTED_MAX)  # The last changes that arrived too late.
+
+    def belongs(self, transaction: Transaction, target: Target, change: Mutation) -> Generation | None:
+        """The generation that a peer's change goes to; None: it was ended.
+
+        Raises:
+            BadOperation: nobody can have begun that one.
+        """
+        current = self._generations.current(transaction, target)
+        if not 0 <= change.generation <= current.number:
+            raise BadOperation(f"it belongs to generation {change.generation}, which nobody began", reason="content")
+        return current if change.generation == current.number else None
+
+    def follow(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> None:
+        """Do what an applied change asks for beside its object's rows; a deletion is applied here."""
+        if type(change.change) in _ASKING:
+            self._do_asked(transaction, target, stamp, change, beside)
+        else:
+            self._catalog.enter(transaction, target)
+
+    def _do_asked(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> None:
+        made = change.change
+        if isinstance(made, deletion.Delete):
+            self._delete(transaction, target, stamp, made)
+            return
+        self._catalog.enter(transaction, target)
+        if isinstance(made, pruning.Prune):
+            self._unpruned.drop(target)
+            transaction.when_written(lambda: self._unpruned.drop(target))
+            self._garbage.enter(transaction, stamp, What.CHECKPOINTS, target, change.generation)
+            spots = [Spot(target.space, target.name, id) for id in made.ids]
+            self._shapes.drop(spots)
+            transaction.when_written(lambda: self._shapes.drop(spots))
+        elif isinstance(made, trimming.Trim):
+            self._garbage.enter(transaction, stamp, What.EVENTS, target, change.generation, b"".join(made.ends))
+        elif isinstance(made, compaction.Compact):
+            self._garbage.enter(
+                transaction, stamp, What.UPDATES, target, change.generation, stamp.pack_position() + made.digest
+            )
+        elif isinstance(made, dag.Save) and beside.content and (marking := self._garbage.markings.get(target)) is not None:
+            marking.protect(dag.decode_record(beside.content))
+
+    def may_have_pruned(self, rows: Rows, target: Target) -> bool:
+        """Whether checkpoints of the thread whose rows these are may have been pruned."""
+        if target in self._unpruned:
+            return False
+        if pruning.ever_pruned(rows):
+            return True
+        self._unpruned.put(target)
+        return False
+
+    def check(self, change: Mutation) -> None:
+        """
+        Raises:
+            BadOperation: a deletion that does not say which generation it ends, or ends the last there can be.
+        """
+        made = change.change
+        if isinstance(made, deletion.Delete) and not change.generation == made.generation < deletion.GENERATIONS_MAX - 1:
+            raise BadOperation("it ends another generation than its own", reason="content")
+
+    def _delete(self, transaction: Transaction, target: Target, stamp: Stamp, made: deletion.Delete) -> None:
+        self._garbage.enter(transaction, stamp, What.GENERATION, target, made.generation)
+        transaction.when_written(lambda: self._partitions.load(target.partition).ends(stamp.dot))
+        if self._generations.delete(transaction, target, stamp, made):
+            self._catalog.leave(transaction, target)
+            if target.kind is Kind.DOCUMENT:
+                self._documents.forget(transaction, target)
+            self._shapes.forget(target.space, target.name)
+            transaction.when_written(lambda: self._shapes.forget(target.space, target.name))
+
+    def bury(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> None:
+        """Take note of a change that arrived too late."""
+        self._generations.bury(transaction, target, stamp, change, beside)
+        # What its generation had may be gone already: this is swept on its own.
+        self._garbage.enter(transaction, stamp, What.GENERATION, target, change.generation)
+        tag = change.change.__struct_config__.tag
+        text = f"{tag} of {target.kind.label} {target.name!r} in space {target.space!r} by {stamp.dot.origin.hex()[:16]}"
+
+        def count() -> None:
+            self._garbage.died += 1
+            self.dead.append(text)
+
+        transaction.when_written(count)

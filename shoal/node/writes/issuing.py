@@ -1,0 +1,262 @@
+"""A request becomes one operation.
+
+Laws:
+- One write batch holds the log entry, the objects' rows and the partition's
+  vector; they are on disk together or not at all.
+- Nothing in memory moves before the write is made: a request that is refused, or
+  that storage refuses, leaves no trace.
+- All writes of a request are objects' of one partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from shoal.cluster import operation
+from shoal.cluster.messages import Shipment
+from shoal.config import Config
+from shoal.crdt import deletion
+from shoal.crdt.clock import END_MS, HybridClock
+from shoal.crdt.document import document
+from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.rows import Stamp
+from shoal.errors import SpansPartitions, TooLarge, Unsupported
+from shoal.names import check_name
+from shoal.node import blobs
+from shoal.node.appliers import mutation
+from shoal.node.appliers.mutation import Mutation
+from shoal.node.blobs import Attached
+from shoal.node.collection.epochs import Generations
+from shoal.node.environment import Environment
+from shoal.node.handler import Handler, Made, WriteContext
+from shoal.node.incarnation import Opening
+from shoal.node.partitions import Ahead, Partition, Partitions
+from shoal.node.target import Target, target_of
+from shoal.node.transaction import Transaction
+from shoal.node.watching.feed import LABELS, Feed, Staged
+from shoal.node.writes import idempotency
+from shoal.node.writes.erasing import Eraser
+from shoal.node.writes.idempotency import Receipts
+from shoal.protocol import requests
+from shoal.protocol.requests import ObjectWrite, Reply
+from shoal.storage import keys
+from shoal.storage.commit import GroupCommit, LoggedStorage
+
+
+class Located(Struct, frozen=True):
+    """A request, and the objects that its writes are about."""
+
+    request: requests.AnyWrite
+    writes: Sequence[ObjectWrite[Any]]
+    targets: Sequence[Target]  # One of each write.
+    partition: int  # That all of them are in.
+
+
+class Logged(Struct, frozen=True):
+    """An operation that was issued here and written, and is not durable yet."""
+
+    number: int  # Of the storage write.
+    partition: Partition
+    shipment: Shipment
+
+
+class Issued(Struct, frozen=True):
+    reply: requests.AnyReply
+    number: int  # The storage write to wait for.
+    vector: VersionVector  # Of the partition: what the reply shows.
+    dot: Dot | None = None  # Of the operation; None: nothing had to change.
+    again: bool = False  # Whether it was issued before, maybe elsewhere: its key has come again.
+
+    @property
+    def copied(self) -> VersionVector:
+        """What other owners must hold for the write to be theirs too."""
+        return self.vector.frontier if self.dot is None else VersionVector([self.dot])
+
+
+class _Writing(Struct, frozen=True):
+    """A request on its way to become an operation."""
+
+    located: Located
+    transaction: Transaction
+    partition: Partition
+    key: str | None  # The request's idempotency key.
+
+
+class Issuer:
+    """`on_logged` is told of every operation issued here, where there are peers; `operations` counts them."""
+
+    def __init__(
+        self,
+        storage: LoggedStorage,
+        commit: GroupCommit,
+        *,
+        handlers: Sequence[Handler],
+        partitions: Partitions,
+        clock: HybridClock,
+        generations: Generations,
+        eraser: Eraser,
+        opening: Opening,
+        environment: Environment,
+        config: Config,
+        feed: Feed,
+    ) -> None:
+        self._storage = storage
+        self._commit = commit
+        self._checks = {request: check for handler in handlers for request, check in handler.checks.items()}
+        self._writers = {request: writer for handler in handlers for request, writer in handler.writers.items()}
+        self._partitions = partitions
+        self._clock = clock
+        self._generations = generations
+        self._eraser = eraser
+        self._opening = opening
+        self._now_ms = environment.now_ms
+        self._batch_writes_max = config.batch_writes_max
+        self._feed = feed
+        self._receipts = Receipts(storage, environment.now_ms, config)
+        self.on_logged: Callable[[Logged], None] | None = None
+        self.operations = 0
+
+    def check(self, request: requests.AnyWrite | requests.Maintenance[Any]) -> None:
+        """
+        Raises:
+            InvalidInput: a name, key, value or amount is not legal; or TooLarge.
+        """
+        if type(request) is requests.Batch:
+            for write in request.writes:
+                self.check(write)
+            return
+        check_name("space", request.space)
+        check = self._checks.get(type(request))
+        if check is None:
+            raise Unsupported(f"this node does not know {type(request).__name__}. Nothing was written.")
+        check(request)
+
+    def locate(self, request: requests.AnyWrite) -> Located:
+        """
+        Raises:
+            SpansPartitions, TooLarge: a batch holds nothing, too much, or objects of several partitions.
+        """
+        if type(request) is requests.Batch:
+            targets = [target_of(write) for write in request.writes]
+            return Located(request, request.writes, targets, self._partition_of(targets))
+        target = target_of(request)
+        return Located(request, (request,), (target,), target.partition)
+
+    def issue(self, located: Located, key: str | None) -> Issued:
+        """Decide, apply and write a request as one operation, not yet durable.
+
+        Raises:
+            ShoalError: as the data types say. Nothing was written.
+        """
+        partition = self._partitions.load(located.partition)
+        if key is not None and (known := self._receipts.find(partition.number, key, located.request)) is not None:
+            return Issued(known.reply, partition.written, partition.vector, known.dot, again=True)
+        writing = _Writing(located, Transaction(self._storage), partition, key)
+        try:
+            return self._issue(writing)
+        except BaseException:
+            writing.transaction.abandoned()
+            raise
+
+    def introduce(self) -> int:
+        """Take an origin, with a write of its own if there was none before. Returns the write that makes it last."""
+        if self._opening.current is None:
+            transaction = Transaction(self._storage)
+            self._opening.origin(transaction)
+            number = self._commit.write(transaction.rows)
+            transaction.written()
+            return number
+        return self._commit.written
+
+    def _issue(self, writing: _Writing) -> Issued:
+        located, transaction, partition = writing.located, writing.transaction, writing.partition
+        stamp = self._stamp(transaction, partition)
+        replies: list[Reply] = []
+        mutations: list[Mutation] = []
+        besides: list[Attached] = []
+        staged: list[Staged] = []
+        is_remembered = False
+        for target, write in zip(located.targets, located.writes, strict=True):
+            here = stamp.at(len(mutations))
+            generation = self._generations.current(transaction, target)
+            context = WriteContext(transaction, target, generation.rows, here, writing.key)
+            replies.append(self._writers[type(write)](context, write))
+            is_remembered = is_remembered or context.is_remembered
+            for made in context.made:
+                mutations.append(Mutation(target.kind, target.space, target.name, made.change, generation.number))
+                besides.append(made.attached)
+                if self._feed.wanted(target.space):
+                    staged.append(_staged(target, made))
+                self._eraser.follow(transaction, target, made.stamp, mutations[-1], made.attached)
+        reply = replies[0] if located.writes[0] is located.request else requests.BatchReply(replies)
+        if not mutations and not (is_remembered and writing.key is not None):
+            return Issued(reply, partition.written, partition.vector)
+        entry = self._log(writing, stamp, mutation.encode(mutations), reply)
+        if self.on_logged is not None:
+            shipped = Shipment(partition.number, *stamp.dot, entry.chain, entry.packed, blobs.pack(besides))
+            self.on_logged(Logged(partition.written, partition, shipped))
+        if staged:
+            self._feed.stage(partition.written, staged, {partition.number: partition.vector})
+        return Issued(reply, partition.written, partition.vector, stamp.dot)
+
+    def _stamp(self, transaction: Transaction, partition: Partition) -> Stamp:
+        origin = self._opening.origin(transaction)
+        wall_ms = max(0, min(self._now_ms(), END_MS - 1))  # Peers refuse what lies outside.
+        dot = Dot(origin, partition.tip(origin).sequence + 1)
+        return Stamp(dot, self._clock.issue(wall_ms), wall_ms, partition.vector)
+
+    def _log(self, writing: _Writing, stamp: Stamp, payload: bytes, reply: requests.AnyReply) -> operation.Entry:
+        """Write the operation with everything it changed; then, and only then, move what is in memory."""
+        transaction, partition, key = writing.transaction, writing.partition, writing.key
+        dot = stamp.dot
+        context = stamp.context.context_of(dot.origin)
+        receipt = b"" if key is None else idempotency.pack(writing.located.request, reply)
+        body = operation.encode(operation.Body(stamp.hlc, stamp.wall_ms, context, key, payload, receipt))
+        chain = operation.chain(partition.tip(dot.origin).chain, partition.number, dot, body)
+        tip = operation.Tip(dot.sequence, stamp.hlc, chain)
+        entry = operation.Entry(chain, body)
+        transaction.put(keys.log(partition.number, dot), entry.pack())
+        ahead = Ahead(partition)
+        for origin, moved in ahead.issue(dot, tip, context).items():
+            transaction.put(keys.vector(partition.number, origin), moved.pack())
+        if key is not None:
+            transaction.put(keys.request_key(partition.number, key), dot.pack())
+        number = self._commit.write(transaction.rows)
+        ahead.written(number)
+        self.operations += 1
+        transaction.written()
+        return entry
+
+    def _partition_of(self, targets: Sequence[Target]) -> int:
+        if not targets:
+            raise SpansPartitions("a batch must hold at least one write. Nothing was written.")
+        if len(targets) > self._batch_writes_max:
+            raise TooLarge(
+                f"a batch holds at most {self._batch_writes_max} writes; this one has {len(targets)}. Nothing was written."
+            )
+        first = targets[0]
+        partition = first.partition
+        for other in targets[1:]:
+            if other.partition != partition:
+                raise SpansPartitions(
+                    f"a batch must stay in one partition: {first.kind.label} {first.name!r} and {other.kind.label} "
+                    f"{other.name!r} do not. Nothing was written. Give their names a common tag, as in "
+                    "'{crew-7}/planner' and '{crew-7}/tokens', and use one space; or put a small crew into a colocated space, "
+                    "as '{crew}' or space('crew', colocated=True), where all objects share one partition."
+                )
+        return partition
+
+
+def _staged(target: Target, made: Made) -> Staged:
+    stamp = made.stamp
+    what = str(type(made.change).__struct_config__.tag)
+    change = requests.Change(target.space, LABELS[target.kind], target.name, what, made.id, stamp.hlc, stamp.wall_ms)
+    if isinstance(made.change, document.Update):
+        edit = made.edit or requests.Edit(made.attached.content, made.change.kinds, made.change.authors)
+        return Staged(target.partition, change, stamp, edit)
+    if isinstance(made.change, deletion.Delete):
+        return Staged(target.partition, change, stamp, began=made.change.generation + 1)
+    return Staged(target.partition, change, stamp)

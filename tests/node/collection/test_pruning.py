@@ -1,0 +1,324 @@
+"""Pruning: what goes, what stays and why; and that what stays can be read, whatever was freed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from random import Random
+
+import pytest
+
+from shoal.client.thread.thread import Thread
+from shoal.errors import InvalidInput, OutcomeUnknown, Overloaded, Pruned
+from shoal.node.collection import garbage as garbage_module
+from shoal.node.collection import sweeping
+from shoal.node.writes.issuing import Issued, Issuer, Located
+from shoal.protocol.requests import Discard
+from shoal.storage import keys
+from shoal.storage.memory import MemoryStorage
+from simulation.world.fleet import Fleet
+from tests.node.conftest import Bench, Opener
+from tests.node.writes.test_erasing import check_sound, garbage, swept
+
+LARGE = [f"message {n} " * 60 for n in range(120)]
+
+
+@pytest.fixture
+async def fleet() -> AsyncIterator[Fleet]:
+    async with Fleet() as fleet:
+        yield fleet
+
+
+async def saved(thread: Thread, count: int, *, start: int = 0) -> list[str]:
+    return [(await thread.save({"n": n, "log": LARGE[: 3 * n]})).id for n in range(start, start + count)]
+
+
+def records(storage: MemoryStorage) -> int:
+    return sum(1 for key, _ in storage.scan(keys.OBJECT, b"P") if keys.split_object(key)[4][:1] == b"C")
+
+
+async def test_the_last_of_a_branch_stay_and_the_rest_goes(bench: Bench) -> None:
+    thread = bench.space.thread("agent")
+    ids = await saved(thread, 12)
+    report = await thread.prune(keep_last=4)
+    assert (report.gone, report.count, report.stays) == (ids[:8], 8, {"head": 1, "recent": 3})
+    assert [found.id async for found in thread.history()] == ids[:7:-1]
+    for n, id in enumerate(ids):
+        if n < 8:
+            with pytest.raises(Pruned):
+                await thread.load(id)
+        else:
+            assert (await thread.load(id)).state == {"n": n, "log": LARGE[: 3 * n]}
+    await swept(bench.storage)
+    for n, id in list(enumerate(ids))[8:]:
+        assert (await thread.load(id)).state == {"n": n, "log": LARGE[: 3 * n]}
+    with pytest.raises(Pruned):
+        await thread.load(ids[0])
+    check_sound(bench.storage)
+
+
+async def test_a_dry_run_says_what_would_go_and_changes_nothing(bench: Bench) -> None:
+    thread = bench.space.thread("agent")
+    ids = await saved(thread, 6)
+    before = dict(bench.storage.scan(b"", None))
+    report = await thread.prune(keep_last=2, dry_run=True)
+    assert (report.gone, report.dry_run) == (ids[:4], True)
+    assert dict(bench.storage.scan(b"", None)) == before
+    assert (await thread.prune(keep_last=2)).gone == ids[:4]
+
+
+async def test_the_bytes_that_are_promised_are_freed(bench: Bench) -> None:
+    thread = bench.space.thread("agent")
+    random = Random(1)
+    for _ in range(8):
+        await thread.save({"blob": random.randbytes(40_000)})
+    await swept(bench.storage)
+
+    def stored() -> int:
+        rows = ((keys.split_object(key)[4], value) for key, value in bench.storage.scan(keys.OBJECT, b"P"))
+        # A record's own stamp is not counted.
+        return sum(len(value) - 40 * (row[:1] == b"C") for row, value in rows if row[:1] in (b"C", b"D"))
+
+    before = stored()
+    report = await thread.prune(keep_last=1)
+    await swept(bench.storage)
+    assert report.bytes == before - stored()
+    assert report.bytes > 7 * 40_000
+
+
+async def test_forks_labels_and_other_branches_stay(bench: Bench) -> None:
+    thread = bench.space.thread("agent")
+    ids = await saved(thread, 3)
+    labelled = (await thread.save({"n": 3}, label="release")).id
+    later = await saved(thread, 5, start=4)
+    await thread.branch("what-if", at=ids[1])
+    await thread.load(branch="what-if")
+    side = (await thread.save({"side": 1}, branch="what-if")).id
+    report = await thread.prune(keep_last=1)
+    assert report.stays == {"head": 2, "labelled": 1, "fork": 1}
+    for id in (ids[1], labelled, later[-1], side):
+        await thread.load(id)
+    await swept(bench.storage)
+    assert (await thread.load(ids[1])).state == {"n": 1, "log": LARGE[:3]}
+    check_sound(bench.storage)
+
+
+async def test_what_an_open_step_was_begun_on_stays_until_it_is_settled(bench: Bench) -> None:
+    thread = bench.space.thread("agent")
+    ids = await saved(thread, 3)
+    async with thread.begin("pay", key="call-1") as step:
+        later = await saved(thread, 4, start=3)
+        assert (await thread.prune(keep_last=1)).stays == {"head": 1, "open step": 1}
+        assert [found.id async for found in thread.history()] == [later[-1]]
+        assert (await thread.load(ids[-1])).state["n"] == 2
+        await step.finish("paid")
+    assert (await thread.prune(keep_last=1)).gone == [ids[-1]]
+    check_sound(bench.storage)
+
+
+async def test_only_what_is_old_and_beyond_the_last_goes(bench: Bench) -> None:
+    thread = bench.space.thread("agent")
+    old = await saved(thread, 4)
+    bench.simulated.now_ms += 3_600_000
+    young = await saved(thread, 4, start=4)
+    assert (await thread.prune(keep_last=1, older_than=timedelta(minutes=30))).gone == old
+    assert [found.id async for found in thread.history()] == young[::-1]
+    with pytest.raises(InvalidInput):
+        await thread.prune(keep_last=None)
+    with pytest.raises(InvalidInput):
+        await thread.prune(keep_last=0)
+
+
+async def test_what_was_pruned_is_no_parent_and_no_place_for_a_branch(bench: Bench) -> None:
+    thread, behind = bench.space.thread("agent"), bench.space.thread("agent")
+    ids = await saved(thread, 4)
+    await behind.load(ids[0])
+    await thread.prune(keep_last=1)
+    with pytest.raises(Pruned):
+        await thread.branch("back", at=ids[0])
+    with pytest.raises(Pruned):
+        await behind.save({"n": 9})
+    await swept(bench.storage)
+    with pytest.raises(Pruned):
+        await thread.rollback(ids[0])
+
+
+async def test_pruned_again_and_again_while_it_grows(bench: Bench) -> None:
+    thread, random = bench.space.thread("agent"), Random(3)
+    log: list[str] = []
+    for n in range(60):
+        log += LARGE[n : n + random.randrange(4)]
+        await thread.save({"n": n, "log": log, "same": LARGE[:40], "flips": LARGE[: 20 * (n % 3)]})
+        if n % 7 == 0:
+            await thread.prune(keep_last=1 + random.randrange(5))
+            if random.random() < 0.5:
+                await swept(bench.storage)
+    await swept(bench.storage)
+    async for found in thread.history():
+        assert (await thread.load(found.id)).state["same"] == LARGE[:40]
+    assert (await thread.load()).state["log"] == log
+    check_sound(bench.storage)
+
+
+async def test_a_prune_that_ends_half_way_does_not_say_that_nothing_was_written(
+    open_bench: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = open_bench(prune_ids_max=2)
+    thread = bench.space.thread("a")
+    ids = await saved(thread, 6)
+    issue, pieces = Issuer.issue, 0
+
+    def full(self: Issuer, located: Located, key: str | None) -> Issued:
+        nonlocal pieces
+        pieces += isinstance(located.request, Discard)
+        if pieces == 2:
+            raise Overloaded("full. Nothing was written.")
+        return issue(self, located, key)
+
+    monkeypatch.setattr(Issuer, "issue", full)
+    with pytest.raises(OutcomeUnknown, match="2 checkpoints are pruned, and the rest is not") as caught:
+        await thread.prune(keep_last=1)
+    assert caught.value.written == "unknown"
+    assert [checkpoint.id async for checkpoint in thread.history()] == ids[:1:-1]
+    assert (await thread.prune(keep_last=1)).count == 3
+
+
+async def test_a_crash_in_the_middle_of_a_sweep_is_made_good(open_bench: Opener) -> None:
+    bench = open_bench()
+    thread = bench.space.thread("agent")
+    await saved(thread, 40)
+    await thread.prune(keep_last=2)
+    left = bench.storage.left_by_crash(0)
+    assert garbage(left) == 1
+    again = open_bench(left, seed=2)
+    await swept(again.storage)
+    assert (await again.space.thread("agent").load()).state == {"n": 39, "log": LARGE[:117]}
+    check_sound(again.storage)
+
+
+async def test_a_save_that_says_again_what_was_pruned_wins(bench: Bench) -> None:
+    thread = bench.space.thread("agent")
+    await thread.save({"blob": LARGE})
+    await thread.save({"blob": "small"})
+    await thread.save({"blob": "smaller"})
+    await thread.prune(keep_last=1)
+    # On a branch of its own it has no parent whose chunks it could share.
+    other = bench.space.thread("agent")
+    again = await other.save({"blob": LARGE}, branch="other")
+    await swept(bench.storage)
+    assert (await other.load(again.id)).state == {"blob": LARGE}
+    check_sound(bench.storage)
+
+
+# ── with peers ────────────────────────────────────────────────────────────────
+
+
+async def test_every_node_frees_the_same(fleet: Fleet) -> None:
+    thread = fleet["a"].store().space("crew").thread("agent")
+    await saved(thread, 30)
+    await thread.prune(keep_last=3)
+    await fleet.converged()
+    await swept(*(fleet[name].storage for name in "abc"))
+    assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+    for name in "abc":
+        assert len([found async for found in fleet[name].store().space("crew").thread("agent").history()]) == 3
+        assert records(fleet[name].storage) < 30
+        check_sound(fleet[name].storage)
+
+
+async def test_a_chunk_that_a_concurrent_save_names_by_its_hash_stays(fleet: Fleet) -> None:
+    """The prune and the save know nothing of each other, and the save's chunks are the pruned checkpoint's."""
+    thread = fleet["a"].store().space("crew").thread("agent")
+    await thread.save({"blob": LARGE})
+    await thread.save({"blob": "small"})
+    await fleet.converged()
+    await fleet.isolate("c")
+    await thread.prune(keep_last=1)
+    late = fleet["c"].store().space("crew").thread("agent")
+    again = await late.save({"blob": LARGE}, branch="other")
+    fleet.link_all("c")
+    await fleet.converged()
+    await swept(*(fleet[name].storage for name in "abc"))
+    for name in "abc":
+        found = await fleet[name].store().space("crew").thread("agent").load(again.id)
+        assert found.state == {"blob": LARGE}
+        check_sound(fleet[name].storage)
+    assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+    assert fleet.refusals == []
+
+
+async def test_a_branch_that_is_moved_there_without_knowing_saves_a_checkpoint(fleet: Fleet) -> None:
+    thread = fleet["a"].store().space("crew").thread("agent")
+    ids = await saved(thread, 6)
+    await fleet.converged()
+    await fleet.isolate("c")
+    await thread.prune(keep_last=1)
+    await fleet["c"].store().space("crew").thread("agent").rollback(ids[2])
+    fleet.link_all("c")
+    await fleet.converged()
+    await swept(*(fleet[name].storage for name in "abc"))
+    for name in "abc":
+        there = fleet[name].store().space("crew").thread("agent")
+        assert (await there.load(ids[2])).state == {"n": 2, "log": LARGE[:6]}
+        with pytest.raises(Pruned):
+            await there.load(ids[1])
+        check_sound(fleet[name].storage)
+    assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+
+
+async def test_what_was_saved_on_a_checkpoint_that_others_pruned_can_be_read(fleet: Fleet) -> None:
+    thread = fleet["a"].store().space("crew").thread("agent")
+    ids = await saved(thread, 6)
+    await fleet.converged()
+    await fleet.isolate("c")
+    late = fleet["c"].store().space("crew").thread("agent")
+    await late.load(ids[2])
+    made = await late.save({"late": True, "log": [*LARGE[:6], "more"]}, on_conflict="fork")
+    await thread.prune(keep_last=1)
+    fleet.link_all("c")
+    await fleet.converged()
+    await swept(*(fleet[name].storage for name in "abc"))
+    for name in "abc":
+        there = fleet[name].store().space("crew").thread("agent")
+        assert (await there.load(made.id)).state == {"late": True, "log": [*LARGE[:6], "more"]}
+        check_sound(fleet[name].storage)
+    assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+
+
+async def test_a_node_that_lost_its_disk_gets_what_stayed(fleet: Fleet) -> None:
+    thread = fleet["a"].store().space("crew").thread("agent")
+    await saved(thread, 40)
+    await thread.prune(keep_last=2)
+    await fleet.converged()
+    await swept(*(fleet[name].storage for name in "abc"))
+    await fleet.crash("c")
+    fleet.start("c", MemoryStorage())
+    await fleet.converged()
+    await swept(*(fleet[name].storage for name in "abc"))
+    there = fleet["c"].store().space("crew").thread("agent")
+    assert [found.id async for found in there.history()] == [found.id async for found in thread.history()]
+    assert (await there.load()).state == {"n": 39, "log": LARGE[:117]}
+    check_sound(fleet["c"].storage)
+    assert fleet.rows("a") == fleet.rows("c")
+
+
+async def test_what_is_saved_while_a_sweep_is_under_way_stays(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saves say again what is being swept, at every point of it, under parents that know nothing of it."""
+    monkeypatch.setattr(sweeping, "SLICE", 1)
+    monkeypatch.setattr(garbage_module, "SLICE", 1)
+    thread = bench.space.thread("agent")
+    blobs = [[f"{n} {line}" for line in LARGE[:20]] for n in range(200)]
+    for blob in blobs:
+        await thread.save({"blob": blob})
+    await thread.prune(keep_last=1)
+    again: dict[str, int] = {}
+    under_way = 0
+    for n in range(0, 190, 3):
+        other = bench.space.thread("agent")
+        under_way += bool(bench.node._database.garbage.markings)
+        again[(await other.save({"blob": blobs[n]}, branch=f"b{n}", expect_head="")).id] = n
+    assert under_way > 10
+    await swept(bench.storage)
+    for id, n in again.items():
+        assert (await thread.load(id)).state == {"blob": blobs[n]}
+    check_sound(bench.storage)

@@ -1,0 +1,102 @@
+"""Nodes whose members differ notice it, and tell people, on both sides."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+import pytest
+
+from shoal.cluster.peering import Identity
+from shoal.errors import PeerRefused
+from shoal.node.peers.members import Members
+from shoal.storage.memory import MemoryStorage
+from simulation.world.fleet import Fleet, Member
+
+
+async def disagreements(fleet: Fleet, name: str) -> list[str]:
+    return (await fleet[name].store().cluster()).disagreements
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+async def replaced(fleet: Fleet, name: str, **settings: str) -> None:
+    """Start a node again with other settings."""
+    left = await fleet.crash(name)
+    config = fleet._config
+    fleet._config = msgspec.structs.replace(config, **settings)
+    fleet.start(name, left)
+    fleet._config = config
+
+
+async def test_nodes_that_agree_say_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with Fleet() as fleet:
+        assert [await disagreements(fleet, name) for name in "abc"] == [[], [], []]
+    assert warnings(caplog) == []
+
+
+async def test_another_list_is_told_on_both_sides_once_and_until_it_is_mended(caplog: pytest.LogCaptureFixture) -> None:
+    async with Fleet() as fleet:
+        await replaced(fleet, "c", join="a:1,b:1,c:1,d:1")
+        for name, peers in (("a", "c"), ("b", "c"), ("c", "ab")):
+            told = await disagreements(fleet, name)
+            assert len(told) == len(peers)
+            assert all(f"{peer}:1 have different members" in text for peer, text in zip(peers, told, strict=True))
+            assert all("only c:1 has d:1" in text for text in told)
+        assert len(warnings(caplog)) == 4
+        for _ in range(5):
+            await fleet.isolate("c")
+            fleet.link_all("c")
+        assert len(warnings(caplog)) == 4
+        await replaced(fleet, "c")
+        assert [await disagreements(fleet, name) for name in "abc"] == [[], [], []]
+        assert len(warnings(caplog)) == 4
+
+
+async def test_an_address_that_two_nodes_advertise_is_told_by_all_who_meet_them(caplog: pytest.LogCaptureFixture) -> None:
+    async with Fleet() as fleet:
+        await fleet.isolate("c")
+        twin = fleet["c"]
+        fleet.members["c"] = _advertising("a:1", twin)
+        await twin.node.stop()
+        for pair in (("c", "a"), ("a", "c"), ("b", "c")):
+            fleet.link(*pair)
+        with pytest.raises(PeerRefused, match=r"advertises a:1, where node .* is linked: it is a clone") as refused:
+            fleet.link("c", "b")
+        assert refused.value.detail["reason"] == "clone"
+        for name in "abc":
+            assert any("two nodes advertise a:1" in text for text in await disagreements(fleet, name))
+        assert any("two nodes advertise a:1" in text and "(this one)" in text for text in warnings(caplog))
+
+
+async def test_a_clone_that_came_before_the_original_is_cut_off_once_the_original_is_linked() -> None:
+    async with Fleet() as fleet:
+        await fleet.isolate("c")
+        await fleet.cut("b", "a")  # So that nobody is known to be at its address.
+        twin = fleet["c"]
+        fleet.members["c"] = _advertising("a:1", twin)
+        await twin.node.stop()
+        fleet.link("c", "b")
+        fleet.link("b", "a")
+        async with asyncio.timeout(30):
+            while fleet.wires["c", "b"].refusal is None:
+                await asyncio.sleep(0.005)
+        assert isinstance(fleet.wires["c", "b"].refusal, PeerRefused)
+
+
+def _advertising(address: str, member: Member) -> Member:
+    made = Member(member.name, MemoryStorage(), msgspec.structs.replace(member.config, advertise=address), 77)
+    made.address = member.address
+    return made
+
+
+def test_disagreements_with_more_nodes_than_there_can_be_are_forgotten() -> None:
+    members = Members(["b:1"])
+    own = Identity(b"a" * 16, "a:1", "test", ("a:1", "b:1"))
+    for number in range(500):
+        members.compare(Identity(number.to_bytes(16, "big"), f"n{number}:1", "test", ("x:1",)), own=own)
+    assert len(members.disagreements) == 64
+    assert "n499:1" in members.disagreements[-1]

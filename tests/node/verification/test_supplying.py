@@ -1,0 +1,109 @@
+"""A save on checkpoints that were pruned and swept everywhere else can be read on every node all the same."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from shoal.client.thread.thread import Thread
+from shoal.config import Config
+from shoal.crdt.rows import successor
+from shoal.errors import ShoalError
+from shoal.node.verification import rebuilding
+from shoal.node.verification.report import Place
+from shoal.node.verification.verify import verify
+from shoal.storage import keys
+from simulation.world.fleet import Fleet
+
+WAIT_S = 30.0
+
+
+def _thread(fleet: Fleet, name: str) -> Thread:
+    return fleet[name].store().space("crew").thread("t")
+
+
+async def _swept(fleet: Fleet) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while any(_garbage(fleet, name) for name in fleet.members):
+            await asyncio.sleep(0.01)
+
+
+def _garbage(fleet: Fleet, name: str) -> int:
+    return sum(1 for _ in fleet[name].storage.scan(keys.GARBAGE, successor(keys.GARBAGE)))
+
+
+def _objects(fleet: Fleet, name: str) -> dict[bytes, bytes]:
+    return dict(fleet[name].storage.scan(keys.OBJECT, successor(keys.OBJECT)))
+
+
+async def _saved_where_it_was_set_back(fleet: Fleet) -> str:
+    """Node c is set back as a whole, which it cannot notice, and saves on what the others have pruned and swept."""
+    await _thread(fleet, "a").save({"messages": [f"message number {number} " * 20 for number in range(3000)], "x": 1})
+    await _thread(fleet, "a").append("messages", "two")
+    await fleet.converged()
+    copy = fleet["c"].storage.left_by_crash(0)
+    await _thread(fleet, "a").save({"messages": ["all new"], "x": 2}, overwrite=True)
+    await _thread(fleet, "a").save({"messages": ["all new", "newer"], "x": 3}, overwrite=True)
+    await fleet.converged()
+    await _thread(fleet, "a").prune(keep_last=1)
+    await fleet.converged()
+    await _swept(fleet)
+    left = await fleet.crash("c")
+    copy.identity = left.identity
+    fleet.start("c", copy, linked=False)
+    checkpoint = await _thread(fleet, "c").append("messages", "written on the node that was set back")
+    return str(checkpoint.id)
+
+
+async def test_what_is_missing_comes_from_the_node_that_saved_it() -> None:
+    async with Fleet("abc", quorum_timeout_s=2.0) as fleet:
+        id = await _saved_where_it_was_set_back(fleet)
+        fleet.link_all("c")
+        await fleet.converged(WAIT_S)
+        async with asyncio.timeout(WAIT_S):
+            while _garbage(fleet, "a") or len({str(sorted(_objects(fleet, name).items())) for name in "abc"}) > 1:
+                await asyncio.sleep(0.01)
+        for name in "abc":
+            assert verify(fleet[name].storage, config=Config()).problems == []
+        await fleet.crash("c")
+        for name in "ab":
+            loaded = await _thread(fleet, name).load(id)
+            assert loaded.state["messages"][-1] == "written on the node that was set back"
+            assert len(loaded.state["messages"]) == 3002
+
+
+async def test_a_save_whose_base_nobody_has_any_more_is_listed_and_says_so_when_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = 0
+    sound = rebuilding.Rebuilder.rebuild
+
+    async def rebuild(self: rebuilding.Rebuilder, place: Place, fetch: rebuilding.Fetch) -> rebuilding.Outcome:
+        nonlocal looks
+        outcome = await sound(self, place, fetch)
+        looks += 1
+        return outcome
+
+    async def none(self: object, partition: int, dots: object) -> dict[object, object]:
+        return {}
+
+    monkeypatch.setattr("shoal.node.verification.scrubbing.Scrubber._fetch", none)
+    monkeypatch.setattr("shoal.node.verification.rebuilding.Rebuilder.rebuild", rebuild)
+    async with Fleet("abc", quorum_timeout_s=2.0, quarantine_s=0.02) as fleet:
+        id = await _saved_where_it_was_set_back(fleet)
+        fleet.link_all("c")
+        await fleet.converged(WAIT_S)
+        await fleet.crash("c")
+        for name in "ab":
+            async with asyncio.timeout(WAIT_S):
+                while not fleet[name].replicator.scrubber.told:
+                    await asyncio.sleep(0.01)
+            assert fleet[name].replicator.scrubber.told == [f"thread 't' of space 'crew': {rebuilding.Outcome.DEAD.value}"]
+            with pytest.raises(ShoalError, match="a checkpoint that it builds on is missing"):
+                await _thread(fleet, name).load(id)
+        seen = looks
+        async with asyncio.timeout(WAIT_S):
+            while looks < seen + 6:  # It is asked for again, and said once by each.
+                await asyncio.sleep(0.01)
+    assert len([text for text in caplog.messages if rebuilding.Outcome.DEAD.value in text]) == 2
