@@ -40,7 +40,7 @@ from shoal.client.reading import (
 from shoal.client.schemas import Schemas, SchemaVersion
 from shoal.client.store import Space, Store
 from shoal.client.thread.autosave import Autosave
-from shoal.client.thread.branches import Branch, Difference
+from shoal.client.thread.branches import Branch
 from shoal.client.thread.consumers import Consumer, ConsumerInfo
 from shoal.client.thread.declared import Violation
 from shoal.client.thread.inbox import Inbox, Message, Sent
@@ -80,6 +80,7 @@ from shoal.values.difference import Change as ValueChange
 from shoal.version import __version__
 from shoal.workflows.audit import AuditEntry
 from shoal.workflows.checkpoint import Checkpoint
+from shoal.workflows.differences import Difference
 from shoal.workflows.events import Event
 from shoal.workflows.merges import Sides
 from shoal.workflows.mutations import Mutation

@@ -16,9 +16,10 @@ from shoal.cli.output import emit, line, note, pairs, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing
 from shoal.cli.threads import described
-from shoal.client.thread.branches import Branch, Difference
+from shoal.client.thread.branches import Branch
 from shoal.client.thread.inspect import Why
 from shoal.values.difference import Change
+from shoal.workflows.differences import Difference
 from shoal.workflows.events import Event
 
 PANEL = "Look into a store"

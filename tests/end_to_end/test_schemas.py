@@ -87,3 +87,13 @@ async def test_what_a_schema_marks_is_told_over_rest(space: Space, rest: Rest) -
     body = {"state": {"token": "t"}, "schema": "login", "schema_version": 2, "readable_from": 1, "secret": ["/token"]}
     await rest("POST", "/threads/u/checkpoints", body)
     assert (await space.thread("u").load()).redacted == {"token": "«secret»"}
+
+
+async def test_a_diff_over_rest_shows_that_a_secret_changed_and_not_how(space: Space, rest: Rest) -> None:
+    thread = space.thread("t", schema=Schema("login", secret={"/token"}))
+    first = await thread.save({"token": "hunter2"})
+    await thread.save({"token": "hunter3"})
+    found = await rest("GET", f"/threads/t/diff?from={first.id}")
+    assert found["channels"] == {"token": [{"op": "replace", "path": "", "before": "«secret»", "after": "«secret»"}]}
+    found = await rest("GET", f"/threads/t/diff?from={first.id}&reveal=true")
+    assert found["channels"] == {"token": [{"op": "replace", "path": "", "before": "hunter2", "after": "hunter3"}]}

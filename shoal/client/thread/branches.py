@@ -10,17 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from shoal.client.arguments import named
 from shoal.client.thread.checkout import Checkout
 from shoal.errors import NotFound
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
-from shoal.schemas.pointers import hidden
-from shoal.values.difference import Change, channel_differences
 from shoal.workflows import merges
-from shoal.workflows.checkpoint import Checkpoint, is_id
+from shoal.workflows.checkpoint import Checkpoint
+from shoal.workflows.differences import Difference, difference
 from shoal.workflows.merges import Sides
 from shoal.workflows.merging import Resolver
 
@@ -37,14 +35,6 @@ class Branch(Struct, frozen=True):
     @property
     def forked(self) -> bool:
         return len(self.heads) > 1
-
-
-class Difference(Struct, frozen=True):
-    """The changes from the checkpoint `before` to the checkpoint `after`."""
-
-    before: str
-    after: str
-    channels: dict[str, list[Change]]  # Those that differ.
 
 
 @named
@@ -109,20 +99,7 @@ class ThreadBranches:
         Raises:
             NotFound: there is no such checkpoint or branch.
         """
-        checkout = self._checkout
-        first, second = await self._peek(before, stale=stale), await self._peek(after or branch, stale=stale)
-        names = [name for name in {**first.hashes, **second.hashes} if first.hashes.get(name) != second.hashes.get(name)]
-        sides = [
-            await checkout.states(found.id, [name for name in names if name in found.hashes], stale=stale)
-            for found in (first, second)
-        ]
-        changes = channel_differences(*sides)
-        return Difference(first.id, second.id, changes if reveal else _hidden(changes, {*first.secret, *second.secret}))
-
-    async def _peek(self, place: str, *, stale: bool = False) -> requests.Checkpoint:
-        """A checkpoint by its id or a branch's name, without its channels. The handle stays where it is."""
-        id, branch = (place, "main") if is_id(place) else (None, place)
-        return await self._checkout.read(id, [], branch=branch, stale=stale)
+        return await difference(self._checkout, before, after or branch, reveal=reveal, stale=stale)
 
     async def merge(
         self,
@@ -171,13 +148,3 @@ class ThreadBranches:
     async def _move(self, request: requests.Move, key: str | None, durability: Durability | None) -> Branch:
         moved = await self._checkout.move(request, key, durability)
         return Branch(moved.branch, tuple(moved.heads))
-
-
-def _hidden(changes: dict[str, list[Change]], secret: set[str]) -> dict[str, list[Change]]:
-    """The changes, without what is secret."""
-
-    def shown(name: str, change: Change) -> Change:
-        before, after = (hidden(secret, name, change.path, value) for value in (change.before, change.after))
-        return replace(change, before=before, after=after)
-
-    return {name: [shown(name, change) for change in found] for name, found in changes.items()}

@@ -1,0 +1,57 @@
+"""What changed from one checkpoint of a thread to another.
+
+Law: of secret fields it shows that they changed, and what they hold only if it is asked to reveal them.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from shoal.protocol import requests
+from shoal.schemas.pointers import hidden
+from shoal.values.difference import Change, channel_differences
+from shoal.workflows.checkpoint import is_id
+from shoal.workflows.checkpoints import ThreadCheckpoints
+
+
+class Difference(Struct, frozen=True):
+    """The changes from the checkpoint `before` to the checkpoint `after`."""
+
+    before: str
+    after: str
+    channels: dict[str, list[Change]]  # Those that differ.
+
+
+async def difference(
+    checkpoints: ThreadCheckpoints, before: str, after: str, *, reveal: bool, stale: bool = False
+) -> Difference:
+    """Both are ids, or names of branches. Only channels whose hashes differ are read.
+
+    Raises:
+        NotFound: there is no such checkpoint or branch.
+    """
+    first, second = await _named(checkpoints, before, stale), await _named(checkpoints, after, stale)
+    names = [name for name in {**first.hashes, **second.hashes} if first.hashes.get(name) != second.hashes.get(name)]
+    sides = [
+        await checkpoints.states(found.id, [name for name in names if name in found.hashes], stale=stale)
+        for found in (first, second)
+    ]
+    changes = channel_differences(*sides)
+    return Difference(first.id, second.id, changes if reveal else _hidden(changes, {*first.secret, *second.secret}))
+
+
+async def _named(checkpoints: ThreadCheckpoints, place: str, stale: bool) -> requests.Checkpoint:
+    """A checkpoint by its id or a branch's name, without its channels."""
+    id, branch = (place, "main") if is_id(place) else (None, place)
+    return await checkpoints.read(id, [], branch=branch, stale=stale)
+
+
+def _hidden(changes: dict[str, list[Change]], secret: set[str]) -> dict[str, list[Change]]:
+    """The changes, without what is secret."""
+
+    def shown(name: str, change: Change) -> Change:
+        before, after = (hidden(secret, name, change.path, value) for value in (change.before, change.after))
+        return replace(change, before=before, after=after)
+
+    return {name: [shown(name, change) for change in found] for name, found in changes.items()}
