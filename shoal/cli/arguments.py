@@ -33,7 +33,7 @@ def text_of(source: str, what: str) -> str:
     if source != STANDARD_INPUT:
         return source
     if sys.stdin.closed:
-        raise InvalidValue(f"{what}: standard input was read already, and can be read once only. Nothing was written.")
+        raise InvalidValue(f"{what}: standard input has already been read; it can be read only once. Nothing was written.")
     try:
         # Closed once it is read: a second "-" would find it empty, and that is no value.
         with sys.stdin as stream:
@@ -99,11 +99,13 @@ def age_of(text: str) -> timedelta:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
     if found is None:
-        raise InvalidInput(f"{text!r} is no age. Give a number and a unit, as in 30d, 12h, 90m or 45s. Nothing was written.")
+        raise InvalidInput(
+            f"{text!r} is not an age. Give a number and a unit, such as 30d, 12h, 90m or 45s. Nothing was written."
+        )
     try:
         return timedelta(seconds=float(found[1]) * _SECONDS[found[2] or "s"])
     except OverflowError:
-        raise InvalidInput(f"{text!r} is longer than any store lasts. Nothing was written.") from None
+        raise InvalidInput(f"{text!r} is too large an age. Nothing was written.") from None
 
 
 def bytes_of(text: str) -> int:
@@ -114,7 +116,9 @@ def bytes_of(text: str) -> int:
     """
     size = size_of(text)
     if size is None:
-        raise InvalidInput(f"{text!r} is no size. Give bytes, or a unit as in 64KiB, 64MiB or 1GiB. Nothing was written.")
+        raise InvalidInput(
+            f"{text!r} is not a size. Give bytes, or a number with a unit, such as 64KiB, 64MiB or 1GiB. Nothing was written."
+        )
     return size
 
 
@@ -126,7 +130,7 @@ def moment_of(text: str, option: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidInput(f"{option} is a time as in 2026-01-01T12:00:00+00:00; got {text!r}.") from None
+        raise InvalidInput(f"{option} must be a time such as 2026-01-01T12:00:00+00:00; got {text!r}.") from None
 
 
 def fields_of(given: Sequence[str]) -> dict[str, Any]:
@@ -140,12 +144,12 @@ def fields_of(given: Sequence[str]) -> dict[str, Any]:
         if each == STANDARD_INPUT or each.lstrip().startswith("{"):
             found = json_of(each, "--filter")
             if not isinstance(found, dict):
-                raise InvalidInput(f"--filter is KEY=VALUE or a JSON object; got {each!r}. Nothing was read.")
+                raise InvalidInput(f"--filter must be KEY=VALUE or a JSON object; got {each!r}. Nothing was read.")
             wanted |= found
             continue
         name, equals, text = each.partition("=")
         if not equals or not name:
-            raise InvalidInput(f"--filter is KEY=VALUE, or a JSON object; got {each!r}. Nothing was read.")
+            raise InvalidInput(f"--filter must be KEY=VALUE or a JSON object; got {each!r}. Nothing was read.")
         try:
             wanted[name] = values.from_json(json.loads(text))
         except ValueError:

@@ -36,7 +36,7 @@ def export(
     Example: shoal export researcher-1 --data ./state --space crew > researcher-1.jsonl
     """
     if (thread is None) != everything:
-        raise typer.BadParameter("give a THREAD, or --all, and not both.")
+        raise typer.BadParameter("give either a THREAD or --all.")
     execute(_export(chosen(data, url, environment=os.environ), space, thread))
 
 

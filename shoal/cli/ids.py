@@ -102,7 +102,7 @@ async def _only(given: str, ids: AsyncIterator[str], what: str) -> str:
         return found[0]
     if found:
         raise InvalidInput(
-            f"more than one {what} begins with {given!r}: {_shown(found)}. Nothing was written. Give more of it."
+            f"more than one {what} begins with {given!r}: {_shown(found)}. Nothing was written. Give more characters."
         )
     there = f"There are {_shown(others)}." if others else "There are none."
     raise NotFound(f"no {what} begins with {given!r}. Nothing was written. {there}")

@@ -56,7 +56,7 @@ def save(
     async def saved(_: Store, handle: Thread) -> Checkpoint:
         found = json_of(state, "the state")
         if not isinstance(found, dict):
-            raise InvalidInput("a state is a JSON object: channels and their values. Nothing was written.")
+            raise InvalidInput("a state must be a JSON object of channels and their values. Nothing was written.")
         try:
             return await handle.save(found, branch=branch, overwrite=overwrite, label=label or "", key=key)
         except HeadMoved as moved:
@@ -130,7 +130,7 @@ def merge(
         for field in resolve or []:
             name, found, text = field.partition("=")
             if not found or not name:
-                raise InvalidInput(f"--resolve is CHANNEL=JSON; got {field!r}. Nothing was written.")
+                raise InvalidInput(f"--resolve must be CHANNEL=JSON; got {field!r}. Nothing was written.")
             resolved[name] = json_of(text, f"the value of {name!r}")
         ids = [await checkpoint_id(store, handle, head) for head in heads or []]
         return await handle.merge(

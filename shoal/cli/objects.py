@@ -197,8 +197,8 @@ async def _get(target: Target, space_name: str, name: str, kind: _Kind, *, json:
         # agents, but for a person it would hide a misspelt name.
         if not await _exists(kind.names(space, name), name):
             raise NotFound(
-                f"there is no {kind.noun} {name!r} in space {space_name!r}. `shoal {kind.command} list` lists those there are."
-                + (await other_spaces(store, space_name) or await similar(name, kind.names(space, "")))
+                f"there is no {kind.noun} {name!r} in space {space_name!r}. `shoal {kind.command} list` lists the "
+                "existing ones." + (await other_spaces(store, space_name) or await similar(name, kind.names(space, "")))
             )
         value = await kind.read(space, name)
         emit(value) if json else show_value(value)

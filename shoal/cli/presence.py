@@ -50,7 +50,7 @@ def presence(
 
 async def _presence(target: Target, space: str, document: str | None, *, follow: bool, limit: int | None, json: bool) -> None:
     if target.url is None:
-        raise InvalidInput("who is here is known to a running node, not to a directory. Nothing was read. Give --url URL.")
+        raise InvalidInput("presence is known only to a running node, not to a directory. Nothing was read. Give --url URL.")
     async with opened(target) as store:
         looking = _looking(store, space, document)
         if follow:

@@ -90,7 +90,7 @@ def retain(
     size = None if keep_bytes is None else bytes_of(keep_bytes)
     bounds = _Bounds(None if older_than is None else age_of(older_than), size, keep_last)
     if forever and any(bound is not None for bound in bounds):
-        raise typer.BadParameter("--forever takes no bounds beside it.")
+        raise typer.BadParameter("--forever cannot be combined with bounds.")
     target = chosen(data, url, environment=os.environ)
     execute(_retain(target, (space, thread), bounds, setting=forever or any(bound is not None for bound in bounds), json=json))
 

@@ -68,10 +68,10 @@ def chosen(data: Path | None, url: str | None, *, environment: Mapping[str, str]
     else:
         where = "--data and --url"
     if data is not None and url is not None:
-        raise typer.BadParameter(f"{where} are both given. Leave one out: a command reads one store.")
+        raise typer.BadParameter(f"{where} are both given. Remove one: a command reads only one store.")
     if data is None and url is None:
         raise typer.BadParameter(
-            "no store is named. Give --data DIR for a store on this machine, or --url URL for a running node "
+            "no store was given. Give --data DIR for a store on this machine, or --url URL for a running node "
             "(or set SHOAL_DATA or SHOAL_URL)."
         )
     return Target(data, url)
@@ -104,7 +104,9 @@ def check_store(directory: Path) -> None:
     except FileNotFoundError:
         names = set()
     except NotADirectoryError:
-        raise NotFound(f"{directory} is a file, and no store's directory. Nothing was written.{_nearby(directory)}") from None
+        raise NotFound(
+            f"{directory} is a file, not the directory of a store. Nothing was written.{_nearby(directory)}"
+        ) from None
     except OSError as error:
         raise NotFound(f"{directory} cannot be read: {error.strerror}. Nothing was written.") from None
     if FORMAT in names:

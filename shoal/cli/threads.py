@@ -216,7 +216,7 @@ async def _no_branch(store: Store, space: str, name: str, branch: str, heads: Ma
     if heads:
         return NotFound(f"thread {name!r} has no branch {branch!r}. It has {', '.join(heads)}.")
     return NotFound(
-        f"there is no checkpoint of a thread {name!r} in space {space!r}. `shoal threads` lists those there are."
+        f"there is no checkpoint of a thread {name!r} in space {space!r}. `shoal threads` lists the existing ones."
         + (await other_spaces(store, space) or await similar(name, store.space(space).threads()))
     )
 

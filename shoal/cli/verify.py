@@ -61,7 +61,7 @@ def _named(directory: Path | None, data: Path | None) -> Path:
     if not given and os.environ.get("SHOAL_DATA"):
         given = [Path(os.environ["SHOAL_DATA"])]
     if len(given) != 1:
-        raise typer.BadParameter("name the store's directory, once: shoal verify DIR, or --data DIR (or set SHOAL_DATA).")
+        raise typer.BadParameter("give the store's directory once: shoal verify DIR, or --data DIR (or set SHOAL_DATA).")
     return given[0]
 
 

@@ -322,7 +322,7 @@ class BatchItems:
             InvalidInput: always. Each node builds an index by itself, some time after it was declared.
         """
         raise InvalidInput(
-            "an index is not declared in a batch: every node builds it by itself, later, and no write waits for it. "
+            "an index cannot be declared in a batch: every node builds it later, in the background, and no write waits for it. "
             "Nothing was written. Await space.items.index(…) beside the batch."
         )
 

@@ -91,11 +91,11 @@ class Presence:
             Disconnected: no node could be reached; once one is, others see it.
         """
         if self._closed:
-            raise InvalidInput("this presence is closed. Nothing was announced; open its store or document again.")
+            raise InvalidInput("this presence is closed. Nothing was announced. Open its store or document again.")
         try:
             self._state = msgspec.json.encode(dict(state))
         except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidValue(f"what is said of one who is here must be JSON: {error}. Nothing was announced.") from None
+            raise InvalidValue(f"a presence state must be JSON: {error}. Nothing was announced.") from None
         await self._announce()
         if not self._tasks:
             self._tasks = [asyncio.create_task(work) for work in (self._renew(), self._watch())]

@@ -105,7 +105,7 @@ def _encoded(schema: Mapping[str, Any] | bool) -> bytes:
         # Of one order: the same schema again is the same version.
         return json.dumps(dict(schema) if isinstance(schema, Mapping) else schema, sort_keys=True, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidSchema(f"a JSON Schema is made of what JSON has: {error}. Nothing was written.") from None
+        raise InvalidSchema(f"a JSON Schema must consist of JSON values: {error}. Nothing was written.") from None
 
 
 def _version(name: str, found: requests.SchemaVersion) -> SchemaVersion:

@@ -88,8 +88,8 @@ class Store:
             name = f"{{{name}}}"
         elif colocated is False and is_colocated(name):
             raise InvalidInput(
-                f"space {name!r} is colocated: its name is all in braces. Nothing was written. "
-                f"Open {name[1:-1]!r}, which is another space, or leave `colocated` out."
+                f"space {name!r} is colocated, because its whole name is in braces. Nothing was written. "
+                f"Open {name[1:-1]!r}, which is another space, or omit `colocated`."
             )
         return Space(self._connection, name)
 
@@ -270,7 +270,7 @@ class Space:
 
     async def _found(self, prefix: str, status: ThreadStatus | None, filter: Mapping[str, Any]) -> AsyncIterator[str]:
         if status is not None and status not in get_args(ThreadStatus):
-            raise InvalidInput(f"a status is one of {', '.join(get_args(ThreadStatus))}; got {status!r}.")
+            raise InvalidInput(f"a status must be one of {', '.join(get_args(ThreadStatus))}; got {status!r}.")
         wanted = {name: values.encode(value, where=f"filter[{name!r}]") for name, value in filter.items()}
         after: str | None = None
         while after != "":

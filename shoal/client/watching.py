@@ -117,7 +117,7 @@ def pushed(
                         position.note(push)
                         if is_about(push):
                             yield push, position.copy()
-        raise Disconnected("the node ended the watch. Nothing was written. Watch again, after the last bookmark.")
+        raise Disconnected("the node ended the watch. Nothing was written. Watch again with after= the last bookmark.")
 
     return resumed(connection.config, attempt, timeout=timeout, closed=connection.closed.is_set)
 

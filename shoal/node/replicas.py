@@ -143,8 +143,9 @@ class Alone:
 
     async def reached(self, partition: int, wanted: VersionVector, /) -> None:
         raise BookmarkLost(
-            "this store has no peers, and does not hold what the bookmark names: it was made elsewhere, or this store is "
-            "an older copy. Nothing was written. Read with stale=True to go on from what is here."
+            "this store has no peers and lacks operations that the bookmark names: the bookmark is from another "
+            "store, or this store is "
+            "an older copy. Nothing was written. Read with stale=True to continue from the state here."
         )
 
     async def reachable(self, durability: Durability, /) -> None:

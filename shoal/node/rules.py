@@ -84,9 +84,11 @@ class Rules:
         governing = self._governing(claim)
         for broken in self._breaks(governing, state()) if governing else ():
             raise SchemaViolation(
-                f"the state of thread {claim.thread!r} breaks schema {broken.schema!r} version {broken.version} of its space, "
-                f"at {broken.flaw.path or 'the top'}: {broken.flaw.why}. Nothing was written. Mend the state, or save it under "
-                "the version that it keeps.",
+                f"the state of thread {claim.thread!r} violates schema {broken.schema!r} version {broken.version} of "
+                "its space, "
+                f"at {broken.flaw.path or 'the top'}: {broken.flaw.why}. Nothing was written. Correct the state, or "
+                "save it under "
+                "the version that it conforms to.",
                 path=broken.flaw.path,
                 schema=broken.schema,
                 version=broken.version,

@@ -239,7 +239,7 @@ class Service:
                 await self._owners.current(partition, durability)
             except NoQuorum as error:
                 raise OutcomeUnknown(
-                    f"the write is recorded, and whether its object was deleted meanwhile is not known: {error.message} "
+                    f"the write is recorded, but it is not known whether its object was deleted meanwhile: {error.message} "
                     "Send it again with the same key."
                 ) from None
         dead = self._database.dead(partition, issued.dot)
@@ -251,8 +251,10 @@ class Service:
         objects = [f"{target.kind.label} {target.name!r} of space {target.space!r}" for target in dead]
         rest = " The rest of the batch counts." if len(dead) < len(set(located.targets)) else ""
         raise DeletedMeanwhile(
-            f"{', '.join(objects)} was deleted by somebody who had not seen this write. It is recorded, and has no effect "
-            f"there: it was deleted with the rest.{rest} Load again, and write anew with a new key if it still matters.",
+            f"{', '.join(objects)} was deleted by a client that had not seen this write. The write is recorded "
+            "but has no effect "
+            f"there, because it was deleted with the object.{rest} Load again, and write with a new key if the "
+            "write is still needed.",
             objects=objects,
         )
 
@@ -328,7 +330,9 @@ class Service:
 
     def _refuse_if_stopping(self) -> None:
         if self._stopping:
-            raise ShuttingDown("the node is stopping. Nothing was written; send the request again, here later or elsewhere.")
+            raise ShuttingDown(
+                "the node is stopping. Nothing was written. Send the request again, here later or on another node."
+            )
 
     def admit(self) -> None:
         """
@@ -337,7 +341,7 @@ class Service:
         """
         if self._owners.refilling:
             raise CatchingUp(
-                f"the node takes no sessions: {self._opening.fence or _REFILLING}. Nothing was written. Ask another node, or "
+                f"the node accepts no sessions: {self._opening.fence or _REFILLING}. Nothing was written. Ask another node, or "
                 "try again later."
             )
 
@@ -372,7 +376,7 @@ class Service:
     async def subscribe(self, subscription: Subscription, bookmark: Bookmark, /) -> AsyncIterator[AsyncIterator[Push]]:
         check_name("space", subscription.space)
         if self._stopping:
-            raise ShuttingDown("the node is stopping. Subscribe again, here later or elsewhere.")
+            raise ShuttingDown("the node is stopping. Subscribe again, here later or on another node.")
         if isinstance(subscription, requests.FollowPresence):
             with self.presences.follower(subscription) as follower:
                 yield follower
@@ -419,7 +423,7 @@ def _partly(done: int, what: str) -> Iterator[None]:
         if not done:
             raise
         raise OutcomeUnknown(
-            f"{done} {what}, and the rest is not, or not surely: {error.message} Ask for it again: it does what is left.",
+            f"{done} {what}; the rest was not, or its outcome is unknown: {error.message} Repeat the request to do the rest.",
             **error.detail,
         ) from None
 

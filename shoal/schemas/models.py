@@ -44,7 +44,7 @@ def model_of(declared: Any) -> Model:
         try:
             text = json.dumps(declared).encode()
         except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidSchema(f"a JSON Schema is made of what JSON has: {error}.") from None
+            raise InvalidSchema(f"a JSON Schema must consist of JSON values: {error}.") from None
         return _JsonModel(Rule(text))
     raise InvalidSchema(
         f"a state is declared by a msgspec Struct, a pydantic model or a JSON Schema (a dict), not by {declared!r:.80}."

@@ -72,9 +72,9 @@ def _patched(state: dict[str, Any], patch: Sequence[Mapping[str, Any]]) -> dict[
     try:
         after = jsonpatch.apply_patch(state, [dict(operation) for operation in patch], in_place=True)
     except jsonpatch.JsonPatchTestFailed as failed:
-        raise Conflict(f"a test of the patch failed: {failed}. Nothing was written. Look at what there is now.") from None
+        raise Conflict(f"a test of the patch failed: {failed}. Nothing was written. Read the current state.") from None
     except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, TypeError, ValueError, KeyError) as wrong:
         raise InvalidInput(f"the JSON Patch cannot be applied: {wrong}. Nothing was written.") from None
     if not isinstance(after, dict):
-        raise InvalidInput("the JSON Patch leaves no map of channels. Nothing was written.")
+        raise InvalidInput("the JSON Patch does not result in a map of channels. Nothing was written.")
     return after

@@ -32,7 +32,7 @@ async def check_exists(connection: Connection, space: str, thread: str) -> None:
         if name == thread:  # In byte order the name itself is the first.
             return
         break
-    raise NotFound(f"there is no thread {thread!r} in space {space!r}. List the threads of the space to see those there are.")
+    raise NotFound(f"there is no thread {thread!r} in space {space!r}. List the threads of the space to see the existing ones.")
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
@@ -42,4 +42,4 @@ def check_kinds(kinds: Sequence[str]) -> None:
     """
     known = get_args(ObjectKind)
     if isinstance(kinds, str) or not set(kinds) <= set(known):
-        raise InvalidInput(f"kinds is a list of some of {', '.join(known)}; got {kinds!r}.")
+        raise InvalidInput(f"kinds must be a list of some of {', '.join(known)}; got {kinds!r}.")

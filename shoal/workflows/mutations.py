@@ -47,7 +47,7 @@ async def mutations(
         return
     stop, _, skipped = (after or "").partition("/")
     if skipped and not skipped.isdecimal():
-        raise InvalidInput("a mutation's id is what an earlier one has. Give it back unchanged.")
+        raise InvalidInput("this is not the id of a mutation. Use an id of an earlier mutation unchanged.")
     ids = await _ids(checkpoints, head, stop if not skipped else None, through=stop if skipped else None)
     given = 0
     for id in ids:

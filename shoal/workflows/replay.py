@@ -46,7 +46,9 @@ async def replay(
     every: int | None,
 ) -> Any:
     if every is not None and (naming is None or every < 1):
-        raise InvalidInput("snapshots every so many events (from 1) are kept under a reducer's name: give `name` too.")
+        raise InvalidInput(
+            "every must be at least 1 and needs a reducer's name under which to store the snapshots: give `name` too."
+        )
     start = requests.Snapshot(None, "", b"")
     if naming is not None:
         start = await _snapshot(connection, space, thread, naming, until)

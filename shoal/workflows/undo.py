@@ -121,7 +121,7 @@ async def _redoable(checkpoints: ThreadCheckpoints, head: str, count: int) -> li
             break
     raise NotFound(
         f"there is nothing more to redo: {len(ids)} undos of {count}. Nothing was written. "
-        "What was undone can be redone until something else is saved."
+        "An undo can be redone until something else is saved."
     )
 
 
@@ -168,7 +168,7 @@ async def _reverted(
 
 def _check_count(n: int) -> None:
     if n < 1:
-        raise InvalidInput(f"at least one change is taken back; got {n}. Nothing was written.")
+        raise InvalidInput(f"n must be at least 1; got {n}. Nothing was written.")
 
 
 def _named(metadata: Any, field: str) -> list[str]:

@@ -59,7 +59,7 @@ def test_a_filter_comes_from_standard_input_too(where: list[str]) -> None:
 def test_standard_input_is_read_once(where: list[str]) -> None:
     done = CliRunner().invoke(app, ["set", "add", "tags", "-", "-", *where], input="1")
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "standard input was read already" in done.stderr
+    assert "standard input has already been read" in done.stderr
 
 
 def test_what_is_no_utf_8_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_another_age_is_refused_with_examples(text: str) -> None:
 
 def test_a_size_has_a_unit_or_is_bytes() -> None:
     assert (bytes_of("4096"), bytes_of("64MiB"), bytes_of("1 KiB")) == (4096, 64 << 20, 1024)
-    with pytest.raises(InvalidInput, match="'64MB' is no size"):
+    with pytest.raises(InvalidInput, match="'64MB' is not a size"):
         bytes_of("64MB")
 
 
@@ -132,7 +132,7 @@ def test_fields_are_given_one_by_one_or_as_json(given: list[str], wanted: dict[s
 
 @pytest.mark.parametrize("given", ["a", "=1", "[1]"])
 def test_another_filter_is_refused(given: str) -> None:
-    with pytest.raises(InvalidInput, match="--filter is KEY=VALUE"):
+    with pytest.raises(InvalidInput, match="--filter must be KEY=VALUE"):
         fields_of([given])
 
 

@@ -88,7 +88,7 @@ def test_an_ambiguous_beginning_is_refused_with_those_that_have_it(where: list[s
     assert f"more than one checkpoint of thread 't' begins with '{first}': " in result.stderr
     listed = result.stderr.partition(": more")[2].partition(": ")[2].partition(". ")[0].split(", ")
     assert all(any(id.startswith(each) for id in found) for each in listed if each != "…")
-    assert result.stderr.endswith("Nothing was written. Give more of it.\n")
+    assert result.stderr.endswith("Nothing was written. Give more characters.\n")
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,8 @@ def test_deleting_what_is_not_there_says_so(target: list[str]) -> None:
         (["get", "memory", "absent"], 1, "there is no item 'absent' in 'memory' of space 'items'"),
         (["put", "memory", "k", "{"], 1, "is not valid JSON"),
         (["put", "memory", "k", "1", "--expect", "0" * 32], 1, "is not there"),
-        (["search", "memory", "--filter", '{"a": {"$in": 1}}'], 1, "'$in' is no operator of a filter"),
-        (["search", "memory", "--filter", "[1]"], 1, "--filter is KEY=VALUE, or a JSON object"),
+        (["search", "memory", "--filter", '{"a": {"$in": 1}}'], 1, "'$in' is not a filter operator"),
+        (["search", "memory", "--filter", "[1]"], 1, "--filter must be KEY=VALUE or a JSON object"),
         (["put", "memory..x", "k", "1"], 1, "must not be empty"),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_wrong_directory_names_the_store_beside_it(data: str, name: str) -> No
 def test_a_file_is_no_directory(data: str) -> None:
     result = run("threads", "--data", f"{data}/FORMAT")
     assert result.exit_code == 1
-    assert "is a file, and no store's directory. Nothing was written." in result.stderr
+    assert "is a file, not the directory of a store. Nothing was written." in result.stderr
 
 
 def test_where_there_is_no_store_the_way_to_make_one_is_told(tmp_path: Path) -> None:

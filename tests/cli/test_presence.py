@@ -65,5 +65,5 @@ def test_a_directory_has_nobody_and_says_why(filled: Path) -> None:
     result = command("presence", "--data", str(filled), *CREW)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
-        "shoal: who is here is known to a running node, not to a directory. Nothing was read. Give --url URL.\n"
+        "shoal: presence is known only to a running node, not to a directory. Nothing was read. Give --url URL.\n"
     )

@@ -41,15 +41,15 @@ async def filtered(thread: Thread, filter: Any) -> list[Any]:
     ("mistake", "error", "said"),
     [
         (lambda thread: thread.save({"a": 1}, metadata=ANY), InvalidValue, "metadata is a mapping"),
-        (lambda thread: thread.save({"a": 1}, take=[ANY]), InvalidInput, "take a message"),
+        (lambda thread: thread.save({"a": 1}, take=[ANY]), InvalidInput, "take needs a message"),
         (lambda thread: thread.extend("log", ANY), InvalidInput, "is a list of elements, not int"),
-        (lambda thread: thread.step("bill", call=ANY), InvalidInput, "call is a function"),
+        (lambda thread: thread.step("bill", call=ANY), InvalidInput, "call must be a function"),
         (lambda thread: thread.load(ANY), InvalidInput, "checkpoint must be text or None; got 5"),
         (lambda thread: thread.rollback(ANY), InvalidInput, "to must be text; got 5"),
         (lambda thread: thread.prune(branch="nowhere"), NotFound, "no branch 'nowhere'"),
         (lambda thread: thread.worklist("w").add("abc"), InvalidInput, "got the text 'abc'"),
         (lambda thread: events(thread, "a cursor"), InvalidInput, "after must be bytes; got 'a cursor'"),
-        (lambda thread: filtered(thread, [1]), InvalidInput, "filter is a mapping"),
+        (lambda thread: filtered(thread, [1]), InvalidInput, "filter must be a mapping"),
     ],
 )
 async def test_a_wrong_type_is_named_and_nothing_is_written(

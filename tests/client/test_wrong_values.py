@@ -153,7 +153,7 @@ async def test_what_a_handle_cannot_make_a_request_of_is_told_by_name(running: R
             lambda: space.thread("t").update(append=wrong),
             r"append must be a mapping of text and an iterable or None; got 5 \(int\)",
         ),
-        (lambda: space.thread("t").inbox.take(wrong), "take a message"),
+        (lambda: space.thread("t").inbox.take(wrong), "take needs a message"),
         (lambda: space.items.put(wrong, "k", 1), "namespace must be a list of text; got 5"),
         (lambda: space.thread("t").prune(older_than=wrong * 1e300 * 1e300), "older_than"),
     ):

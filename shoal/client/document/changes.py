@@ -165,7 +165,8 @@ class Changes(AsyncIterator[DocumentChange]):
         except TimeoutError:
             if not self._feed.served:
                 raise Disconnected(
-                    "no node could tell of the document within the timeout. What was edited here is kept. Call changes() again."
+                    "no node could deliver changes of the document within the timeout. Local edits are kept. Call "
+                    "changes() again."
                 ) from None
             raise StopAsyncIteration from None
         change, size = self._waiting.popleft()

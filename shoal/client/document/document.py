@@ -222,7 +222,9 @@ class Document:
     def _steps(self) -> Undo:
         self._mirror.check_editable()
         if self._mirror.undo is None:
-            raise InvalidInput("this document was opened without undo. Nothing was written. Open it with `undo=100`.")
+            raise InvalidInput(
+                "this document was opened without undo. Nothing was written. Open it with `undo=100` to use undo."
+            )
         return self._mirror.undo
 
     def to_py(self) -> dict[str, Any]:
@@ -303,7 +305,7 @@ class Document:
         except ValueError:
             packed = b""
         if len(packed) < 4:
-            raise InvalidValue("this is no snapshot of a document. Take it from `snapshot`.")
+            raise InvalidValue("this is not a snapshot of a document. Use the value that `snapshot` returned.")
         generation = int.from_bytes(packed[:4], "big")
         shown = await self._session.call(ReadDocumentAt(self.space, self.name, generation, packed[4:]))
         content: dict[str, Any] = values.from_json(json.loads(shown.json))

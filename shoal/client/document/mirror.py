@@ -112,8 +112,8 @@ class Mirror:
         self.raise_error()
         if self._unsent.is_full:
             raise Overloaded(
-                f"more than {self._config.request_bytes_max} bytes of edits wait to be sent. "
-                "They are kept, and not yet written; call flush() before the next edit.",
+                f"more than {self._config.request_bytes_max} bytes of edits are waiting to be sent. "
+                "They are kept but not yet written; call flush() before the next edit.",
                 retry_after_s=self._config.reconnect_delay_s_max,
             )
 
@@ -210,7 +210,9 @@ class Mirror:
         await self.content.outside.wait()
         request = self._beginnings.restored(self.space, self.name, authors=self._authors, generation=self._generation)
         await self._session.call(request, key=self._key_of(), stale=True)
-        raise SessionBehind("the node lacked the document's beginning that this mirror shows, and was given it. Try again.")
+        raise SessionBehind(
+            "the node lacked the document's initial content that this mirror shows; the mirror has sent it. Try again."
+        )
 
     # ── following ─────────────────────────────────────────────────────────────
 

@@ -35,7 +35,7 @@ class Embedding:
         made = self._embed(texts)
         vectors = await made if inspect.isawaitable(made) else made
         if len(vectors) != len(texts):
-            raise InvalidInput(f"`embed` gave {len(vectors)} vectors for {len(texts)} texts. Nothing was written.")
+            raise InvalidInput(f"`embed` returned {len(vectors)} vectors for {len(texts)} texts. Nothing was written.")
         return vectors
 
 

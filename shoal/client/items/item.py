@@ -81,7 +81,9 @@ def put_request(
     packed = values.encode(value, where="value")
     ttl_ms = as_duration_ms(ttl, what="ttl")
     if ttl_ms is not None and ttl_ms < 1:
-        raise InvalidInput(f"a time to live is at least 1 ms; got {ttl}. Nothing was written. None is for ever.")
+        raise InvalidInput(
+            f"a time to live must be at least 1 ms; got {ttl}. Nothing was written. Use None for items that never expire."
+        )
     found_by = [pack(vector, where=f"vectors[{nth}]") for nth, vector in enumerate(vectors)]
     return requests.PutItem(space, label, rest, key, packed, ttl_ms, expect, found_by)
 
@@ -100,7 +102,8 @@ def split(namespace: Sequence[str]) -> tuple[str, list[str]]:
     """
     if isinstance(namespace, str) or not namespace:
         raise InvalidInput(
-            f"a namespace is a tuple of one label or more, as in ('memory', 'user-1'); got {namespace!r}. Nothing was written."
+            "a namespace must be a tuple of one or more labels, such as ('memory', 'user-1'); got "
+            f"{namespace!r}. Nothing was written."
         )
     first, *rest = map(check_label, namespace)
     return first, rest
@@ -115,7 +118,7 @@ def only(namespace: Sequence[str]) -> str:
     label, rest = split(namespace)
     if rest:
         raise InvalidInput(
-            f"an index is of all items below a first label: name that alone, as in ({label!r},). Nothing was written."
+            f"an index covers all items under a first label: give only that label, such as ({label!r},). Nothing was written."
         )
     return label
 
@@ -128,13 +131,13 @@ def matching(prefix: Sequence[str] | None, suffix: Sequence[str] | None) -> list
     wanted: tuple[tuple[requests.Match, Sequence[str] | None], ...] = (("prefix", prefix), ("suffix", suffix))
     for match, labels in wanted:
         if isinstance(labels, str):
-            raise InvalidInput(f"a {match} is a tuple of labels, as in ('memory', '*'); got {labels!r}.")
+            raise InvalidInput(f"a {match} must be a tuple of labels, such as ('memory', '*'); got {labels!r}.")
     return [(match, list(labels)) for match, labels in wanted if labels]
 
 
 def packed_filter(filter: Mapping[str, Any] | None) -> bytes:
     if filter is not None and not isinstance(filter, Mapping):
-        raise InvalidInput(f"a filter is a map of fields; this one is a {type(filter).__name__}.")
+        raise InvalidInput(f"a filter must be a map of fields; this one is a {type(filter).__name__}.")
     return values.encode(dict(filter), where="filter") if filter else b""
 
 

@@ -149,11 +149,11 @@ class Items:
             Unsupported: the node lacks NumPy, with which vectors are compared.
         """
         if limit < 0 or offset < 0:
-            raise InvalidInput(f"limit and offset are at least 0; got {limit} and {offset}.")
+            raise InvalidInput(f"limit and offset must be at least 0; got {limit} and {offset}.")
         if query is not None and vector is None:
             if self._embedding is None:
                 raise InvalidInput(
-                    "a query is searched for by meaning, and these items have no embedding: use "
+                    "a text query needs an embedding, and these items have none: use "
                     "`items.embedded(embed).search(…, query=…)`, or give the `vector`."
                 )
             vector = await self._embedding.of_query(query)
@@ -206,7 +206,7 @@ class Items:
     ) -> Explanation:
         """How `search` finds these items on the serving node. A page that was scanned makes all of it a scan."""
         if limit < 1:
-            raise InvalidInput(f"limit is at least 1; got {limit}.")
+            raise InvalidInput(f"limit must be at least 1; got {limit}.")
         label, rest = split(namespace)
         packed, left, cursor, more = packed_filter(filter), limit, b"", True
         plans: list[requests.SearchPlan] = []
@@ -264,7 +264,7 @@ class Items:
     ) -> list[Namespace]:
         """The same for any number of prefixes and suffixes, all of which must match."""
         if limit < 0 or offset < 0:
-            raise InvalidInput(f"limit and offset are at least 0; got {limit} and {offset}.")
+            raise InvalidInput(f"limit and offset must be at least 0; got {limit} and {offset}.")
         found: list[Namespace] = []
         firsts = {labels[0] for match, labels in matches if match == "prefix" and labels and labels[0] != "*"}
         if len(firsts) > 1 or limit == 0:
@@ -360,7 +360,7 @@ class Items:
         async with aclosing(pushed(self._connection, watch, is_about=is_about, timeout=timeout)) as pushes:
             async for push, _ in pushes:
                 if isinstance(push, requests.Reset):
-                    raise SlowConsumer(f"some changes cannot be told: {push.reason}. Search, and watch again.")
+                    raise SlowConsumer(f"some changes cannot be delivered: {push.reason}. Search again, then watch again.")
                 changed, key = split_address(push.id)
                 yield ItemChange(changed, key, push.what, moment(push.wall_ms))
 

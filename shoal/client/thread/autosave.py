@@ -55,9 +55,9 @@ class Autosave:
         on_sigterm: bool,
     ) -> None:
         if every is not None and every <= 0:
-            raise InvalidInput(f"the state is saved every so many seconds, more than 0; got {every}. Nothing was written.")
+            raise InvalidInput(f"every must be a number of seconds greater than 0; got {every}. Nothing was written.")
         if not callable(state):
-            raise InvalidInput(f"state is a function that returns the state; got {state!r:.100}. Nothing was written.")
+            raise InvalidInput(f"state must be a function that returns the state; got {state!r:.100}. Nothing was written.")
         self._save = save
         self._state = state
         self._begin = begin
@@ -92,7 +92,7 @@ class Autosave:
             state = self._state()
             if not isinstance(state, Mapping):
                 raise InvalidInput(
-                    f"state returns a mapping of channel names to values; got {type(state).__name__}. Nothing was written."
+                    f"state must return a mapping of channel names to values; got {type(state).__name__}. Nothing was written."
                 )
             packed = values.encode(dict(state), where="state")
             if self._on_change and packed == self._saved:
@@ -156,11 +156,11 @@ class Autosave:
 
     def _watch_sigterm(self) -> None:
         if threading.current_thread() is not threading.main_thread():
-            raise InvalidInput("on_sigterm works on the main thread only. Nothing was written. Leave it out.")
+            raise InvalidInput("on_sigterm works only on the main thread. Nothing was written. Omit it.")
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
             raise InvalidInput(
-                "SIGTERM has a handler already. Nothing was written. Leave on_sigterm out, and cancel the block from "
-                "that handler: its state is saved as it ends."
+                "SIGTERM already has a handler. Nothing was written. Omit on_sigterm, and cancel the block from "
+                "that handler; the block saves its state when it ends."
             )
         task = asyncio.current_task()
         assert task is not None
@@ -173,7 +173,7 @@ class Autosave:
         try:
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
         except NotImplementedError:
-            raise InvalidInput("on_sigterm needs a POSIX event loop. Nothing was written. Leave it out.") from None
+            raise InvalidInput("on_sigterm needs a POSIX event loop. Nothing was written. Omit it.") from None
 
 
 def _passes(error: Exception) -> bool:

@@ -83,7 +83,7 @@ class Bases:
         if branch not in self._seen and (heads := await self._heads(branch)):
             raise HeadMoved(
                 f"branch {branch!r} of thread {self._thread!r} exists, and this handle has not seen it. Nothing was written. "
-                "Load it first, or pass overwrite=True to replace what it has.",
+                "Load it first, or pass overwrite=True to replace its state.",
                 heads=heads,
             )
 

@@ -81,7 +81,7 @@ class Checkout(ThreadCheckpoints):
             SessionBehind, BookmarkLost: the node lacks what this store has written or seen.
         """
         if isinstance(channels, str):
-            raise InvalidInput(f"channels is a list of names; got the text {channels!r}.")
+            raise InvalidInput(f"channels must be a list of names; got the text {channels!r}.")
         named = None if channels is None else list(channels)
         asked = named if self.declared is None else None  # To migrate a part, one needs the whole.
         request = requests.Load(
@@ -172,7 +172,7 @@ class Checkout(ThreadCheckpoints):
             if key is not None and self.bases.unsettled(request.branch, key) is not None:
                 raise OutcomeUnknown(
                     f"an earlier attempt under the key {key} may or may not be applied, and the branch has moved on "
-                    f"({moved.message.rstrip('.')}). Send it again with this key later, or load what is there.",
+                    f"({moved.message.rstrip('.')}). Send it again with this key later, or load the current state.",
                     **{**moved.detail, "key": key},
                 ) from None
             raise

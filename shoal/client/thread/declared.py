@@ -135,7 +135,10 @@ class Declared:
         for name, packed in request.appended.items():
             before = state.get(name, [])
             if not isinstance(before, list):
-                raise InvalidInput(f"channel {name!r} is no list to append to. Nothing was written. Update it as a whole.")
+                raise InvalidInput(
+                    f"channel {name!r} is not a list, so nothing can be appended to it. Nothing was written. Update the "
+                    "whole channel."
+                )
             state[name] = [*before, *values.decode(packed)]
         return state
 

@@ -45,7 +45,7 @@ class ThreadHistory:
         `filter`: only those whose metadata has these keys with these values; `author`: only theirs. `stale`: see `Store`.
         """
         if filter is not None and not isinstance(filter, Mapping):
-            raise InvalidInput(f"filter is a mapping of metadata keys to values, not {type(filter).__name__}.")
+            raise InvalidInput(f"filter must be a mapping of metadata keys to values, not {type(filter).__name__}.")
         wanted = {name: values.encode(value, where=f"filter[{name!r}]") for name, value in (filter or {}).items()}
         checkout = self._checkout
         pages = checkout.pages(

@@ -137,7 +137,8 @@ def take_request(space: str, thread: str, message: Message, *, by: str) -> reque
     """
     if not isinstance(message, Message):
         raise InvalidInput(
-            f"take a message as inbox.next() or inbox.receive() gave it, not {type(message).__name__}. Nothing was written."
+            f"take needs a message that inbox.next() or inbox.receive() returned, not {type(message).__name__}. "
+            "Nothing was written."
         )
     return requests.Dequeue(space, thread, INBOX, message.id, by, once=True)
 

@@ -35,7 +35,7 @@ class Loop:
 
     async def rows(self, rows: Iterable[T] | AsyncIterable[T], *, every: int, restart: bool) -> AsyncGenerator[T, None]:
         if every < 1:
-            raise InvalidInput(f"the place is kept every so many rows, from 1; got {every}. Nothing was written.")
+            raise InvalidInput(f"every must be a number of rows, at least 1; got {every}. Nothing was written.")
         if restart:
             await self.reach(0, restart=True)
         finished = kept = 0 if restart else await self.place()

@@ -293,7 +293,7 @@ def forks(on_conflict: str) -> bool:
         InvalidInput: it is neither "refuse" nor "fork".
     """
     if on_conflict not in get_args(OnConflict):
-        raise InvalidInput(f'on_conflict is "refuse" or "fork"; got {on_conflict!r}. Nothing was written.')
+        raise InvalidInput(f'on_conflict must be "refuse" or "fork"; got {on_conflict!r}. Nothing was written.')
     return on_conflict == "fork"
 
 
@@ -304,6 +304,6 @@ def check_overwrite(overwrite: bool, *, parent: str | None, expect_head: str | N
     """
     if overwrite and (parent is not None or expect_head is not None or forks(on_conflict)):
         raise InvalidInput(
-            "overwrite=True replaces whatever the branch has; parent, expect_head and a fork say otherwise. "
+            "overwrite=True replaces any state of the branch; it contradicts parent, expect_head and a fork. "
             "Nothing was written. Give one of them."
         )

@@ -90,7 +90,7 @@ class ThreadControl:
         """
         wanted: tuple[str, ...] = (status,) if isinstance(status, str) else tuple(status)
         if not wanted or not set(wanted) <= set(get_args(ThreadStatus)):
-            raise InvalidInput(f"a status is one of {', '.join(get_args(ThreadStatus))}; got {', '.join(wanted)!r}.")
+            raise InvalidInput(f"a status must be one of {', '.join(get_args(ThreadStatus))}; got {', '.join(wanted)!r}.")
         return await self._until(lambda standing: standing.status in wanted, timeout)
 
     async def _until(self, holds: Callable[[Standing], bool], timeout: float | None) -> Standing:  # noqa: ASYNC109

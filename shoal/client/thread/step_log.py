@@ -84,7 +84,7 @@ class Step:
     @result.setter
     def result(self, value: Any) -> None:
         if self.done:
-            raise InvalidInput(f"step {self.key!r} is done: it has a result already. Nothing was written. Look at `step.done`.")
+            raise InvalidInput(f"step {self.key!r} is done and already has a result. Nothing was written. Look at `step.done`.")
         self._result = value
 
     async def progress(self, value: Any) -> None:
@@ -166,7 +166,7 @@ class Beginning:
         """
         outer, place = running.get(), (self._log.space, self._log.thread, self._request.step)
         if place in outer:
-            raise InvalidInput(f"step {self._request.step!r} is begun within itself. Nothing was written. Use another key.")
+            raise InvalidInput(f"step {self._request.step!r} was begun within itself. Nothing was written. Use another key.")
         self._lock = self._log.turn_of(self._request.step)
         await self._lock.acquire()
         try:

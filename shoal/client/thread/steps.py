@@ -41,7 +41,7 @@ class ThreadSteps:
             InvalidInput: `call` is no function. Nothing was written.
         """
         if not callable(call):
-            raise InvalidInput(f"call is a function, which causes the effect; got {call!r:.100}. Nothing was written.")
+            raise InvalidInput(f"call must be a function that performs the effect; got {call!r:.100}. Nothing was written.")
         async with beginning as step:
             if not step.done:
                 step.result = await _called(call, step)
@@ -69,7 +69,9 @@ class ThreadSteps:
         if compensate is not None:
             if len(key.encode()) + len(COMPENSATED) > KEY_BYTES_MAX:
                 bound = KEY_BYTES_MAX - len(COMPENSATED)
-                raise InvalidInput(f"the key of a step that can be undone may have {bound} bytes. Nothing was written.")
+                raise InvalidInput(
+                    f"the key of a step with a compensation may have at most {bound} bytes. Nothing was written."
+                )
             compensation = getattr(compensate, "__qualname__", type(compensate).__qualname__)
             self._log.compensations[compensation] = compensate
         mine = [outer[2] for outer in running.get() if outer[:2] == (self._log.space, self._log.thread)]
@@ -146,7 +148,7 @@ class ThreadSteps:
         missing = sorted({record.compensation for record in done} - known.keys())
         if missing:
             raise InvalidInput(
-                f"no callable is given for {', '.join(missing)}. Nothing was called. Give compensations={{name: …}}."
+                f"no callable was given for {', '.join(missing)}. Nothing was called. Pass compensations={{name: …}}."
             )
         for record in done:
             undo = known[record.compensation]

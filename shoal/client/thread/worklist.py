@@ -91,7 +91,9 @@ class Worklist:
             Overloaded: as much is pending as may be.
         """
         if isinstance(items, str):
-            raise InvalidInput(f"items are keys, or keys with values; got the text {items!r}. Nothing was written. Use a list.")
+            raise InvalidInput(
+                f"items must be keys, or keys with values; got the text {items!r}. Nothing was written. Use a list."
+            )
         pairs = items.items() if isinstance(items, Mapping) else ((key, None) for key in items)
         packed = [requests.QueueItem(key, values.encode(value, where=f"item {key!r}")) for key, value in pairs]
         added = 0

@@ -52,7 +52,7 @@ def check_kind(name: str, kind: str, declared: str) -> None:
     """
     if kind not in _KINDS:
         raise InvalidValue(
-            f"the root {name[:80]!r} is to be {kind!r}; it must be map, array, text or xml. Nothing was written."
+            f"the root {name[:80]!r} has the kind {kind!r}; it must be map, array, text or xml. Nothing was written."
         )
     if kind != declared:
         raise RootConflict(f"the root {name[:80]!r} is of kind {declared}, not {kind}. Nothing was written.", declared=declared)

@@ -260,11 +260,15 @@ class LiveDocument:
         for name in sorted(parsed.keyed | parsed.listed):
             if name not in kinds:
                 raise InvalidValue(
-                    f"the update uses the root {name[:80]!r}, which nobody declared. Nothing was written.", undeclared=name[:80]
+                    f"the update uses the root {name[:80]!r}, which is not declared. Nothing was written. Declare it first.",
+                    undeclared=name[:80],
                 )
             # The keys of a fragment are the attributes of a client for which the root is an XML text.
             if kinds[name] != "xml" and name in (parsed.listed if kinds[name] == "map" else parsed.keyed):
-                raise RootConflict(f"the root {name[:80]!r} is used as another kind than {kinds[name]}. Nothing was written.")
+                raise RootConflict(
+                    f"the root {name[:80]!r} is already declared as {kinds[name]}, and the update uses another kind. "
+                    "Nothing was written."
+                )
 
     def _check_size(self, more: int) -> None:
         if self._bytes + more > self._bytes_max:

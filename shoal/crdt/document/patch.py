@@ -95,7 +95,7 @@ class _Patching:
                 self._add(path, self._read(_tokens(operation["from"])))
             case _:
                 if not equal(self._read(path), operation["value"]):
-                    raise Conflict("the value there is another")
+                    raise Conflict("the existing value differs")
 
     def finish(self) -> None:
         """Edit what was patched as plain values.
@@ -216,7 +216,7 @@ class _Patching:
 def _parse(packed: bytes) -> list[dict[str, Any]]:
     operations = read_json(packed, "the patch")
     if not isinstance(operations, list):
-        raise InvalidValue("a JSON Patch is an array of operations. Nothing was written.")
+        raise InvalidValue("a JSON Patch must be an array of operations. Nothing was written.")
     if len(operations) > OPERATIONS_MAX:
         raise TooLarge(f"the patch has {len(operations)} operations; {OPERATIONS_MAX} are allowed. Nothing was written.")
     return [_operation(index, operation) for index, operation in enumerate(operations)]

@@ -77,7 +77,7 @@ def advance(
     found = attempt(parsed, state, deepest=deepest, shared=shared)
     if isinstance(found, Lacking):
         what = "deletes what" if found.deletes else "depends on one that"
-        raise NotReady(f"the update {what} is not here yet. Nothing was written; send what it builds on first.")
+        raise NotReady(f"the update {what} has not arrived yet. Nothing was written. Send the updates that it builds on first.")
     return found
 
 

@@ -368,4 +368,4 @@ def _varuint(value: int) -> bytes:
 
 
 def _refuse(why: str) -> NoReturn:
-    raise InvalidValue(f"these bytes are no Yjs v1 update that Shoal can hold: {why}. Nothing was written.")
+    raise InvalidValue(f"these bytes are not a Yjs v1 update that Shoal can store: {why}. Nothing was written.")

@@ -89,7 +89,7 @@ class Cursor(NamedTuple):
             return cls(VersionVector.unpack(vector), greatest, sweep)
         except (ValueError, TypeError):  # msgspec's errors are ValueErrors too.
             raise InvalidValue(
-                "the journal cursor is damaged, or of a newer version. Nothing was written. "
+                "the journal cursor is damaged or from a newer version. Nothing was written. "
                 "Use a cursor exactly as it was returned, or none to read from the start."
             ) from None
 

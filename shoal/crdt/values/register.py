@@ -176,8 +176,8 @@ def unpack_context(packed: bytes) -> VersionVector:
         return VersionVector.unpack(packed[1:])
     except ValueError:
         raise InvalidValue(
-            "the register's context is damaged, or of a newer version. Nothing was written. "
-            "Read the register again, and use the context of that read."
+            "the register's context is damaged or from a newer version. Nothing was written. "
+            "Read the register again and use the context of that read."
         ) from None
 
 

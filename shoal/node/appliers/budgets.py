@@ -19,7 +19,7 @@ def _check(_stamp: Stamp, change: budget.Change) -> None:
         case budget.Transfer(to, node, amount):
             sound = amount > 0 and len(to) == len(node) == ORIGIN_BYTES
     if not sound:
-        raise BadOperation("a change of a budget names what cannot be. Nothing of it was written.", reason="content")
+        raise BadOperation("a change of a budget contains impossible values. Nothing of it was written.", reason="content")
 
 
 APPLIERS: Appliers = {

@@ -35,7 +35,7 @@ def _check(rows: Rows, _stamp: Stamp, change: dag.Save, attached: Attached) -> A
         if not attached.erased and dag.chunk(rows, digest) is None:
             raise BadOperation(f"chunk {digest.hex()} of its checkpoint is missing", reason="content")
     if sha256(attached.content).digest() != change.record:
-        raise BadOperation("its checkpoint is described otherwise than by who saved it", reason="content")
+        raise BadOperation("its checkpoint is described differently from the original save", reason="content")
     return attached._replace(decoded=record)
 
 
@@ -68,7 +68,7 @@ def _record_of(rows: Rows, stamp: Stamp, change: dag.Save) -> Attached:
 def _check_move(_stamp: Stamp, change: dag.Move) -> None:
     check_name("branch", change.branch)
     if any(len(id) != dag.ID_BYTES for id in (change.token, change.to, *change.over)):
-        raise BadOperation("its move names what is no checkpoint", reason="content")
+        raise BadOperation("its move does not name a checkpoint", reason="content")
 
 
 APPLIERS: Appliers = {

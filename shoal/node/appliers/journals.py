@@ -56,7 +56,7 @@ def _check_reduce(_stamp: Stamp, change: reductions.Reduce) -> None:
 def _check_reach(_stamp: Stamp, change: progress.Reach) -> None:
     check_key("loop key", change.key)
     if not (0 <= change.generation <= progress.NUMBER_MAX and 0 <= change.place <= progress.NUMBER_MAX):
-        raise BadOperation("its place is none", reason="content")
+        raise BadOperation("its place is not valid", reason="content")
 
 
 def _check_trim(stamp: Stamp, change: trimming.Trim) -> None:
@@ -70,7 +70,7 @@ def _check_retain(_stamp: Stamp, change: retention.Retain) -> None:
     try:
         retention.check(change)
     except ValueError as error:
-        raise BadOperation(f"its retention is none ({error})", reason="content") from None
+        raise BadOperation(f"its retention is not valid ({error})", reason="content") from None
 
 
 APPLIERS: Appliers = {

@@ -38,7 +38,7 @@ def _check_cut(_stamp: Stamp, change: notes.Cut) -> None:
     try:
         VersionVector.unpack(change.known)
     except ValueError:
-        raise BadOperation("what it cuts is named by no vector", reason="content") from None
+        raise BadOperation("its cut has no valid vector", reason="content") from None
 
 
 APPLIERS: Appliers = {

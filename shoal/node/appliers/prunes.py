@@ -11,7 +11,7 @@ from shoal.storage.keys import Kind
 
 def _check(_stamp: Stamp, change: pruning.Prune) -> None:
     if any(len(id) != dag.ID_BYTES for id in (*change.ids, *change.moves)):
-        raise BadOperation("its prune names what is no checkpoint", reason="content")
+        raise BadOperation("its prune does not name checkpoints", reason="content")
 
 
 APPLIERS: Appliers = {pruning.Prune: bare(Kind.THREAD, pruning.apply, _check)}

@@ -40,7 +40,7 @@ def _check(name: str, *, values_of: list[bytes] | None = None, ids: list[bytes] 
     except ShoalError as error:
         raise BadOperation(error.message, reason="content") from None
     if any(len(id) != queue.ID_BYTES for id in ids or ()):
-        raise BadOperation("it names an entry by an id that is none", reason="content")
+        raise BadOperation("it names an entry by an invalid id", reason="content")
 
 
 def _check_key(key: str | None) -> None:

@@ -50,7 +50,7 @@ class Prunes:
         if request.keep_last is None and request.older_than_ms is None:
             raise InvalidInput("a prune needs keep_last, older_than or both. Nothing was written.")
         if request.keep_last is not None and request.keep_last < 1:
-            raise InvalidInput("keep_last must be at least 1: a branch's head stays. Nothing was written.")
+            raise InvalidInput("keep_last must be at least 1, because a branch's head is never pruned. Nothing was written.")
         if request.older_than_ms is not None and request.older_than_ms < 0:
             raise InvalidInput("older_than must not be negative. Nothing was written.")
 
@@ -58,7 +58,7 @@ class Prunes:
         check_name("thread", request.thread)
         if len(request.checkpoints) > self._config.prune_ids_max:
             raise TooLarge(
-                f"at most {self._config.prune_ids_max} checkpoints can be given up at once; these are "
+                f"at most {self._config.prune_ids_max} checkpoints can be pruned at once; these are "
                 f"{len(request.checkpoints)}. Nothing was written."
             )
         for id in request.checkpoints:

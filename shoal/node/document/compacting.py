@@ -91,6 +91,7 @@ def check_whole(rows: Rows, target: Target) -> None:
     """
     if compaction.has_gap(rows):
         raise CatchingUp(
-            f"this node lacks a part of {named(target)}, which is on its way: its disk is new, and others have compacted "
-            "the document since. Nothing was written; try again soon, or at another node."
+            f"this node lacks a part of {named(target)}, which is being fetched: its disk is new, and other "
+            "nodes have compacted "
+            "the document since. Nothing was written. Try again soon, or on another node."
         )

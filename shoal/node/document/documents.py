@@ -162,7 +162,7 @@ class Documents:
         if request.beginning and not document.is_begun_with(context.rows, request.beginning):
             # What the editor sees as deleted may be what another beginning brought, which counts here.
             raise NotReady(
-                "this node does not know the beginning of the document that was edited. Nothing was written; restore it first."
+                "this node does not have the document's initial content that was edited. Nothing was written. Restore it first."
             )
         made = _Authored(request.update, request.roots, request.authors)
         self._integrate(context, made)

@@ -42,11 +42,11 @@ class Restoring:
         try:
             genesis.check(request.digest, request.update)
         except BadOperation:
-            raise InvalidInput("the update is not the beginning that has this hash. Nothing was written.") from None
+            raise InvalidInput("the update is not the initial content with this hash. Nothing was written.") from None
         deletions = yjs.parse(request.deletions)
         client = genesis.client_of(request.digest)
         if deletions.structs or any(deleted != client for deleted, _, _ in deletions.deletes):
-            raise InvalidInput("the deletions hold more than what was deleted of the beginning. Nothing was written.")
+            raise InvalidInput("the deletions contain more than the deletions of the initial content. Nothing was written.")
 
     def _restore(self, context: WriteContext, request: RestoreBeginning) -> Begun:
         """
@@ -61,7 +61,7 @@ class Restoring:
             return Begun(created=False)
         most = self._config.document_beginnings_max
         if len(known) >= most:
-            raise TooLarge(f"a document takes at most {most} beginnings (document_beginnings_max). Nothing was written.")
+            raise TooLarge(f"a document has at most {most} initial contents (document_beginnings_max). Nothing was written.")
         place = place_of(context)
         self._check_content(self._documents.live(place), request)
         client = genesis.client_of(request.digest)

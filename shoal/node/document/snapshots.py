@@ -44,15 +44,19 @@ class Past:
         try:
             then = VersionVector.unpack(request.vector)
         except ValueError as error:
-            raise InvalidValue(f"this is no moment of a document ({error}). Take it from `snapshot`.") from None
+            raise InvalidValue(
+                f"this is not a moment of a document ({error}). Use the value that `snapshot` returned."
+            ) from None
         if not view.vector.dominates(then):
-            raise SessionBehind("this node does not hold yet all that was there at that moment. Try again soon, or elsewhere.")
+            raise SessionBehind(
+                "this node does not yet have everything that existed at that moment. Try again soon, or on another node."
+            )
         check_whole(view.rows, view.target)
         covered = compaction.covered(view.rows)
         if not then.dominates(covered):
             raise HistoryCompacted(
-                f"the past of document {view.target.name!r} was compacted, and that moment lies before it. "
-                "Nothing was written. Read the document as it is, or take snapshots more often."
+                f"the past of document {view.target.name!r} was compacted, and that moment is before the compaction. "
+                "Nothing was written. Read the current document, or take snapshots more often."
             )
         updates = [each.merged for each in compaction.standing(view.rows)]
         for position, update in compaction.uncovered(view.rows, covered):
@@ -61,7 +65,7 @@ class Past:
             if len(updates) > self._config.document_history_updates_max:
                 raise TooLarge(
                     f"more than {self._config.document_history_updates_max} updates lie before that moment "
-                    "(document_history_updates_max), and it is not built from them. Read the document as it is."
+                    "(document_history_updates_max), too many to build the document from. Read the current document."
                 )
         updates.append(document.withdrawn(view.rows, known=lambda position: then.covers(document.dot_of(position))))
         roots = document.roots(view.rows)

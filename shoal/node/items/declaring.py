@@ -23,7 +23,7 @@ class Declaring:
         check_label(request.items)
         if not 1 <= len(request.fields) <= self._config.item_indexes_max:
             raise InvalidInput(
-                f"1 to {self._config.item_indexes_max} fields are indexed at once; got {len(request.fields)}. "
+                f"1 to {self._config.item_indexes_max} fields can be indexed at once; got {len(request.fields)}. "
                 "Nothing was written."
             )
         for field in request.fields:
@@ -38,7 +38,7 @@ class Declaring:
         new = tuple(field for field in dict.fromkeys(request.fields) if field not in there)
         if len(there) + len(new) > self._config.item_indexes_max:
             raise TooLarge(
-                f"of the items below {request.items!r} {len(there)} fields are indexed, and at most "
+                f"{len(there)} fields of the items under {request.items!r} are indexed, and at most "
                 f"{self._config.item_indexes_max} may be. Nothing was written. Drop an index that no search uses."
             )
         if not new:

@@ -50,10 +50,10 @@ class Filter:
         """
         wanted = values.decode(packed) if packed else {}
         if not isinstance(wanted, dict):
-            raise InvalidInput(f"a filter is a map of fields; this one is a {type(wanted).__name__}.")
+            raise InvalidInput(f"a filter must be a map of fields; this one is a {type(wanted).__name__}.")
         _check_terms(wanted, terms_max)
         if _is_operators(wanted):
-            raise InvalidInput(f"a filter begins with fields, not with the operator {min(wanted, key=str)!r}.")
+            raise InvalidInput(f"a filter must begin with fields, not with the operator {min(wanted, key=str)!r}.")
         _check_operators(wanted)
         self.wanted: Mapping[str, Any] = wanted  # By field.
 
@@ -118,7 +118,7 @@ def _check_terms(wanted: Any, terms_max: int) -> None:
         waiting.extend(inside)
         terms += len(inside)
         if terms > terms_max:
-            raise TooLarge(f"a filter may have at most {terms_max} fields, operators and parts of lists; this one has more.")
+            raise TooLarge(f"a filter may have at most {terms_max} fields, operators and list elements; this one has more.")
 
 
 def _check_operators(wanted: Any) -> None:
@@ -130,9 +130,9 @@ def _check_operators(wanted: Any) -> None:
     if _is_operators(wanted):
         for name in wanted:
             if name not in _OPERATORS:
-                raise InvalidInput(f"{name!r} is no operator of a filter; there are {', '.join(_OPERATORS)}.")
+                raise InvalidInput(f"{name!r} is not a filter operator; the operators are {', '.join(_OPERATORS)}.")
         return
     for name, part in wanted.items():
         if not isinstance(name, str):
-            raise InvalidInput(f"a field of a filter is a string; got {name!r}.")
+            raise InvalidInput(f"a field of a filter must be a string; got {name!r}.")
         _check_operators(part)

@@ -85,7 +85,8 @@ class Items:
             check_vector(vector, self._config)
         if request.ttl_ms is not None and not 1 <= request.ttl_ms <= _TTL_MS_MAX:
             raise InvalidInput(
-                f"a time to live is 1 to {_TTL_MS_MAX} ms; got {request.ttl_ms}. Nothing was written. None is for ever."
+                f"a time to live must be 1 to {_TTL_MS_MAX} ms; got {request.ttl_ms}. Nothing was written. Use None "
+                "for items that never expire."
             )
 
     def _check_paths(self, request: RefreshItems) -> None:
@@ -95,7 +96,7 @@ class Items:
         if len(request.paths) > self._config.page_items_max:
             raise TooLarge(
                 f"one request refreshes at most {self._config.page_items_max} items; this one names {len(request.paths)}. "
-                "Nothing was written. Ask in several requests."
+                "Nothing was written. Send several requests."
             )
 
     # ── writes ────────────────────────────────────────────────────────────────
@@ -198,7 +199,7 @@ class Items:
         check_namespace(self._config, request.items, [])
         check_matches(self._config, request.matches)
         if request.depth_max is not None and request.depth_max < 1:
-            raise InvalidInput(f"the greatest depth of a namespace is at least 1; got {request.depth_max}.")
+            raise InvalidInput(f"the maximum depth of a namespace must be at least 1; got {request.depth_max}.")
         limit = min(max(1, request.limit), self._config.page_items_max)
         found: list[list[str]] = []
         cursor, size = request.after, 0

@@ -107,7 +107,7 @@ class Rankings:
         check_vector(request.vector, self._config)
         if not 0 <= request.skip <= self._config.item_ranks_max - request.limit:
             raise InvalidInput(
-                f"a search by meaning shows the {self._config.item_ranks_max} nearest items at most; "
+                f"a semantic search returns at most the {self._config.item_ranks_max} nearest items; "
                 f"got skip {request.skip} and limit {request.limit}."
             )
         check_matches(self._config, request.matches)

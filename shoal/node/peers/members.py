@@ -47,7 +47,8 @@ def addresses_of(config: Config) -> list[str]:
         host, colon, port = address.rpartition(":")
         if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= 65535:
             raise InvalidConfig(
-                f"join must name peers as HOST:PORT, as in n2:7400,n3:7400; {address[:100]!r} is none. Nothing was started.",
+                f"join must name peers as HOST:PORT, such as n2:7400,n3:7400; {address[:100]!r} is not an address. "
+                "Nothing was started.",
                 field="join",
             )
         found.append(address)
@@ -107,16 +108,18 @@ class Members:
         """
         if peer.name not in self._members and peer.name != own:
             raise PeerRefused(
-                f"{peer.name[:NAME_CHARS_MAX]!r} is not among the members that this node has. Nothing was written. Add it to "
-                "SHOAL_JOIN here and restart; if it is in the list under another name, start it with that as SHOAL_ADVERTISE.",
+                f"{peer.name[:NAME_CHARS_MAX]!r} is not in this node's list of members. Nothing was written. Add it to "
+                "SHOAL_JOIN here and restart. If the list has it under another name, start it with that name as "
+                "SHOAL_ADVERTISE.",
                 reason="member",
             )
         there = self._members.get(peer.name)
         if there is not None and there.outlet is not None and there.node != peer.node:
             raise PeerRefused(
                 f"node {peer.node.hex()[:8]} advertises {peer.name}, where node {there.node.hex()[:8]} is linked: it is a "
-                "clone of that one, or has its address. Nothing was written. Stop it, or give it an address of its own and an "
-                "empty directory. If it replaces that node, stop that one: it is let in once the old link has ended.",
+                "clone of that node, or uses its address. Nothing was written. Stop it, or give it its own address and an "
+                "empty directory. If it replaces that node, stop the old one: the new one is admitted once the old "
+                "link has ended.",
                 reason="clone",
             )
         for member in self._members.values():
@@ -124,8 +127,8 @@ class Members:
                 continue
             if peer.name != member.address or peer.opening != member.identity.opening:
                 raise PeerRefused(
-                    f"the node at {peer.name} has the id of the one that is linked at {member.address}: its data directory is "
-                    "a copy. Nothing was written. Give it an empty directory, and it will fetch everything.",
+                    f"the node at {peer.name} has the same id as the node linked at {member.address}: its data directory is "
+                    "a copy. Nothing was written. Give it an empty directory; it will fetch everything.",
                     reason="clone",
                 )
 

@@ -90,14 +90,16 @@ class Quorum:
             return
         if self._is_lost(partition, wanted, question):
             raise BookmarkLost(
-                "no node of the cluster holds what your bookmark names, and all can be reached: what acknowledged it has lost "
-                "it. Nothing was written. Read with stale=True to go on from what there is."
+                "all nodes of the cluster are reachable, and none holds the operations that your bookmark names: the "
+                "nodes that acknowledged them have lost "
+                "them. Nothing was written. Read with stale=True to continue from the existing state."
             )
         unreachable = [member.address for member in self.members.all if member.outlet is None]
         raise SessionBehind(
-            f"this node has not caught up with what your bookmark names within {self._config.session_wait_s:g} s"
+            f"this node did not catch up with your bookmark within {self._config.session_wait_s:g} s"
             + (f"; {', '.join(unreachable)} cannot be reached" if unreachable else "")
-            + ". Nothing was written. Try again, here or elsewhere; or read with stale=True to go on from what is here.",
+            + ". Nothing was written. Try again, here or on another node, or read with stale=True to continue from "
+            "the state here.",
             unreachable=unreachable,
         )
 
@@ -108,8 +110,8 @@ class Quorum:
             return
         counted = self._countable()
         raise NoQuorum(
-            f"durability {durability} needs {needed} of {self.members.size} owners, and {counted} can be reached"
-            f"{self._uncounted()}. Nothing was written. Try again once more of them are back, or write with durability local.",
+            f"durability {durability} needs {needed} of {self.members.size} replicas, and {counted} can be reached"
+            f"{self._uncounted()}. Nothing was written. Try again when more of them are back, or write with durability local.",
             reachable=counted,
             needed=needed,
         )
@@ -127,7 +129,7 @@ class Quorum:
         raise OutcomeUnknown(
             f"durability {durability} needs {needed} copies, and {len(holders)} are known after "
             f"{self._config.quorum_timeout_s:g} s: {', '.join(holders)}{self._unlearnt()}. The write is durable there, and may "
-            "be on others; it will be on all of them once they are back. Send it again with the same key to wait for more.",
+            "be on others; it will reach all of them when they are back. Send it again with the same key to wait for more.",
             acknowledged=holders,
             needed=needed,
         )

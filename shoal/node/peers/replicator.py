@@ -201,11 +201,11 @@ class Replicator:
             ReadOnly: storage failed: nothing that it sends could be kept.
         """
         if peer.node == self._opening.node:
-            raise PeerRefused("a node does not link to itself. Nothing was written.", reason="self")
+            raise PeerRefused("a node cannot link to itself. Nothing was written.", reason="self")
         self._compare(peer)
         self.quorum.members.check(peer, own=self._config.advertise)
         if self._commit.failed is not None:
-            raise ReadOnly(f"the node cannot store what peers send: {self._commit.failed}. Nothing was written.")
+            raise ReadOnly(f"the node cannot store operations from peers: {self._commit.failed}. Nothing was written.")
         before = self._heard.get(peer.name, peer.node)
         if before not in (peer.node, *self.quorum.members.nodes):
             self._forget(before)

@@ -30,7 +30,7 @@ def targets_of(request: MultiRead, config: Config) -> list[Target]:
         InvalidName: a name is not legal.
     """
     if not request.reads:
-        raise SpansPartitions("a read of several objects must hold at least one read.")
+        raise SpansPartitions("a read of several objects must contain at least one read.")
     if len(request.reads) > config.multi_reads_max:
         raise TooLarge(f"at most {config.multi_reads_max} reads are answered at once; these are {len(request.reads)}.")
     targets = [target_of(read) for read in request.reads]
@@ -41,8 +41,8 @@ def targets_of(request: MultiRead, config: Config) -> list[Target]:
     for other in targets[1:]:
         if other.partition != first.partition:
             raise SpansPartitions(
-                f"what is read at one vector must be of one partition: {first.kind.label} {first.name!r} and "
-                f"{other.kind.label} {other.name!r} are not. Give their names a common tag, as in '{{crew-7}}/planner' and "
+                f"objects read at one vector must be in one partition: {first.kind.label} {first.name!r} and "
+                f"{other.kind.label} {other.name!r} are not. Give their names a common tag, such as '{{crew-7}}/planner' and "
                 "'{crew-7}/tokens', or use a colocated space; or read them one by one."
             )
     return targets
@@ -71,7 +71,7 @@ async def answered(request: MultiRead, targets: list[Target], database: Database
             size += len(_size.encode(reply))
             if size > config.request_bytes_max:
                 raise TooLarge(
-                    f"what these {len(targets)} reads show has more than {config.request_bytes_max} bytes. "
+                    f"the answers of these {len(targets)} reads have more than {config.request_bytes_max} bytes. "
                     "Read fewer at once, or only some channels."
                 )
             replies.append(reply)

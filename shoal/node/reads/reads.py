@@ -68,7 +68,7 @@ class Reads:
             case requests.ReadPresence():
                 return self._presences.read(request)
             case requests.Announce():
-                raise InvalidInput("presence is announced by a session that lasts. Nothing was announced.")
+                raise InvalidInput("presence needs a session that stays open. Nothing was announced.")
         assert isinstance(request, requests.ObjectRead)
         target = target_of(request)
         check_name("space", target.space)

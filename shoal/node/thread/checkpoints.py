@@ -41,7 +41,7 @@ class Checkpoints:
         """
         rows = view.rows
         if request.as_of_ms is not None and (request.checkpoint is not None or request.label is not None):
-            raise InvalidInput("a checkpoint is loaded by its id, by its label or as of a time; give one of them.")
+            raise InvalidInput("give only one of a checkpoint's id, a label, or a time (as_of).")
         if request.checkpoint is not None:
             return self._loaded(rows, request, found_checkpoint(rows, request.thread, unhex(request.checkpoint)))
         if request.label is not None:

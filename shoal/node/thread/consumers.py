@@ -27,7 +27,7 @@ class Consumers:
         check_name("consumer", request.consumer)
         Cursor.unpack(request.cursor)
         if request.generation is not None and not 0 <= request.generation < consumers.GENERATION_MAX:
-            raise InvalidInput("a consumer's generation is one that an earlier answer gave. Nothing was written.")
+            raise InvalidInput("a consumer's generation must come from an earlier answer. Nothing was written.")
 
     def _ack(self, context: WriteContext, request: Ack) -> ConsumerState:
         """
@@ -39,8 +39,8 @@ class Consumers:
         before = consumers.find(rows, request.consumer)
         if not request.reset and request.generation not in (None, before.generation):
             raise ConsumerReset(
-                f"consumer {request.consumer!r} of {request.thread!r} was reset since this reader began. "
-                "Nothing was written. Begin again, from its cursor.",
+                f"consumer {request.consumer!r} of {request.thread!r} was reset after this reader began. "
+                "Nothing was written. Begin again from its cursor.",
                 generation=before.generation,
             )
         self._bound(context, request)
@@ -57,8 +57,8 @@ class Consumers:
             return
         if sum(1 for _ in islice(consumers.consumers(context.rows), self._config.consumers_max)) == self._config.consumers_max:
             raise TooLarge(
-                f"the journal of {request.thread!r} has {self._config.consumers_max} consumers, which is the bound. "
-                "Nothing was written. A name is for a service, not for each of its processes."
+                f"the journal of {request.thread!r} has {self._config.consumers_max} consumers, which is the maximum. "
+                "Nothing was written. Use one name for a service, not one for each of its processes."
             )
 
     def _read(self, view: View, request: ReadConsumer) -> ConsumerState:

@@ -16,5 +16,5 @@ def check_owner(rows: Rows, request: Save | Annotate | Unlabel) -> None:
     if request.owner and ownership.owner(rows).hex() != request.owner:
         raise OwnerSuperseded(
             f"another writer has claimed thread {request.thread!r} since this one did. Nothing was written. "
-            "Stop, or claim the thread again and go on from what is there now."
+            "Stop, or claim the thread again and continue from its current state."
         )

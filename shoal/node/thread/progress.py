@@ -21,7 +21,7 @@ class Places:
         check_name("thread", request.thread)
         check_key("loop key", request.key)
         if not 0 <= request.place <= progress.NUMBER_MAX:
-            raise InvalidInput(f"a place is a number from 0; got {request.place}. Nothing was written.")
+            raise InvalidInput(f"a place must be a number from 0; got {request.place}. Nothing was written.")
 
     def _reach(self, context: WriteContext, request: ReachPlace) -> Place:
         """
@@ -33,8 +33,8 @@ class Places:
             return Place(before.place)
         if before == progress.Place() and progress.count(context.rows, self._config.loops_max) == self._config.loops_max:
             raise TooLarge(
-                f"{self._config.loops_max} loops of thread {request.thread!r} have a place, which is the bound. "
-                "Nothing was written. Give a loop the same key at each run."
+                f"{self._config.loops_max} loops of thread {request.thread!r} have stored progress, which is the maximum. "
+                "Nothing was written. Use the same key for a loop in every run."
             )
         change = progress.Reach(request.key, before.generation + request.restart, request.place)
         context.apply(change)

@@ -47,7 +47,8 @@ class Queues:
         _check_names(request.thread, request.queue)
         if len(request.items) > self._config.page_items_max:
             raise TooLarge(
-                f"at most {self._config.page_items_max} entries are put at once. Nothing was written. Put them in parts."
+                f"at most {self._config.page_items_max} entries can be put at once. Nothing was written. Put them in "
+                "several requests."
             )
         for item in request.items:
             if item.key is not None:
@@ -74,7 +75,7 @@ class Queues:
             known = _value_of(rows, name, id) if id not in items else items[id].value
             if known is not None and known != item.value and item.key is not None:
                 raise KeyReused(
-                    f"key {item.key!r} is in {_text(request.thread, name)} with another value. Nothing was written. "
+                    f"key {item.key!r} is already in {_text(request.thread, name)} with another value. Nothing was written. "
                     "Use a new key for a new entry."
                 )
             if known is None:
@@ -100,8 +101,8 @@ class Queues:
             listed = len(list(islice(queue.worklists(rows), self._config.worklists_max)))
             if listed == self._config.worklists_max:
                 raise TooLarge(
-                    f"thread {request.thread!r} has {listed} worklists, which is the bound. Nothing was written. "
-                    "Forget what is done in some of them."
+                    f"thread {request.thread!r} has {listed} worklists, which is the maximum. Nothing was written. "
+                    "Forget the finished entries of some of them."
                 )
 
     def _check_finish(self, request: Dequeue) -> None:
@@ -123,14 +124,14 @@ class Queues:
         if found is None or not (found.puts or found.finishes):
             raise NotFound(
                 f"{_text(request.thread, name)} has no entry {request.id}. Nothing was written. "
-                "It was never put, or is finished and forgotten."
+                "It was never put, or was finished and forgotten."
             )
         if found.finishes:
             first = found.finishes[0]
             if request.once:
                 raise Taken(
-                    f"entry {request.id} of {_text(request.thread, name)} was taken already, by {first.by or 'somebody'!r}. "
-                    "Nothing was written. Go on with the next one.",
+                    f"entry {request.id} of {_text(request.thread, name)} was already taken by {first.by or 'somebody'!r}. "
+                    "Nothing was written. Continue with the next one.",
                     by=[finish.by for finish in found.takers()],
                 )
             return Dequeued(False, first.by, first.result)
@@ -239,4 +240,4 @@ def _place(text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError:
-        raise InvalidInput("a place in a queue is what an earlier answer gave. Give it back unchanged.") from None
+        raise InvalidInput("this is not a place in a queue. Use a place from an earlier answer unchanged.") from None

@@ -28,7 +28,8 @@ class Reductions:
         cursor = Cursor.unpack(request.cursor)
         if cursor.sweep is None or cursor.sweep.after != cursor.greatest:
             raise InvalidInput(
-                "a snapshot stands at an event that came in order, and takes its cursor; this one came late, or is no event's. "
+                "a snapshot needs the cursor of an event that arrived in order; this event arrived late, or the "
+                "cursor belongs to no event. "
                 "Nothing was written. Read the journal from its start, or replay it."
             )
         values.check(request.value)
@@ -50,13 +51,14 @@ class Reductions:
         assert cursor.sweep is not None  # As checked.
         position, vector = cursor.sweep.after, cursor.vector.join(cursor.sweep.target)
         if not stamp.context.dominates(vector):
-            raise NotReady("this replica lacks some of the events that the snapshot holds. Nothing was written. Try again.")
+            raise NotReady("this replica lacks some of the events in the snapshot. Nothing was written. Try again.")
         if rows.get(EVENT + position) is None:
             raise NotFound(f"the journal of {request.thread!r} has no event {position.hex()}. Nothing was written.")
         known = reductions.reducers(rows)
         if request.reducer not in known and len(known) >= self._config.reducers_max:
             raise TooLarge(
-                f"{self._config.reducers_max} reducers keep snapshots of this journal, which is the bound. Nothing was written."
+                f"{self._config.reducers_max} reducers have snapshots of this journal, which is the maximum. Nothing "
+                "was written."
             )
         change = reductions.Reduce(request.reducer, request.version, position, vector.pack(), request.value)
         context.apply(change)
@@ -84,4 +86,4 @@ class Reductions:
 def _check_reducer(reducer: str, version: int) -> None:
     check_name("reducer", reducer)
     if not 0 <= version <= reductions.VERSION_MAX:
-        raise InvalidInput(f"a reducer's version is a number from 0; got {version}. Nothing was written.")
+        raise InvalidInput(f"a reducer's version must be a number from 0; got {version}. Nothing was written.")

@@ -106,8 +106,8 @@ def check_reach(view: View, cursor: Cursor, thread: str) -> None:
     hlc = journal.missed(view.rows, cursor)
     if hlc is not None:
         raise JournalTrimmed(
-            f"the journal of {thread!r} was trimmed, and this reader had not got all that went. "
-            "Nothing was written. To go on with what is there, read with skip_trimmed.",
+            f"the journal of {thread!r} was trimmed, and this reader had not read all of the removed events. "
+            "Nothing was written. Read with skip_trimmed to continue with the remaining events.",
             trimmed_ms=wall_ms_of(hlc),
         )
 

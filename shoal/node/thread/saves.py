@@ -145,7 +145,9 @@ class Saves:
     def _merged(self, rows: Rows, request: Save, parent: bytes | None) -> list[bytes]:
         merged = [id for id in dict.fromkeys(map(unhex, request.merged)) if id != parent]
         if merged and parent is None:
-            raise InvalidInput("a checkpoint that joins others needs a parent. Nothing was written. Name one of them.")
+            raise InvalidInput(
+                "a checkpoint that merges others needs a parent. Nothing was written. Name one of them as the parent."
+            )
         for id in merged:
             self._check_there(rows, request, id)
         return merged
@@ -189,18 +191,21 @@ def _unseen(request: Save, heads: list[dag.Head]) -> HeadMoved:
 
 def _check_delta(request: Save) -> None:
     if not request.delta:
-        raise InvalidInput("a whole state has nothing to append or to remove. Nothing was written. Send a change instead.")
+        raise InvalidInput(
+            "a save of a whole state cannot append or remove. Nothing was written. Send a change (delta) instead."
+        )
     check_names("channel", request.appended)
     check_names("channel", request.removed)
     for name, packed in request.appended.items():
         values.check(packed)
         if not channel.is_array(packed):
-            raise InvalidInput(f"what is appended to channel {name!r} must be a list of elements. Nothing was written.")
+            raise InvalidInput(f"the elements to append to channel {name!r} must be a list. Nothing was written.")
     named = [*request.channels, *request.appended, *request.removed]
     if len(set(named)) < len(named):
         name, times = Counter(named).most_common(1)[0]
         raise InvalidInput(
-            f"channel {name!r} is named {times} times: a change sets, appends to or removes a channel. Nothing was written."
+            f"channel {name!r} is named {times} times: a change either sets, appends to or removes a channel. "
+            "Nothing was written."
         )
 
 

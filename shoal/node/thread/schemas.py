@@ -37,7 +37,9 @@ class Schemas:
         if request.threads:
             check_name("thread", request.threads)
         if not 1 <= request.version <= schema.VERSION_MAX:
-            raise InvalidInput(f"a schema's version is 1 to {schema.VERSION_MAX}; got {request.version}. Nothing was written.")
+            raise InvalidInput(
+                f"a schema's version must be 1 to {schema.VERSION_MAX}; got {request.version}. Nothing was written."
+            )
         if len(request.json) > self._config.schema_bytes_max:
             raise TooLarge(
                 f"a schema may have at most {self._config.schema_bytes_max} bytes; this one has {len(request.json)}. "
@@ -58,8 +60,8 @@ class Schemas:
         if known is not None:
             if known.digest != put.digest:
                 raise SchemaTaken(
-                    f"version {request.version} of schema {request.schema!r} is there, with another content. Nothing was "
-                    f"written. What a version says never changes; put version {max(there) + 1}.",
+                    f"version {request.version} of schema {request.schema!r} already exists with other content. Nothing was "
+                    f"written. The content of a version never changes; put version {max(there) + 1}.",
                     version=request.version,
                 )
             return _shown(known)

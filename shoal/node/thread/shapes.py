@@ -114,7 +114,10 @@ def draft(rows: Rows, request: Save, parent: bytes | None, cached: Shapes | None
                 raise _corrupt(base_id, name, "a checkpoint that it builds on is missing or damaged", reader.records())
         made = channel.draft(elements) if shape is None else channel.extend(elements, shape, base_id)
         if made is None:
-            raise InvalidInput(f"channel {name!r} is no list to append to. Nothing was written. Update it as a whole.")
+            raise InvalidInput(
+                f"channel {name!r} is not a list, so nothing can be appended to it. Nothing was written. Update the "
+                "whole channel."
+            )
         _take(drafted, rows, name, made, shape)
     return drafted
 
@@ -136,7 +139,7 @@ def _draft_kept(drafted: Drafted, request: Save, base: Shapes, parent: bytes) ->
     for name in request.removed:
         if name not in base:
             raise InvalidInput(
-                f"there is no channel {name!r} to remove; there are {', '.join(map(repr, base)) or 'none'}. "
+                f"there is no channel {name!r} to remove; the channels are {', '.join(map(repr, base)) or 'none'}. "
                 "Nothing was written."
             )
     for name, shape in base.items():

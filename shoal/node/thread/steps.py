@@ -130,7 +130,7 @@ class Steps:
                 f"thread {request.thread!r} is {current.status}"
                 + (f" by {current.by}" if current.by else "")
                 + (f" ({current.reason[:500]})" if current.reason else "")
-                + ". Nothing was written. Wait until somebody approves it.",
+                + ". Nothing was written. Wait until the thread is approved or resumed.",
                 status=current.status,
                 reason=current.reason,
                 by=current.by,
@@ -201,7 +201,7 @@ class Steps:
         if entry.state == "done" or (entry.state == "abandoned" and request.how == "abandon"):
             raise StepSettled(
                 f"step {request.step!r} of thread {request.thread!r} is {entry.state}. Nothing was written. "
-                "Read it, and use a new key to do it once more.",
+                "Read it, and use a new key to run it again.",
                 key=request.step,
                 state=entry.state,
             )
@@ -303,7 +303,7 @@ def _only_open(entry: Entry, request: ProgressStep | EndStep) -> str:
     if len(found) != 1:
         raise StepSettled(
             f"step {request.step!r} of thread {request.thread!r} is {entry.state}, and has {len(found)} open attempts; "
-            "without the name of an attempt exactly one must be open. Nothing was written. Read the step, and name one.",
+            "without an attempt's name, exactly one attempt must be open. Nothing was written. Read the step and name one.",
             key=request.step,
             state=entry.state,
         )
@@ -319,7 +319,7 @@ def _check_same(entry: Entry, request: BeginStep, digest: bytes) -> None:
     first = entry.first
     if first.name != request.name:
         raise KeyReused(
-            f"key {request.step!r} is that of a step {first.name!r} of thread {request.thread!r}, not {request.name!r}. "
+            f"key {request.step!r} belongs to step {first.name!r} of thread {request.thread!r}, not {request.name!r}. "
             "Nothing was written. Use a new key for another step."
         )
     if digest and first.digest and digest != first.digest:
@@ -343,4 +343,4 @@ def _position(text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError:
-        raise InvalidInput("after must be the position of a step, as an answer gave it.", field="after") from None
+        raise InvalidInput("after must be the position of a step from an earlier answer.", field="after") from None

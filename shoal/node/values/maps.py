@@ -119,7 +119,7 @@ class Maps:
         if added and size + added > self._config.page_items_max:
             raise TooLarge(
                 f"a set in a map has at most {self._config.page_items_max} members; that of {request.key!r} has {size}. "
-                "Nothing was written. Take a set of its own."
+                "Nothing was written. Use a separate set."
             )
         named = [tuple(orset.named(members, element) for element in part) for part in (add, remove)]
         change = ormap.Alter(request.key, *named)
@@ -137,7 +137,7 @@ class Maps:
     def _bound(self, rows: Rows, request: PutEntry | AddEntry | AlterEntry) -> None:
         if ormap.size(rows) >= self._config.map_keys_max and not ormap.holds(rows, request.key):
             raise TooLarge(
-                f"map {request.map!r} has {ormap.size(rows)} keys, which is the bound. Nothing was written. Remove some."
+                f"map {request.map!r} has {ormap.size(rows)} keys, which is the maximum. Nothing was written. Remove some."
             )
 
     # ── reads ─────────────────────────────────────────────────────────────────

@@ -84,7 +84,7 @@ class Registers:
         if len(siblings) > self._config.siblings_max:
             raise TooManySiblings(
                 f"register {request.register!r} would hold {len(siblings)} concurrent values; {self._config.siblings_max} are "
-                "allowed. Nothing was written. Read it, and set it with the context of that read."
+                "allowed. Nothing was written. Read it, then set it with the context of that read."
             )
         context_after = register.pack_context(register.context_in(live))
         version = register.version_of(siblings)

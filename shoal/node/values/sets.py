@@ -80,7 +80,7 @@ def check_elements(config: Config, elements: list[bytes]) -> None:
     if len(elements) > config.page_items_max:
         raise TooLarge(
             f"one request names at most {config.page_items_max} elements; this one has {len(elements)}. "
-            "Nothing was written. Ask in several requests."
+            "Nothing was written. Send several requests."
         )
     check_size(config, sum(map(len, elements)), "a request's elements")
     for element in elements:
@@ -88,5 +88,5 @@ def check_elements(config: Config, elements: list[bytes]) -> None:
         if len(element) > config.set_element_bytes_max:
             raise TooLarge(
                 f"an element of a set has at most {config.set_element_bytes_max} bytes; this one has {len(element)}. "
-                "Nothing was written. Keep what is larger elsewhere, and its name or hash in the set."
+                "Nothing was written. Store larger values elsewhere, and their name or hash in the set."
             )

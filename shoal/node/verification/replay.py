@@ -166,7 +166,7 @@ def _changes(entry: Logged) -> list[tuple[Place, mutation.Change]]:
 def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: Place, stored: ObjectRows) -> None:
     """
     Raises:
-        StoreCorrupt: what it made is missing, and nothing erased it.
+        StoreCorrupt: the rows that it produced are missing, and nothing erased them.
     """
     pruned = isinstance(change, dag.Save) and change.id in found.pruned.get(place, set())
     trimmed = isinstance(change, journal.Append) and found.trimmed.get(place, VersionVector()).covers(stamp.dot)
@@ -180,7 +180,7 @@ def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: P
         ends = VersionVector.unpack(change.ends)
         compacted = sum(other.dominates(ends) for other in found.compacted.get(place, ())) > 1
     if not (pruned or trimmed or compacted):
-        raise StoreCorrupt("what it made is missing, and nothing erased it.")
+        raise StoreCorrupt("the rows that it produced are missing, and nothing erased them.")
 
 
 def _without_marks(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> dict[bytes, bytes]:

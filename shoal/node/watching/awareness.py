@@ -120,7 +120,7 @@ class Presences:
         topic = _topic(subscription.space, subscription.document)
         if self._following >= self._config.subscribers_max:
             raise Overloaded(
-                f"this node has {self._following} followers, which is its bound. Try again later.", retry_after_s=1.0
+                f"this node has {self._following} followers, which is the maximum. Try again later.", retry_after_s=1.0
             )
         follower = PresenceFollower(self._table.entries(topic))
         members = self._followers.setdefault(topic, {})
@@ -191,17 +191,20 @@ class Presences:
 
     def _check(self, topic: Topic, present: Present) -> None:
         if not (0 <= present.client <= CLIENT_MAX and 0 <= present.clock <= CLIENT_MAX):
-            raise InvalidValue("who is present has a client id and a clock of at most 53 bits. Nothing was announced.")
+            raise InvalidValue(
+                "the client id and the clock of a presence entry must have at most 53 bits. Nothing was announced."
+            )
         if len(present.state) > self._config.presence_state_bytes_max:
             raise TooLarge(
-                f"what is said of one who is present has {len(present.state)} bytes; "
+                f"a presence state has {len(present.state)} bytes; "
                 f"{self._config.presence_state_bytes_max} are allowed. Nothing was announced."
             )
         if not _is_json(present.state):
-            raise InvalidValue("what is said of one who is present is no JSON. Nothing was announced.")
+            raise InvalidValue("a presence state is not JSON. Nothing was announced.")
         if present.state != GONE and not self._table.has_room(topic, present.client, len(present.state)):
             raise Overloaded(
-                "too many are present, or with too much to say. Nothing was announced. Try again later.", retry_after_s=1.0
+                "there are too many presence entries, or their states are too large. Nothing was announced. Try again later.",
+                retry_after_s=1.0,
             )
 
 

@@ -201,7 +201,7 @@ class Feed:
         """
         if self._count >= self._subscribers_max:
             raise Overloaded(
-                f"this node has {self._count} subscribers, which is its bound. Try again later.", retry_after_s=1.0
+                f"this node has {self._count} subscribers, which is the maximum. Try again later.", retry_after_s=1.0
             )
         space = subscriber.subscription.space
         members = self._subscribers.setdefault(space, {})
@@ -218,4 +218,4 @@ class Feed:
     def close(self) -> None:
         for members in list(self._subscribers.values()):
             for subscriber in list(members):
-                subscriber.end(ShuttingDown("the node is stopping. Subscribe again, here later or elsewhere."))
+                subscriber.end(ShuttingDown("the node is stopping. Subscribe again, here later or on another node."))

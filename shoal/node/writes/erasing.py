@@ -88,7 +88,7 @@ class Eraser:
         """
         current = self._generations.current(transaction, target)
         if not 0 <= change.generation <= current.number:
-            raise BadOperation(f"it belongs to generation {change.generation}, which nobody began", reason="content")
+            raise BadOperation(f"it belongs to generation {change.generation}, which does not exist", reason="content")
         return current if change.generation == current.number else None
 
     def follow(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> None:
@@ -136,7 +136,7 @@ class Eraser:
         """
         made = change.change
         if isinstance(made, deletion.Delete) and not change.generation == made.generation < deletion.GENERATIONS_MAX - 1:
-            raise BadOperation("it ends another generation than its own", reason="content")
+            raise BadOperation("it ends a generation other than its own", reason="content")
 
     def _delete(self, transaction: Transaction, target: Target, stamp: Stamp, made: deletion.Delete) -> None:
         self._garbage.enter(transaction, stamp, What.GENERATION, target, made.generation)

@@ -66,14 +66,14 @@ class Receipts:
             receipt = self._read(partition, dot, key)
             if receipt.digest != _digest(request):
                 raise KeyReused(
-                    f"idempotency key {key!r} has come before with another request. Nothing was written. "
+                    f"idempotency key {key!r} was already used for another request. Nothing was written. "
                     "Use a new key for a new request."
                 )
             return Answered(receipt.reply, dot)
         if is_made_before(key, self._now_ms() - self._window_ms):
             raise KeyExpired(
-                f"idempotency key {key!r} is older than {self._window_s} s, for which keys are remembered. "
-                "Nothing was written now; read the state to see whether it was written then."
+                f"idempotency key {key!r} is older than {self._window_s} s, the time for which keys are remembered. "
+                "Nothing was written now. Read the state to see whether the earlier attempt was applied."
             )
         return None
 
@@ -82,8 +82,8 @@ class Receipts:
             return _receipt.decode(operation.decode(self._entry(partition, dot).packed).receipt)
         except (ValueError, InvalidValue) as error:  # msgspec's own are ValueErrors, and so are those of text that is no UTF-8.
             raise StoreCorrupt(
-                f"what was answered to idempotency key {key!r} cannot be read ({error}). Nothing was written now; "
-                "read the state to see what was written then."
+                f"the stored answer for idempotency key {key!r} cannot be read ({error}). Nothing was written now; "
+                "read the state to see what the earlier attempt wrote."
             ) from None
 
     def _entry(self, partition: int, dot: Dot) -> operation.Entry:

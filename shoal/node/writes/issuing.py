@@ -232,7 +232,7 @@ class Issuer:
 
     def _partition_of(self, targets: Sequence[Target]) -> int:
         if not targets:
-            raise SpansPartitions("a batch must hold at least one write. Nothing was written.")
+            raise SpansPartitions("a batch must contain at least one write. Nothing was written.")
         if len(targets) > self._batch_writes_max:
             raise TooLarge(
                 f"a batch holds at most {self._batch_writes_max} writes; this one has {len(targets)}. Nothing was written."
@@ -243,9 +243,9 @@ class Issuer:
             if other.partition != partition:
                 raise SpansPartitions(
                     f"a batch must stay in one partition: {first.kind.label} {first.name!r} and {other.kind.label} "
-                    f"{other.name!r} do not. Nothing was written. Give their names a common tag, as in "
+                    f"{other.name!r} do not. Nothing was written. Give their names a common tag, such as "
                     "'{crew-7}/planner' and '{crew-7}/tokens', and use one space; or put a small crew into a colocated space, "
-                    "as '{crew}' or space('crew', colocated=True), where all objects share one partition."
+                    "such as '{crew}' or space('crew', colocated=True), where all objects share one partition."
                 )
         return partition
 

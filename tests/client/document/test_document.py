@@ -645,7 +645,7 @@ async def test_a_root_that_the_next_node_never_heard_of_is_declared_again(sessio
     document = await mirror()
     document.map("m")["a"] = 1
     await document.flush()
-    session.before.append(InvalidValue("the update uses the root 'm', which nobody declared.", undeclared="m"))
+    session.before.append(InvalidValue("the update uses the root 'm', which is not declared.", undeclared="m"))
     document.map("m")["b"] = 2
     await document.flush()
     assert session.requests[-1].roots == {"m": "map"}

@@ -153,7 +153,7 @@ async def test_the_pause_is_longer_than_nothing(thread: Thread) -> None:
 async def test_a_handler_that_is_there_is_left_alone(thread: Thread) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: None)
     try:
-        with pytest.raises(InvalidInput, match="handler already"):
+        with pytest.raises(InvalidInput, match="already has a handler"):
             async with thread.autosave(dict, on_sigterm=True):
                 pass
     finally:

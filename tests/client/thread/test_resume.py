@@ -231,5 +231,5 @@ async def test_threads_are_listed_by_status_and_metadata(space: Space) -> None:
     assert await found(status="running", prefix="t") == ["t0", "t2", "t3", "t4", "t5", "t7"]
     assert await found(status="running", prefix="e") == ["event-only"]
     assert await found(filter={"n": 3.5}) == []
-    with pytest.raises(InvalidInput, match="a status is one of"):
+    with pytest.raises(InvalidInput, match="a status must be one of"):
         await found(status="asleep")

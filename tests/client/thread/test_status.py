@@ -88,5 +88,5 @@ async def test_ready_waits_for_approval_and_saving_does_not(thread: Thread, node
 
 @pytest.mark.parametrize("status", ["asleep", (), ("done", "asleep")])
 async def test_a_status_that_does_not_exist_is_refused(thread: Thread, status: object) -> None:
-    with pytest.raises(InvalidInput, match="a status is one of"):
+    with pytest.raises(InvalidInput, match="a status must be one of"):
         await thread.wait_for(status)  # type: ignore[arg-type]

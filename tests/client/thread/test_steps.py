@@ -240,7 +240,7 @@ async def test_as_a_context_it_shows_whether_there_is_anything_to_do(thread: Thr
                 step.result = await effects("pay", "receipt")()
         assert step.result == "receipt"
     assert effects.calls == ["pay"]
-    with pytest.raises(InvalidInput, match="has a result already"):
+    with pytest.raises(InvalidInput, match="already has a result"):
         step.result = "another"
 
 
@@ -364,7 +364,7 @@ async def test_nothing_is_undone_while_it_is_not_known_what_was_done(thread: Thr
     with pytest.raises(StepUnresolved):
         await thread.compensate()
     await thread.resolve("k", "result")
-    with pytest.raises(InvalidInput, match="no callable is given for"):
+    with pytest.raises(InvalidInput, match="no callable was given for"):
         await another(node).compensate()
     assert effects.calls == []
 

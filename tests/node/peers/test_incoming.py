@@ -214,7 +214,7 @@ async def test_a_record_that_describes_its_values_wrongly_is_refused() -> None:
         recipe[5] = False
         bad = blobs.pack([Attached(msgspec.msgpack.encode(record), beside.chunks)])
         [trouble] = await take(fleet["b"], [msgspec.structs.replace(second, attached=bad)])
-        assert "described otherwise" in trouble.message
+        assert "described differently" in trouble.message
 
 
 async def test_each_operation_that_saved_an_id_keeps_its_own_record() -> None:

@@ -145,7 +145,7 @@ async def test_a_change_reaches_the_peers(bench: Bench) -> None:
 async def test_only_a_list_takes_elements(bench: Bench, channel: str) -> None:
     thread = bench.space.thread("a")
     head = await thread.save({"map": {}, "text": "t" * 100, "number": 1, "tuple": (1, 2)})
-    with pytest.raises(InvalidInput, match=rf"channel '{channel}' is no list.*Nothing was written"):
+    with pytest.raises(InvalidInput, match=rf"channel '{channel}' is not a list.*Nothing was written"):
         await thread.append(channel, 1)
     assert (await thread.heads())["main"] == [head.id]
 
@@ -153,9 +153,9 @@ async def test_only_a_list_takes_elements(bench: Bench, channel: str) -> None:
 async def test_what_is_not_there_cannot_be_removed(bench: Bench) -> None:
     thread = bench.space.thread("a")
     await thread.save({"x": 1})
-    with pytest.raises(InvalidInput, match=r"no channel 'y' to remove; there are 'x'"):
+    with pytest.raises(InvalidInput, match=r"no channel 'y' to remove; the channels are 'x'"):
         await thread.update({"x": 2}, remove=["y"])
-    with pytest.raises(InvalidInput, match=r"there are none"):
+    with pytest.raises(InvalidInput, match=r"the channels are none"):
         await bench.space.thread("b").update(remove=["y"])
     assert (await thread.load()).state == {"x": 1}
 
