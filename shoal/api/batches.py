@@ -2,72 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from msgspec import Raw, Struct
 
 from shoal.api import queues
-from shoal.api.budgets import AmountBody, GrantedView, SpentView
+from shoal.api.derived import OPERATIONS, show
 from shoal.api.exchange import Exchange
-from shoal.api.items import DeletedView, PutBody, PutView, delete_request, put_request
-from shoal.api.journals import AppendedView, ConsumerView
-from shoal.api.maps import ChangeEntryBody, EntryPutView, EntryRemovedView, change_request
-from shoal.api.objects import AddedView, AssignedView
-from shoal.api.opaque import opaque, shown_opaque
+from shoal.api.items import PutBody, delete_request, put_request
+from shoal.api.maps import ChangeEntryBody, change_request
 from shoal.api.saving import SaveFields, save_request
-from shoal.api.sets import AlterBody, AlteredView, alter_request
 from shoal.api.steps import EndFields, end_request, step_view
 from shoal.api.threads import SavedView
-from shoal.protocol.requests import (
-    Ack,
-    Add,
-    Added,
-    Append,
-    Appended,
-    Assign,
-    Assigned,
-    Batch,
-    BatchAnswer,
-    BatchWrite,
-    ConsumerState,
-    Dequeue,
-    Dequeued,
-    Enqueue,
-    Enqueued,
-    EntryPut,
-    EntryRemoved,
-    Grant,
-    Granted,
-    ItemDeleted,
-    ItemPut,
-    PutEntry,
-    QueueItem,
-    RemoveEntry,
-    Saved,
-    SetAltered,
-    Spend,
-    Spent,
-    Step,
-)
+from shoal.protocol.requests import Batch, Dequeue, Dequeued, Enqueue, Enqueued, QueueItem, Reply, Saved, Step
+from shoal.protocol.requests.families import union
 
 
 class SaveOp(SaveFields, tag_field="op", tag="save"):
     thread: str
-
-
-class AppendOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="append"):
-    thread: str
-    event: Raw
-    key: str | None = None
-
-
-class AckOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="ack"):
-    thread: str
-    consumer: str
-    cursor: str
-    generation: int | None = None
-    reset: bool = False
 
 
 class SendOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="send"):
@@ -93,48 +46,7 @@ class DoneOp(queues.DoneBody, forbid_unknown_fields=True, tag_field="op", tag="d
     worklist: str
 
 
-class AddOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="add"):
-    counter: str
-    add: int
-    key: str | None = None
-
-
-class AssignOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="assign"):
-    register: str
-    value: Raw
-    context: str | None = None
-    expect: str | None = None
-
-
-class SetOp(AssignOp, forbid_unknown_fields=True, tag_field="op", tag="set"):
-    """The same as `assign`, by the name that the client gives it."""
-
-
-class AlterSetOp(AlterBody, forbid_unknown_fields=True, tag_field="op", tag="alter-set", kw_only=True):
-    set: str
-
-
-class GrantOp(AmountBody, forbid_unknown_fields=True, tag_field="op", tag="grant", kw_only=True):
-    budget: str
-
-
-class SpendOp(AmountBody, forbid_unknown_fields=True, tag_field="op", tag="spend", kw_only=True):
-    budget: str
-
-
-class PutEntryOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="put-entry"):
-    map: str
-    key: str
-    value: Raw
-    expect: str | None = None
-
-
 class ChangeEntryOp(ChangeEntryBody, forbid_unknown_fields=True, tag_field="op", tag="change-entry", kw_only=True):
-    map: str
-    key: str
-
-
-class RemoveEntryOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="remove-entry"):
     map: str
     key: str
 
@@ -150,26 +62,12 @@ class DeleteItemOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="dele
     expect: str | None = None
 
 
-Op = (
-    SaveOp
-    | AppendOp
-    | AckOp
-    | AddOp
-    | AssignOp
-    | SetOp
-    | AlterSetOp
-    | GrantOp
-    | SpendOp
-    | PutEntryOp
-    | ChangeEntryOp
-    | RemoveEntryOp
-    | PutItemOp
-    | DeleteItemOp
-    | SendOp
-    | TakeOp
-    | EndStepOp
-    | DoneOp
-)
+_DERIVED = {op: derived for derived in OPERATIONS.values() if not derived.is_read for op in derived.ops()}
+
+if TYPE_CHECKING:
+    Op = Struct
+else:
+    Op = union([*_DERIVED, SaveOp, ChangeEntryOp, PutItemOp, DeleteItemOp, SendOp, TakeOp, EndStepOp, DoneOp])
 
 
 class BatchBody(Struct, forbid_unknown_fields=True):
@@ -188,14 +86,13 @@ async def batch(exchange: Exchange) -> web.Response:
     return exchange.answer({"replies": [_view(exchange, op, answer) for op, answer in answers]})
 
 
-def _write(exchange: Exchange, space: str, op: Op) -> BatchWrite:
+def _write(exchange: Exchange, space: str, op: Struct) -> Any:
+    derived = _DERIVED.get(type(op))
+    if derived is not None:
+        return derived.asked(exchange, space, op)
     match op:
         case SaveOp():
             return save_request(exchange, space, op.thread, op)
-        case AppendOp():
-            return Append(space, op.thread, exchange.stored(op.event), key=op.key)
-        case AckOp():
-            return Ack(space, op.thread, op.consumer, opaque(op.cursor, "cursor"), op.generation, op.reset)
         case SendOp():
             item = QueueItem(op.key, exchange.stored(op.message))
             return Enqueue(space, op.thread, queues.INBOX, [item], op.by)
@@ -205,37 +102,18 @@ def _write(exchange: Exchange, space: str, op: Op) -> BatchWrite:
             return end_request(exchange, space, op.thread, op.step, op)
         case DoneOp():
             return queues.done_request(exchange, space, op.thread, op.worklist, op)
-        case AddOp():
-            return Add(space, op.counter, op.add, op.key)
-        case AssignOp():
-            context = None if op.context is None else opaque(op.context, "context")
-            return Assign(space, op.register, exchange.stored(op.value), context, op.expect)
-        case AlterSetOp():
-            return alter_request(exchange, space, op.set, op)
-        case GrantOp():
-            return Grant(space, op.budget, op.amount, op.key)
-        case SpendOp():
-            return Spend(space, op.budget, op.amount, op.key)
-        case PutEntryOp():
-            return PutEntry(space, op.map, op.key, exchange.stored(op.value), op.expect)
         case ChangeEntryOp():
             return change_request(exchange, space, op.map, op.key, op)
-        case RemoveEntryOp():
-            return RemoveEntry(space, op.map, op.key)
         case PutItemOp():
             return put_request(exchange, space, op.namespace, op.key, op)
         case DeleteItemOp():
             return delete_request(space, op.namespace, op.key, op.expect)
 
 
-def _view(exchange: Exchange, op: Op, reply: BatchAnswer) -> Struct | dict[str, Any]:
+def _view(exchange: Exchange, op: Struct, reply: Reply) -> Struct:
     match reply:
         case Saved():
             return SavedView.of(reply)
-        case Appended():
-            return AppendedView(reply.id, reply.appended)
-        case ConsumerState():
-            return ConsumerView.of(reply)
         case Enqueued():
             return queues.SentView(reply.ids[0], reply.added[0])
         case Step():
@@ -244,23 +122,5 @@ def _view(exchange: Exchange, op: Op, reply: BatchAnswer) -> Struct | dict[str, 
             return queues.TakenView(op.id, reply.by)
         case Dequeued():
             return queues.DoneView(reply.first, reply.by, exchange.shown(reply.result))
-        case Added():
-            return AddedView(reply.value, reply.added)
-        case Assigned():
-            return AssignedView(reply.siblings, shown_opaque(reply.context), reply.version)
-        case SetAltered():
-            return AlteredView(reply.added, reply.removed, reply.size)
-        case Granted():
-            return GrantedView(reply.remaining, reply.granted)
-        case Spent():
-            return SpentView(reply.remaining, reply.rights, reply.spent)
-        case EntryPut():
-            return EntryPutView(reply.version)
-        case EntryRemoved():
-            return EntryRemovedView(reply.removed)
-        case ItemPut():
-            return PutView(reply.version)
-        case ItemDeleted():
-            return DeletedView(reply.deleted)
-        case _:  # What this route takes no request for.
-            return {}
+        case _:
+            return show(exchange, reply)

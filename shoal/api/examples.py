@@ -6,23 +6,16 @@ from typing import Any
 
 from shoal.api import (
     batches,
-    budgets,
     documents,
-    indexes,
     items,
-    journals,
     maps,
     mutations,
-    objects,
     queues,
     reading,
-    replay,
-    retention,
-    schemas,
-    sets,
     steps,
     threads,
 )
+from shoal.api.derived import EXAMPLES
 
 PARTS: dict[str, str] = {
     "space": "crew",
@@ -50,6 +43,7 @@ PARTS: dict[str, str] = {
 """Of the parts of paths."""
 
 BODIES: dict[Any, Any] = {
+    **EXAMPLES,
     steps.BeginBody: {"name": "charge", "arguments": {"order": 17, "cents": 4200}, "holder": "worker-1"},
     steps.EndBody: {"result": {"receipt": "r-17"}, "attempt": ""},
     steps.ResolveBody: {"how": "abandon", "by": "ada", "reason": "the order was cancelled"},
@@ -63,18 +57,11 @@ BODIES: dict[Any, Any] = {
     mutations.UndoBody: {"count": 1, "author": "ada"},
     mutations.RedoBody: {"count": 1, "author": "ada"},
     mutations.EditBody: {"patch": {"plan": {"step": 2}}, "by": "ada"},
-    journals.EventBody: {"event": {"kind": "asked", "text": "hello"}, "key": "event-1"},
-    journals.AckBody: {"cursor": ""},
-    replay.SnapshotBody: {"value": {"total": 12}, "cursor": "", "version": 1},
-    replay.PlaceBody: {"place": 12},
-    retention.TrimBody: {"keep": 10_000, "dry_run": True},
-    retention.RetentionBody: {"events": 100_000},
     queues.SendBody: {"message": {"text": "stop"}, "key": "message-1", "by": "ada"},
     queues.ForgetBody: {"before": "2026-01-01T00:00:00Z"},
     queues.TakeBody: {"by": "worker-1"},
     queues.AddItemsBody: {"items": [{"key": "page-1", "value": {"url": "/1"}}], "by": "planner"},
     queues.DoneBody: {"key": "page-1", "result": "read", "by": "worker-1"},
-    schemas.SchemaBody: {"version": 1, "schema": {"type": "object"}, "threads": "planner"},
     batches.BatchBody: {
         "writes": [
             {"op": "save", "thread": "{crew}/planner", "state": {"plan": {"step": 1}}},
@@ -87,18 +74,9 @@ BODIES: dict[Any, Any] = {
     list[documents.PatchStep]: [{"op": "add", "path": "/tasks", "value": {"t1": {"done": False}}}],
     dict[str, Any]: {"tasks": {"t1": {"done": False}}, "title": "Survey"},
     documents.CompactBody: {"older_than_s": 3600},
-    objects.AddBody: {"add": 250, "key": "call-17"},
-    objects.AssignBody: {"value": {"goal": "survey the library"}},
-    sets.AlterBody: {"add": ["page-1"], "remove": ["page-0"]},
-    sets.ContainsBody: {"elements": ["page-1"]},
-    budgets.AmountBody: {"amount": 100, "key": "call-17"},
-    budgets.DrawBody: {"amount": 100},
-    budgets.ReleaseBody: {"amount": 50},
-    maps.PutEntryBody: {"value": "dark"},
     maps.ChangeEntryBody: {"include": ["tea"]},
     items.PutBody: {"value": {"tea": True}, "ttl_s": 86_400},
     items.SearchBody: {"namespace": ["memory"], "filter": {"tea": True}},
-    indexes.IndexBody: {"label": "memory", "fields": ["tea"]},
     items.NamespacesBody: {"prefix": ["memory"]},
 }
 """By the type of a route's body."""

@@ -15,6 +15,8 @@ from functools import cache
 
 from msgspec import Struct
 
+from shoal.api.derived import SOURCES
+
 NAMES: dict[str, str] = {
     "space": "A space: what is in different spaces has nothing to do with each other.",
     "thread": "A thread's name.",
@@ -200,6 +202,10 @@ NAMES: dict[str, str] = {
 
 def told(kind: type[Struct]) -> dict[str, str]:
     """The meaning of each field of `kind`, as far as it is told."""
+    source, names = SOURCES.get(kind, (kind, {}))
+    if source is not kind:
+        found = told(source)
+        return {name: found.get(names.get(name, name)) or NAMES.get(name, "") for name in kind.__struct_fields__}
     comments: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         comments.update(_comments(each.__module__).get(each.__name__, {}) if issubclass(each, Struct) else {})

@@ -5,23 +5,12 @@ A part of the table in `shoal.api.routes`.
 
 from __future__ import annotations
 
-from shoal.api import journals, queues, replay, retention
+from shoal.api import journals, queues, replay
 from shoal.api.exchange import ReadQuery, WriteQuery
 from shoal.api.route import THREAD, Route
-from shoal.errors import ConsumerReset, JournalTrimmed, NotFound, SchemaViolation, Taken
+from shoal.errors import JournalTrimmed, NotFound, Taken
 
 JOURNAL_ROUTES: tuple[Route, ...] = (
-    Route(
-        "POST",
-        f"{THREAD}/events",
-        journals.append,
-        "Append an event to the journal (200 if its key was there already)",
-        journals.AppendedView,
-        201,
-        journals.EventBody,
-        WriteQuery,
-        errors=(SchemaViolation,),
-    ),
     Route(
         "GET",
         f"{THREAD}/events",
@@ -39,79 +28,6 @@ JOURNAL_ROUTES: tuple[Route, ...] = (
         replay.ReplayView,
         query=replay.ReplayQuery,
         errors=(JournalTrimmed,),
-    ),
-    Route(
-        "PUT",
-        f"{THREAD}/snapshots/{{reducer}}",
-        replay.put_snapshot,
-        "Keep what a reducer made of the events so far",
-        replay.SnapshotView,
-        body=replay.SnapshotBody,
-        query=WriteQuery,
-    ),
-    Route("GET", f"{THREAD}/places/{{loop}}", replay.read_place, "How far a loop has come", replay.PlaceView, query=ReadQuery),
-    Route(
-        "PUT",
-        f"{THREAD}/places/{{loop}}",
-        replay.reach_place,
-        "A loop has come so far",
-        replay.PlaceView,
-        body=replay.PlaceBody,
-        query=WriteQuery,
-    ),
-    Route(
-        "POST",
-        f"{THREAD}/events:trim",
-        retention.trim,
-        "Give up the journal's old events, or say how many would go",
-        retention.TrimView,
-        body=retention.TrimBody,
-        query=WriteQuery,
-        errors=(NotFound,),
-    ),
-    Route(
-        "GET",
-        f"{THREAD}/retention",
-        retention.retention,
-        "What the journal keeps, and up to when it was trimmed",
-        retention.RetentionView,
-        query=ReadQuery,
-    ),
-    Route(
-        "PUT",
-        f"{THREAD}/retention",
-        retention.retain,
-        "Set what the journal keeps; without bounds everything",
-        retention.RetentionView,
-        body=retention.RetentionBody,
-        query=WriteQuery,
-    ),
-    Route(
-        "GET",
-        f"{THREAD}/consumers",
-        journals.consumers,
-        "The journal's consumers, and how far behind they are",
-        journals.ConsumersView,
-        query=journals.ConsumersQuery,
-    ),
-    Route(
-        "GET",
-        f"{THREAD}/consumers/{{consumer}}",
-        journals.consumer,
-        "A consumer's cursor, to read events after",
-        journals.ConsumerView,
-        query=ReadQuery,
-        errors=(NotFound,),
-    ),
-    Route(
-        "POST",
-        f"{THREAD}/consumers/{{consumer}}/ack",
-        journals.ack,
-        "Acknowledge an event, and all before it",
-        journals.ConsumerView,
-        body=journals.AckBody,
-        query=WriteQuery,
-        errors=(NotFound, ConsumerReset),
     ),
     Route(
         "POST",

@@ -13,29 +13,14 @@ from shoal.api.exchange import Exchange, ReadQuery, Seconds
 from shoal.api.opaque import opaque, shown_opaque
 from shoal.errors import SlowConsumer
 from shoal.protocol.requests import (
-    Ack,
-    Append,
     Change,
-    ConsumerState,
     Events,
-    ReadConsumer,
-    ReadConsumers,
     ReadJournal,
     Watch,
 )
 
 Limit = Annotated[int, Meta(ge=1)]
 _Found = TypeVar("_Found")
-
-
-class EventBody(Struct, forbid_unknown_fields=True):
-    event: Raw
-    key: str | None = None
-
-
-class AppendedView(Struct):
-    id: str
-    appended: bool
 
 
 class EventsQuery(ReadQuery, forbid_unknown_fields=True):
@@ -58,14 +43,6 @@ class EventsView(Struct):
     events: list[EventView] = field(default_factory=list)
     cursor: str = ""
     more: bool = False
-
-
-async def append(exchange: Exchange) -> web.Response:
-    body = await exchange.body(EventBody)
-    reply = await exchange.call(
-        Append(exchange.name("space"), exchange.name("thread"), exchange.stored(body.event), key=body.key)
-    )
-    return exchange.answer(AppendedView(reply.id, reply.appended), status=201 if reply.appended else 200)
 
 
 async def events(exchange: Exchange) -> web.Response:
@@ -117,54 +94,3 @@ async def waited(
         if isinstance(outcomes[0], Exception) and not isinstance(outcomes[0], SlowConsumer):
             raise outcomes[0]
     return await read()
-
-
-class AckBody(Struct, forbid_unknown_fields=True):
-    cursor: str  # An event's: it is acknowledged, and all that came before it.
-    generation: int | None = None
-    reset: bool = False  # Set the cursor there, wherever it was.
-
-
-class ConsumerView(Struct):
-    name: str
-    generation: int
-    acked_ms: int
-    cursor: str
-    behind: int
-    counted: bool  # False: `behind` is a lower bound.
-
-    @classmethod
-    def of(cls, state: ConsumerState) -> ConsumerView:
-        cursor = shown_opaque(state.cursor)
-        return cls(state.name, state.generation, state.acked_ms, cursor, state.behind, state.counted)
-
-
-class ConsumersQuery(ReadQuery, forbid_unknown_fields=True):
-    after: str | None = None
-    limit: Limit = 100
-
-
-class ConsumersView(Struct):
-    consumers: list[ConsumerView]
-    more: bool
-
-
-async def consumers(exchange: Exchange) -> web.Response:
-    query = exchange.query(ConsumersQuery)
-    reply = await exchange.call(
-        ReadConsumers(exchange.name("space"), exchange.name("thread"), query.after, query.limit), stale=query.stale
-    )
-    return exchange.answer(ConsumersView([ConsumerView.of(state) for state in reply.items], reply.more))
-
-
-async def consumer(exchange: Exchange) -> web.Response:
-    request = ReadConsumer(exchange.name("space"), exchange.name("thread"), exchange.name("consumer"))
-    reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
-    return exchange.answer(ConsumerView.of(reply))
-
-
-async def ack(exchange: Exchange) -> web.Response:
-    body = await exchange.body(AckBody)
-    space, thread, name = exchange.name("space"), exchange.name("thread"), exchange.name("consumer")
-    reply = await exchange.call(Ack(space, thread, name, opaque(body.cursor, "cursor"), body.generation, body.reset))
-    return exchange.answer(ConsumerView.of(reply))

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from aiohttp import web
 from msgspec import Meta, Raw, Struct, field
 
+from shoal.api.derived import show
 from shoal.api.exchange import Exchange, ReadQuery
-from shoal.api.sets import AlteredView
 from shoal.errors import InvalidInput, NotFound
 from shoal.protocol.requests import (
     AddEntry,
     AlterEntry,
-    EntryAdded,
     MapEntries,
     MapEntry,
-    PutEntry,
     ReadMap,
-    RemoveEntry,
-    SetAltered,
+    Reply,
 )
-
-
-class PutEntryBody(Struct, forbid_unknown_fields=True):
-    value: Raw
-    expect: str | None = None  # The version its register must have; "" if it must have no value.
 
 
 class ChangeEntryBody(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -34,14 +26,6 @@ class ChangeEntryBody(Struct, forbid_unknown_fields=True, kw_only=True):
     add: int | None = None
     include: list[Raw] = field(default_factory=list)
     exclude: list[Raw] = field(default_factory=list)
-
-
-class EntryPutView(Struct):
-    version: str
-
-
-class EntryRemovedView(Struct):
-    removed: bool
 
 
 class EntryView(Struct):
@@ -85,22 +69,10 @@ async def read_entry(exchange: Exchange) -> web.Response:
     return exchange.answer(_view(exchange, reply.entries[0]))
 
 
-async def put_entry(exchange: Exchange) -> web.Response:
-    body = await exchange.body(PutEntryBody)
-    reply = await exchange.call(PutEntry(*_place(exchange), exchange.stored(body.value), exchange.expected(body.expect)))
-    exchange.version = reply.version
-    return exchange.answer(EntryPutView(reply.version))
-
-
 async def change_entry(exchange: Exchange) -> web.Response:
     body = await exchange.body(ChangeEntryBody)
-    reply = await exchange.call(change_request(exchange, *_place(exchange), body))
-    return exchange.answer(change_view(reply))
-
-
-async def remove_entry(exchange: Exchange) -> web.Response:
-    reply = await exchange.call(RemoveEntry(*_place(exchange)))
-    return exchange.answer(EntryRemovedView(reply.removed))
+    reply: Reply = await exchange.call(change_request(exchange, *_place(exchange), body))
+    return exchange.answer(show(exchange, reply))
 
 
 def change_request(exchange: Exchange, space: str, name: str, key: str, body: ChangeEntryBody) -> AddEntry | AlterEntry:
@@ -112,13 +84,6 @@ def change_request(exchange: Exchange, space: str, name: str, key: str, body: Ch
             "one request changes a key's counter, or its set. Nothing was written. A batch changes both.", field="add"
         )
     return AddEntry(space, name, key, body.add)
-
-
-def change_view(reply: object) -> Struct | dict[str, Any]:
-    if isinstance(reply, SetAltered):
-        return AlteredView(reply.added, reply.removed, reply.size)
-    assert isinstance(reply, EntryAdded)
-    return {}
 
 
 def _place(exchange: Exchange) -> tuple[str, str, str]:

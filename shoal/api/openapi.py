@@ -72,7 +72,8 @@ def describe(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
         for route in routes
         for status, name in _refusals(route)
     }
-    modules = sorted({route.handler.__module__ for route in routes} | {__name__, session.__name__, yjs.__name__})
+    modules = {route.handler.__module__ for route in routes} | {__name__, session.__name__, yjs.__name__}
+    tags = {_tag(module): _heading(module) for module in sorted(modules)}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -83,7 +84,7 @@ def describe(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "tags": [{"name": _tag(module), "description": _heading(module)} for module in modules],
+        "tags": [{"name": tag, "description": heading} for tag, heading in sorted(tags.items())],
         "paths": dict(sorted(paths.items())),
         "components": {"schemas": components, "responses": refusals},
     }

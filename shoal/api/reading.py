@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from aiohttp import web
 from msgspec import Meta, Struct, field
 
-from shoal.api import budgets, items, maps, objects, queues, sets
+from shoal.api import items, maps, objects, queues, sets
+from shoal.api.derived import OPERATIONS, show
 from shoal.api.exchange import Exchange, ReadQuery
 from shoal.api.journals import EventsView, event_views
 from shoal.api.opaque import opaque, shown_opaque
@@ -15,9 +16,7 @@ from shoal.api.steps import StandingView, StepsView, step_view
 from shoal.api.threads import HeadsView, checkpoint_view
 from shoal.protocol.requests import (
     Branches,
-    BudgetState,
     Checkpoint,
-    CounterValue,
     DocumentJson,
     Events,
     GetItems,
@@ -28,8 +27,6 @@ from shoal.protocol.requests import (
     MapEntries,
     MultiRead,
     QueueEntries,
-    ReadBudget,
-    ReadCounter,
     ReadDocumentJson,
     ReadJournal,
     ReadMap,
@@ -43,7 +40,8 @@ from shoal.protocol.requests import (
     Standing,
     Steps,
 )
-from shoal.protocol.requests.multireads import PartAnswer, PartRead
+from shoal.protocol.requests.families import union
+from shoal.protocol.requests.multireads import PartAnswer
 
 Limit = Annotated[int, Meta(ge=1)]
 
@@ -87,10 +85,6 @@ class WorklistOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="workli
     limit: Limit = 100
 
 
-class CounterOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="counter"):
-    counter: str
-
-
 class RegisterOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="register"):
     register: str
 
@@ -107,10 +101,6 @@ class MapOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="map"):
     limit: Limit = 1000
 
 
-class BudgetOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="budget"):
-    budget: str
-
-
 class DocumentOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="document"):
     document: str
 
@@ -120,22 +110,28 @@ class ItemOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="item"):
     key: str
 
 
-Op = (
-    LoadOp
-    | HeadsOp
-    | EventsOp
-    | StepsOp
-    | StatusOp
-    | InboxOp
-    | WorklistOp
-    | CounterOp
-    | RegisterOp
-    | ReadSetOp
-    | MapOp
-    | BudgetOp
-    | DocumentOp
-    | ItemOp
-)
+_DERIVED = {op: derived for derived in OPERATIONS.values() if derived.is_read for op in derived.ops()}
+
+if TYPE_CHECKING:
+    Op = Struct
+else:
+    Op = union(
+        [
+            *_DERIVED,
+            LoadOp,
+            HeadsOp,
+            EventsOp,
+            StepsOp,
+            StatusOp,
+            InboxOp,
+            WorklistOp,
+            RegisterOp,
+            ReadSetOp,
+            MapOp,
+            DocumentOp,
+            ItemOp,
+        ]
+    )
 
 
 class ReadBody(Struct, forbid_unknown_fields=True):
@@ -157,12 +153,15 @@ class FailedView(Struct):
 
 async def read(exchange: Exchange) -> web.Response:
     body, space = await exchange.body(ReadBody), exchange.name("space")
-    request = MultiRead([_read(space, op) for op in body.reads])
+    request = MultiRead([_read(exchange, space, op) for op in body.reads])
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
     return exchange.answer(ReadView([_view(exchange, answer) for answer in reply.replies]))
 
 
-def _read(space: str, op: Op) -> PartRead:
+def _read(exchange: Exchange, space: str, op: Struct) -> Any:
+    derived = _DERIVED.get(type(op))
+    if derived is not None:
+        return derived.asked(exchange, space, op)
     match op:
         case LoadOp():
             return Load(space, op.thread, op.checkpoint, op.branch, op.channels, label=op.label)
@@ -178,16 +177,12 @@ def _read(space: str, op: Op) -> PartRead:
             return ReadQueue(space, op.thread, queues.INBOX, limit=op.limit)
         case WorklistOp():
             return ReadQueue(space, op.thread, op.worklist, limit=op.limit)
-        case CounterOp():
-            return ReadCounter(space, op.counter)
         case RegisterOp():
             return ReadRegister(space, op.register)
         case ReadSetOp():
             return ReadSet(space, op.set, opaque(op.after, "after"), op.limit)
         case MapOp():
             return ReadMap(space, op.map, op.keys, limit=op.limit)
-        case BudgetOp():
-            return ReadBudget(space, op.budget)
         case DocumentOp():
             return ReadDocumentJson(space, op.document)
         case ItemOp():
@@ -211,19 +206,15 @@ def _view(exchange: Exchange, answer: PartAnswer) -> Any:
             return StandingView.of(answer)
         case QueueEntries():
             return queues.page_view(exchange, answer)
-        case CounterValue():
-            return objects.CounterView(answer.value)
         case Siblings():
             return objects.register_view(exchange, answer)
         case SetMembers():
             return sets.members_view(exchange, answer, "")
         case MapEntries():
             return maps.entries_view(exchange, answer)
-        case BudgetState():
-            return budgets.budget_view(answer)
         case DocumentJson():
             return exchange.of_json(answer.json)
         case ItemsFound():
             return None if answer.items[0] is None else items.view(exchange, answer.items[0])
-        case _:  # What this route takes no read for.
-            return {}
+        case _:
+            return show(exchange, answer)

@@ -14,14 +14,11 @@ from msgspec import Meta, Raw, Struct
 
 from shoal.api.exchange import Exchange, ReadQuery
 from shoal.api.journals import EventView, event_views
-from shoal.api.opaque import opaque, shown_opaque
+from shoal.api.opaque import shown_opaque
 from shoal.api.threads import Limit, moment_ms
 from shoal.errors import InvalidInput
 from shoal.protocol.requests import (
-    PutSnapshot,
-    ReachPlace,
     ReadJournal,
-    ReadPlace,
     ReadSnapshot,
     Snapshot,
 )
@@ -46,25 +43,6 @@ class ReplayView(Struct):
     more: bool  # if there are more. Events that come while you replay may belong before those that you have: see `late`.
 
 
-class SnapshotBody(Struct, forbid_unknown_fields=True):
-    value: Raw
-    cursor: str  # Of the last event that is in it, as `events` gave it.
-    version: Version = 0
-
-
-class SnapshotView(Struct):
-    at: str  # The event that it stands at.
-
-
-class PlaceBody(Struct, forbid_unknown_fields=True):
-    place: Annotated[int, Meta(ge=0)]  # So many rows are finished.
-    restart: bool = False  # Begin again, from there.
-
-
-class PlaceView(Struct):
-    place: int  # 0: at the start.
-
-
 async def replay(exchange: Exchange) -> web.Response:
     query = exchange.query(ReplayQuery)
     space, thread = exchange.name("space"), exchange.name("thread")
@@ -83,24 +61,3 @@ async def replay(exchange: Exchange) -> web.Response:
     return exchange.answer(
         ReplayView(snapshot, start.event, event_views(exchange, events), shown_opaque(events.cursor), events.more)
     )
-
-
-async def put_snapshot(exchange: Exchange) -> web.Response:
-    body = await exchange.body(SnapshotBody)
-    space, thread, reducer = exchange.name("space"), exchange.name("thread"), exchange.name("reducer")
-    request = PutSnapshot(space, thread, reducer, body.version, opaque(body.cursor, "cursor"), exchange.stored(body.value))
-    kept = await exchange.call(request)
-    return exchange.answer(SnapshotView(kept.event))
-
-
-async def read_place(exchange: Exchange) -> web.Response:
-    request = ReadPlace(exchange.name("space"), exchange.name("thread"), exchange.name("loop"))
-    found = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
-    return exchange.answer(PlaceView(found.place))
-
-
-async def reach_place(exchange: Exchange) -> web.Response:
-    body = await exchange.body(PlaceBody)
-    space, thread, loop = exchange.name("space"), exchange.name("thread"), exchange.name("loop")
-    reached = await exchange.call(ReachPlace(space, thread, loop, body.place, body.restart))
-    return exchange.answer(PlaceView(reached.place))

@@ -1,4 +1,7 @@
-"""Every route, once: the server is built from this table, and so is its description."""
+"""Every route, once: the server is built from this table, and so is its description.
+
+Routes of operations that declare their place in HTTP are derived; those that need a person's hand are here.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,8 @@ from typing import Any
 from shoal.api import (
     auditing,
     batches,
-    budgets,
     documents,
     health,
-    indexes,
     items,
     maps,
     objects,
@@ -18,11 +19,11 @@ from shoal.api import (
     presence,
     reading,
     resume,
-    schemas,
     sets,
     spaces,
     watching,
 )
+from shoal.api.derived import OPERATIONS
 from shoal.api.exchange import ReadQuery, WriteQuery
 from shoal.api.journal_routes import JOURNAL_ROUTES
 from shoal.api.route import SPACE, Handler, Route
@@ -33,19 +34,15 @@ from shoal.errors import (
     Conflict,
     DocumentChanged,
     HeadMoved,
-    InvalidSchema,
     ItemChanged,
     NotFound,
     RegisterChanged,
-    RightsElsewhere,
     RootConflict,
-    SchemaTaken,
     SchemaViolation,
     SlowConsumer,
     SpansPartitions,
     StepSettled,
     Taken,
-    TooManySiblings,
 )
 
 SESSION_PATH = "/v1/session"
@@ -61,6 +58,7 @@ def _listing(kind: str, handler: Handler) -> Route:
 
 
 ROUTES: tuple[Route, ...] = (
+    *(operation.route() for operation in OPERATIONS.values()),
     *STEP_ROUTES,
     *THREAD_ROUTES,
     *JOURNAL_ROUTES,
@@ -94,25 +92,6 @@ ROUTES: tuple[Route, ...] = (
         auditing.export_space,
         "All threads of a space as JSON lines (docs/EXPORT.md)",
         content_type=auditing.NDJSON,
-        errors=(NotFound,),
-    ),
-    Route(
-        "PUT",
-        f"{SPACE}/schemas/{{schema}}",
-        schemas.put,
-        "Put a version of a JSON Schema that nodes enforce",
-        schemas.SchemaView,
-        body=schemas.SchemaBody,
-        query=WriteQuery,
-        errors=(InvalidSchema, SchemaTaken),
-    ),
-    Route(
-        "GET",
-        f"{SPACE}/schemas/{{schema}}",
-        schemas.read,
-        "All versions of a schema, oldest first",
-        schemas.SchemaVersionsView,
-        query=ReadQuery,
         errors=(NotFound,),
     ),
     Route(
@@ -226,18 +205,6 @@ ROUTES: tuple[Route, ...] = (
         errors=(NotFound,),
     ),
     Route(
-        "GET", f"{SPACE}/counters/{{counter}}", objects.read_counter, "A counter's value", objects.CounterView, query=ReadQuery
-    ),
-    Route(
-        "POST",
-        f"{SPACE}/counters/{{counter}}",
-        objects.add,
-        "Add to a counter",
-        objects.AddedView,
-        body=objects.AddBody,
-        query=WriteQuery,
-    ),
-    Route(
         "GET",
         f"{SPACE}/registers/{{register}}",
         objects.read_register,
@@ -245,88 +212,9 @@ ROUTES: tuple[Route, ...] = (
         objects.RegisterView,
         query=ReadQuery,
     ),
-    Route(
-        "PUT",
-        f"{SPACE}/registers/{{register}}",
-        objects.assign,
-        "Set a register",
-        objects.AssignedView,
-        body=objects.AssignBody,
-        query=WriteQuery,
-        compares=True,
-        errors=(RegisterChanged, TooManySiblings),
-    ),
     Route("GET", f"{SPACE}/sets/{{set}}", sets.read, "A page of a set's members", sets.MembersView, query=sets.MembersQuery),
-    Route(
-        "POST",
-        f"{SPACE}/sets/{{set}}",
-        sets.alter,
-        "Remove elements of a set, and add some",
-        sets.AlteredView,
-        body=sets.AlterBody,
-        query=WriteQuery,
-    ),
-    Route(
-        "POST",
-        f"{SPACE}/sets/{{set}}/contains",
-        sets.contains,
-        "Which of some elements are members of a set",
-        sets.ContainsView,
-        body=sets.ContainsBody,
-        query=ReadQuery,
-        reads=True,
-    ),
-    Route(
-        "GET",
-        BUDGET,
-        budgets.read,
-        "A budget: what is left, and who may spend it",
-        budgets.BudgetView,
-        query=ReadQuery,
-    ),
-    *(
-        Route("POST", f"{BUDGET}/{part}", handler, summary, reply, body=body, query=WriteQuery, errors=errors)
-        for part, handler, summary, reply, body, errors in (
-            ("grants", budgets.grant, "Add to what may be spent", budgets.GrantedView, budgets.AmountBody, ()),
-            (
-                "spends",
-                budgets.spend,
-                "Spend, if there is as much",
-                budgets.SpentView,
-                budgets.AmountBody,
-                (BudgetExhausted, RightsElsewhere),
-            ),
-            (
-                "draws",
-                budgets.draw,
-                "See that the node may spend so much alone",
-                budgets.RightsView,
-                budgets.DrawBody,
-                (BudgetExhausted, RightsElsewhere),
-            ),
-            (
-                "releases",
-                budgets.release,
-                "Put rights of the node back",
-                budgets.RightsView,
-                budgets.ReleaseBody,
-                (BudgetExhausted,),
-            ),
-        )
-    ),
     Route("GET", f"{SPACE}/maps/{{map}}", maps.read, "Entries of a map", maps.EntriesView, query=maps.EntriesQuery),
     Route("GET", ENTRY, maps.read_entry, "What a key of a map holds", maps.EntryView, query=ReadQuery, errors=(NotFound,)),
-    Route(
-        "PUT",
-        ENTRY,
-        maps.put_entry,
-        "Set the register of a key",
-        maps.EntryPutView,
-        body=maps.PutEntryBody,
-        query=WriteQuery,
-        compares=True,
-        errors=(RegisterChanged, TooManySiblings),
-    ),
     Route(
         "POST",
         ENTRY,
@@ -336,7 +224,6 @@ ROUTES: tuple[Route, ...] = (
         body=maps.ChangeEntryBody,
         query=WriteQuery,
     ),
-    Route("DELETE", ENTRY, maps.remove_entry, "Remove a key of a map", maps.EntryRemovedView, query=WriteQuery),
     Route(
         "GET",
         ITEM,
@@ -376,32 +263,6 @@ ROUTES: tuple[Route, ...] = (
         body=items.SearchBody,
         query=ReadQuery,
         reads=True,
-    ),
-    Route(
-        "POST",
-        f"{SPACE}/items:index",
-        indexes.index,
-        "Have fields of all items below a first label indexed",
-        indexes.IndexedView,
-        body=indexes.IndexBody,
-        query=WriteQuery,
-    ),
-    Route(
-        "POST",
-        f"{SPACE}/items:unindex",
-        indexes.unindex,
-        "Give up the indexes of fields",
-        indexes.IndexedView,
-        body=indexes.IndexBody,
-        query=WriteQuery,
-    ),
-    Route(
-        "GET",
-        f"{SPACE}/items:indexes",
-        indexes.indexes,
-        "The fields that are indexed",
-        indexes.IndexesView,
-        query=indexes.IndexesQuery,
     ),
     Route(
         "POST",

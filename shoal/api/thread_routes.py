@@ -5,7 +5,7 @@ A part of the table in `shoal.api.routes`.
 
 from __future__ import annotations
 
-from shoal.api import auditing, differences, mutations, schemas, scrutiny, threads
+from shoal.api import auditing, differences, mutations, scrutiny, threads
 from shoal.api.exchange import ReadQuery, WriteQuery
 from shoal.api.route import THREAD, Route
 from shoal.errors import BranchTaken, HeadMoved, MergeConflict, NotFound, Pruned, SchemaViolation, UndoConflict
@@ -44,15 +44,6 @@ THREAD_ROUTES: tuple[Route, ...] = (
         "Take a label from its checkpoint",
         scrutiny.UnlabelledView,
         query=WriteQuery,
-        errors=(NotFound,),
-    ),
-    Route(
-        "GET",
-        f"{THREAD}/violations",
-        schemas.violations,
-        "What the heads of a thread break of the space's schemas",
-        schemas.ViolationsView,
-        query=ReadQuery,
         errors=(NotFound,),
     ),
     Route(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from operator import index
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
@@ -273,6 +273,8 @@ def _kind(annotation: Any) -> _Kind:
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kind(arguments[0])
     if origin is Literal:
         return _OneOf(arguments)
     if origin in (Union, UnionType):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, cast, get_args
+from typing import Annotated, Any, cast, get_args, get_origin
 
 import msgspec
 import numpy
@@ -63,6 +63,8 @@ def test_every_request_is_checked_field_by_field(kind: type[msgspec.Struct]) -> 
     samples = {str: "x", int: 1, bytes: b"\xc0", bool: False}
 
     def sample(annotation: Any) -> Any:
+        if get_origin(annotation) is Annotated:
+            return sample(get_args(annotation)[0])
         kind = msgspec.inspect.type_info(annotation)
         if isinstance(kind, msgspec.inspect.LiteralType):
             return kind.values[0]

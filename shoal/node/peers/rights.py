@@ -142,7 +142,7 @@ class Rights:
             await self._commit.covered(self._put_back(target))
 
     def _put_back(self, target: Target) -> int:
-        return self._database.issue(requests.ReleaseRights(target.space, target.name, unsure=True), None).number
+        return self._database.issue(requests.ReleaseRights(target.space, target.name, 0, unsure=True), None).number
 
     def _can_draw(self, target: Target) -> bool:
         rows = self._database.document(target).rows

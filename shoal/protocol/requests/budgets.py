@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from msgspec import Struct
 
+from shoal.errors import BudgetExhausted, RightsElsewhere
+from shoal.protocol.fields import AtLeast, Named, Positive, Shape
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import operation
+from shoal.protocol.requests.declared import Http, operation
 
 __all__ = [
     "BudgetConflict",
@@ -23,12 +27,21 @@ __all__ = [
 ]
 
 
-@operation(batch=True)
+@operation(
+    batch=True,
+    http=Http(
+        "POST",
+        "/budgets/{budget}/grants",
+        "Add to what may be spent",
+        ops=("grant",),
+        example={"amount": 100, "key": "call-17"},
+    ),
+)
 class Grant(ObjectWrite["Granted"], array_like=True, frozen=True, tag="grant"):
     """Add to what may be spent. `key`: of all grants with one key, one counts."""
 
     budget: str
-    amount: int  # From 1.
+    amount: Positive
     key: str | None = None
 
 
@@ -37,12 +50,22 @@ class Granted(Reply, array_like=True, frozen=True, tag="granted"):
     granted: bool  # False: its key was there already.
 
 
-@operation(batch=True)
+@operation(
+    batch=True,
+    http=Http(
+        "POST",
+        "/budgets/{budget}/spends",
+        "Spend, if there is as much",
+        ops=("spend",),
+        errors=(BudgetExhausted, RightsElsewhere),
+        example={"amount": 100, "key": "call-17"},
+    ),
+)
 class Spend(ObjectWrite["Spent"], array_like=True, frozen=True, tag="spend"):
     """Spend what the serving node has rights to, or can get. `key`: as of a grant."""
 
     budget: str
-    amount: int  # From 1.
+    amount: Positive
     key: str | None = None
 
 
@@ -52,6 +75,15 @@ class Spent(Reply, array_like=True, frozen=True, tag="spent"):
     spent: bool  # False: its key was there already.
 
 
+@operation(
+    http=Http(
+        "POST",
+        "/budgets/{budget}/draws",
+        "See that the node may spend so much alone",
+        errors=(BudgetExhausted, RightsElsewhere),
+        example={"amount": 100},
+    )
+)
 class DrawRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="draw-rights"):
     """Take rights to the serving node, so that it may spend them alone.
 
@@ -60,11 +92,20 @@ class DrawRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="draw-
     """
 
     budget: str
-    amount: int  # Rights that the node is to have.
-    shares: int = 0
-    reclaimed: str = ""  # An origin whose opening is known to be over, as after the loss of its disk: its rights come too.
+    amount: Annotated[int, AtLeast(0)]  # Rights that the node is to have.
+    shares: Annotated[int, Shape.INTERNAL] = 0
+    reclaimed: Annotated[str, Named("reclaim")] = ""  # An origin that is gone for good: its rights come too.
 
 
+@operation(
+    http=Http(
+        "POST",
+        "/budgets/{budget}/releases",
+        "Put rights of the node back",
+        errors=(BudgetExhausted,),
+        example={"amount": 50},
+    )
+)
 class ReleaseRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="release-rights"):
     """Put rights of the serving node back, so that others can draw them.
 
@@ -72,8 +113,8 @@ class ReleaseRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="re
     """
 
     budget: str
-    amount: int = 0
-    unsure: bool = False
+    amount: Positive
+    unsure: Annotated[bool, Shape.INTERNAL] = False
 
 
 class TransferRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="transfer-rights"):
@@ -90,7 +131,9 @@ class Rights(Reply, array_like=True, frozen=True, tag="rights"):
     rights: int  # That the serving node may spend now.
 
 
-@operation(multi_read=True)
+@operation(
+    multi_read=True, http=Http("GET", "/budgets/{budget}", "A budget: what is left, and who may spend it", ops=("budget",))
+)
 class ReadBudget(ObjectRead["BudgetState"], array_like=True, frozen=True, tag="read-budget"):
     """One that nothing was granted to is 0."""
 
@@ -120,4 +163,4 @@ class BudgetState(Reply, array_like=True, frozen=True, tag="budget-state"):
     pool: int  # What nobody has drawn.
     rights: int  # What the serving node may spend.
     holders: list[Holder]  # Those whose rights are not 0.
-    conflicts: list[BudgetConflict]
+    conflicts: list[BudgetConflict]  # Those that do not count, because another amount has their key.

@@ -1,7 +1,8 @@
 """What is declared of an operation beside its request's fields and its reply.
 
-Law: whatever differs from operation to operation is declared here, once, at the request's class; dispatch, batches,
-multi-reads and codecs are derived from it. A request that declares nothing comes alone.
+Law: whatever differs from operation to operation is declared once, at the request's class. Dispatch, batches, multi-reads,
+codecs, HTTP routes and their description are derived from it. A request that declares nothing comes alone, and has no
+derived route.
 """
 
 from __future__ import annotations
@@ -9,27 +10,43 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from shoal.errors import ShoalError
 from shoal.protocol.requests.base import Request
 
-__all__ = ["Declaration", "declaration_of", "operation"]
+__all__ = ["Declaration", "Http", "declaration_of", "operation"]
 
 _Kind = TypeVar("_Kind", bound=type[Request[Any]])
+
+
+class Http(NamedTuple):
+    """The place of an operation in the HTTP API. What the path names are fields of the request; all others are its body's,
+    or of a GET its query's.
+    """
+
+    method: str
+    path: str  # Below the space.
+    summary: str
+    ops: tuple[str, ...] = ()  # Its names among the writes of a batch, or the reads of a multi-read.
+    created: str = ""  # A field of the reply: if it is true, the status is 201.
+    errors: tuple[type[ShoalError], ...] = ()  # Besides those of all writes or reads.
+    example: Any = None  # A body.
 
 
 class Declaration(NamedTuple):
     batch: bool = False  # Whether it may be one of the writes of a batch.
     multi_read: bool = False  # Whether it may be one of several reads at one moment.
+    http: Http | None = None
 
 
 _NOTHING = Declaration()
 _DECLARED: dict[type[Request[Any]], Declaration] = {}
 
 
-def operation(*, batch: bool = False, multi_read: bool = False) -> Callable[[_Kind], _Kind]:
+def operation(*, batch: bool = False, multi_read: bool = False, http: Http | None = None) -> Callable[[_Kind], _Kind]:
     """Declare the operation of a request's class."""
 
     def declare(kind: _Kind) -> _Kind:
-        _DECLARED[kind] = Declaration(batch, multi_read)
+        _DECLARED[kind] = Declaration(batch, multi_read, http)
         return kind
 
     return declare

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from shoal.errors import RegisterChanged, TooManySiblings
+from shoal.protocol.fields import Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import operation
+from shoal.protocol.requests.declared import Http, operation
 from shoal.protocol.requests.scalars import Sibling
 from shoal.protocol.requests.sets import SetAltered
 
@@ -23,13 +25,23 @@ __all__ = [
 ]
 
 
-@operation(batch=True)
+@operation(
+    batch=True,
+    http=Http(
+        "PUT",
+        "/maps/{map}/{key}",
+        "Set the register of a key",
+        ops=("put-entry",),
+        errors=(RegisterChanged, TooManySiblings),
+        example={"value": "dark"},
+    ),
+)
 class PutEntry(ObjectWrite["EntryPut"], array_like=True, frozen=True, tag="put-entry"):
     """Set a key's register to a value, over all that the serving node shows of it."""
 
     map: str
     key: str
-    value: bytes
+    value: Value
     expect: str | None = None  # The version its register must have; "": it must have no value.
 
 
@@ -56,11 +68,11 @@ class AlterEntry(ObjectWrite[SetAltered], array_like=True, frozen=True, tag="alt
 
     map: str
     key: str
-    add: list[bytes] = field(default_factory=list)
-    remove: list[bytes] = field(default_factory=list)
+    add: list[Value] = field(default_factory=list)
+    remove: list[Value] = field(default_factory=list)
 
 
-@operation(batch=True)
+@operation(batch=True, http=Http("DELETE", "/maps/{map}/{key}", "Remove a key of a map", ops=("remove-entry",)))
 class RemoveEntry(ObjectWrite["EntryRemoved"], array_like=True, frozen=True, tag="remove-entry"):
     """Remove what the serving node shows of a key."""
 
@@ -88,7 +100,7 @@ class MapEntry(Struct, array_like=True, frozen=True):
     siblings: list[Sibling]  # Of its register, the latest first.
     version: str  # Of its register; empty where there is no value.
     count: int | None  # Of its counter; nil where nothing was added.
-    members: list[bytes]  # Of its set.
+    members: list[Value]  # Of its set.
 
 
 class MapEntries(Reply, array_like=True, frozen=True, tag="map-entries"):

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from shoal.errors import NotFound
+from shoal.protocol.fields import Cursor, Named, Natural, Positive, Seconds, Shape
 from shoal.protocol.requests.base import Maintenance, ObjectRead, ObjectWrite, Reply
+from shoal.protocol.requests.declared import Http, operation
 
 __all__ = ["EventsTrimmed", "ReadRetention", "Retention", "SetRetention", "Trim", "TrimEvents", "TrimReport"]
 
 
+@operation(
+    http=Http(
+        "POST",
+        "/threads/{thread}/events:trim",
+        "Give up the journal's old events, or say how many would go",
+        errors=(NotFound,),
+        example={"keep": 10_000, "dry_run": True},
+    )
+)
 class Trim(Maintenance["TrimReport"], array_like=True, frozen=True, tag="trim-journal"):
     """Give up a journal's old events.
 
@@ -16,11 +30,11 @@ class Trim(Maintenance["TrimReport"], array_like=True, frozen=True, tag="trim-jo
     """
 
     thread: str
-    before: str | None = None
-    cursor: bytes = b""
-    older_than_ms: int | None = None
-    keep: int | None = None
-    keep_bytes: int | None = None
+    before: str | None = None  # An event's id.
+    cursor: Cursor = b""  # What it covers.
+    older_than_ms: Annotated[Seconds | None, Named("older_than_s")] = None
+    keep: Natural | None = None
+    keep_bytes: Natural | None = None
     dry_run: bool = False
 
 
@@ -44,15 +58,24 @@ class EventsTrimmed(Reply, array_like=True, frozen=True, tag="events-trimmed"):
     more: bool
 
 
+@operation(
+    http=Http(
+        "PUT",
+        "/threads/{thread}/retention",
+        "Set what the journal keeps; without bounds everything",
+        example={"events": 100_000},
+    )
+)
 class SetRetention(ObjectWrite["Retention"], array_like=True, frozen=True, tag="set-retention"):
     """From now on the journal gives up by itself what is beyond any of these bounds."""
 
     thread: str
-    older_than_ms: int | None = None
-    bytes: int | None = None
-    events: int | None = None
+    older_than_ms: Annotated[Seconds | None, Named("older_than_s")] = None
+    bytes: Positive | None = None
+    events: Positive | None = None
 
 
+@operation(http=Http("GET", "/threads/{thread}/retention", "What the journal keeps, and up to when it was trimmed"))
 class ReadRetention(ObjectRead["Retention"], array_like=True, frozen=True, tag="read-retention"):
     """Read how long events are kept."""
 
@@ -60,7 +83,7 @@ class ReadRetention(ObjectRead["Retention"], array_like=True, frozen=True, tag="
 
 
 class Retention(Reply, array_like=True, frozen=True, tag="retention"):
-    older_than_ms: int | None
+    older_than_ms: Annotated[Seconds | None, Named("older_than_s")]
     bytes: int | None
     events: int | None
-    trimmed_ms: int = 0  # When the last event that was trimmed was ordered; 0: none was.
+    trimmed_ms: Annotated[int, Shape.MOMENT] = 0  # When the last event that was trimmed was ordered.

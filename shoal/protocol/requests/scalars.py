@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from msgspec import Struct
 
+from shoal.errors import RegisterChanged, TooManySiblings
+from shoal.protocol.fields import Cursor, Named, Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import operation
+from shoal.protocol.requests.declared import Http, operation
 
 __all__ = ["Add", "Added", "Assign", "Assigned", "CounterValue", "ReadCounter", "ReadRegister", "Sibling", "Siblings"]
 
 
-@operation(batch=True)
+@operation(
+    batch=True,
+    http=Http("POST", "/counters/{counter}", "Add to a counter", ops=("add",), example={"add": 250, "key": "call-17"}),
+)
 class Add(ObjectWrite["Added"], array_like=True, frozen=True, tag="add"):
     """Add to a counter. `key`: of all adds with one key, one counts."""
 
     counter: str
-    amount: int
+    amount: Annotated[int, Named("add")]
     key: str | None = None
 
 
@@ -24,7 +31,7 @@ class Added(Reply, array_like=True, frozen=True, tag="added"):
     added: bool
 
 
-@operation(multi_read=True)
+@operation(multi_read=True, http=Http("GET", "/counters/{counter}", "A counter's value", ops=("counter",)))
 class ReadCounter(ObjectRead["CounterValue"], array_like=True, frozen=True, tag="read-counter"):
     """A counter that does not exist is 0."""
 
@@ -35,7 +42,17 @@ class CounterValue(Reply, array_like=True, frozen=True, tag="counter-value"):
     value: int
 
 
-@operation(batch=True)
+@operation(
+    batch=True,
+    http=Http(
+        "PUT",
+        "/registers/{register}",
+        "Set a register",
+        ops=("set", "assign"),
+        errors=(RegisterChanged, TooManySiblings),
+        example={"value": {"goal": "survey the library"}},
+    ),
+)
 class Assign(ObjectWrite["Assigned"], array_like=True, frozen=True, tag="assign"):
     """Set a register.
 
@@ -45,14 +62,14 @@ class Assign(ObjectWrite["Assigned"], array_like=True, frozen=True, tag="assign"
     """
 
     register: str
-    value: bytes
-    context: bytes | None = None
+    value: Value
+    context: Cursor | None = None
     expect: str | None = None  # "": it must have no value.
 
 
 class Assigned(Reply, array_like=True, frozen=True, tag="assigned"):
     siblings: int
-    context: bytes
+    context: Cursor
     version: str = ""
 
 
@@ -64,11 +81,11 @@ class ReadRegister(ObjectRead["Siblings"], array_like=True, frozen=True, tag="re
 
 
 class Sibling(Struct, array_like=True, frozen=True):
-    value: bytes
+    value: Value
     wall_ms: int
 
 
 class Siblings(Reply, array_like=True, frozen=True, tag="siblings"):
     siblings: list[Sibling]  # Greatest HLC first: the first is the `latest`.
-    context: bytes
+    context: Cursor
     version: str = ""  # Another one for other values; empty where there is none.

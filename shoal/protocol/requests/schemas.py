@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from msgspec import Struct
 
+from shoal.errors import InvalidSchema, NotFound, SchemaTaken
+from shoal.protocol.fields import Named, Shape
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
+from shoal.protocol.requests.declared import Http, operation
 
 __all__ = ["PutSchema", "ReadSchema", "ReadViolations", "SchemaVersion", "SchemaVersions", "Violation", "Violations"]
 
 
+@operation(
+    http=Http(
+        "PUT",
+        "/schemas/{schema}",
+        "Put a version of a JSON Schema that nodes enforce",
+        errors=(InvalidSchema, SchemaTaken),
+        example={"version": 1, "schema": {"type": "object"}, "threads": "planner"},
+    )
+)
 class PutSchema(ObjectWrite["SchemaVersion"], array_like=True, frozen=True, tag="put-schema"):
     """Put a version of a schema. The same content again changes nothing.
 
@@ -18,18 +32,19 @@ class PutSchema(ObjectWrite["SchemaVersion"], array_like=True, frozen=True, tag=
 
     schema: str
     version: int
-    json: bytes
+    json: Annotated[bytes, Shape.JSON, Named("schema")]
     threads: str = ""
 
 
 class SchemaVersion(Reply, array_like=True, frozen=True, tag="schema-version"):
     version: int
-    json: bytes
+    json: Annotated[bytes, Shape.JSON, Named("schema")]
     threads: str
     wall_ms: int
     rivals: int  # Other contents that were put concurrently under this version, and do not count.
 
 
+@operation(http=Http("GET", "/schemas/{schema}", "All versions of a schema, oldest first", errors=(NotFound,)))
 class ReadSchema(ObjectRead["SchemaVersions"], array_like=True, frozen=True, tag="read-schema"):
     """Read all versions of a schema.
 
@@ -43,6 +58,14 @@ class SchemaVersions(Reply, array_like=True, frozen=True, tag="schema-versions")
     versions: list[SchemaVersion]  # Oldest first.
 
 
+@operation(
+    http=Http(
+        "GET",
+        "/threads/{thread}/violations",
+        "What the heads of a thread break of the space's schemas",
+        errors=(NotFound,),
+    )
+)
 class ReadViolations(ObjectRead["Violations"], array_like=True, frozen=True, tag="read-violations"):
     """Which heads of a thread break a schema that the space has for it."""
 

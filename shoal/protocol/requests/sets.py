@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from msgspec import field
 
+from shoal.protocol.fields import Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import operation
+from shoal.protocol.requests.declared import Http, operation
 
 __all__ = ["AlterSet", "ContainsMembers", "MembersContained", "ReadSet", "SetAltered", "SetMembers"]
 
 
-@operation(batch=True)
+@operation(
+    batch=True,
+    http=Http(
+        "POST",
+        "/sets/{set}",
+        "Remove elements of a set, and add some",
+        ops=("alter-set",),
+        example={"add": ["page-1"], "remove": ["page-0"]},
+    ),
+)
 class AlterSet(ObjectWrite["SetAltered"], array_like=True, frozen=True, tag="alter-set"):
     """Remove elements, and add some. A removal removes what the serving node shows."""
 
     set: str
-    add: list[bytes] = field(default_factory=list)
-    remove: list[bytes] = field(default_factory=list)
+    add: list[Value] = field(default_factory=list)
+    remove: list[Value] = field(default_factory=list)
 
 
 class SetAltered(Reply, array_like=True, frozen=True, tag="set-altered"):
@@ -35,16 +45,24 @@ class ReadSet(ObjectRead["SetMembers"], array_like=True, frozen=True, tag="read-
 
 
 class SetMembers(Reply, array_like=True, frozen=True, tag="set-members"):
-    members: list[bytes]
+    members: list[Value]
     size: int  # Of the whole set.
     more: bool  # Ask again with after=members[-1].
 
 
+@operation(
+    http=Http(
+        "POST",
+        "/sets/{set}/contains",
+        "Which of some elements are members of a set",
+        example={"elements": ["page-1"]},
+    )
+)
 class ContainsMembers(ObjectRead["MembersContained"], array_like=True, frozen=True, tag="contains-members"):
     """Which of some elements are members."""
 
     set: str
-    elements: list[bytes]
+    elements: list[Value]
 
 
 class MembersContained(Reply, array_like=True, frozen=True, tag="members-contained"):
