@@ -1,11 +1,11 @@
-"""An argument of the wrong type is told by its name, wherever in a handle it came to light.
+"""Name the argument that has the wrong type, wherever in a handle the mistake shows.
 
 Laws:
-- It costs nothing: arguments are looked at only once a call has failed, and not with an error of Shoal's.
-- An error stays as it is where all arguments are as annotated: the fault is not the caller's. So does
-  that of a call that does not fit the signature.
-- What a request carries is checked by `protocol.conformance`, before anything is written. Here is
-  told what a handle could not even make a request of.
+- It costs nothing: arguments are checked only after a call has failed with an error that is not Shoal's.
+- If all arguments are as annotated, the error stays as it is, because the caller is not at fault. So does the
+  error of a call that does not fit the signature.
+- `protocol.conformance` checks what a request carries, before anything is written. This module names arguments of which a
+  handle could not even make a request.
 """
 
 from __future__ import annotations
@@ -31,10 +31,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def named(cls: _Class) -> _Class:
-    """A class decorator for handles: of a public method that fails for an argument's type, the error names the argument.
-
-    It then raises InvalidInput.
-    """
+    """A class decorator for handles: if an argument's type makes a public method fail, it raises InvalidInput with its name."""
     for name, method in list(vars(cls).items()):
         if inspect.isfunction(method) and not name.startswith("_"):
             setattr(cls, name, _told(method))

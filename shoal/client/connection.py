@@ -1,4 +1,4 @@
-"""What the handles of one store share."""
+"""The connection that the handles of one store share."""
 
 from __future__ import annotations
 

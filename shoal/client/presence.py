@@ -6,10 +6,10 @@
 
 Laws:
 - What is set is renewed until it is cleared or the store is closed, also on
-  another node after a fail-over. Who stops renewing is gone for all after
-  `presence_timeout_s`, and at once if their connection ends.
-- Nothing of it is durable, and a short cut may hide members for a while: it says
-  who is here now, never who may do what.
+  another node after a fail-over. A member that stops renewing is gone for all after
+  `presence_timeout_s`, and at once if its connection ends.
+- Presence is not durable, and a short cut of the network may hide members for a while. It
+  grants no rights.
 - A document's presence is the awareness of its Yjs clients: editors are members
   too, and see what agents set.
 """

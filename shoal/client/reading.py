@@ -6,9 +6,9 @@
     plan.value.state, tokens.value
 
 Laws:
-- What they find is as of one vector of the partition: no operation came between, so that what one batch wrote is
-  seen whole or not at all.
-- Nothing is asked before the block ends. One read that fails raises where its value is taken; the others have theirs.
+- All reads see one vector of the partition: no operation comes between them, so the writes of one batch are
+  seen all or not at all.
+- Nothing is requested before the block ends. A read that fails raises when its value is taken; the others have theirs.
 - The handles here have no position, and move none.
 """
 

@@ -1,15 +1,14 @@
-"""How a stream outlives the node that serves it. Each waiting call of the client is made of `resumed`.
+"""Streams that outlive the node that serves them. Each waiting call of the client is made with `resumed`.
 
-An attempt serves the stream from where it is until the node goes away. The next attempt goes on from
-there, with whatever node answers.
+An attempt serves the stream until the node goes away. The next attempt continues from there, with whichever node answers.
 
 Laws:
-- What an attempt gave is not given again, and nothing between two attempts is left out: an attempt
-  begins at a place that moves with each item (a position, a cursor, what was given).
-- If no node serves the stream for `request_timeout_s`, it ends with the last error. While it is served
-  it may stay silent for any time.
-- With a `timeout` the stream ends once nothing has come for so many seconds. Only what a node could
-  have told counts: if no node serves the stream at that time, it ends with the error instead, no earlier
+- No item is given twice, and none between two attempts is left out: an attempt begins at a place that moves with each
+  item (a position, a cursor, a set of items given).
+- If no node serves the stream for `request_timeout_s`, it ends with the last error. While a node serves it, it
+  may stay silent for any time.
+- With a `timeout` the stream ends if no item has come for so many seconds. Only time in which a node could
+  have sent one counts: if no node serves the stream then, it ends with the error instead, no earlier
   than `failover_timeout_s` after the node was lost.
 """
 
@@ -31,7 +30,7 @@ T = TypeVar("T")
 
 
 class StreamTimer:
-    """Of one stream: whether a node serves it, since when nothing came, and when that has lasted too long."""
+    """Of one stream: whether a node serves it, when the last item came, and when to give up."""
 
     def __init__(self, config: Config, timeout_s: float | None) -> None:
         self._config = config
@@ -104,7 +103,7 @@ async def resumed(
     timeout: float | None = None,  # noqa: ASYNC109
     closed: Callable[[], bool] = lambda: False,
 ) -> AsyncGenerator[T, None]:
-    """What one attempt after the other gives. Once `closed`, a node that goes away is not replaced.
+    """The items of one attempt after another. Once `closed`, a node that goes away is not replaced.
 
     Raises:
         Disconnected, Unavailable: no node served it for `config.request_timeout_s`, or when `timeout` was over.
@@ -151,7 +150,7 @@ def reread(
     *,
     timeout: float | None = None,
 ) -> AsyncGenerator[T, None]:
-    """What `read` gives, now and whenever `what` was done to a thread; `read` leaves out what it gave before."""
+    """The items of `read`, called now and after each change `what` of a thread; it must leave out items that it gave before."""
 
     async def attempt(timer: StreamTimer) -> AsyncGenerator[T, None]:
         # Watch first, then read: what comes between is seen by both, and given once.

@@ -8,9 +8,10 @@
         bookmark = change.bookmark               # where to go on, also with another node or process
 
 Laws:
-- Each durable change comes once, and after what it depends on; the ones that came while
-  nobody was connected too, from whatever node answers next.
-- Whoever falls behind too far is told once, by a Reset, and goes on from there: what waits is bounded, here and on the node.
+- Each durable change comes once, and after the changes it depends on; so do changes made while
+  no node was connected, from whichever node answers next.
+- A watcher that falls too far behind receives one Reset and continues from there: the changes that wait are bounded, here and
+  on the node.
 """
 
 from __future__ import annotations

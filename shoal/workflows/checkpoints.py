@@ -109,8 +109,8 @@ class ThreadCheckpoints:
             before = page.next or page.items[-1].id
             limit = None if limit is None else limit - len(page.items)
 
-    async def lineage(self, head: str) -> AsyncIterator[requests.Checkpoint]:
-        """A checkpoint, without its channels, and those before it along first parents."""
+    async def first_parents(self, head: str) -> AsyncIterator[requests.Checkpoint]:
+        """A checkpoint and, newest first, those before it along first parents; without channels."""
         if head != NO_HEAD:
             yield await self.read(head, [])
             async for found in self.pages(before=head):

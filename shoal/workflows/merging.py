@@ -1,7 +1,7 @@
 """Three-way merges of states: several sides, and what they all began with.
 
 Laws:
-- A function of the base and the sides in their order. Who merges the same heads, wherever, makes the same state.
+- A merge is a function of the base and the sides in their order: merging the same heads makes the same state on every node.
 - Per channel: sides that left it as it was do not count; those that agree are one.
 - Lists that grew at their ends, on every side that changed them, become the base's elements and then each side's new ones,
   in the order of the sides.

@@ -89,7 +89,7 @@ async def changes_of(checkpoints: ThreadCheckpoints, found: requests.Checkpoint)
 async def _ids(checkpoints: ThreadCheckpoints, head: str, stop: str | None, *, through: str | None) -> list[str]:
     """From the root, or after `stop`, or from `through` on, to the head."""
     ids: list[str] = []
-    async for found in checkpoints.lineage(head):
+    async for found in checkpoints.first_parents(head):
         if found.id == stop:
             return ids[::-1]
         ids.append(found.id)

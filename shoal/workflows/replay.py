@@ -28,7 +28,7 @@ Reducer = Callable[[Any, Event], Any]
 
 
 class Naming(NamedTuple):
-    """Under which a reducer's snapshots are kept; another version's are another's."""
+    """The name and version under which a reducer's snapshots are kept."""
 
     reducer: str
     version: int

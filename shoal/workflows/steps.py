@@ -178,7 +178,7 @@ def refusal(record: StepRecord, *, own: str = "") -> ShoalError:
 
 
 def not_kept(record: StepRecord, attempt: Attempt) -> ResultNotKept:
-    """What is told of an effect that has happened, and whose result could not be kept."""
+    """The error for an effect that has happened, and whose result could not be stored."""
     told = attempt.error or {}
     return ResultNotKept(
         f"step {record.name!r} (key {record.key!r}) was carried out by {attempt.holder or 'somebody'}, and its result could "

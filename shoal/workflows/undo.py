@@ -70,7 +70,7 @@ async def redo(
 async def keyed(checkpoints: ThreadCheckpoints, head: str, key: str) -> requests.Checkpoint | None:
     """The checkpoint that was made under this key, if it is one of the last."""
     looked = 0
-    async for found in checkpoints.lineage(head):
+    async for found in checkpoints.first_parents(head):
         if values.decode(found.metadata).get(KEY) == key:
             return found
         if (looked := looked + 1) > PAGE:
@@ -87,7 +87,7 @@ async def _undoable(checkpoints: ThreadCheckpoints, head: str, count: int) -> li
     undone: set[str] = set()
     void: set[str] = set()
     ids: list[str] = []
-    async for found in checkpoints.lineage(head):
+    async for found in checkpoints.first_parents(head):
         metadata = values.decode(found.metadata)
         void.update(_named(metadata, REDOES))
         if undoes := _named(metadata, UNDOES):
@@ -108,7 +108,7 @@ async def _redoable(checkpoints: ThreadCheckpoints, head: str, count: int) -> li
     """
     void: set[str] = set()
     ids: list[str] = []
-    async for found in checkpoints.lineage(head):
+    async for found in checkpoints.first_parents(head):
         metadata = values.decode(found.metadata)
         redoes = _named(metadata, REDOES)
         void.update(redoes)

@@ -1,10 +1,10 @@
-"""What the readers of a document's changes wait on.
+"""The changes of a document, for its readers to wait on.
 
 Laws:
-- The changes are the mirror's own history, in its order: each one's old value is what the one
-  before it left. They are told once they are durable; what came meanwhile waits behind them.
-- What waits is bounded in bytes. Past the bound it is dropped, and the readers are told so,
-  rather than shown a stream with a hole in it.
+- The changes are the mirror's own history, in order: the old value of each is what the one
+  before it left. Readers receive them once they are durable; changes that come meanwhile wait behind them.
+- The bytes that wait are bounded. Beyond the bound they are dropped, and the readers are told so,
+  instead of receiving a stream with a gap.
 """
 
 from __future__ import annotations

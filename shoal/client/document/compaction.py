@@ -1,4 +1,4 @@
-"""Having a document compacted, however many requests that takes."""
+"""Compact a document in as many requests as it takes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""What a mirror holds: the engine's document, and the kinds of its roots.
+"""The content of a mirror: the engine's document, and the kinds of its roots.
 
 Laws:
-- An edit made here is told to `edited`, at the end of its transaction; what came
-  from the node is not.
-- While it is traced, each transaction's differences are told with it; while it is not, they cost nothing.
-- A root's kind is settled by the node; until then it is what was declared here.
+- An edit made here calls `edited` at the end of its transaction; an edit that came from the node does not.
+- While the content is traced, each transaction reports its differences; otherwise they are not computed.
+- The node settles the kind of a root; until then it is the kind declared here.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""How a mirror of a document stays in step with the node: what is edited here is sent, what others edit is followed.
+"""Keep a mirror of a document in step with the node: send the edits made here, and apply those of others.
 
 Laws:
-- What was edited within one tick of the event loop, or while a request was under way, leaves as one update, in order.
-- What could not be written is raised by `raise_error`, which `flush` and `check_editable` call, and stays in the mirror.
-- What came from the node is not sent back to it.
-- Sending again is harmless (Yjs updates are idempotent), so that after a broken connection all is sent that is not proved
-  durable. A node that lacks what an edit builds on is sent all that it lacks, edits of others included: what was
-  seen through a node that died comes back through the next.
-- Nothing is taken from a node, and no edit is written to it, before it knows the beginning that is shown here: see
-  `shoal.client.document.beginnings`.
+- Edits made within one tick of the event loop, or during a request, leave as one update, in order.
+- An edit that cannot be written stays in the mirror; `raise_error`, which `flush` and `check_editable` call, raises the reason.
+- Edits that came from the node are not sent back to it.
+- Yjs updates are idempotent, so after a broken connection the mirror sends again all that is not proved durable. If a node
+  lacks what an edit builds on, the mirror sends all that the node lacks, including edits of others: edits seen only through
+  a node that died return through the next one.
+- The mirror takes nothing from a node, and writes no edit to it, before the node knows the beginning that the mirror shows:
+  see `shoal.client.document.beginnings`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pycrdt
 from shoal.client.document.beginnings import Beginnings
 from shoal.client.document.changes import DocumentChange, Feed
 from shoal.client.document.content import Content, Transacted, closed
-from shoal.client.document.outbox import Unsent
+from shoal.client.document.outbox import Outbox
 from shoal.client.document.undo import Undo
 from shoal.client.resuming import StreamTimer, resumed
 from shoal.client.retrying import delays, paused
@@ -59,7 +59,7 @@ class Mirror:
         self.closed = False
         self._session, self._config, self._durability, self._key_of = session, config, durability, key_of
         self._beginnings = Beginnings(self.content.doc)
-        self._unsent = Unsent(self.content.doc, bytes_max=config.request_bytes_max)
+        self._outbox = Outbox(self.content.doc, bytes_max=config.request_bytes_max)
         self._wake = asyncio.Event()
         self._progress = asyncio.Event()
         self._current = False
@@ -85,8 +85,8 @@ class Mirror:
         """Return once every edit made before this call is durable; raises as `Document.flush`."""
         self.raise_error()
         self.start()
-        target = self._unsent.edits
-        while self._unsent.written < target:
+        target = self._outbox.edits
+        while self._outbox.written < target:
             self._wake.set()
             await self._progress.wait()
             self.raise_error()
@@ -110,7 +110,7 @@ class Mirror:
         if self.closed:
             raise closed()
         self.raise_error()
-        if self._unsent.is_full:
+        if self._outbox.is_full:
             raise Overloaded(
                 f"more than {self._config.request_bytes_max} bytes of edits are waiting to be sent. "
                 "They are kept but not yet written; call flush() before the next edit.",
@@ -120,11 +120,11 @@ class Mirror:
     def _edited(self, made: Transacted) -> None:
         if self.closed or self._refused:
             raise self._error or closed()
-        self._unsent.add(made.update)
+        self._outbox.add(made.update)
         if self.undo is not None:
             self.undo.edited()
         if self.feed.is_read:
-            self.feed.edited(self._unsent.edits, self._changes("local", self._author, made), len(made.update))
+            self.feed.edited(self._outbox.edits, self._changes("local", self._author, made), len(made.update))
         self._wake.set()
 
     def _changes(self, origin: Literal["local", "remote"], author: str, made: Transacted) -> Sequence[DocumentChange]:
@@ -143,7 +143,7 @@ class Mirror:
             self._wake.clear()
             if self.undo is not None:
                 self.undo.trim()
-            if self._unsent.written < self._unsent.edits:
+            if self._outbox.written < self._outbox.edits:
                 await self._write()
 
     async def _write(self) -> None:
@@ -155,7 +155,7 @@ class Mirror:
                 await (self._send_lacking() if lacking else self._send_unsent())
                 return
             except ShoalError as error:
-                self._unsent.fall_behind()
+                self._outbox.fall_behind()
                 tried, lacking = lacking, _is_lacking(error)
                 again = (lacking or error.retryable) and not isinstance(error, ReadOnly)
                 if not (lacking and not tried) and not (again and await paused(pauses, error)):
@@ -164,7 +164,7 @@ class Mirror:
 
     async def _send_unsent(self) -> None:
         mine = {self.content.doc.client_id: self._author} if self._author else {}
-        await self._call(*self._unsent.take(), self.content.declared, mine)
+        await self._call(*self._outbox.take(), self.content.declared, mine)
 
     async def _send_lacking(self) -> None:
         """Send all that the node lacks, whoever edited it: an edit builds on some of that."""
@@ -179,7 +179,7 @@ class Mirror:
         await self.content.outside.wait()
         self._take(push)  # Which kinds of roots count is the node's to say.
         lacked_by = pycrdt.get_state(push.update)
-        await self._call(*self._unsent.take(lacked_by=lacked_by), self.content.roots, self._authors, stale=True)
+        await self._call(*self._outbox.take(lacked_by=lacked_by), self.content.roots, self._authors, stale=True)
 
     async def _call(
         self,
@@ -194,7 +194,7 @@ class Mirror:
     ) -> None:
         request = Update(self.space, self.name, update, roots, authors, self._generation, self._beginnings.shown)
         await self._session.call(request, key=self._key_of(), durability=self._durability, stale=stale)
-        self._unsent.confirm(edits, clock)
+        self._outbox.confirm(edits, clock)
         self.content.settle(roots)
         self.feed.written(edits)
         self._advance()

@@ -1,9 +1,9 @@
-"""Local edits of a document that are not yet known to be durable.
+"""The outbox of a mirror: local edits that are not yet known to be durable.
 
-Law: what waits is bounded in bytes, and nothing is lost by the bound: the
-document itself holds every edit, so that past it (or after a failure) the
-difference from what was confirmed is sent instead of the edits one by one. So it is
-after many edits: the difference is smaller then, for it joins what was typed in a row.
+Law: the outbox is bounded in bytes, and the bound loses nothing. The document itself holds every edit, so
+beyond the bound, or after a failure, the mirror sends the document's difference from the confirmed state
+instead of single edits. It does the same after many edits, because the difference joins consecutive typing
+and is smaller.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shoal.crdt.document.yjs import pack_state, parse_state
 _MERGED_MAX = 512
 
 
-class Unsent:
+class Outbox:
     """Mutable; one per mirror. `edits` counts the local edits, `written` those that are confirmed."""
 
     def __init__(self, doc: pycrdt.Doc[Any], *, bytes_max: int) -> None:

@@ -1,10 +1,10 @@
-"""Taking back one's own edits of a document, and none of what others edited meanwhile.
+"""Undo the edits made through one mirror, and no edit that others made meanwhile.
 
 Laws:
-- A step is one transaction. What came from the node is no step: it is applied under an
+- A step is one transaction. A transaction that came from the node is no step: it is applied under an
   origin of its own, which the engine does not follow.
-- A transaction that edits nothing but roots which it is the first to use is no step.
-- At most twice `steps_max` steps are kept; past it the oldest are forgotten. What a kept step
+- A transaction that only uses roots for the first time is no step.
+- At most twice `steps_max` steps are kept; beyond that the oldest are forgotten. Content that a kept step
   deleted stays in memory until then.
 """
 

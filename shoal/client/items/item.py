@@ -1,4 +1,4 @@
-"""What an item is as it was read, and the requests that are made of one."""
+"""An item as it was read, and the requests for one item."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""What a handle's save builds on, on each branch.
+"""The checkpoint that a handle's next save builds on, on each branch.
 
 Laws:
-- A position is what the handle last loaded or saved. A whole state builds on it; without
-  one it builds on nothing, so that the node refuses it where the branch exists: nobody
-  replaces what they have not seen. `overwrite` builds on the winner, whatever it is.
+- A position is what the handle last loaded or saved. A whole state builds on it. Without a position
+  it builds on nothing, and the node rejects it if the branch exists: no save
+  replaces what its handle has not seen. `overwrite` builds on the winner, whatever it is.
 - A change of parts without a position builds on the winner.
-- If a branch has moved on, a change commutes with what came between when a head descends
+- If a branch has moved on, a change commutes with what came between if a head descends
   from the position and has the channels that the change sets or removes as they were
-  there. Then that head is built on instead. What is appended commutes always. A position
+  there. Then it builds on that head instead. Appending always commutes. A position
   that was no head when it was loaded was chosen: nothing else is built on.
-- A save of unknown outcome is sent again on what it built on, until the handle loads: on
-  anything else it could count twice.
+- A save of unknown outcome is sent again on the same base until the handle loads: on
+  any other base it could count twice.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
         await bill(event.event, key=event.key)
         await consumer.ack(event)
 
-Law: at least once. What is not acknowledged comes again to whoever reads under
-this name next, on whatever node; of two events with one key and one content a
-reader gets one. Acknowledged in one batch with its effects
+Law: at least once. An event that is not acknowledged comes again to the next reader of
+this name, on any node; of two events with one key and one content a
+reader gets one. If it is acknowledged in one batch with its effects
 (`batch.thread(name).ack(consumer, event)`), each counts once.
 """
 

@@ -1,10 +1,10 @@
-"""What a thread's schema makes of its saves and loads.
+"""The declared schema of a handle, applied to its saves and loads.
 
 Laws:
-- Every save of the handle claims the schema, and the state that it makes keeps it:
-  whole, as a change, and as a merge. What does not is refused before it is sent.
-- Who builds on a checkpoint of a newer version saves under that version: what it did not
-  know is still there, and must not be migrated again.
+- Every save of the handle claims the schema, and the resulting state satisfies it, whether
+  it is saved whole, as a change, or as a merge. A state that violates it is rejected before it is sent.
+- A save that builds on a checkpoint of a newer version is made under that version: fields that this version
+  does not know are still there, and must not be migrated again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Violation(Struct, frozen=True):
 
 
 class _Base(NamedTuple):
-    """What a save builds on."""
+    """The checkpoint that a save builds on."""
 
     id: str
     schema: str
@@ -143,7 +143,7 @@ class Declared:
         return state
 
     def violation(self, found: requests.Checkpoint, branch: str) -> Violation | None:
-        """What a head breaks of this schema; one of another schema, or a newer version, is not for this one to judge."""
+        """How a head violates this schema; None also if it is of another schema or of a newer version."""
         try:
             self.schema.can_read(found.schema, found.schema_version, found.readable_from)
         except (SchemaMismatch, SchemaTooNew):

@@ -7,9 +7,9 @@
         await thread.save(state, take=[message])        # taken and saved, or neither
 
 Laws:
-- A message comes to every reader until somebody takes it, and from then on to
-  nobody, on any replica that has heard of it. Two that took it without knowing of
-  each other both succeeded: `taken` shows both. To be told of the other instead,
+- A message comes to every reader until one takes it. From then on it comes to no
+  reader on any replica that has received the taking. If two readers take it without knowing of
+  each other, both succeed, and `taken` shows both. To have the second one rejected instead,
   take it with `durability="quorum"`, or let one agent read one inbox.
 - A key is one message, for as long as the message waits, and after that for
   `inbox_taken_s`, or until `forget`.

@@ -1,4 +1,4 @@
-"""What can be asked of a thread's checkpoints beside their states: do they hold, and why are they what they are."""
+"""Checks of a thread's checkpoints, and explanations of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shoal.workflows.events import Event, shown_event
 
 
 class Verified(Struct, frozen=True):
-    """What `Thread.verify` found."""
+    """The result of `Thread.verify`."""
 
     checkpoints: int  # That were checked.
     damage: tuple[Damage, ...]  # By checkpoint and channel; of no channel: its record.

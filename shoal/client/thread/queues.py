@@ -1,4 +1,4 @@
-"""What an inbox and a worklist share: pages of entries, and what is told of one."""
+"""Queues of a thread, which inboxes and worklists are made of: pages of entries, following, putting and finishing."""
 
 from __future__ import annotations
 

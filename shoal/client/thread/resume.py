@@ -1,12 +1,11 @@
-"""Going on after a crash: what there is, what is open, and on what grounds. And a human's edit of what there is.
+"""Continue after a crash: the newest state, the open steps, and why these were chosen; and edits of the state by hand.
 
 Laws:
-- What is resumed is what a majority of the owners had acknowledged. Where they cannot be
-  asked it is what the node has, and `reason` says so.
+- `resume` returns what a majority of the owners had acknowledged. If they cannot be
+  asked, it returns what the node has, and `reason` says so.
 - `reason` names what was chosen and what was not: other heads, steps that will not be
-  called again, steps of which nobody knows how they ended.
-- Hooks are awaited in the order in which they were given, with what was found; one
-  that raises ends the resumption.
+  called again, steps whose outcome is unknown.
+- Hooks are awaited in the order in which they were given; one that raises ends the resumption.
 """
 
 from __future__ import annotations

@@ -32,11 +32,11 @@ Modify = Callable[[dict[str, Any]], Outcome | Awaitable[Outcome]]
 
 
 OnConflict = Literal["refuse", "fork"]
-"""What becomes of a save where its branch has moved on."""
+"""How to treat a save whose branch has moved on."""
 
 
 class ChangeOptions(TypedDict, total=False):
-    """What `Thread.update` takes beside the change."""
+    """The options of `Thread.update`."""
 
     metadata: Mapping[str, Any] | None
     branch: str
@@ -50,7 +50,7 @@ class ChangeOptions(TypedDict, total=False):
 
 
 class SaveOptions(ChangeOptions, total=False):
-    """What `Thread.save` takes beside the state."""
+    """The options of `Thread.save`."""
 
     overwrite: bool
 

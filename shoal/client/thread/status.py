@@ -1,8 +1,7 @@
-"""A thread's status, and the humans who set it.
+"""A thread's status: running, paused, waiting for approval, done or failed.
 
-Law: a status is a word, not a lock. Whoever saves while a thread is paused does save;
-what waits are its steps, and whoever asks `ready()`. Every move is in the journal, with
-who made it and why.
+Law: a status is a word, not a lock. Saves of a paused thread succeed; only its steps wait, and
+callers of `ready()`. The journal records every change of the status, with its author and reason.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 Laws:
 - The intent is written, and held by a quorum, before the effect; its result after. A
   step that has a result is not called again, by anyone.
-- What has an intent and no end may have happened. It is called again only where its
-  caller says that it is idempotent; everybody else is told (`StepUnresolved`).
-- An exception is an end: the step has failed, and may be called again. What cuts the
-  call off (a crash, a cancellation) is none: nobody knows.
-- Whoever is not sure to be alone does not call: it withdraws its intent.
+- A step with an intent and no end may have happened. It is called again only if its
+  caller says that it is idempotent; otherwise `StepUnresolved` is raised.
+- An exception is an end: the step has failed, and may be called again. A crash or a
+  cancellation is no end: the outcome is unknown.
+- A caller that may not be alone does not call: it withdraws its intent.
 """
 
 from __future__ import annotations

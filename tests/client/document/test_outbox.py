@@ -7,7 +7,7 @@ from typing import Any
 import pycrdt
 import pytest
 
-from shoal.client.document.outbox import Unsent
+from shoal.client.document.outbox import Outbox
 
 
 def test_many_edits_are_merged_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,12 +20,12 @@ def test_many_edits_are_merged_in_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(pycrdt, "merge_updates", merge_updates)
     doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=1)
-    unsent = Unsent(doc, bytes_max=1 << 20)
-    doc.observe(lambda event: unsent.add(event.update))
+    outbox = Outbox(doc, bytes_max=1 << 20)
+    doc.observe(lambda event: outbox.add(event.update))
     text = doc.get("t", type=pycrdt.Text)
     for _ in range(200):
         text += "x"
-    update, edits, _ = unsent.take()
+    update, edits, _ = outbox.take()
     copy: pycrdt.Doc[Any] = pycrdt.Doc(client_id=2)
     copy.apply_update(update)
     assert (edits, str(copy.get("t", type=pycrdt.Text))) == (200, "x" * 200)
