@@ -85,6 +85,15 @@ def test_a_client_loads_no_node_and_no_database(code: str) -> None:
     assert "aiohttp" in modules
 
 
+HANDLES = ("batch", "document", "items", "presence", "reading", "schemas", "thread", "values", "watching")
+
+
+@pytest.mark.parametrize(("used", "needed"), [("", set()), (".counter('n')", {"values"}), (".thread('t')", {"thread"})])
+def test_a_client_loads_a_kind_of_handle_once_it_is_used(used: str, needed: set[str]) -> None:
+    modules = loaded(CONNECT.replace('.thread("t")', used))
+    assert {kind for kind in HANDLES if f"shoal.client.{kind}" in modules} == needed
+
+
 def test_an_embedded_store_loads_nothing_of_the_network(tmp_path: Path) -> None:
     modules = loaded(OPEN, str(tmp_path / "state"))
     assert within(modules, (*NETWORK, "typer", "rich", "prometheus_client", "uvloop")) == []
@@ -111,7 +120,10 @@ print()
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], []], ids=" ".join)
 def test_what_lists_the_commands_imports_none(arguments: list[str]) -> None:
     modules = loaded(COMMAND, *arguments)
-    assert within(modules, ("pycrdt", "msgspec", "aiohttp", "uvloop", "shoal.client", "shoal.protocol", *NODE)) == []
+    assert (
+        within(modules, ("asyncio", "ssl", "pycrdt", "msgspec", "aiohttp", "uvloop", "shoal.client", "shoal.protocol", *NODE))
+        == []
+    )
     assert within(modules, ("shoal.cli",)) == [
         "shoal.cli",
         *(f"shoal.cli.{name}" for name in ("execution", "main", "mistakes", "target")),

@@ -12,7 +12,6 @@ No way out shows a traceback, but for a bug.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
@@ -87,6 +86,8 @@ async def interruptible(work: Coroutine[None, None, T]) -> T:
     Raises:
         typer.Exit: 128 and the signal's number, once `work` has ended by one of them.
     """
+    import asyncio  # Here, since `shoal --help` needs none of it: it is a fifth of that command's time.
+
     task = asyncio.ensure_future(work)
     caught: list[signal.Signals] = []
 

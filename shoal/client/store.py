@@ -1,4 +1,7 @@
-"""The store and its spaces: where every handle comes from."""
+"""The store and its spaces: where every handle comes from.
+
+A kind of handle is imported when the first one is made, so that a program loads only what it uses.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.batch import Batch
 from shoal.client.connection import StoreConnection
-from shoal.client.items.items import Items
-from shoal.client.presence import Presence
-from shoal.client.reading import Reading
-from shoal.client.schemas import Schemas
-from shoal.client.thread.thread import Thread
-from shoal.client.values.budgets import Budget
-from shoal.client.values.maps import SharedMap
-from shoal.client.values.scalars import Counter, Register
-from shoal.client.values.sets import SharedSet
-from shoal.client.watching import Change, Reset, watched
 from shoal.errors import InvalidInput
 from shoal.names import check_name, is_colocated
 from shoal.protocol import requests
@@ -29,7 +21,18 @@ from shoal.schemas import Schema
 from shoal.workflows.listing import names
 
 if TYPE_CHECKING:
+    from shoal.client.batch import Batch
     from shoal.client.document.document import Document
+    from shoal.client.items.items import Items
+    from shoal.client.presence import Presence
+    from shoal.client.reading import Reading
+    from shoal.client.schemas import Schemas
+    from shoal.client.thread.thread import Thread
+    from shoal.client.values.budgets import Budget
+    from shoal.client.values.maps import SharedMap
+    from shoal.client.values.scalars import Counter, Register
+    from shoal.client.values.sets import SharedSet
+    from shoal.client.watching import Change, Reset
 
 # pycrdt keeps 53 bits of a Yjs client id; the top bit stays clear of other peers' rounding.
 CLIENT_ID_BITS = 53
@@ -128,7 +131,6 @@ class Space:
     def __init__(self, connection: StoreConnection, name: str) -> None:
         self._connection = connection
         self.name = check_name("space", name)
-        self.schemas = Schemas(connection, name)
         self._presence: Presence | None = None
 
     def __repr__(self) -> str:
@@ -149,6 +151,8 @@ class Space:
         a hash is kept beside the checkpoints, of `dependencies` the versions by name. With a `schema` its saves and loads
         keep that.
         """
+        from shoal.client.thread.thread import Thread
+
         return Thread(
             self._connection,
             self.name,
@@ -160,29 +164,50 @@ class Space:
         )
 
     def counter(self, name: str) -> Counter:
+        from shoal.client.values.scalars import Counter
+
         return Counter(self._connection, self.name, name)
 
     def register(self, name: str) -> Register:
+        from shoal.client.values.scalars import Register
+
         return Register(self._connection, self.name, name)
 
     def set(self, name: str) -> SharedSet:
+        from shoal.client.values.sets import SharedSet
+
         return SharedSet(self._connection, self.name, name)
 
     def map(self, name: str) -> SharedMap:
+        from shoal.client.values.maps import SharedMap
+
         return SharedMap(self._connection, self.name, name)
 
     def budget(self, name: str) -> Budget:
+        from shoal.client.values.budgets import Budget
+
         return Budget(self._connection, self.name, name)
 
     @property
     def items(self) -> Items:
         """Memory items: values under namespaces and keys."""
+        from shoal.client.items.items import Items
+
         return Items(self._connection, self.name)
+
+    @property
+    def schemas(self) -> Schemas:
+        """The schemas of this space."""
+        from shoal.client.schemas import Schemas
+
+        return Schemas(self._connection, self.name)
 
     @property
     def presence(self) -> Presence:
         """Who is present in this space, and the state that each has announced with `set`."""
         if self._presence is None:
+            from shoal.client.presence import Presence
+
             connection = self._connection
 
             def on_set(presence: Presence) -> None:
@@ -204,9 +229,7 @@ class Space:
         Raises:
             Disconnected, Unavailable: its state could not be fetched.
         """
-        from shoal.client.document.document import (
-            Document,  # With pycrdt it is a fifth of a client's start, for those who use it.
-        )
+        from shoal.client.document.document import Document
 
         if initial is not None:
             content = json.dumps(values.to_json(dict(initial)), ensure_ascii=False).encode()
@@ -225,6 +248,8 @@ class Space:
 
     def batch(self, *, key: str | None = None, durability: Durability | None = None) -> Batch:
         """Collect writes to objects that share a `{tag}`, or to any of a colocated space, and commit them as one."""
+        from shoal.client.batch import Batch
+
         return Batch(self._connection, self.name, key=key, durability=durability)
 
     def read(self, *, stale: bool = False) -> Reading:
@@ -232,6 +257,8 @@ class Space:
 
         `async with space.read() as read:`; see `shoal.client.reading`. `stale`: see `Store`.
         """
+        from shoal.client.reading import Reading
+
         return Reading(self._connection, self.name, stale=stale)
 
     def watch(
@@ -254,6 +281,8 @@ class Space:
             InvalidValue: `after` is no bookmark of a watch.
             Disconnected: no node could be reached for `request_timeout_s`; go on after the last bookmark.
         """
+        from shoal.client.watching import watched
+
         return watched(self._connection, self.name, kinds=kinds, prefix=prefix, after=after, timeout=timeout)
 
     def threads(

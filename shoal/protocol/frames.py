@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, NoReturn, TypeVar, get_args
 
 import msgspec
@@ -142,13 +143,18 @@ _hello = msgspec.msgpack.Decoder(Hello)
 _answer_to_hello: msgspec.msgpack.Decoder[Welcome | Refused] = msgspec.msgpack.Decoder(Welcome | Refused)
 _caller_frames = msgspec.msgpack.Decoder(list[CallerFrame])
 _node_frames = msgspec.msgpack.Decoder(list[NodeFrame])
-_request: msgspec.msgpack.Decoder[AnyRequest] = msgspec.msgpack.Decoder(AnyRequest)
 _subscription: msgspec.msgpack.Decoder[Subscription] = msgspec.msgpack.Decoder(Subscription)
 _replies: dict[type, msgspec.msgpack.Decoder[Any]] = {}  # By the kind of the reply.
 _push: msgspec.msgpack.Decoder[Push] = msgspec.msgpack.Decoder(Push)
 
 _Decoded = TypeVar("_Decoded")
 _UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError, OverflowError)
+
+
+@cache
+def _requests() -> msgspec.msgpack.Decoder[AnyRequest]:
+    """Made when a node decodes its first request: it takes milliseconds, and a client needs none."""
+    return msgspec.msgpack.Decoder(AnyRequest)
 
 
 # ── encoding: each frame once, straight from the value ────────────────────────
@@ -304,7 +310,7 @@ def decode_request(raw: Raw | bytes) -> AnyRequest:
         InvalidValue: it is not msgpack.
     """
     try:
-        return _request.decode(raw)
+        return _requests().decode(raw)
     except _UNDECODABLE as reason:
         _refuse(raw, reason, _REQUESTS, "request")
 
