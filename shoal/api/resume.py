@@ -16,9 +16,7 @@ from shoal.api.steps import StepView, step_view
 from shoal.api.threads import CheckpointView, checkpoint_view
 from shoal.errors import InvalidInput, NotFound
 from shoal.protocol.requests import (
-    CatchUp,
     Checkpoint,
-    History,
     ListObjects,
     ListSteps,
     ListThreads,
@@ -26,8 +24,8 @@ from shoal.protocol.requests import (
     ReadJournal,
     ThreadStatus,
 )
-from shoal.workflows.provenance import SAID_AGAIN_EVERY
-from shoal.workflows.settings import differences_of, drift_refused, setting_of
+from shoal.workflows.resume import catch_up, drift
+from shoal.workflows.settings import setting_of
 
 _LISTED_MAX = 1000
 
@@ -73,13 +71,14 @@ class ThreadsView(Struct, omit_defaults=True):
 async def resume(exchange: Exchange) -> web.Response:
     query = exchange.query(ResumeQuery)
     space, thread = exchange.name("space"), exchange.name("thread")
-    caught = await exchange.call(CatchUp(space, thread))
+    setting, refuse = _setting(query), query.on_drift == "refuse"
+    staleness = await catch_up(exchange.connection, space, thread)
     checkpoint = await _newest(exchange, Load(space, thread, branch=query.branch), stale=query.stale)
     steps = await exchange.call(ListSteps(space, thread, limit=_LISTED_MAX), stale=query.stale)
     still = await exchange.call(ListSteps(space, thread, only_open=True, limit=_LISTED_MAX), stale=query.stale)
-    differences = () if checkpoint is None else await _drift(exchange, query)
-    if differences and query.on_drift == "refuse":
-        raise drift_refused(thread, differences)
+    differences: tuple[str, ...] = ()
+    if checkpoint is not None:
+        differences = await drift(exchange.checkpoints(), query.branch, setting, refuse=refuse, stale=query.stale)
     since_ms = 0 if checkpoint is None else checkpoint.wall_ms
     events = await exchange.call(ReadJournal(space, thread, limit=_LISTED_MAX, since_ms=since_ms), stale=query.stale)
     reason = ReasonView(
@@ -90,8 +89,8 @@ async def resume(exchange: Exchange) -> web.Response:
         [step.key for step in still.items],
         steps.more or still.more,
         events.more,
-        caught.quorum,
-        caught.reason,
+        not staleness,
+        staleness,
         list(differences),
     )
     shown = None if checkpoint is None else checkpoint_view(exchange, checkpoint, state=True)
@@ -100,22 +99,14 @@ async def resume(exchange: Exchange) -> web.Response:
     )
 
 
-async def _drift(exchange: Exchange, query: ResumeQuery) -> tuple[str, ...]:
+def _setting(query: ResumeQuery) -> bytes:
     """
     Raises:
         InvalidInput: the configuration, or the dependencies, are no JSON object.
     """
     configuration = _object(query.configuration, "configuration") if query.configuration else None
     dependencies = _object(query.dependencies, "dependencies") if query.dependencies else None
-    setting = setting_of(configuration, dependencies)
-    if not setting:
-        return ()
-    asked = History(exchange.name("space"), exchange.name("thread"), query.branch, limit=SAID_AGAIN_EVERY)
-    page = await exchange.call(asked, stale=query.stale)
-    for found in page.items:
-        if found.setting:
-            return tuple(differences_of(values.decode(found.setting), values.decode(setting)))
-    return ()
+    return setting_of(configuration, dependencies)
 
 
 async def _newest(exchange: Exchange, request: Load, *, stale: bool) -> Checkpoint | None:

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shoal import values
 from shoal.client.arguments import named
 from shoal.client.thread.checkout import Checkout
 from shoal.errors import NotFound
@@ -23,9 +22,8 @@ from shoal.protocol.requests import Durability
 from shoal.workflows.checkpoint import Checkpoint
 from shoal.workflows.editing import edit
 from shoal.workflows.events import Event, shown_event
-from shoal.workflows.moments import moment
-from shoal.workflows.provenance import SAID_AGAIN_EVERY
-from shoal.workflows.settings import differences_of, drift_refused, some
+from shoal.workflows.resume import catch_up, drift
+from shoal.workflows.settings import some
 from shoal.workflows.steps import StepRecord, record_of
 
 STEPS_LISTED_MAX = 1000
@@ -115,15 +113,13 @@ class ThreadResume:
             DriftRefused: something does, and `on_drift` is "refuse". No hook was called.
             SessionBehind, BookmarkLost: the node lacks what this store has written or seen.
         """
-        caught = await self._checkout.connection.read(requests.CatchUp(self._checkout.space, self._checkout.thread))
-        staleness = "" if caught.quorum else await self._staleness(caught)
+        staleness = await catch_up(self._checkout.connection, self._checkout.space, self._checkout.thread)
         try:
             checkpoint: Checkpoint | None = await self._checkout.load(branch=branch)
         except NotFound:
             checkpoint = None
-        differences = () if checkpoint is None else await self._drift(branch)
-        if differences and on_drift == "refuse":
-            raise drift_refused(self._checkout.thread, differences)
+        setting, refuse = self._checkout.provenance.setting, on_drift == "refuse"
+        differences = () if checkpoint is None else await drift(self._checkout, branch, setting, refuse=refuse)
         steps, more_steps = await self._listed(only_open=False)
         still, more_open = await self._listed(only_open=True)
         events, more_events = await self._since(0 if checkpoint is None else checkpoint.wall_ms)
@@ -135,7 +131,7 @@ class ThreadResume:
             unresolved=tuple(record.key for record in still),
             more_steps=more_steps or more_open,
             more_events=more_events,
-            quorum=caught.quorum,
+            quorum=not staleness,
             staleness=staleness,
             differences=differences,
         )
@@ -143,22 +139,6 @@ class ThreadResume:
         for hook in self._hooks:
             await hook(found)
         return found
-
-    async def _drift(self, branch: str) -> tuple[str, ...]:
-        setting = self._checkout.provenance.setting
-        if not setting:
-            return ()
-        async for found in self._checkout.pages(branch=branch, limit=SAID_AGAIN_EVERY):
-            if found.setting:
-                return tuple(differences_of(values.decode(found.setting), values.decode(setting)))
-        return ()
-
-    async def _staleness(self, caught: requests.CaughtUp) -> str:
-        view = await self._checkout.connection.read(requests.Cluster())
-        away = [_away(member) for member in view.members if member.state == "unreachable"]
-        without = f", without {', '.join(away)}" if away else ""
-        why = caught.reason.rstrip(".")
-        return f"this is what the node itself has{without}: what others acknowledged may be missing ({why})"
 
     async def _listed(self, *, only_open: bool) -> tuple[tuple[StepRecord, ...], bool]:
         request = requests.ListSteps(self._checkout.space, self._checkout.thread, only_open, limit=STEPS_LISTED_MAX)
@@ -190,8 +170,3 @@ class ThreadResume:
             HeadMoved: somebody saved meanwhile. Edit again what there is.
         """
         return await edit(self._checkout, patch, by=by, branch=branch, key=key, durability=durability)
-
-
-def _away(member: requests.Member) -> str:
-    since = f"linked last at {moment(member.linked_ms).isoformat()}" if member.linked_ms else "never linked"
-    return f"{member.name} ({since})"

@@ -1,0 +1,50 @@
+"""Before continuing after a crash: let the node catch up, and compare the setting with the recorded one.
+
+Law: if the node cannot prove that it holds what a majority of the owners had acknowledged, the result says why.
+"""
+
+from __future__ import annotations
+
+from shoal import values
+from shoal.protocol import requests
+from shoal.workflows.checkpoints import ThreadCheckpoints
+from shoal.workflows.connection import Connection
+from shoal.workflows.moments import moment
+from shoal.workflows.provenance import SAID_AGAIN_EVERY
+from shoal.workflows.settings import differences_of, drift_refused
+
+
+async def catch_up(connection: Connection, space: str, thread: str) -> str:
+    """Let the node take in what a majority of the owners holds. Return what may be missing, and why; empty if nothing is."""
+    caught = await connection.read(requests.CatchUp(space, thread))
+    if caught.quorum:
+        return ""
+    view = await connection.read(requests.Cluster())
+    away = [_away(member) for member in view.members if member.state == "unreachable"]
+    without = f", without {', '.join(away)}" if away else ""
+    why = caught.reason.rstrip(".")
+    return f"this is what the node itself has{without}: what others acknowledged may be missing ({why})"
+
+
+async def drift(
+    checkpoints: ThreadCheckpoints, branch: str, setting: bytes, *, refuse: bool, stale: bool = False
+) -> tuple[str, ...]:
+    """How a packed setting differs from the one that was last recorded on a branch.
+
+    Raises:
+        DriftRefused: it does, and that is to be refused.
+    """
+    if not setting:
+        return ()
+    async for found in checkpoints.pages(branch=branch, limit=SAID_AGAIN_EVERY, stale=stale):
+        if found.setting:
+            differences = tuple(differences_of(values.decode(found.setting), values.decode(setting)))
+            if differences and refuse:
+                raise drift_refused(checkpoints.thread, differences)
+            return differences
+    return ()
+
+
+def _away(member: requests.Member) -> str:
+    since = f"linked last at {moment(member.linked_ms).isoformat()}" if member.linked_ms else "never linked"
+    return f"{member.name} ({since})"
