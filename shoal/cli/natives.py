@@ -113,6 +113,18 @@ def set_writes(group: typer.Typer) -> None:
 
         _run(removed, data, url, space, json=json)
 
+    @group.command()
+    def clear(name: Name, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
+        """Remove all elements of a set, and print how many they were.
+
+        Example: shoal set clear urls --data ./state
+        """
+
+        async def cleared(space: Space) -> Any:
+            return {"removed": await space.set(name).clear()}
+
+        _run(cleared, data, url, space, json=json)
+
 
 def map_writes(group: typer.Typer) -> None:
     @group.command(name="set")

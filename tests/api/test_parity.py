@@ -106,7 +106,6 @@ NOT_IN_PYTHON = {
         requests.Updates,
     ),
     "`thread.steps` lists them, and `thread.step` answers with one": (requests.ReadStep,),
-    "missing": (requests.ListWorklists,),
 }
 
 

@@ -31,7 +31,15 @@ COMMANDS = [
         ["register", "get"],
         ["register", "list"],
     ),
-    *(["counter", "add"], ["register", "set"], ["set", "get"], ["set", "list"], ["set", "add"], ["set", "remove"]),
+    *(
+        ["counter", "add"],
+        ["register", "set"],
+        ["set", "get"],
+        ["set", "list"],
+        ["set", "add"],
+        ["set", "remove"],
+        ["set", "clear"],
+    ),
     *(["map", "get"], ["map", "list"], ["map", "set"], ["map", "remove"]),
     *(
         ["budget", "get"],

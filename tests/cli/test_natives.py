@@ -50,6 +50,8 @@ def test_a_set_is_added_to_and_removed_from(data: Path) -> None:
     assert run(data, "set", "add", "urls", '"a"', "2", '"a"') == "2"
     assert told(data, "set", "remove", "urls", "2", "3") == {"removed": 1}
     assert told(data, "set", "get", "urls") == ["a"]
+    assert told(data, "set", "clear", "urls") == {"removed": 1}
+    assert told(data, "set", "get", "urls") == []
     assert run(data, "set", "list") == "urls"
 
 

@@ -25,9 +25,9 @@ from shoal.client.thread.schema import ThreadSchema
 from shoal.client.thread.status import ThreadControl
 from shoal.client.thread.step_log import StepLog
 from shoal.client.thread.steps import ThreadSteps
-from shoal.client.thread.worklist import Worklist
+from shoal.client.thread.worklist import Worklist, WorklistProgress
 from shoal.names import check_name
-from shoal.protocol.requests import Durability
+from shoal.protocol.requests import Durability, ListWorklists
 from shoal.schemas import Schema
 from shoal.workflows.provenance import Provenance
 
@@ -215,6 +215,13 @@ class Thread:
     def worklist(self, name: str) -> Worklist:
         """A list of work items by key: those to do and those done."""
         return Worklist(self._checkout.connection, self.space, self.name, name)
+
+    @named_method
+    async def worklists(self, *, stale: bool = False) -> dict[str, WorklistProgress]:
+        """How far each of the thread's worklists has come, by name. `stale`: see `Store`."""
+        request = ListWorklists(self.space, self.name)
+        reply = await self._checkout.connection.read(request, stale=stale)
+        return {each.name: WorklistProgress(each.pending, each.finished) for each in reply.items}
 
     @named_method
     def iterate(

@@ -53,6 +53,17 @@ class SharedSet:
         request = alter_request(self.space, self.name, add=add, remove=remove)
         return await self._connection.write(request, key=key, durability=durability)
 
+    async def clear(self, *, durability: Durability | None = None) -> int:
+        """Remove all members that the node shows, and return how many they were. What was added unseen meanwhile stays.
+
+        A large set is cleared in several operations: if one fails, those before it stay done.
+        """
+        removed, more = 0, True
+        while more:
+            reply = await self._connection.write(requests.ClearSet(self.space, self.name), key=None, durability=durability)
+            removed, more = removed + reply.removed, reply.more
+        return removed
+
     async def contains(self, element: Any, *, stale: bool = False) -> bool:
         """Whether it is a member. `stale`: see `Store`."""
         packed = values.encode(element, where="element")

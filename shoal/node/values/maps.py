@@ -114,6 +114,7 @@ class Maps:
         added = sum(not orset.contains(members, element) for element in add)
         size = orset.size(members)
         if not add and not remove:
+            context.is_remembered = bool(request.remove)
             return SetAltered(0, 0, size)
         self._bound(context.rows, request)
         if added and size + added > self._config.page_items_max:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from shoal import values
 from shoal.config import Config
@@ -11,19 +12,34 @@ from shoal.errors import TooLarge
 from shoal.names import check_name
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
-from shoal.protocol.requests import AlterSet, ContainsMembers, MembersContained, ReadSet, SetAltered, SetMembers
+from shoal.protocol.requests import (
+    AlterSet,
+    ClearSet,
+    ContainsMembers,
+    MembersContained,
+    ReadSet,
+    SetAltered,
+    SetCleared,
+    SetMembers,
+)
 
 
 class Sets:
     def __init__(self, config: Config) -> None:
         self._config = config
-        self.checks: Checks = {AlterSet: self._check}
-        self.writers: Writers = {AlterSet: self._alter}
+        self.checks: Checks = {
+            AlterSet: self._check,
+            ClearSet: self._check_name,
+        }
+        self.writers: Writers = {AlterSet: self._alter, ClearSet: self._clear}
         self.readers: Readers = {ReadSet: self._read, ContainsMembers: self._contains}
 
     def _check(self, request: AlterSet) -> None:
         check_name("set", request.set)
         check_elements(self._config, [*request.add, *request.remove])
+
+    def _check_name(self, request: ClearSet) -> None:
+        check_name("set", request.set)
 
     def _alter(self, context: WriteContext, request: AlterSet) -> SetAltered:
         """
@@ -41,6 +57,7 @@ class Sets:
                 "Remove some, or spread them over several sets."
             )
         if not add and not remove:
+            context.is_remembered = bool(request.remove)
             return SetAltered(0, 0, size)
         # An element that is there is added anew: the new add stays where a removal has only seen the old one.
         change = orset.Alter(
@@ -48,6 +65,15 @@ class Sets:
         )
         context.apply(change)
         return SetAltered(added, len(remove), orset.size(rows))
+
+    def _clear(self, context: WriteContext, _: ClearSet) -> SetCleared:
+        rows, most = context.rows, self._config.page_items_max
+        found = list(islice(orset.members(rows), most))
+        if found:
+            context.apply(orset.Alter(remove=tuple(orset.named(rows, element) for element in found)))
+        else:
+            context.is_remembered = True
+        return SetCleared(len(found), more=orset.size(rows) > 0)
 
     def _read(self, view: View, request: ReadSet) -> SetMembers:
         limit = min(max(1, request.limit), self._config.page_items_max)

@@ -8,7 +8,7 @@ from shoal.protocol.fields import Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
 from shoal.protocol.requests.declared import Http, operation
 
-__all__ = ["AlterSet", "ContainsMembers", "MembersContained", "ReadSet", "SetAltered", "SetMembers"]
+__all__ = ["AlterSet", "ClearSet", "ContainsMembers", "MembersContained", "ReadSet", "SetAltered", "SetCleared", "SetMembers"]
 
 
 @operation(
@@ -33,6 +33,21 @@ class SetAltered(Reply, array_like=True, frozen=True, tag="set-altered"):
     added: int  # Elements that were no members before.
     removed: int  # Elements that were.
     size: int  # Members there are now.
+
+
+@operation(
+    batch=True,
+    http=Http("DELETE", "/sets/{set}/members", "Remove members of a set: as many as one operation takes", ops=("clear-set",)),
+)
+class ClearSet(ObjectWrite["SetCleared"], array_like=True, frozen=True, tag="clear-set"):
+    """Remove the members that the serving node shows, or as many of them as one operation takes."""
+
+    set: str
+
+
+class SetCleared(Reply, array_like=True, frozen=True, tag="set-cleared"):
+    removed: int  # Elements that were members.
+    more: bool  # Some are left: ask again.
 
 
 @operation(multi_read=True)

@@ -42,3 +42,38 @@ async def test_what_was_made_after_a_removal_was_answered_stays(
             assert fleet.rows(name) == fleet.rows("a")
             report = verify(fleet[name].storage.left_by_crash(None), config=Config())
             assert report.sound, report.problems
+
+
+OF_SETS: dict[str, tuple[requests.AnyWrite, requests.AnyWrite, requests.AnyRequest]] = {
+    "an element": (
+        requests.AlterSet("crew", "t", remove=[ONE]),
+        requests.AlterSet("crew", "t", add=[ONE]),
+        requests.ReadSet("crew", "t"),
+    ),
+    "all elements": (
+        requests.ClearSet("crew", "t"),
+        requests.AlterSet("crew", "t", add=[ONE]),
+        requests.ReadSet("crew", "t"),
+    ),
+    "an element of a map's": (
+        requests.AlterEntry("crew", "t", "k", remove=[ONE]),
+        requests.AlterEntry("crew", "t", "k", add=[ONE]),
+        requests.ReadMap("crew", "t"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("remove", "make", "read"), OF_SETS.values(), ids=OF_SETS)
+async def test_what_was_added_to_a_set_after_a_removal_was_answered_stays(
+    remove: requests.AnyWrite, make: requests.AnyWrite, read: requests.AnyRequest
+) -> None:
+    async with Fleet() as fleet:
+        session = fleet["b"].node.session()
+        answer = await session.call(remove, key="k")
+        await session.call(make)
+        await fleet.converged()
+        assert await fleet["a"].node.session().call(remove, key="k") == answer
+        await fleet.converged()
+        for name in "abc":
+            assert (await fleet[name].node.session().call(read)).size == 1
+            assert fleet.rows(name) == fleet.rows("a")

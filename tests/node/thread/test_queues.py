@@ -135,3 +135,16 @@ async def test_what_a_worklist_has_done_it_knows_for_good(open_bench: Opener) ->
     bench.simulated.now_ms += 11_000
     await work.done("b")
     assert await work.add(["a", "b"]) == 0
+
+
+async def test_a_threads_worklists_are_listed_with_how_far_they_have_come(fleet: Fleet) -> None:
+    thread = on(fleet, "a")
+    assert await thread.worklists() == {}
+    await thread.worklist("pages").add(["x", "y"])
+    await thread.worklist("calls").add(["z"])
+    async for item in thread.worklist("pages").pending():
+        await thread.worklist("pages").done(item)
+        break
+    await fleet.converged()
+    found = await on(fleet, "b").worklists()
+    assert {name: (at.pending, at.done) for name, at in found.items()} == {"calls": (1, 0), "pages": (1, 1)}

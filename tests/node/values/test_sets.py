@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shoal.errors import InvalidValue, TooLarge
+from shoal.errors import InvalidName, InvalidValue, TooLarge
 from shoal.protocol import requests
 from tests.node.conftest import Bench, Opener
 
@@ -124,3 +124,19 @@ async def test_a_batch_changes_sets_with_the_rest(bench: Bench) -> None:
         batch.counter("{x}/n").add(1)
     assert (added.reply.added, removed.reply.removed) == (2, 1)
     assert await bench.space.set("{x}/s").members() == [1]
+
+
+async def test_a_set_is_cleared_in_as_many_operations_as_that_takes(open_bench: Opener) -> None:
+    small = open_bench(page_items_max=7)
+    numbers = small.space.set("n")
+    assert await numbers.clear() == 0
+    await numbers.add(*range(7))
+    await numbers.add(*range(7, 10))
+    session = small.node.session()
+    assert await session.call(requests.ClearSet("crew", "n")) == requests.SetCleared(7, more=True)
+    assert await numbers.len() == 3
+    await numbers.add("more")
+    assert await numbers.clear() == 4
+    assert await numbers.members() == []
+    with pytest.raises(InvalidName):
+        await session.call(requests.ClearSet("crew", ""))

@@ -35,6 +35,19 @@ async def test_an_add_at_one_node_wins_over_a_removal_at_another(fleet: Fleet) -
     assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
 
 
+async def test_what_was_added_unseen_stays_when_a_set_is_cleared(fleet: Fleet) -> None:
+    await space(fleet, "a").set("s").add("x", "y")
+    await fleet.converged()
+    await fleet.isolate("c")
+    await space(fleet, "c").set("s").add("x", "z")
+    assert await space(fleet, "a").set("s").clear() == 2
+    fleet.link_all("c")
+    await fleet.converged()
+    for name in "abc":
+        assert sorted(await space(fleet, name).set("s").members()) == ["x", "z"]
+    assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+
+
 async def test_what_is_changed_apart_is_equal_everywhere_once_it_meets(fleet: Fleet) -> None:
     random = Random(5)
 
