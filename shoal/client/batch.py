@@ -49,6 +49,7 @@ class Pending(Generic[R]):
         return self._reply
 
     def settle(self, reply: Any) -> None:
+        """Take the write's reply."""
         self._reply = reply
         if self._settled is not None:
             self._settled(reply)
@@ -75,28 +76,36 @@ class Batch:
             await self.commit()
 
     def thread(self, name: str) -> BatchThread:
+        """Write to a thread within this batch."""
         return BatchThread(self, self._space, name)
 
     def counter(self, name: str) -> BatchCounter:
+        """Write to a counter within this batch."""
         return BatchCounter(self, self._space, name)
 
     def register(self, name: str) -> BatchRegister:
+        """Write to a register within this batch."""
         return BatchRegister(self, self._space, name)
 
     def set(self, name: str) -> BatchSet:
+        """Write to a set within this batch."""
         return BatchSet(self, self._space, name)
 
     def map(self, name: str) -> BatchMap:
+        """Write to a map within this batch."""
         return BatchMap(self, self._space, name)
 
     def budget(self, name: str) -> BatchBudget:
+        """Write to a budget within this batch."""
         return BatchBudget(self, self._space, name)
 
     @property
     def items(self) -> BatchItems:
+        """Write to memory items within this batch."""
         return BatchItems(self, self._space)
 
     def add(self, write: BatchWrite, settled: Callable[[Any], None] | None = None) -> Pending[Any]:
+        """Add a write; `settled` is called with its reply."""
         self._writes.append(write)
         self._pending.append(Pending(settled))
         return self._pending[-1]
@@ -128,6 +137,8 @@ class Batch:
 
 @named
 class BatchThread:
+    """The writes to a thread that can be part of a batch."""
+
     def __init__(self, batch: Batch, space: str, name: str) -> None:
         self._batch, self._space, self._name = batch, space, name
 
@@ -186,6 +197,7 @@ class BatchThread:
 
     @property
     def journal(self) -> BatchJournal:
+        """Append to the thread's journal within this batch."""
         return BatchJournal(self._batch, self._space, self._name)
 
     def ack(self, consumer: Consumer, event: Event) -> Pending[requests.ConsumerState]:
@@ -222,24 +234,32 @@ class BatchThread:
 
 @named
 class BatchJournal:
+    """The writes to a journal that can be part of a batch."""
+
     def __init__(self, batch: Batch, space: str, name: str) -> None:
         self._batch, self._space, self._name = batch, space, name
 
     def append(self, event: Any, *, key: str | None = None) -> Pending[requests.Appended]:
+        """Append an event: see `Journal.append`."""
         return self._batch.add(requests.Append(self._space, self._name, values.encode(event, where="event"), key))
 
 
 @named
 class BatchCounter:
+    """The writes to a counter that can be part of a batch."""
+
     def __init__(self, batch: Batch, space: str, name: str) -> None:
         self._batch, self._space, self._name = batch, space, name
 
     def add(self, amount: int = 1, *, key: str | None = None) -> Pending[requests.Added]:
+        """Add to the counter: see `Counter.add`."""
         return self._batch.add(requests.Add(self._space, self._name, amount, key))
 
 
 @named
 class BatchRegister:
+    """The writes to a register that can be part of a batch."""
+
     def __init__(self, batch: Batch, space: str, name: str) -> None:
         self._batch, self._space, self._name = batch, space, name
 
@@ -252,43 +272,57 @@ class BatchRegister:
 
 @named
 class BatchSet:
+    """The writes to a set that can be part of a batch."""
+
     def __init__(self, batch: Batch, space: str, name: str) -> None:
         self._batch, self._space, self._name = batch, space, name
 
     def add(self, *elements: Any) -> Pending[requests.SetAltered]:
+        """Add elements: see `SharedSet.add`."""
         return self._batch.add(alter_request(self._space, self._name, add=elements))
 
     def remove(self, *elements: Any) -> Pending[requests.SetAltered]:
+        """Remove elements: see `SharedSet.remove`."""
         return self._batch.add(alter_request(self._space, self._name, remove=elements))
 
 
 @named
 class BatchMap:
+    """The writes to a map that can be part of a batch."""
+
     def __init__(self, batch: Batch, space: str, name: str) -> None:
         self._batch, self._space, self._name = batch, space, name
 
     def set(self, key: str, value: Any, *, expect: Entry | str | None = None) -> Pending[requests.EntryPut]:
+        """Assign a value to a key: see `SharedMap.set`."""
         return self._batch.add(map_put_request(self._space, self._name, key, value, expect=expect))
 
     def add(self, key: str, amount: int = 1) -> Pending[requests.EntryAdded]:
+        """Add to the counter under a key: see `SharedMap.add`."""
         return self._batch.add(requests.AddEntry(self._space, self._name, key, amount))
 
     def include(self, key: str, *elements: Any) -> Pending[requests.SetAltered]:
+        """Add elements to the set under a key: see `SharedMap.include`."""
         return self._batch.add(requests.AlterEntry(self._space, self._name, key, packed_elements(elements)))
 
     def exclude(self, key: str, *elements: Any) -> Pending[requests.SetAltered]:
+        """Remove elements from the set under a key: see `SharedMap.exclude`."""
         return self._batch.add(requests.AlterEntry(self._space, self._name, key, [], packed_elements(elements)))
 
     def remove(self, key: str) -> Pending[requests.EntryRemoved]:
+        """Remove keys: see `SharedMap.remove`."""
         return self._batch.add(requests.RemoveEntry(self._space, self._name, key))
 
 
 @named
 class BatchBudget:
+    """The writes to a budget that can be part of a batch."""
+
     def __init__(self, batch: Batch, space: str, name: str) -> None:
         self._batch, self._space, self._name = batch, space, name
 
     def grant(self, amount: int, *, key: str | None = None) -> Pending[requests.Granted]:
+        """Add to what may be spent: see `Budget.grant`."""
         return self._batch.add(requests.Grant(self._space, self._name, amount, key))
 
     def spend(self, amount: int = 1, *, key: str | None = None) -> Pending[requests.Spent]:
@@ -313,6 +347,7 @@ class BatchItems:
         expect: str | None = None,
         vectors: Sequence[Sequence[float]] = (),
     ) -> Pending[requests.ItemPut]:
+        """Put an item: see `Items.put`."""
         request = put_request(self._space, namespace, key, value, ttl=ttl, expect=expect, vectors=vectors)
         return self._batch.add(request)
 
@@ -327,4 +362,5 @@ class BatchItems:
         )
 
     def delete(self, namespace: Sequence[str], key: str, *, expect: str | None = None) -> Pending[requests.ItemDeleted]:
+        """Delete an item: see `Items.delete`."""
         return self._batch.add(delete_request(self._space, namespace, key, expect=expect))

@@ -13,6 +13,8 @@ from shoal.workflows.connection import Connection
 
 @dataclass(frozen=True, slots=True)
 class StoreConnection(Connection):
+    """A connection with the randomness that handles need, and the end of the store."""
+
     entropy: Callable[[int], bytes]
     holder: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")  # Who begins steps here.
     closed: asyncio.Event = field(default_factory=asyncio.Event)  # The store is; what waits for another node gives up.

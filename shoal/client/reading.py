@@ -61,6 +61,7 @@ class Found(Generic[R]):
         return self._decode(self._reply)
 
     def settle(self, reply: object) -> None:
+        """Take the read's reply, or its error."""
         refused = isinstance(reply, requests.Refused)
         self._reply = from_wire(reply.code, reply.message, reply.detail, "no") if refused else reply  # type: ignore[attr-defined]
 
@@ -86,15 +87,19 @@ class Reading:
             await self.ask()
 
     def thread(self, name: str) -> ThreadReading:
+        """Read from a thread."""
         return ThreadReading(self, self._space, name)
 
     def counter(self, name: str) -> CounterReading:
+        """Read a counter."""
         return CounterReading(self, self._space, name)
 
     def register(self, name: str) -> RegisterReading:
+        """Read a register."""
         return RegisterReading(self, self._space, name)
 
     def map(self, name: str) -> MapReading:
+        """Read from a map."""
         return MapReading(self, self._space, name)
 
     def remaining(self, budget: str) -> Found[int]:
@@ -102,6 +107,7 @@ class Reading:
         return self.add(requests.ReadBudget(self._space, budget), lambda reply: int(reply.remaining))
 
     def set(self, name: str) -> SetReading:
+        """Read from a set."""
         return SetReading(self, self._space, name)
 
     def document(self, name: str) -> Found[Any]:
@@ -110,9 +116,11 @@ class Reading:
 
     @property
     def items(self) -> ItemsReading:
+        """Read memory items."""
         return ItemsReading(self, self._space)
 
     def add(self, read: PartRead, decode: Callable[[Any], R]) -> Found[R]:
+        """Add a read; `decode` makes its value of the reply."""
         self._reads.append(read)
         self._found.append(Found(decode))
         return self._found[-1]
@@ -135,6 +143,8 @@ class Reading:
 
 @named
 class ThreadReading:
+    """The reads of a thread that can be part of a `Reading`."""
+
     def __init__(self, reading: Reading, space: str, name: str) -> None:
         self._reading, self._space, self._name = reading, space, name
 
@@ -152,6 +162,7 @@ class ThreadReading:
         return self._reading.add(request, lambda reply: shown_checkpoint(reply, channels=True))
 
     def heads(self) -> Found[dict[str, list[str]]]:
+        """Branch name → ids of its heads, the winner first."""
         return self._reading.add(requests.Heads(self._space, self._name), lambda reply: dict(reply.branches))
 
     def events(self, *, after: bytes | None = None, limit: int = 1000) -> Found[list[Event]]:
@@ -163,10 +174,12 @@ class ThreadReading:
         )
 
     def steps(self, *, open: bool = False, limit: int = 1000) -> Found[list[StepRecord]]:
+        """The first `limit` steps, or those that are open."""
         request = requests.ListSteps(self._space, self._name, open, limit=limit)
         return self._reading.add(request, lambda reply: [record_of(step) for step in reply.items])
 
     def status(self) -> Found[Standing]:
+        """The status of the thread."""
         return self._reading.add(requests.ReadStanding(self._space, self._name), standing_of)
 
     def inbox(self, *, limit: int = 1000) -> Found[list[Message]]:
@@ -175,11 +188,14 @@ class ThreadReading:
         return self._reading.add(request, lambda reply: [shown_message(entry) for entry in reply.entries])
 
     def worklist(self, name: str) -> WorklistReading:
+        """Read from a worklist of the thread."""
         return WorklistReading(self._reading, self._space, self._name, name)
 
 
 @named
 class WorklistReading:
+    """The reads of a worklist that can be part of a `Reading`."""
+
     def __init__(self, reading: Reading, space: str, thread: str, name: str) -> None:
         self._reading, self._space, self._thread = reading, space, thread
         self._name = check_name("worklist", name)
@@ -190,21 +206,27 @@ class WorklistReading:
         return self._reading.add(request, lambda reply: [shown_item(entry) for entry in reply.entries])
 
     def progress(self) -> Found[WorklistProgress]:
+        """How many items are pending and done."""
         request = requests.ReadQueue(self._space, self._thread, self._name, limit=1)
         return self._reading.add(request, lambda reply: WorklistProgress(reply.pending, reply.finished))
 
 
 @named
 class CounterReading:
+    """The read of a counter."""
+
     def __init__(self, reading: Reading, space: str, name: str) -> None:
         self._reading, self._space, self._name = reading, space, name
 
     def value(self) -> Found[int]:
+        """The counter's value."""
         return self._reading.add(requests.ReadCounter(self._space, self._name), lambda reply: int(reply.value))
 
 
 @named
 class RegisterReading:
+    """The read of a register."""
+
     def __init__(self, reading: Reading, space: str, name: str) -> None:
         self._reading, self._space, self._name = reading, space, name
 
@@ -225,6 +247,8 @@ class RegisterReading:
 
 @named
 class SetReading:
+    """The reads of a set that can be part of a `Reading`."""
+
     def __init__(self, reading: Reading, space: str, name: str) -> None:
         self._reading, self._space, self._name = reading, space, name
 
@@ -234,11 +258,14 @@ class SetReading:
         return self._reading.add(request, lambda reply: [values.decode(member) for member in reply.members])
 
     def size(self) -> Found[int]:
+        """The number of members."""
         return self._reading.add(requests.ReadSet(self._space, self._name, limit=1), lambda reply: int(reply.size))
 
 
 @named
 class MapReading:
+    """The reads of a map that can be part of a `Reading`."""
+
     def __init__(self, reading: Reading, space: str, name: str) -> None:
         self._reading, self._space, self._name = reading, space, name
 
@@ -255,6 +282,8 @@ class MapReading:
 
 @named
 class ItemsReading:
+    """The reads of memory items that can be part of a `Reading`."""
+
     def __init__(self, reading: Reading, space: str) -> None:
         self._reading, self._space = reading, space
 

@@ -31,6 +31,7 @@ class SchemaVersion(Struct, frozen=True):
 
     @property
     def time(self) -> datetime:
+        """When the version was put, by the clock of the node that did it."""
         return moment(self.wall_ms)
 
 

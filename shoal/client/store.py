@@ -108,6 +108,7 @@ class Store:
             after = page.names[-1]
 
     async def status(self) -> requests.NodeStatus:
+        """The state of the serving node: its health, its peers and what it holds."""
         return await self._connection.read(requests.Status())
 
     async def cluster(self) -> requests.ClusterView:
@@ -164,26 +165,31 @@ class Space:
         )
 
     def counter(self, name: str) -> Counter:
+        """A handle on a counter."""
         from shoal.client.values.scalars import Counter
 
         return Counter(self._connection, self.name, name)
 
     def register(self, name: str) -> Register:
+        """A handle on a register."""
         from shoal.client.values.scalars import Register
 
         return Register(self._connection, self.name, name)
 
     def set(self, name: str) -> SharedSet:
+        """A handle on a set."""
         from shoal.client.values.sets import SharedSet
 
         return SharedSet(self._connection, self.name, name)
 
     def map(self, name: str) -> SharedMap:
+        """A handle on a map."""
         from shoal.client.values.maps import SharedMap
 
         return SharedMap(self._connection, self.name, name)
 
     def budget(self, name: str) -> Budget:
+        """A handle on a budget."""
         from shoal.client.values.budgets import Budget
 
         return Budget(self._connection, self.name, name)
@@ -309,21 +315,27 @@ class Space:
             after = page.after
 
     def documents(self, prefix: str = "") -> AsyncIterator[str]:
+        """The names of the documents, in byte order."""
         return names(self._connection, self.name, "document", prefix)
 
     def counters(self, prefix: str = "") -> AsyncIterator[str]:
+        """The names of the counters, in byte order."""
         return names(self._connection, self.name, "counter", prefix)
 
     def registers(self, prefix: str = "") -> AsyncIterator[str]:
+        """The names of the registers, in byte order."""
         return names(self._connection, self.name, "register", prefix)
 
     def sets(self, prefix: str = "") -> AsyncIterator[str]:
+        """The names of the sets, in byte order."""
         return names(self._connection, self.name, "set", prefix)
 
     def maps(self, prefix: str = "") -> AsyncIterator[str]:
+        """The names of the maps, in byte order."""
         return names(self._connection, self.name, "map", prefix)
 
     def budgets(self, prefix: str = "") -> AsyncIterator[str]:
+        """The names of the budgets, in byte order."""
         return names(self._connection, self.name, "budget", prefix)
 
 

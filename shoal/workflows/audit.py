@@ -27,6 +27,8 @@ LISTED_MAX = 10_000
 
 
 class AuditEntry(Struct, frozen=True):
+    """An entry of a thread's audit."""
+
     time: datetime
     kind: AuditKind
     text: str

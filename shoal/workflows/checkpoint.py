@@ -52,6 +52,7 @@ class Checkpoint(Struct, frozen=True):
 
     @property
     def metadata(self) -> dict[str, Any]:
+        """The metadata given to the save, decoded anew at each access."""
         return dict(values.decode(self._metadata))
 
     @property
@@ -85,6 +86,7 @@ class Checkpoint(Struct, frozen=True):
 
 
 def encode_channels(state: Mapping[str, Any]) -> dict[str, bytes]:
+    """Channel → packed value."""
     if type(state) is not dict and not isinstance(state, Mapping):  # The abstract class is slow to ask.
         raise InvalidValue(f"a state is a mapping of channel names to values, not {type(state).__name__}. Nothing was written.")
     check_names("channel", state)
@@ -121,6 +123,7 @@ def is_id(place: str) -> bool:
 
 
 def saved_checkpoint(saved: requests.Saved, request: requests.Save) -> Checkpoint:
+    """The checkpoint that a save made."""
     return Checkpoint(
         saved.id,
         tuple(saved.parents),
@@ -142,6 +145,7 @@ def saved_checkpoint(saved: requests.Saved, request: requests.Save) -> Checkpoin
 
 
 def shown_checkpoint(found: requests.Checkpoint, *, channels: bool) -> Checkpoint:
+    """A checkpoint as handles show it; with its state if `channels`."""
     return Checkpoint(
         found.id,
         tuple(found.parents),

@@ -24,6 +24,8 @@ PAGE = 100
 
 
 class ThreadCheckpoints:
+    """The checkpoints of one thread, over one connection."""
+
     def __init__(self, connection: Connection, space: str, thread: str, provenance: Provenance | None = None) -> None:
         self.connection = connection
         self.space, self.thread = space, thread
@@ -65,6 +67,7 @@ class ThreadCheckpoints:
         return found.branches
 
     async def winner(self, branch: str) -> str:
+        """The branch's first head; NO_HEAD if it has none."""
         heads = (await self.heads()).get(branch)
         return heads[0] if heads else NO_HEAD
 
@@ -83,6 +86,7 @@ class ThreadCheckpoints:
         return decoded(await self.read(id, channels, stale=stale)) if channels else {}
 
     def state_of(self, found: requests.Checkpoint) -> dict[str, Any]:
+        """The state of a whole checkpoint, in the version of the schema that is declared here."""
         return decoded(self.shown(found))
 
     async def pages(
@@ -161,4 +165,5 @@ class ThreadCheckpoints:
 
 
 def decoded(found: requests.Checkpoint) -> dict[str, Any]:
+    """The channels of a checkpoint, decoded."""
     return {name: values.decode_channel(packed, found.schema) for name, packed in found.channels.items()}

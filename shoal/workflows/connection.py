@@ -11,12 +11,16 @@ from shoal.protocol.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Connection:
+    """A session, and the defaults of its requests."""
+
     session: Session
     config: Config
     durability: Durability  # Of writes that ask for none.
 
     async def write(self, request: Request[R], *, key: str | None, durability: Durability | None) -> R:
+        """Send a write; its durability is the store's unless one is given."""
         return await self.session.call(request, key=key, durability=durability or self.durability)
 
     async def read(self, request: Request[R], *, stale: bool = False) -> R:
+        """Send a read; with `stale` it takes what the node has."""
         return await self.session.call(request, stale=stale)

@@ -42,6 +42,7 @@ class Event:
 
 
 def shown_event(found: requests.Event) -> Event:
+    """An event as handles show it."""
     return Event(found.id, found.key, moment(found.wall_ms), found.late, found.cursor, found.event)
 
 

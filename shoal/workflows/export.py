@@ -72,10 +72,12 @@ def _checkpoint_record(thread: str, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def event_record(event: Event) -> dict[str, Any]:
+    """The record of an event."""
     return {"id": event.id, "key": event.key, "time": event.time.isoformat(), "late": event.late, "event": event.event}
 
 
 def step_record(record: StepRecord) -> dict[str, Any]:
+    """The record of a step."""
     return {
         "key": record.key,
         "name": record.name,

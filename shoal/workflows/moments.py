@@ -11,6 +11,7 @@ _END_MS = 2**53  # After whatever a clock shows.
 
 
 def moment(wall_ms: int) -> datetime:
+    """A time of the protocol as a datetime in UTC."""
     return datetime.fromtimestamp(wall_ms / 1000, UTC)
 
 

@@ -35,6 +35,8 @@ class _Said(Struct):
 
 
 class Provenance:
+    """Of one handle. Mutable: it remembers what its saves have carried."""
+
     def __init__(
         self,
         connection: Connection,

@@ -38,6 +38,7 @@ def _sorted(value: Any) -> Any:
 
 
 def drift_refused(thread: str, differences: tuple[str, ...]) -> DriftRefused:
+    """The error for a setting that differs."""
     return DriftRefused(
         f"thread {thread!r} was saved with another setting: {some(differences)}. Nothing was written. "
         'Run with what was recorded, or resume with on_drift="warn".',
@@ -46,6 +47,7 @@ def drift_refused(thread: str, differences: tuple[str, ...]) -> DriftRefused:
 
 
 def differences_of(recorded: Mapping[str, Any], running: Mapping[str, Any]) -> Iterator[str]:
+    """How a running setting differs from a recorded one, in words."""
     if "configuration" in recorded and "configuration" in running and recorded["configuration"] != running["configuration"]:
         yield f"configuration {running['configuration'][:12]} instead of {recorded['configuration'][:12]}"
     if "dependencies" in recorded and "dependencies" in running:

@@ -54,6 +54,7 @@ class StepRecord(Struct, frozen=True):
 
     @property
     def arguments(self) -> Any:
+        """The recorded arguments, decoded anew at each access; None if there are none."""
         return values.decode(self._arguments) if self._arguments else None
 
     @property
@@ -102,6 +103,7 @@ async def steps(
 
 
 def record_of(step: requests.Step) -> StepRecord:
+    """A step as handles show it."""
     return StepRecord(
         step.key,
         step.name,
@@ -139,6 +141,7 @@ def _error(packed: bytes) -> Mapping[str, str]:
 
 
 def refusal(record: StepRecord, *, own: str = "") -> ShoalError:
+    """The error for a step that is not to be called."""
     what = f"step {record.name!r} (key {record.key!r})"
     if record.state == "abandoned":
         by = next((attempt.by for attempt in reversed(record.attempts) if attempt.by), "")

@@ -24,6 +24,7 @@ class Beginnings:
         self._known: dict[bytes, dict[str, RootKind]] = {}
 
     def learn(self, told: Sequence[Beginning] | None) -> None:
+        """Remember a beginning that a node named."""
         self._known.update((each.digest, each.roots) for each in told or ())
 
     @property

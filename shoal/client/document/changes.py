@@ -37,6 +37,7 @@ class DocumentConflict:
 
 
 def shown_conflict(lost: Overwritten) -> DocumentConflict:
+    """A conflict as readers get it."""
     return DocumentConflict(
         tuple(lost.path),
         values.decode(lost.lost),
@@ -87,6 +88,7 @@ class Feed:
 
     @property
     def is_read(self) -> bool:
+        """Whether there is a reader."""
         return bool(self._readers)
 
     def reader(self, timeout_s: float | None = None) -> Changes:
@@ -108,6 +110,7 @@ class Feed:
         self._tell()
 
     def end(self, error: ShoalError | None) -> None:
+        """End all readers."""
         for reader in self._readers:
             reader.end(error)
         self._readers = []

@@ -12,6 +12,8 @@ from shoal.workflows.moments import as_duration_ms
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
+    """The result of compacting a document."""
+
     updates: int  # That are part of one from now on.
     bytes: int  # Of that one; 0 if there was nothing to do.
 

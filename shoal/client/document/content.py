@@ -80,6 +80,7 @@ class Content:
             self._trace_new()
 
     def untrace(self) -> None:
+        """Stop computing the differences of transactions."""
         for root in (self._traced or {}).values():
             for subscription in list(root._subscriptions):
                 root.unobserve(subscription)
@@ -136,6 +137,7 @@ class Content:
         return self._arrived  # None if it was our own edit, coming back.
 
     def to_py(self) -> dict[str, Any]:
+        """All roots as plain values, by name."""
         return {name: to_py(open_root(self.doc, name, kind)) for name, kind in sorted(self.roots.items())}
 
     def _observed(self, event: pycrdt.TransactionEvent) -> None:

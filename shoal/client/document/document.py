@@ -249,6 +249,7 @@ class Document:
 
     @property
     def client_id(self) -> int:
+        """The Yjs client id of this mirror, which no other mirror has."""
         return self._mirror.content.doc.client_id
 
     # ── life ──────────────────────────────────────────────────────────────────

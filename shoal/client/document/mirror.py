@@ -285,6 +285,7 @@ class Mirror:
             raise
 
     async def stop(self) -> None:
+        """Stop sending and following."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -32,9 +32,11 @@ class Outbox:
 
     @property
     def is_full(self) -> bool:
+        """Whether more bytes wait than are kept as single edits."""
         return self._bytes > self._bytes_max
 
     def add(self, update: bytes) -> None:
+        """Take in a local edit."""
         self.edits += 1
         self._bytes += len(update)
         self._updates.append(update)
@@ -58,6 +60,7 @@ class Outbox:
         return update, self.edits, clocks.get(client, 0)
 
     def confirm(self, edits: int, clock: int) -> None:
+        """The edits up to these are durable."""
         self.written, self._confirmed = edits, clock
 
     def fall_behind(self) -> None:

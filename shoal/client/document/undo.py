@@ -31,21 +31,26 @@ class Undo:
         self._manager = self._made([])
 
     def scope(self, name: str, root: Any) -> None:
+        """Follow the edits of a root."""
         if name not in self._scopes:
             self._scopes[name] = root
             self._new.append(root)
 
     def settle(self) -> None:
+        """Let the engine follow the new roots. Not within a transaction."""
         while self._new:  # The engine cannot do so within a transaction.
             self._manager.expand_scope(self._new.pop())
 
     def edited(self) -> None:
+        """Count a local transaction."""
         self._steps += 1
 
     def undo(self) -> bool:
+        """Undo the last step; False if there is none."""
         return self._manager.undo()
 
     def redo(self) -> bool:
+        """Redo the last step that was undone; False if there is none."""
         return self._manager.redo()
 
     def trim(self) -> None:

@@ -15,6 +15,8 @@ Embed = Callable[[list[str]], Vectors | Awaitable[Vectors]]
 
 
 class Embedding:
+    """A function that makes vectors of texts, and the fields of an item whose texts it gets."""
+
     def __init__(self, embed: Embed, fields: Sequence[str] | None) -> None:
         self._embed = embed
         self._fields = fields

@@ -77,6 +77,7 @@ def put_request(
     expect: str | None,
     vectors: Sequence[Sequence[float]] = (),
 ) -> requests.PutItem:
+    """The request that puts an item."""
     label, rest = split(namespace)
     packed = values.encode(value, where="value")
     ttl_ms = as_duration_ms(ttl, what="ttl")
@@ -89,6 +90,7 @@ def put_request(
 
 
 def delete_request(space: str, namespace: Sequence[str], key: str, *, expect: str | None) -> requests.DeleteItem:
+    """The request that deletes an item."""
     label, rest = split(namespace)
     return requests.DeleteItem(space, label, rest, key, expect)
 
@@ -136,12 +138,14 @@ def matching(prefix: Sequence[str] | None, suffix: Sequence[str] | None) -> list
 
 
 def packed_filter(filter: Mapping[str, Any] | None) -> bytes:
+    """The fields of a filter, packed."""
     if filter is not None and not isinstance(filter, Mapping):
         raise InvalidInput(f"a filter must be a map of fields; this one is a {type(filter).__name__}.")
     return values.encode(dict(filter), where="filter") if filter else b""
 
 
 def shown(item: requests.Item, score: float | None = None) -> Item:
+    """An item as handles show it."""
     return Item(
         tuple(item.namespace),
         item.key,

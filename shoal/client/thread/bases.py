@@ -32,6 +32,8 @@ class _Unsettled(Struct):
 
 
 class Bases:
+    """One per handle. Mutable."""
+
     def __init__(self, connection: StoreConnection, space: str, thread: str) -> None:
         self._connection = connection
         self._space, self._thread = space, thread
@@ -47,6 +49,7 @@ class Bases:
             self._unsettled[branch].is_held = False
 
     def saved(self, branch: str, id: str) -> None:
+        """A save on the branch was acknowledged."""
         self.move(branch, id)
         self._unsettled.pop(branch, None)
 
@@ -65,11 +68,13 @@ class Bases:
         return waiting.request.parent if waiting is not None and waiting.is_held else None
 
     def forget(self, branch: str) -> None:
+        """The branch does not exist any more."""
         self._seen.pop(branch, None)
         if branch in self._unsettled:
             self._unsettled[branch].is_held = False
 
     def clear(self) -> None:
+        """The thread does not exist any more."""
         self._seen.clear()
         self._chosen.clear()
         self._unsettled.clear()
@@ -92,6 +97,7 @@ class Bases:
         return self._seen.get(branch) or await self.winner(branch)
 
     async def winner(self, branch: str) -> str:
+        """The branch's first head; NO_HEAD if it has none."""
         heads = await self._heads(branch)
         return heads[0] if heads else NO_HEAD
 

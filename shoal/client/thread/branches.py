@@ -24,6 +24,8 @@ from shoal.workflows.merging import Resolver
 
 
 class Branch(Struct, frozen=True):
+    """A branch and its heads."""
+
     name: str
     heads: tuple[str, ...]  # The winner first.
 
@@ -34,11 +36,14 @@ class Branch(Struct, frozen=True):
 
     @property
     def forked(self) -> bool:
+        """Whether the branch has more than one head."""
         return len(self.heads) > 1
 
 
 @named
 class ThreadBranches:
+    """The part of a thread's handle for its branches."""
+
     def __init__(self, checkout: Checkout) -> None:
         self._checkout = checkout
 

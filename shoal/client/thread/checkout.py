@@ -38,6 +38,8 @@ from shoal.workflows.provenance import Provenance
 
 
 class Checkout(ThreadCheckpoints):
+    """One per handle. Mutable."""
+
     connection: StoreConnection
 
     def __init__(self, connection: StoreConnection, space: str, thread: str, provenance: Provenance) -> None:
@@ -185,5 +187,6 @@ class Checkout(ThreadCheckpoints):
 
 
 def crowded(moved: HeadMoved, connection: StoreConnection) -> HeadMoved:
+    """The error for a save that lost against others at every attempt."""
     attempts = connection.config.save_attempts_max
     return HeadMoved(f"another save came first at each of {attempts} attempts: {moved.message}", **moved.detail)

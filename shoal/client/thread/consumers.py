@@ -42,6 +42,8 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
+    """A consumer of a journal, and how far behind it is."""
+
     name: str
     behind: int  # Events that it has not acknowledged; at least so many where `counted` is false.
     counted: bool
@@ -51,6 +53,8 @@ class ConsumerInfo:
 
 @named
 class Consumer:
+    """A reader of a journal whose cursor is stored under a name."""
+
     def __init__(self, connection: StoreConnection, journal: Source, name: str) -> None:
         self._connection = connection
         self._journal = journal
@@ -108,6 +112,7 @@ class Consumer:
         self.generation = await self._write(cursor, None, reset=True, durability=durability)
 
     async def info(self) -> ConsumerInfo:
+        """How far behind the consumer is."""
         return described(await self._state())
 
     async def _state(self) -> requests.ConsumerState:
@@ -122,5 +127,6 @@ class Consumer:
 
 
 def described(state: requests.ConsumerState) -> ConsumerInfo:
+    """A consumer's state as handles show it."""
     acked = moment(state.acked_ms) if state.acked_ms else None
     return ConsumerInfo(state.name, state.behind, state.counted, acked, state.cursor)

@@ -50,6 +50,8 @@ _NOTHING = _Base(requests.NO_HEAD, "", 0, 0, [], {})
 
 
 class Declared:
+    """The schema of one handle. Mutable: it remembers the last state, which the next save most likely builds on."""
+
     def __init__(self, schema: Schema, fetch: Fetch) -> None:
         self.schema = schema
         self._fetch = fetch
@@ -70,6 +72,7 @@ class Declared:
         return found
 
     def loaded(self, found: requests.Checkpoint) -> requests.Checkpoint:
+        """A checkpoint that the handle loaded, as this version of the schema has it."""
         shown = self.shown(found)
         self._last = _base(found)
         return shown

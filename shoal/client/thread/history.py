@@ -26,6 +26,8 @@ from shoal.workflows.mutations import Mutation, mutations
 
 @named
 class ThreadHistory:
+    """The part of a thread's handle for its past."""
+
     def __init__(self, checkout: Checkout) -> None:
         self._checkout = checkout
 

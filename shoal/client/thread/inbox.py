@@ -36,6 +36,8 @@ from shoal.workflows.moments import moment
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """A message of an inbox, with those who took it."""
+
     id: str
     key: str | None
     by: str  # Who sent it, as it said.
@@ -57,12 +59,16 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
+    """The result of `Inbox.send`."""
+
     id: str
     sent: bool  # False if the key was there already: `id` is then the first message's.
 
 
 @named
 class Inbox:
+    """The inbox of a thread."""
+
     def __init__(self, connection: StoreConnection, space: str, thread: str) -> None:
         self._queue = Queue(connection, space, thread, INBOX)
 
@@ -144,4 +150,5 @@ def take_request(space: str, thread: str, message: Message, *, by: str) -> reque
 
 
 def shown_message(entry: QueueEntry) -> Message:
+    """An entry of the inbox as handles show it."""
     return Message(entry.id, entry.key, entry.by, moment(entry.wall_ms), finishes(entry), entry.value, tuple(entry.others))

@@ -24,6 +24,7 @@ class Verified(Struct, frozen=True):
 
     @property
     def sound(self) -> bool:
+        """Whether no damage was found."""
         return not self.damage
 
 
@@ -44,6 +45,8 @@ class Why(Struct, frozen=True):
 
 @named
 class ThreadInspection:
+    """The part of a thread's handle for checks and explanations."""
+
     def __init__(self, connection: StoreConnection, space: str, thread: str) -> None:
         self._connection = connection
         self._space, self._thread = space, thread

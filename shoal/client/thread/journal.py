@@ -25,6 +25,8 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True)
 class Appended:
+    """The result of `Journal.append`."""
+
     id: str
     appended: bool  # False if the key was there already: `id` is then the first event's.
 
@@ -41,6 +43,8 @@ class Retention:
 
 @named
 class Journal:
+    """The journal of a thread: events in one order on all nodes."""
+
     def __init__(self, connection: StoreConnection, space: str, thread: str) -> None:
         self._connection = connection
         self.space = check_name("space", space)
@@ -243,6 +247,7 @@ class Journal:
         return _retention(await self._connection.write(request, key=None, durability=durability))
 
     async def retention(self) -> Retention:
+        """The bounds that `retain` has set."""
         return _retention(await self._connection.read(requests.ReadRetention(self.space, self.thread)))
 
 

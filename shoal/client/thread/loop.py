@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 
 class Loop:
+    """A loop of a thread, by its key."""
+
     def __init__(self, connection: StoreConnection, space: str, thread: str, key: str) -> None:
         self._connection = connection
         self._space, self._thread, self._key = space, thread, key
@@ -30,10 +32,12 @@ class Loop:
         return reply.place
 
     async def reach(self, place: int, *, restart: bool = False) -> None:
+        """Record that so many rows are finished."""
         request = requests.ReachPlace(self._space, self._thread, self._key, place, restart)
         await self._connection.write(request, key=None, durability=None)
 
     async def rows(self, rows: Iterable[T] | AsyncIterable[T], *, every: int, restart: bool) -> AsyncGenerator[T, None]:
+        """The rows after the recorded place: see `Thread.iterate`."""
         if every < 1:
             raise InvalidInput(f"every must be a number of rows, at least 1; got {every}. Nothing was written.")
         if restart:

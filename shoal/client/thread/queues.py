@@ -28,6 +28,7 @@ class Finish:
 
     @property
     def result(self) -> Any:
+        """The result that was given, decoded anew at each access."""
         return values.decode(self._result)
 
 
@@ -41,6 +42,7 @@ class Queue:
     name: str
 
     async def pages(self, *, finished: bool = False) -> AsyncGenerator[Sequence[QueueEntry], None]:
+        """All pending entries in order, or all finished ones, by pages."""
         after = ""
         while True:
             page = await self.page(after=after, limit=_PAGE, finished=finished)
@@ -50,10 +52,12 @@ class Queue:
             after = page.entries[-1].place
 
     async def page(self, *, after: str = "", limit: int = 1, finished: bool = False) -> requests.QueueEntries:
+        """Some entries, and how many are pending and finished."""
         request = requests.ReadQueue(self.space, self.thread, self.name, after, limit, finished)
         return await self.connection.read(request)
 
     async def entry(self, id: str) -> QueueEntry | None:
+        """An entry by its id."""
         found = await self.connection.read(requests.ReadQueueEntry(self.space, self.thread, self.name, id))
         return found.entries[0] if found.entries else None
 
@@ -74,10 +78,12 @@ class Queue:
         return reread(self.connection, self.space, self.thread, "enqueue", rest, timeout=timeout)
 
     async def put(self, items: list[requests.QueueItem], *, by: str, durability: Durability | None) -> requests.Enqueued:
+        """Add entries."""
         request = requests.Enqueue(self.space, self.thread, self.name, items, by)
         return await self.connection.write(request, key=None, durability=durability)
 
     async def finish(self, request: requests.Dequeue, *, durability: Durability | None) -> requests.Dequeued:
+        """Take or finish an entry."""
         return await self.connection.write(request, key=None, durability=durability)
 
     async def purge(self, before: datetime, *, durability: Durability | None) -> int:
@@ -86,4 +92,5 @@ class Queue:
 
 
 def finishes(entry: QueueEntry) -> tuple[Finish, ...]:
+    """An entry's finishes as handles show them."""
     return tuple(Finish(finish.by, moment(finish.wall_ms), finish.result) for finish in entry.finishes)

@@ -47,6 +47,7 @@ class Reason:
 
     @property
     def text(self) -> str:
+        """The reason as a sentence."""
         parts = [f"at {self.head} of branch {self.branch!r}" if self.head else f"branch {self.branch!r} has no checkpoint yet"]
         if self.other_heads:
             parts.append(f"{len(self.other_heads)} other heads are left aside: {some(self.other_heads)}")
@@ -90,6 +91,8 @@ Hook = Callable[[Resumption], Awaitable[None]]
 
 @named
 class ThreadResume:
+    """The part of a thread's handle for continuing after a crash."""
+
     def __init__(self, checkout: Checkout) -> None:
         self._checkout = checkout
         self._hooks: list[Hook] = []

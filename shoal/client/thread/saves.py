@@ -57,6 +57,8 @@ class SaveOptions(ChangeOptions, total=False):
 
 @named
 class ThreadSaves:
+    """The part of a thread's handle for saving."""
+
     def __init__(self, checkout: Checkout) -> None:
         self._checkout = checkout
 

@@ -11,6 +11,8 @@ from shoal.schemas import Schema
 
 @named
 class ThreadSchema:
+    """The part of a thread's handle for its declared schema."""
+
     def __init__(self, checkout: Checkout) -> None:
         self._checkout = checkout
 

@@ -35,6 +35,8 @@ class Standing(Struct, frozen=True):
 
 @named
 class ThreadControl:
+    """The part of a thread's handle for its status."""
+
     def __init__(self, connection: StoreConnection, space: str, thread: str) -> None:
         self._connection = connection
         self._space, self._thread = space, thread
@@ -57,9 +59,11 @@ class ThreadControl:
         return await self._set_status("running", reason, by, durability)
 
     async def finish(self, *, by: str = "", reason: str = "", durability: Durability | None = None) -> Standing:
+        """Set the status to done."""
         return await self._set_status("done", reason, by, durability)
 
     async def fail(self, error: BaseException | str, *, by: str = "", durability: Durability | None = None) -> Standing:
+        """Set the status to failed, with the error as the reason."""
         reason = error if isinstance(error, str) else f"{type(error).__qualname__}: {error}"
         return await self._set_status("failed", reason[:1000], by, durability)
 
@@ -109,4 +113,5 @@ class ThreadControl:
 
 
 def standing_of(reply: requests.Standing) -> Standing:
+    """A status as handles show it."""
     return Standing(reply.status, reply.reason, reply.by, moment(reply.wall_ms) if reply.wall_ms else None)

@@ -74,6 +74,7 @@ class Step:
 
     @property
     def name(self) -> str:
+        """The name of the effect."""
         return self.record.name
 
     @property
@@ -114,6 +115,7 @@ class Step:
             raise error from refusal
 
     async def fail(self, error: BaseException) -> None:
+        """Write that this attempt failed, and why."""
         told = {"type": type(error).__qualname__, "message": _text(str(error))}
         await self._end("error", values.encode(told))
 
@@ -134,6 +136,7 @@ class Step:
         return self._ending("result", values.encode(value, where="result"))
 
     def settle(self, reply: requests.Step) -> None:
+        """Take the answer to the batch that wrote the result."""
         self.record = record_of(reply)
         self.done = self.record.state == "done"
 
@@ -206,6 +209,7 @@ class StepLog:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def turn_of(self, key: str) -> asyncio.Lock:
+        """The lock of a key: attempts of this handle take turns."""
         lock = self._locks.get(key)
         if lock is None:
             lock = self._locks[key] = asyncio.Lock()
@@ -241,6 +245,7 @@ class StepLog:
             await self.write(EndStep(self.space, self.thread, request.step, request.attempt, "withdrawn"))
 
     async def write(self, request: requests.ProgressStep | EndStep | requests.ResolveStep) -> StepRecord:
+        """Write to the log once."""
         reply = await self.connection.write(request, key=None, durability=None)
         return record_of(reply)
 

@@ -31,6 +31,8 @@ COMPENSATED = "/compensation"
 
 @named
 class ThreadSteps:
+    """The part of a thread's handle for its steps."""
+
     def __init__(self, log: StepLog) -> None:
         self._log = log
 

@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 
 class Thread:
+    """A handle on a thread, with a position of its own on each branch. Made by `Space.thread`."""
+
     def __init__(
         self,
         connection: StoreConnection,
@@ -108,6 +110,7 @@ class Thread:
 
     @property
     def schema(self) -> Schema | None:
+        """The schema that `declare` has set, or None."""
         return None if self._checkout.declared is None else self._checkout.declared.schema
 
     # ── steps ─────────────────────────────────────────────────────────────────

@@ -35,6 +35,8 @@ _ADDED_AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class WorklistItem:
+    """An item of a worklist, with those who did it."""
+
     key: str
     time: datetime  # When it was added.
     done: tuple[Finish, ...]  # By whom, with what result; the first counts, more than one did not know of each other.
@@ -48,36 +50,46 @@ class WorklistItem:
 
 @dataclass(frozen=True, slots=True)
 class Done:
+    """The result of `Worklist.done`."""
+
     first: bool  # False: it was done already, and this is that result.
     by: str
     _result: bytes = field(repr=False)
 
     @property
     def result(self) -> Any:
+        """The result that counts, decoded anew at each access."""
         return values.decode(self._result)
 
 
 @dataclass(frozen=True, slots=True)
 class WorklistProgress:
+    """How many items of a worklist are pending and done."""
+
     pending: int
     done: int
 
     @property
     def total(self) -> int:
+        """The number of all items."""
         return self.pending + self.done
 
     @property
     def is_complete(self) -> bool:
+        """Whether no item is pending."""
         return not self.pending
 
 
 @named
 class Worklist:
+    """A list of items by key: those to do and those done."""
+
     def __init__(self, connection: StoreConnection, space: str, thread: str, name: str) -> None:
         self._queue = Queue(connection, space, thread, check_name("worklist", name))
 
     @property
     def name(self) -> str:
+        """The name of the list within its thread."""
         return self._queue.name
 
     def __repr__(self) -> str:
@@ -130,6 +142,7 @@ class Worklist:
                 yield shown_item(entry)
 
     async def find(self, key: str) -> WorklistItem | None:
+        """An item by its key, pending or done; None if it was never added, or is forgotten."""
         entry = await self._queue.entry(item_id(key))
         return None if entry is None else shown_item(entry)
 
@@ -146,6 +159,7 @@ class Worklist:
         return Done(reply.first, reply.by, reply.result)
 
     async def progress(self) -> WorklistProgress:
+        """How many items are pending and done."""
         page = await self._queue.page()
         return WorklistProgress(page.pending, page.finished)
 
@@ -155,9 +169,11 @@ class Worklist:
 
 
 def done_request(space: str, thread: str, name: str, item: WorklistItem | str, *, result: Any, by: str) -> requests.Dequeue:
+    """The request that marks an item as done."""
     key = item if isinstance(item, str) else item.key
     return requests.Dequeue(space, thread, name, item_id(key), by, values.encode(result, where="result"))
 
 
 def shown_item(entry: QueueEntry) -> WorklistItem:
+    """An entry of the list as handles show it."""
     return WorklistItem(entry.key or "", moment(entry.wall_ms), finishes(entry), entry.value)

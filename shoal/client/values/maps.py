@@ -36,6 +36,7 @@ class Entry:
 
     @classmethod
     def of(cls, entry: MapEntry) -> Entry:
+        """An entry as handles show it."""
         siblings = tuple(values.decode(sibling.value) for sibling in entry.siblings)
         return cls(entry.key, siblings, entry.version, entry.count, tuple(map(values.decode, entry.members)))
 

@@ -15,6 +15,8 @@ from shoal.protocol.requests import Durability
 
 @named
 class Counter:
+    """A counter that all nodes can add to."""
+
     def __init__(self, connection: StoreConnection, space: str, name: str) -> None:
         self._connection = connection
         self.space = check_name("space", space)

@@ -112,4 +112,5 @@ def alter_request(space: str, name: str, *, add: Iterable[Any] = (), remove: Ite
 
 
 def packed_elements(elements: Iterable[Any]) -> list[bytes]:
+    """The elements of a set as requests carry them."""
     return [values.encode(element, where="element") for element in elements]
