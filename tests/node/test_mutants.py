@@ -8,29 +8,31 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from shoal.cluster import delivery, messages, operation
-from shoal.cluster.delivery import Arrival
+from shoal.cluster import messages, operation
 from shoal.cluster.knowledge import Knowledge
-from shoal.cluster.messages import Vectors, encode_shipment
-from shoal.cluster.operation import Readiness, readiness
+from shoal.cluster.messages import Vectors
 from shoal.cluster.partition import partition_of
-from shoal.cluster.replication import Replication
 from shoal.config import Config
-from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.dot import Dot
 from shoal.errors import PeerRefused, ShoalError
 from shoal.node import blobs
 from shoal.node.blobs import NOTHING, Attached
 from shoal.node.peers import incoming
-from shoal.node.peers.incoming import _Ahead
 from shoal.node.peers.members import Members
 from shoal.node.peers.quorum import Quorum
-from shoal.node.peers.replicator import Replicator, _Replica
 from shoal.node.transaction import Transaction
 from shoal.node.verification.verify import verify
-from shoal.node.writes.issuing import Logged
 from shoal.protocol import requests
 from simulation.world.fleet import Fleet
 from tests.cluster.test_replication import run
+from tests.mutants.delivery import (
+    a_hole_under_the_vector,
+    applied_again,
+    early_operations_without_a_bound,
+    vectors_are_not_asked_about,
+)
+from tests.mutants.durability import had_before_the_fsync, pushed_before_the_fsync, vectors_told_before_the_fsync
+from tests.mutants.retries import the_greatest_dot_of_a_key_is_kept
 from tests.node.peers import test_bad_peers, test_incoming, test_random_faults
 from tests.node.wiretap import BRINGER, Tap, issued_by, take
 
@@ -163,59 +165,11 @@ async def who_claims_too_much_is_refused() -> None:
     await test_bad_peers.test_who_claims_what_was_never_issued_is_refused("have")
 
 
+async def what_is_early_is_bounded() -> None:
+    await test_bad_peers.test_operations_that_wait_for_a_lost_one_are_bounded_and_fetched_once_it_is_there()
+
+
 # ── the bugs ──────────────────────────────────────────────────────────────────
-
-
-def push_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
-    sound = Replicator._logged
-
-    def eager(self: Replicator, logged: Logged) -> None:
-        sound(self, logged)
-        self._protocol.issued([encode_shipment(logged.shipment)])
-        self._carry_out()
-
-    patch.setattr(Replicator, "_logged", eager)
-
-
-def acknowledge_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
-    sound = Replicator._apply
-
-    def eager(self: Replicator, peer: bytes, ready: list[Arrival], again: list[Arrival]) -> None:
-        sound(self, peer, ready, again)
-        self._protocol.stored([(peer, arrival.shipment.partition, arrival.dot) for arrival in ready])
-
-    patch.setattr(Replicator, "_apply", eager)
-
-
-def tell_vectors_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Replica, "durable", _Replica.applied)
-
-
-def apply_what_is_early(patch: pytest.MonkeyPatch) -> None:
-    def hasty(vector: VersionVector, dot: Dot, delta: VersionVector) -> Readiness:
-        state = readiness(vector, dot, delta)
-        return Readiness.READY if state is Readiness.EARLY else state
-
-    patch.setattr(delivery, "readiness", hasty)
-    patch.setattr(VersionVector, "advance", lambda self, dot, knowing=None: self.join(VersionVector([dot])))
-    patch.setattr(_Ahead, "follows", lambda self, arrival: True)
-
-
-def apply_what_was_seen(patch: pytest.MonkeyPatch) -> None:
-    def forgetful(vector: VersionVector, dot: Dot, delta: VersionVector) -> Readiness:
-        state = readiness(vector, dot, delta)
-        return Readiness.READY if state is Readiness.SEEN else state
-
-    patch.setattr(delivery, "readiness", forgetful)
-    patch.setattr(VersionVector, "advance", lambda self, dot, knowing=None: self.join(VersionVector([dot])))
-    patch.setattr(_Ahead, "follows", lambda self, arrival: True)
-
-
-def keep_the_greatest_dot_of_a_key(patch: pytest.MonkeyPatch) -> None:
-    def greatest(own: Transaction, key: bytes, dot: Dot) -> None:
-        own.put(key, max(dot.pack(), own.get(key) or b""))
-
-    patch.setattr(incoming, "_claim", greatest)
 
 
 def keep_the_first_dot_of_a_key(patch: pytest.MonkeyPatch) -> None:
@@ -249,25 +203,17 @@ def take_a_copy_for_its_original(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Members, "check", lambda self, peer, own: None)
 
 
-def keep_whatever_is_early(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Arrival, "bytes", property(lambda self: 0))
-
-
-def forget_what_vectors_say(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Replication, "_take_vectors", lambda self, *args, **options: None)
-
-
 def take_silence_for_loss(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Quorum, "_is_lost", lambda self, *_: True)
 
 
 PLANTED: dict[Plant, Check] = {
-    push_before_the_fsync: nothing_leaves_before_it_is_durable,
-    acknowledge_before_the_fsync: a_copy_counts_once_it_is_durable,
-    tell_vectors_before_the_fsync: a_vector_names_nothing_that_is_not_durable,
-    apply_what_is_early: what_is_early_waits,
-    apply_what_was_seen: test_incoming.test_redelivered_operations_change_nothing,
-    keep_the_greatest_dot_of_a_key: a_retry_elsewhere_is_one,
+    pushed_before_the_fsync: nothing_leaves_before_it_is_durable,
+    had_before_the_fsync: a_copy_counts_once_it_is_durable,
+    vectors_told_before_the_fsync: a_vector_names_nothing_that_is_not_durable,
+    a_hole_under_the_vector: what_is_early_waits,
+    applied_again: test_incoming.test_redelivered_operations_change_nothing,
+    the_greatest_dot_of_a_key_is_kept: a_retry_elsewhere_is_one,
     keep_the_first_dot_of_a_key: a_retry_elsewhere_is_one,
     keep_a_snapshot_that_misses_an_update: a_snapshot_covers_all_below_it,
     leave_what_was_refused_in_the_batch: what_is_refused_leaves_no_trace,
@@ -275,8 +221,8 @@ PLANTED: dict[Plant, Check] = {
     take_any_time: a_time_at_the_end_of_time_is_refused,
     take_any_claim: who_claims_too_much_is_refused,
     take_a_copy_for_its_original: a_copied_directory_is_refused,
-    keep_whatever_is_early: test_bad_peers.test_operations_that_wait_for_a_lost_one_are_bounded_and_fetched_once_it_is_there,
-    forget_what_vectors_say: lost_pushes_are_fetched,
+    early_operations_without_a_bound: what_is_early_is_bounded,
+    vectors_are_not_asked_about: lost_pushes_are_fetched,
     take_silence_for_loss: test_random_faults.test_who_was_not_heard_is_not_taken_to_have_lost_what_it_acknowledged,
 }
 
