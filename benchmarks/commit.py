@@ -66,7 +66,7 @@ async def save(commit: GroupCommit, *, task: int, end: float) -> list[float]:
     while (began := perf_counter()) and asyncio.get_running_loop().time() < end:
         at = len(waits) * ROWS
         key = b"O%04d%010d" % (task, len(waits))
-        await commit.covered(commit.write({key + bytes([row]): VALUES[(at + row) % 997] for row in range(ROWS)}))
+        await commit.wait_durable(commit.write({key + bytes([row]): VALUES[(at + row) % 997] for row in range(ROWS)}))
         waits.append(perf_counter() - began)
     return waits
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.sharing import SharedBookmark
+from shoal.protocol.bookmark_delta import SharedBookmark
 
 HEADER = "Shoal-Bookmark"
 LEFT_OUT = "Shoal-Bookmark-Left-Out"

@@ -31,9 +31,9 @@ from shoal.api.problems import UnsupportedMediaType
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, InvalidValue
 from shoal.names import check_key, check_name
+from shoal.protocol.bookmark_delta import SharedBookmark
 from shoal.protocol.requests import Durability, R, Read, Request
 from shoal.protocol.session import Session
-from shoal.protocol.sharing import SharedBookmark
 from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.connection import Connection
 from shoal.workflows.provenance import Provenance

@@ -37,9 +37,9 @@ from shoal.api.yjs import YJS_PATH, YjsDoor
 from shoal.config import Config
 from shoal.errors import Disconnected, Overloaded, ShoalError, ShuttingDown
 from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.bookmark_delta import SharedBookmark
 from shoal.protocol.frames import PROTOCOL, Welcome
 from shoal.protocol.session import Session
-from shoal.protocol.sharing import SharedBookmark
 
 _HANDSHAKE = ("connection", "sec-websocket-")
 _NO_BYTE = re.compile("%(?![0-9A-Fa-f]{2})")

@@ -14,7 +14,7 @@ Laws:
   that takes nothing of them for `heartbeat_s` is cut off. Pushes wait earlier, so
   that a slow watcher loses its subscription and not its session.
 - A reply has with it what the session's bookmark changed by, no later than what
-  it shows (`shoal.protocol.sharing`).
+  it shows (`shoal.protocol.bookmark_delta`).
 - A request is begun no more once its caller has given up: what was made since is not for it to change.
 - A broken socket cancels subscriptions and lets requests finish: a session's
   place is free only once its last request is done.
@@ -33,6 +33,7 @@ from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, Unavailable
 from shoal.names import check_key
 from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.bookmark_delta import SharedBookmark
 from shoal.protocol.frames import (
     COALESCED_BYTES_MAX,
     CallerFrame,
@@ -58,7 +59,6 @@ from shoal.protocol.frames import (
 )
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push
 from shoal.protocol.session import Prompt, Session
-from shoal.protocol.sharing import SharedBookmark
 
 _CLOSE_REASON_BYTES_MAX = 120  # A close frame holds 123.
 

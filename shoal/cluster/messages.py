@@ -9,7 +9,7 @@ Laws:
 
 Any message may be lost with its link. Pushes and `Have` are hints that make
 things fast; `Digest`, `Parts`, `Vectors`, `Want` and `Supply` are what guarantees them.
-`Lost` and `Found` mend what a disk has damaged since; `Seek` and `Given` are about rights to spend;
+`RepairRequest` and `RepairReply` replace rows that a disk damaged; `RightsRequest` and `RightsReply` are about rights to spend;
 `Present` tells of who is there now, and of nothing that lasts; `Rows` and `Objects` compare what equal
 operations have made (`shoal.cluster.scrub`).
 """
@@ -30,7 +30,7 @@ from shoal.errors import InvalidValue, ShoalError
 Held = tuple[int, bytes, int]  # Partition, origin, sequence: everything up to there is held durably.
 Range = tuple[int, bytes, int, int]  # Partition, origin, first and last sequence.
 RANGES_MAX = 1024  # In one Want.
-LOST_MAX = 256  # Rows in one Lost.
+LOST_MAX = 256  # Rows in one RepairRequest.
 PRESENT_MAX = 256  # Entries in one Present.
 OBJECTS_MAX = 8192  # In one Objects.
 TROUBLE_CHARS_MAX = 1000  # Of the text in one Trouble.
@@ -135,8 +135,8 @@ class Trouble(Struct, array_like=True, frozen=True, tag=9):
         )
 
 
-class Lost(Struct, array_like=True, frozen=True, tag=10):
-    """Rows of an object that the sender should have, and found missing or damaged; answered by one `Found`."""
+class RepairRequest(Struct, array_like=True, frozen=True, tag=10):
+    """Rows of an object that the sender should have, and found missing or damaged; answered by one `RepairReply`."""
 
     id: int
     kind: int
@@ -146,15 +146,15 @@ class Lost(Struct, array_like=True, frozen=True, tag=10):
     rows: list[bytes]
 
 
-class Found(Struct, array_like=True, frozen=True, tag=11):
+class RepairReply(Struct, array_like=True, frozen=True, tag=11):
     """Those of the rows that are whole here, as many as fit; maybe none."""
 
     id: int
     rows: list[tuple[bytes, bytes]]
 
 
-class Seek(Struct, array_like=True, frozen=True, tag=12):
-    """Rights to spend of a budget that the sender asks for; answered by one `Given`."""
+class RightsRequest(Struct, array_like=True, frozen=True, tag=12):
+    """Rights to spend of a budget that the sender asks for; answered by one `RightsReply`."""
 
     id: int
     space: str
@@ -165,7 +165,7 @@ class Seek(Struct, array_like=True, frozen=True, tag=12):
     spare: bool = False  # Only what the receiver has beyond its share: the sender asks ahead of need.
 
 
-class Given(Struct, array_like=True, frozen=True, tag=13):
+class RightsReply(Struct, array_like=True, frozen=True, tag=13):
     """The transfer that was made, and will come as an operation; an amount of 0 is none."""
 
     id: int
@@ -211,10 +211,10 @@ Message = (
     | Supply
     | Busy
     | Trouble
-    | Lost
-    | Found
-    | Seek
-    | Given
+    | RepairRequest
+    | RepairReply
+    | RightsRequest
+    | RightsReply
     | Present
     | Rows
     | Objects
@@ -241,10 +241,10 @@ _Received = (
     | _Supply
     | Busy
     | Trouble
-    | Lost
-    | Found
-    | Seek
-    | Given
+    | RepairRequest
+    | RepairReply
+    | RightsRequest
+    | RightsReply
     | Present
     | Rows
     | Objects
@@ -287,13 +287,13 @@ def decode(packed: bytes) -> Message:
             _check_places((partition, bytes(ORIGIN_BYTES)) for partition, _ in parts)
         case Digest(_, _, once):
             _check_places((partition, bytes(ORIGIN_BYTES)) for partition, _ in once)
-        case Lost(_, _, _, _, generation, rows):
+        case RepairRequest(_, _, _, _, generation, rows):
             if not 0 <= generation < 1 << 32 or len(rows) > LOST_MAX:
                 raise InvalidValue("a peer asks for what cannot be. Nothing was written.")
-        case Seek(_, _, _, amount, origin, node, _):
+        case RightsRequest(_, _, _, amount, origin, node, _):
             if not 0 < amount < 1 << 63 or len(origin) != ORIGIN_BYTES or len(node) != ORIGIN_BYTES:
                 raise InvalidValue("a peer asks for rights that cannot be. Nothing was written.")
-        case Given(_, amount, origin, sequence):
+        case RightsReply(_, amount, origin, sequence):
             if amount and (len(origin) != ORIGIN_BYTES or not 0 < sequence < 1 << 63):
                 raise InvalidValue("a peer gives rights that cannot be. Nothing was written.")
         case Present(entries):

@@ -64,7 +64,7 @@ def chain(previous: bytes, partition: int, dot: Dot, packed: bytes) -> bytes:
     return sha256(previous + partition.to_bytes(2, "big") + dot.pack() + packed).digest()
 
 
-class Entry(msgspec.Struct, frozen=True):
+class LogEntry(msgspec.Struct, frozen=True):
     """An operation as the log keeps it, and as it travels."""
 
     chain: bytes  # Up to and with it.
@@ -74,7 +74,7 @@ class Entry(msgspec.Struct, frozen=True):
         return self.chain + self.packed
 
     @classmethod
-    def unpack(cls, stored: bytes) -> Entry:
+    def unpack(cls, stored: bytes) -> LogEntry:
         return cls(stored[:CHAIN_BYTES], stored[CHAIN_BYTES:])
 
 

@@ -14,7 +14,7 @@ import msgspec
 from shoal.errors import BadOperation
 
 
-class Attached(NamedTuple):
+class Blobs(NamedTuple):
     """A record, an event or an update; and a checkpoint's new chunks."""
 
     content: bytes = b""
@@ -23,11 +23,11 @@ class Attached(NamedTuple):
     decoded: Any = None  # The content, where it was decoded already.
 
 
-NOTHING = Attached()
-ERASED = Attached(erased=True)
+NOTHING = Blobs()
+ERASED = Blobs(erased=True)
 
 
-def is_gone(beside: Attached) -> bool:
+def is_gone(beside: Blobs) -> bool:
     """Whether all of it was erased."""
     return beside.erased and not beside.content
 
@@ -42,12 +42,12 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[_Packed])
 
 
-def pack(attached: Iterable[Attached]) -> bytes:
+def pack(attached: Iterable[Blobs]) -> bytes:
     """What goes beside an operation: per mutation its content, its chunks without their hashes, and if some were erased."""
     return _encoder.encode([_Packed(beside.content, list(beside.chunks.values()), beside.erased) for beside in attached])
 
 
-def unpack(packed: bytes) -> list[Attached]:
+def unpack(packed: bytes) -> list[Blobs]:
     """Chunks are found under the hashes that they have.
 
     Raises:
@@ -58,6 +58,5 @@ def unpack(packed: bytes) -> list[Attached]:
     except ValueError as error:  # msgspec's own are ValueErrors too.
         raise BadOperation(f"what came beside it cannot be read ({error})", reason="content") from None
     return [
-        Attached(packed.content, {sha256(piece).digest(): piece for piece in packed.chunks}, packed.erased)
-        for packed in unpacked
+        Blobs(packed.content, {sha256(piece).digest(): piece for piece in packed.chunks}, packed.erased) for packed in unpacked
     ]

@@ -27,18 +27,18 @@ from shoal.errors import (
 )
 from shoal.node.appliers import mutation
 from shoal.node.catalog import Catalog
-from shoal.node.collection.epochs import Generations
 from shoal.node.collection.garbage import Collector
+from shoal.node.collection.generations import Generations
 from shoal.node.collection.pruning import Planning, Prunes, planned
 from shoal.node.document.compacting import Compactions
-from shoal.node.document.documents import Documents, Place
-from shoal.node.document.epochs import Lifetimes
-from shoal.node.document.overwritten import Losses
+from shoal.node.document.documents import DocumentContext, Documents
+from shoal.node.document.generations import DocumentGenerations
+from shoal.node.document.overwritten import OverwrittenValues
 from shoal.node.document.restoring import Restoring
-from shoal.node.document.snapshots import Past
+from shoal.node.document.snapshots import Snapshots
 from shoal.node.environment import Environment
 from shoal.node.handler import Handler, Readers, View
-from shoal.node.incarnation import Opening
+from shoal.node.incarnation import Incarnation
 from shoal.node.items.declaring import Declaring
 from shoal.node.items.indexes import Indexes
 from shoal.node.items.indexing import Indexer
@@ -55,17 +55,17 @@ from shoal.node.thread import retention, steps
 from shoal.node.thread.branches import Branches
 from shoal.node.thread.checkpoints import Checkpoints
 from shoal.node.thread.consumers import Consumers
-from shoal.node.thread.inspection import Scrutiny
+from shoal.node.thread.inspection import Inspection
 from shoal.node.thread.journals import Journals
 from shoal.node.thread.labels import Labels
-from shoal.node.thread.progress import Places
+from shoal.node.thread.progress import ProgressHandler
 from shoal.node.thread.queues import Queues
 from shoal.node.thread.reductions import Reductions
 from shoal.node.thread.retention import Retentions
 from shoal.node.thread.saves import Saves
 from shoal.node.thread.schemas import Schemas
 from shoal.node.thread.shapes import ShapeCache
-from shoal.node.thread.status import Standings
+from shoal.node.thread.status import StatusHandler
 from shoal.node.thread.steps import Steps
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.node.values.budgets import Budgets
@@ -90,7 +90,7 @@ class Database:
         storage: LoggedStorage,
         commit: GroupCommit,
         *,
-        opening: Opening,
+        opening: Incarnation,
         environment: Environment,
         config: Config,
         feed: Feed,
@@ -112,8 +112,8 @@ class Database:
         shapes = ShapeCache(config.checkpoint_cache_bytes)
         checkpoints = Checkpoints(config, shapes)
         self._items = Items(config, environment.now_ms)
-        lifetimes = Lifetimes(config, self.generations)
-        self.documents = Documents(config, environment, self.catalog, lifetimes)
+        document_generations = DocumentGenerations(config, self.generations)
+        self.documents = Documents(config, environment, self.catalog, document_generations)
         self.eraser = Eraser(
             self.generations,
             self.garbage,
@@ -130,13 +130,13 @@ class Database:
             checkpoints,
             Labels(config, checkpoints),
             Branches(config),
-            Scrutiny(config, checkpoints),
+            Inspection(config, checkpoints),
             Journals(config),
             Retentions(config),
             Consumers(config),
             Reductions(config),
             Queues(config),
-            Places(config),
+            ProgressHandler(config),
             Counters(),
             Registers(config),
             Sets(config),
@@ -149,11 +149,11 @@ class Database:
             Prunes(config),
             self.documents,
             Compactions(config, environment.now_ms, self.catalog),
-            Restoring(config, self.documents, lifetimes),
-            Losses(config),
-            Past(config, lifetimes),
+            Restoring(config, self.documents, document_generations),
+            OverwrittenValues(config),
+            Snapshots(config, document_generations),
             Steps(config),
-            Standings(config),
+            StatusHandler(config),
             Schemas(config, self.catalog, rules),
         ]
         self._readers: Readers = {request: reader for handler in handlers for request, reader in handler.readers.items()}
@@ -230,7 +230,7 @@ class Database:
 
     def dead(self, partition: int, dot: Dot) -> list[Target]:
         """The objects whose changes by an operation have no effect: they were deleted, knowing of it or not."""
-        body = operation.decode(operation.Entry.unpack(self._logged(partition, dot)).packed)
+        body = operation.decode(operation.LogEntry.unpack(self._logged(partition, dot)).packed)
         transaction = Transaction(self._storage)
         found: list[Target] = []
         for change in mutation.decode(body.payload):
@@ -283,7 +283,7 @@ class Database:
         place = self.document(target)
         return View(place.transaction, target, place.rows, self.vector(target), partial(self._floor_hlc, target))
 
-    def threads(self, request: requests.ListThreads) -> listing.Found:
+    def threads(self, request: requests.ListThreads) -> listing.ListedThread:
         """A page of a space's threads, by status and metadata."""
         return listing.threads(self.catalog, request, lambda target: self.document(target).rows, self._config)
 
@@ -294,9 +294,9 @@ class Database:
         assert entry is not None
         return steps.shown(rows, begun.step, entry, attempt=attempt)
 
-    def document(self, target: Target) -> Place:
+    def document(self, target: Target) -> DocumentContext:
         transaction = Transaction(self._storage)
-        return Place(transaction, self.generations.current(transaction, target).rows, target)
+        return DocumentContext(transaction, self.generations.current(transaction, target).rows, target)
 
     def vector(self, target: Target) -> VersionVector:
         return self.vector_of(target.partition)
@@ -316,7 +316,7 @@ class Database:
             stored = self._storage.get(keys.log(partition.number, Dot(origin, lacking.start)))
             if stored is None:
                 return None
-            floor = min(floor, operation.decode(operation.Entry.unpack(stored).packed).hlc)
+            floor = min(floor, operation.decode(operation.LogEntry.unpack(stored).packed).hlc)
         return floor
 
     def durable(self, target: Target) -> Awaitable[None]:
@@ -324,11 +324,11 @@ class Database:
         return self.durable_of(target.partition)
 
     def durable_of(self, partition: int) -> Awaitable[None]:
-        return self._commit.covered(self.partitions.written(partition))
+        return self._commit.wait_durable(self.partitions.written(partition))
 
     def clock_ahead_ms(self) -> int:
         """How far operations' times are ahead of this node's clock."""
         return self._clock.ahead_ms(self._environment.now_ms())
 
     def all_durable(self) -> Awaitable[None]:
-        return self._commit.covered(self._commit.written)
+        return self._commit.wait_durable(self._commit.written)

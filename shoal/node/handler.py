@@ -17,7 +17,7 @@ from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Change
-from shoal.node.blobs import NOTHING, Attached
+from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol.requests import AnyReply, Edit
@@ -28,7 +28,7 @@ class Made(NamedTuple):
 
     stamp: Stamp
     change: Change
-    attached: Attached
+    attached: Blobs
     id: str  # Of the checkpoint or event, for watchers.
     edit: Edit | None = None  # What followers of a document are told, if that is more than the change.
 
@@ -57,7 +57,7 @@ class WriteContext:
         """End the object's generation. The row of a deletion stands beside the generations', and is not written here."""
         self.made.append(Made(self.stamp, change, NOTHING, ""))
 
-    def apply(self, change: Change, attached: Attached = NOTHING, *, id: str = "") -> Any:
+    def apply(self, change: Change, attached: Blobs = NOTHING, *, id: str = "") -> Any:
         """Make a change, in the object's rows and in the operation. Returns what its type tells of it, if anything."""
         stamp = self.stamp
         outcome = mutation.apply(self.rows, stamp, change, attached)

@@ -36,7 +36,7 @@ _COPY = b"\x01"  # Instead of a peer's address.
 _TAIL_CHECKED = 16
 
 
-class Opening:
+class Incarnation:
     def __init__(self, storage: Storage, entropy: Callable[[int], bytes]) -> None:
         """
         Raises:

@@ -20,9 +20,9 @@ import msgspec
 from shoal.config import Config, checked
 from shoal.node.database import Database
 from shoal.node.environment import Environment
-from shoal.node.incarnation import Opening
+from shoal.node.incarnation import Incarnation
 from shoal.node.peers.replicator import Replicator
-from shoal.node.replicas import Alone
+from shoal.node.replicas import SingleNode
 from shoal.node.service import Service, ServiceSession
 from shoal.node.watching.awareness import Presences
 from shoal.node.watching.feed import Feed
@@ -48,7 +48,7 @@ class Node:
         self._feed = feed
         self._storage = storage
         self._environment = environment
-        self._opening = Opening(storage, environment.entropy)
+        self._opening = Incarnation(storage, environment.entropy)
         self._commit = GroupCommit(
             storage,
             run_blocking=environment.run_blocking,
@@ -76,21 +76,21 @@ class Node:
             if config.join
             else None
         )
-        owners = Alone(_alone(self._opening.node.hex(), config)) if self.replicator is None else self.replicator.quorum
+        replicas = SingleNode(_alone(self._opening.node.hex(), config)) if self.replicator is None else self.replicator.quorum
         self.service = Service(
             self._database,
             storage=storage,
             commit=self._commit,
             opening=self._opening,
             feed=feed,
-            owners=owners,
+            replicas=replicas,
             presences=presences,
             environment=environment,
             config=config,
         )
         if self.replicator is not None:
             self.replicator.start()
-        self._database.garbage.start(owners)
+        self._database.garbage.start(replicas)
         self.service.start()
         self._stopped = False
 
@@ -138,7 +138,7 @@ class Node:
             await self.service.close()
             marker = self._opening.closing()
             if marker and self._commit.failed is None:
-                await self._commit.covered(self._commit.write(marker))
+                await self._commit.wait_durable(self._commit.write(marker))
         finally:
             await self._commit.close()
             await self._environment.run_blocking(self._storage.close)

@@ -1,6 +1,6 @@
 """What a service has to know of the other owners: whether copies were made, and what they can bring.
 
-`Alone` is the answer of a store without peers; `shoal.node.peers.replicator` has that of a cluster.
+`SingleNode` is the answer of a store without peers; `shoal.node.peers.replicator` has that of a cluster.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from shoal.protocol.requests import ClusterView, Durability
 
 
 @dataclass(slots=True)
-class Mended:
+class Repairs:
     """What came of damage in this opening."""
 
     rows: int = 0  # Fetched again from a peer.
     failed: int = 0  # Requests that met damage which no peer could mend.
 
 
-class Mending(Protocol):
+class ReadRepair(Protocol):
     """Of what one request finds damaged in an object."""
 
-    async def mend(self, error: StoreCorrupt, /) -> None:
+    async def repair(self, error: StoreCorrupt, /) -> None:
         """Return once it is worth trying again.
 
         Raises:
@@ -37,8 +37,8 @@ class Mending(Protocol):
         ...
 
 
-class Owners(Protocol):
-    async def reached(self, partition: int, wanted: VersionVector, /) -> None:
+class Replicas(Protocol):
+    async def wait_applied(self, partition: int, wanted: VersionVector, /) -> None:
         """Return once this replica has applied what `wanted` names, within `session_wait_s`.
 
         Raises:
@@ -55,7 +55,7 @@ class Owners(Protocol):
         """
         ...
 
-    async def spread(self, partition: int, wanted: VersionVector, durability: Durability, /) -> None:
+    async def wait_replicated(self, partition: int, wanted: VersionVector, durability: Durability, /) -> None:
         """Return once enough owners hold what `wanted` covers, which is durable here, within `quorum_timeout_s`.
 
         Raises:
@@ -78,7 +78,7 @@ class Owners(Protocol):
         """If this node is a learner: why, and how far it is with each of the others."""
         ...
 
-    async def current(self, partition: int, durability: Durability = "quorum", /) -> None:
+    async def catch_up(self, partition: int, durability: Durability = "quorum", /) -> None:
         """Return once this replica has applied whatever a quorum (or all) held of a partition when this was called.
 
         Raises:
@@ -107,12 +107,12 @@ class Owners(Protocol):
         """What the other owners, by their addresses, are known to hold there."""
         ...
 
-    def mending(self, target: Target, /) -> Mending:
+    def read_repair(self, target: Target, /) -> ReadRepair:
         """For one request about an object."""
         ...
 
     @property
-    def mended(self) -> Mended: ...
+    def mended(self) -> Repairs: ...
 
     def view(self) -> ClusterView: ...
 
@@ -134,14 +134,14 @@ def named(target: Target) -> str:
     return f"{target.kind.label} {target.name!r} of space {target.space!r}"
 
 
-class Alone:
+class SingleNode:
     """A single node is every owner there is: its own fsync is quorum, and all."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
-        self.mended = Mended()
+        self.mended = Repairs()
 
-    async def reached(self, partition: int, wanted: VersionVector, /) -> None:
+    async def wait_applied(self, partition: int, wanted: VersionVector, /) -> None:
         raise BookmarkLost(
             "this store has no peers and lacks operations that the bookmark names: the bookmark is from another "
             "store, or this store is "
@@ -151,7 +151,7 @@ class Alone:
     async def reachable(self, durability: Durability, /) -> None:
         return None
 
-    async def spread(self, partition: int, wanted: VersionVector, durability: Durability, /) -> None:
+    async def wait_replicated(self, partition: int, wanted: VersionVector, durability: Durability, /) -> None:
         return None
 
     size = 1
@@ -161,7 +161,7 @@ class Alone:
     def learning(self) -> list[str]:
         return []
 
-    async def current(self, partition: int, durability: Durability = "quorum", /) -> None:
+    async def catch_up(self, partition: int, durability: Durability = "quorum", /) -> None:
         return None
 
     async def heard(self, partition: int, /) -> None:
@@ -175,7 +175,7 @@ class Alone:
     def holdings(self, partition: int, /) -> dict[str, Holding]:
         return {}
 
-    def mending(self, target: Target, /) -> Mending:
+    def read_repair(self, target: Target, /) -> ReadRepair:
         return _Unmendable(self.mended, target)
 
     def view(self) -> ClusterView:
@@ -183,10 +183,10 @@ class Alone:
 
 
 class _Unmendable:
-    def __init__(self, mended: Mended, target: Target) -> None:
+    def __init__(self, mended: Repairs, target: Target) -> None:
         self._mended = mended
         self._target = target
 
-    async def mend(self, error: StoreCorrupt, /) -> None:
+    async def repair(self, error: StoreCorrupt, /) -> None:
         self._mended.failed += 1
         raise unmended(self._target, error, " This store has no peers that could be asked for it.", [])

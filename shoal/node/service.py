@@ -38,15 +38,15 @@ from shoal.errors import (
 from shoal.names import check_key, check_name
 from shoal.node.database import Database
 from shoal.node.environment import Environment
-from shoal.node.incarnation import Opening
+from shoal.node.incarnation import Incarnation
 from shoal.node.peers.rights import Rights
 from shoal.node.peers.spreading import Spreading
 from shoal.node.reads.reads import Reads, in_turns
-from shoal.node.replicas import Mending, Owners
+from shoal.node.replicas import ReadRepair, Replicas
 from shoal.node.target import Target, target_of
 from shoal.node.watching.awareness import Presences
 from shoal.node.watching.feed import Feed, Subscriber
-from shoal.node.watching.resumable import Trail
+from shoal.node.watching.resumable import ResumableWatch
 from shoal.node.writes.issuing import Issued, Located
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
@@ -82,24 +82,24 @@ class Service:
         *,
         storage: Storage,
         commit: GroupCommit,
-        opening: Opening,
+        opening: Incarnation,
         feed: Feed,
-        owners: Owners,
+        replicas: Replicas,
         presences: Presences,
         environment: Environment,
         config: Config,
     ) -> None:
         self._database = database
         self.presences = presences
-        self._owners = owners
+        self._replicas = replicas
         self._storage = storage
         self._commit = commit
         self._opening = opening
         self._feed = feed
         self._config = config
-        self._reads = Reads(database, owners=owners, presences=presences, status=self._status, config=config)
-        self._rights = Rights(database, commit, owners=owners)
-        self._spreading = Spreading(database, self._rights, owners=owners, config=config)
+        self._reads = Reads(database, replicas=replicas, presences=presences, status=self._status, config=config)
+        self._rights = Rights(database, commit, replicas=replicas)
+        self._spreading = Spreading(database, self._rights, replicas=replicas, config=config)
         self._started_ms = environment.now_ms()
         self._stopping = False
 
@@ -148,12 +148,12 @@ class Service:
             durability = "local"  # What a crash could still take back would be spent twice.
         partition = located.partition
         if not stale and not self._database.holds(partition, bookmark.vector(partition)):
-            await self._owners.reached(partition, bookmark.vector(partition))
+            await self._replicas.wait_applied(partition, bookmark.vector(partition))
         if durability in ("quorum", "all"):
-            await self._owners.reachable(durability)
+            await self._replicas.reachable(durability)
             if isinstance(request, requests.BeginStep):
                 # Somebody's intent, or result, may be where a quorum acknowledged it, and not here.
-                await self._owners.current(partition)
+                await self._replicas.catch_up(partition)
         self._refuse_if_stopping()  # It may have begun to, meanwhile.
         try:
             issued = await self._issued(located, key)
@@ -170,9 +170,9 @@ class Service:
         if durability == "memory":
             await asyncio.sleep(0)  # Others, and the sync, get their turn between two writes of an eager caller.
         else:
-            await self._commit.covered(issued.number)
+            await self._commit.wait_durable(issued.number)
             if durability != "local":
-                await self._owners.spread(partition, issued.copied, durability)
+                await self._replicas.wait_replicated(partition, issued.copied, durability)
                 await self._refuse_dead(located, issued, bookmark, durability)
         bookmark.note(partition, issued.vector)
         if isinstance(request, requests.BeginStep) and durability in ("quorum", "all"):
@@ -197,7 +197,7 @@ class Service:
                 bookmark.note(partition, issued.vector)
             told(issued.reply if error is None else error)
 
-        self._commit.when_covered(issued.number, durable)
+        self._commit.when_durable(issued.number, durable)
         return True
 
     def _located(self, request: AnyWrite, key: str | None) -> Located:
@@ -207,7 +207,7 @@ class Service:
         return self._database.issuer.locate(request)
 
     async def _issued(self, located: Located, key: str | None) -> Issued:
-        mending: Mending | None = None
+        repair: ReadRepair | None = None
         provided = False
         while True:
             try:
@@ -221,8 +221,8 @@ class Service:
             except StoreCorrupt as error:
                 if isinstance(located.request, requests.Batch):
                     raise  # It does not say of which object.
-                mending = mending or self._owners.mending(located.targets[0])
-                await mending.mend(error)
+                repair = repair or self._replicas.read_repair(located.targets[0])
+                await repair.repair(error)
 
     async def _refuse_dead(self, located: Located, issued: Issued, bookmark: Bookmark, durability: Durability) -> None:
         """
@@ -236,7 +236,7 @@ class Service:
         if issued.again:
             # The owners acknowledged it to the node that issued it: this one may lack what they knew.
             try:
-                await self._owners.current(partition, durability)
+                await self._replicas.catch_up(partition, durability)
             except NoQuorum as error:
                 raise OutcomeUnknown(
                     f"the write is recorded, but it is not known whether its object was deleted meanwhile: {error.message} "
@@ -264,7 +264,7 @@ class Service:
         if not reply.begun:
             return reply
         try:
-            await self._owners.current(partition)
+            await self._replicas.catch_up(partition)
         except NoQuorum as error:
             unknown = OutcomeUnknown(
                 f"the intent of step {request.step!r} is written, and whether another was at the same time is not known: "
@@ -326,7 +326,7 @@ class Service:
         partition = target_of(request).partition
         wanted = bookmark.vector(partition)
         if not stale and not self._database.holds(partition, wanted):
-            await self._owners.reached(partition, wanted)
+            await self._replicas.wait_applied(partition, wanted)
 
     def _refuse_if_stopping(self) -> None:
         if self._stopping:
@@ -339,7 +339,7 @@ class Service:
         Raises:
             CatchingUp: the node takes no sessions now.
         """
-        if self._owners.refilling:
+        if self._replicas.refilling:
             raise CatchingUp(
                 f"the node accepts no sessions: {self._opening.fence or _REFILLING}. Nothing was written. Ask another node, or "
                 "try again later."
@@ -348,8 +348,8 @@ class Service:
     def _status(self) -> requests.NodeStatus:
         failed = self._commit.failed
         fence = self._opening.fence
-        refilling = not failed and bool(fence or self._owners.refilling)
-        learning = "; ".join(self._owners.learning)
+        refilling = not failed and bool(fence or self._replicas.refilling)
+        learning = "; ".join(self._replicas.learning)
         learns = f"learning, so it counts in no quorum: {learning}" if learning else ""
         return requests.NodeStatus(
             version=__version__,
@@ -366,8 +366,8 @@ class Service:
             garbage=self._database.garbage.count(_COUNTED_MAX),
             garbage_waits_for=self._database.garbage.waits_for,
             died=self._database.garbage.died,
-            repaired=self._owners.mended.rows,
-            repairs_failed=self._owners.mended.failed,
+            repaired=self._replicas.mended.rows,
+            repairs_failed=self._replicas.mended.failed,
         )
 
     # ── subscriptions ─────────────────────────────────────────────────────────
@@ -383,7 +383,9 @@ class Service:
             return
         subscriber: Subscriber
         if isinstance(subscription, requests.Watch) and subscription.after is not None:
-            subscriber = Trail(subscription, bookmark, self._database.changelog, self._feed.bytes_max, config=self._config)
+            subscriber = ResumableWatch(
+                subscription, bookmark, self._database.changelog, self._feed.bytes_max, config=self._config
+            )
         else:
             subscriber = Subscriber(subscription, bookmark, self._feed.bytes_max)
         with self._feed.told(subscriber):
@@ -392,13 +394,13 @@ class Service:
                 target = Target(Kind.DOCUMENT, subscription.space, check_name("document", subscription.document))
                 wanted = bookmark.vector(target.partition)
                 if not subscription.stale and not self._database.holds(target.partition, wanted):
-                    await self._owners.reached(target.partition, wanted)
+                    await self._replicas.wait_applied(target.partition, wanted)
                 state = self._database.documents.follow(self._database.document(target), subscription)
                 shown = self._database.vector(target)
                 await self._database.durable(target)
                 bookmark.note(target.partition, shown)  # Already now: the first answer to who subscribes tells it.
                 subscriber.lead(state, target.partition, shown)
-            elif self._commit.failed is None or isinstance(subscriber, Trail):
+            elif self._commit.failed is None or isinstance(subscriber, ResumableWatch):
                 # What was written while nobody watched was not staged: once it is durable, nothing can be missed. A
                 # resumed watch reads it from the log: if it will never be durable here, the watch has to go elsewhere.
                 await self._database.all_durable()
@@ -411,7 +413,7 @@ class Service:
         self.presences.stop()
         self._feed.close()
         if self._commit.failed is None:
-            await self._commit.covered(self._commit.written)
+            await self._commit.wait_durable(self._commit.written)
 
 
 @contextmanager

@@ -23,8 +23,8 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from shoal.errors import InvalidInput, InvalidValue, ShoalError, Unsupported, from_wire
+from shoal.protocol.bookmark_delta import Sight
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription
-from shoal.protocol.sharing import Sight
 
 PROTOCOL = 3
 """The version spoken here. A peer that speaks another is refused before its first request."""

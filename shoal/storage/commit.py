@@ -1,7 +1,7 @@
 """Group commit: one fsync for all that waits.
 
 Laws:
-- `covered(n)` returns only once a sync that began after write n has returned.
+- `wait_durable(n)` returns only once a sync that began after write n has returned.
 - One sync is under way at a time. What is written while it runs belongs to
   the next. The waiters that it covers wake after `on_durable`, a few at each turn
   of the loop: whoever is woken mostly writes again, and a turn in which all did
@@ -134,7 +134,7 @@ class GroupCommit:
             self._runner = asyncio.get_running_loop().create_task(self._run())
         return self.written
 
-    async def covered(self, number: int) -> None:
+    async def wait_durable(self, number: int) -> None:
         """Return once write `number` is durable.
 
         Raises:
@@ -144,10 +144,10 @@ class GroupCommit:
         if number <= self.durable:
             return
         settled = asyncio.get_running_loop().create_future()
-        self.when_covered(number, partial(_settle, settled))
+        self.when_durable(number, partial(_settle, settled))
         await settled
 
-    def when_covered(self, number: int, waiter: Waiter, /) -> None:
+    def when_durable(self, number: int, waiter: Waiter, /) -> None:
         """The same for who does not await: tell `waiter` once, now if it is known, and else at one of the loop's later turns.
 
         Raises:

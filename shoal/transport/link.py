@@ -27,6 +27,7 @@ from msgspec import Raw
 from shoal.config import Config
 from shoal.errors import Disconnected, InvalidValue, OutcomeUnknown, ShoalError, TooLarge, Unavailable, Unsupported
 from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.bookmark_delta import Sight, take_news
 from shoal.protocol.frames import (
     COALESCED_BYTES_MAX,
     PROTOCOL,
@@ -49,7 +50,6 @@ from shoal.protocol.frames import (
     messages,
 )
 from shoal.protocol.requests import Durability, R, Read, Request, Subscription, reply_of
-from shoal.protocol.sharing import Sight, take_news
 from shoal.transport.dialling import Connect, open_socket, unreached, why
 from shoal.transport.inbox import Inbox
 

@@ -29,7 +29,7 @@ Upgrade = Mapping[int, Callable[[Any], Any]]
 """Version → what makes of its stored form the next version's."""
 
 
-class Entry(NamedTuple):
+class Registration(NamedTuple):
     name: str
     cls: type
     pack: Pack
@@ -62,8 +62,8 @@ class Entry(NamedTuple):
         return self.unpack(plain)
 
 
-_by_name: dict[str, Entry] = {}
-_by_class: dict[type, Entry] = {}
+_by_name: dict[str, Registration] = {}
+_by_class: dict[type, Registration] = {}
 
 
 @overload
@@ -119,7 +119,7 @@ def register(
     """
     if cls is None:
         return lambda decorated: register(decorated, name, pack=pack, unpack=unpack, version=version, upgrade=upgrade)
-    entry = Entry(name or default_name(cls), cls, *_conversions(cls, pack, unpack), version, dict(upgrade or {}))
+    entry = Registration(name or default_name(cls), cls, *_conversions(cls, pack, unpack), version, dict(upgrade or {}))
     _check_steps(entry)
     known = _by_name.get(entry.name)
     if known is not None and known.cls is not cls:
@@ -133,11 +133,11 @@ def register(
     return cls
 
 
-def entry_of(cls: type) -> Entry | None:
+def entry_of(cls: type) -> Registration | None:
     return _by_class.get(cls)
 
 
-def entry_named(name: object) -> Entry:
+def entry_named(name: object) -> Registration:
     """The entry under which `name` was registered.
 
     Raises:
@@ -163,7 +163,7 @@ def registering_line(cls: type) -> str:
     return f"shoal.values.register({default_name(cls)}{suffix})"
 
 
-def _check_steps(entry: Entry) -> None:
+def _check_steps(entry: Registration) -> None:
     steps = sorted(entry.upgrade)
     if type(entry.version) is not int or entry.version < 1:
         raise InvalidValue(f"a class's version is an integer from 1; got {entry.version!r}. Nothing was registered.")

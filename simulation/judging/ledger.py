@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from shoal.client.watching import Change
 from shoal.cluster import operation
-from shoal.cluster.operation import Body, Entry, Tip
+from shoal.cluster.operation import Body, LogEntry, Tip
 from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import DOT_BYTES, NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
@@ -63,7 +63,7 @@ class Ledger:
         shelf.mounted(storage)
         return shelf
 
-    def wrote(self, name: str, partition: int, dot: Dot, entry: Entry) -> tuple[operation.Body, bool]:
+    def wrote(self, name: str, partition: int, dot: Dot, entry: LogEntry) -> tuple[operation.Body, bool]:
         """Take note of an operation on a disk; its body, and whether it was issued just now."""
         is_new = (partition, dot) not in self._chains
         self._check(name, partition, dot, entry.chain)
@@ -183,7 +183,7 @@ class Shelf:
         self.held = _vectors(storage)
         self._times = {}
         for key, stored in storage.scan(keys.LOG, successor(keys.LOG)):
-            self._time(keys.split_log(key)[0], operation.decode(Entry.unpack(stored).packed).hlc)
+            self._time(keys.split_log(key)[0], operation.decode(LogEntry.unpack(stored).packed).hlc)
         self.synced()
 
     def replaced(self) -> None:
@@ -196,7 +196,7 @@ class Shelf:
                 continue
             table = key[:1]
             if table == keys.LOG:
-                self._take(*keys.split_log(key), Entry.unpack(value))
+                self._take(*keys.split_log(key), LogEntry.unpack(value))
             elif table == keys.VECTOR:
                 vectors[_place(key)] = Tip.unpack(value).sequence
             elif table == keys.OBJECT and key[3] == Kind.THREAD:
@@ -210,7 +210,7 @@ class Shelf:
             if sequence > self.durable.get(place, 0):
                 self.durable[place] = sequence
 
-    def _take(self, partition: int, dot: Dot, entry: Entry) -> None:
+    def _take(self, partition: int, dot: Dot, entry: LogEntry) -> None:
         place = partition, dot.origin
         body, is_new = self._ledger.wrote(self._name, partition, dot, entry)
         if self.held.get(place, 0) + 1 != dot.sequence:

@@ -11,6 +11,7 @@ from aiohttp import WSMsgType
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.errors import BookmarkLost, SessionBehind, ShoalError
 from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.bookmark_delta import Sight
 from shoal.protocol.frames import (
     PROTOCOL,
     Hello,
@@ -23,7 +24,6 @@ from shoal.protocol.frames import (
     messages,
 )
 from shoal.protocol.requests import ReadCounter, Watch
-from shoal.protocol.sharing import Sight
 
 Served = Any  # Of conftest.py.
 

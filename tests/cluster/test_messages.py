@@ -12,12 +12,12 @@ from shoal.cluster.messages import (
     RANGES_MAX,
     Busy,
     Digest,
-    Found,
     Have,
-    Lost,
     Message,
     Parts,
     Push,
+    RepairReply,
+    RepairRequest,
     Shipment,
     Supply,
     Trouble,
@@ -45,8 +45,16 @@ known: st.SearchStrategy[Message] = st.one_of(
     st.builds(Supply, ids, shipments),
     st.builds(Busy, ids, st.text(), ids),
     st.builds(Trouble, partitions, origins, sequences, st.text(), st.text()),
-    st.builds(Lost, ids, st.integers(0, 9), st.text(), st.text(), st.integers(0, 2**32 - 1), st.lists(st.binary(), max_size=3)),
-    st.builds(Found, ids, st.lists(st.tuples(st.binary(), st.binary()), max_size=3)),
+    st.builds(
+        RepairRequest,
+        ids,
+        st.integers(0, 9),
+        st.text(),
+        st.text(),
+        st.integers(0, 2**32 - 1),
+        st.lists(st.binary(), max_size=3),
+    ),
+    st.builds(RepairReply, ids, st.lists(st.tuples(st.binary(), st.binary()), max_size=3)),
 )
 
 
@@ -119,7 +127,9 @@ def test_slices_are_all_there_is_in_order_and_of_bounded_size(items: list[int], 
     assert all(0 < len(part) <= size for part in parts)
 
 
-@pytest.mark.parametrize("lost", [Lost(1, 1, "s", "t", -1, []), Lost(1, 1, "s", "t", 0, [b"C"] * (LOST_MAX + 1))])
-def test_a_question_for_what_cannot_be_lost_is_refused(lost: Lost) -> None:
+@pytest.mark.parametrize(
+    "lost", [RepairRequest(1, 1, "s", "t", -1, []), RepairRequest(1, 1, "s", "t", 0, [b"C"] * (LOST_MAX + 1))]
+)
+def test_a_question_for_what_cannot_be_lost_is_refused(lost: RepairRequest) -> None:
     with pytest.raises(InvalidValue):
         decode(encode(lost))

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from shoal.crdt.document import compaction, document
-from shoal.crdt.document.compaction import Cut, Standing
+from shoal.crdt.document.compaction import CurrentCompaction, Cut
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows
-from shoal.node.collection.garbage import Collector, Entry, Piece
+from shoal.node.collection.garbage import Collector, GarbageEntry, Piece
 from shoal.storage import keys
 from tests.mutants.mutant import Mutant
 
@@ -32,7 +32,7 @@ def a_compaction_lacks_an_update_and_nobody_looks(patch: pytest.MonkeyPatch) -> 
         *updates, withdrawn = sound(rows, ends)
         return [*updates[:-1], withdrawn]
 
-    def proved(rows: Callable[[], Rows], found: Standing, digest: bytes) -> Iterator[None]:
+    def proved(rows: Callable[[], Rows], found: CurrentCompaction, digest: bytes) -> Iterator[None]:
         return iter(())
 
     patch.setattr(compaction, "content", content)
@@ -42,7 +42,7 @@ def a_compaction_lacks_an_update_and_nobody_looks(patch: pytest.MonkeyPatch) -> 
 def a_snapshot_outlives_what_it_lacks(patch: pytest.MonkeyPatch) -> None:
     sound = Collector._updates
 
-    def updates(self: Collector, entries: list[Entry]) -> Iterator[Piece]:
+    def updates(self: Collector, entries: list[GarbageEntry]) -> Iterator[Piece]:
         for piece in sound(self, entries):
             rows = {key: value for key, value in piece.rows.items() if not key.startswith(keys.SNAPSHOT)}
             yield piece._replace(rows=rows)

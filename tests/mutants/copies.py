@@ -28,12 +28,12 @@ def a_quorum_counts_who_is_linked(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_quorum_that_is_late_is_taken_for_made(patch: pytest.MonkeyPatch) -> None:
-    async def spread(self: Quorum, partition: int, wanted: VersionVector, durability: Durability, /) -> None:
+    async def wait_replicated(self: Quorum, partition: int, wanted: VersionVector, durability: Durability, /) -> None:
         needed = self.members.needed(durability)
         waiters = self._spreading[partition]
         await self._true(waiters, lambda: len(self._holders(partition, wanted)) + 1 >= needed, self._config.quorum_timeout_s)
 
-    patch.setattr(Quorum, "spread", spread)
+    patch.setattr(Quorum, "wait_replicated", wait_replicated)
 
 
 def a_quorum_of_those_in_sight(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from shoal.cluster.messages import encode_shipment
 from shoal.crdt.dot import Origin
 from shoal.errors import ReadOnly
 from shoal.node.database import Database
-from shoal.node.incarnation import Opening
+from shoal.node.incarnation import Incarnation
 from shoal.node.peers.replicator import Replicator, _Replica
 from shoal.node.service import Service
 from shoal.node.transaction import Transaction
@@ -33,10 +33,10 @@ def acknowledged_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
         def __getattr__(self, name: str) -> object:
             return getattr(self._commit, name)
 
-        async def covered(self, number: int) -> None:
+        async def wait_durable(self, number: int) -> None:
             return None
 
-        def when_covered(self, number: int, waiter: Waiter) -> None:
+        def when_durable(self, number: int, waiter: Waiter) -> None:
             waiter(None)
 
     def init(self: Service, *args: object, commit: GroupCommit, **options: object) -> None:
@@ -94,12 +94,12 @@ def an_unknown_outcome_told_as_refused(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_full_disk_is_taken_for_success(patch: pytest.MonkeyPatch) -> None:
-    sound = GroupCommit.when_covered
+    sound = GroupCommit.when_durable
 
-    def when_covered(self: GroupCommit, number: int, waiter: Waiter, /) -> None:
+    def when_durable(self: GroupCommit, number: int, waiter: Waiter, /) -> None:
         sound(self, number, lambda error: waiter(None))
 
-    patch.setattr(GroupCommit, "when_covered", when_covered)
+    patch.setattr(GroupCommit, "when_durable", when_durable)
 
 
 def an_operation_in_two_writes(patch: pytest.MonkeyPatch) -> None:
@@ -117,15 +117,15 @@ def an_operation_in_two_writes(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_opening_goes_on_with_the_last_origin(patch: pytest.MonkeyPatch) -> None:
-    sound = Opening.origin
+    sound = Incarnation.origin
 
-    def origin(self: Opening, transaction: Transaction) -> Origin:
+    def origin(self: Incarnation, transaction: Transaction) -> Origin:
         if self._origin is None and self.previous is not None:
             self._origin = Origin(self.previous)
             self.settle(transaction)
         return sound(self, transaction)
 
-    patch.setattr(Opening, "origin", origin)
+    patch.setattr(Incarnation, "origin", origin)
 
 
 MUTANTS = (

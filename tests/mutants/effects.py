@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.crdt.thread import step_log
-from shoal.crdt.thread.step_log import Entry
+from shoal.crdt.thread.step_log import StepEntry
 from shoal.node.peers.quorum import Quorum
 from shoal.node.service import Service
 from shoal.node.thread.steps import Steps
@@ -22,10 +22,10 @@ def an_intent_is_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_step_is_begun_on_what_one_node_knows(patch: pytest.MonkeyPatch) -> None:
-    async def current(self: Quorum, partition: int, /) -> None:
+    async def catch_up(self: Quorum, partition: int, /) -> None:
         return None
 
-    patch.setattr(Quorum, "current", current)
+    patch.setattr(Quorum, "catch_up", catch_up)
     an_intent_is_not_looked_at_again(patch)
 
 
@@ -34,12 +34,12 @@ def an_open_step_is_called_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_result_is_lost_where_an_error_came_too(patch: pytest.MonkeyPatch) -> None:
-    sound = Entry.state.fget  # type: ignore[attr-defined]
+    sound = StepEntry.state.fget  # type: ignore[attr-defined]
 
-    def state(self: Entry) -> step_log.State:
+    def state(self: StepEntry) -> step_log.State:
         return "failed" if self.results and self.failures else sound(self)
 
-    patch.setattr(Entry, "state", property(state))
+    patch.setattr(StepEntry, "state", property(state))
 
 
 MUTANTS = (

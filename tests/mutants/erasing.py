@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.node.document.documents import Documents
-from shoal.node.document.epochs import Lifetimes
+from shoal.node.document.generations import DocumentGenerations
 from shoal.node.watching.feed import Subscriber
 from tests.mutants.mutant import Mutant
 
@@ -20,7 +20,7 @@ def a_deleted_document_stays_in_memory(patch: pytest.MonkeyPatch) -> None:
 
 def a_mirror_restores_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
     """It sends all that it has to whatever document there is now."""
-    patch.setattr(Lifetimes, "check", lambda self, transaction, target, generation, updates: None)
+    patch.setattr(DocumentGenerations, "check", lambda self, transaction, target, generation, updates: None)
     patch.setattr(Subscriber, "_loses", lambda self, staged: False)
 
 

@@ -27,7 +27,7 @@ from shoal.node.values.scalars import Counters
 from shoal.node.watching import changelog, feed, resumable
 from shoal.node.watching.feed import Feed, Staged
 from shoal.node.writes import issuing
-from shoal.node.writes.idempotency import Answered, Receipts
+from shoal.node.writes.idempotency import Answered, IdempotencyTable
 from shoal.protocol import requests
 from shoal.protocol.requests import AnyWrite, Change, CounterValue, ObjectKind, Watch
 from shoal.storage.commit import GroupCommit
@@ -44,22 +44,22 @@ def an_add_counts_again_at_another_node(patch: pytest.MonkeyPatch) -> None:
 
 def a_failed_add_counts_when_it_is_sent_again(patch: pytest.MonkeyPatch) -> None:
     """One that a quorum did not acknowledge in time is issued anew."""
-    sound_find, sound_spread = Receipts.find, Quorum.spread
+    sound_find, sound_spread = IdempotencyTable.find, Quorum.wait_replicated
     late: set[VersionVector] = set()
 
-    async def spread(self: Quorum, partition: int, wanted: VersionVector, *args: Any) -> None:
+    async def wait_replicated(self: Quorum, partition: int, wanted: VersionVector, *args: Any) -> None:
         late.add(wanted)
         await sound_spread(self, partition, wanted, *args)
         late.discard(wanted)
 
-    def find(self: Receipts, partition: int, key: str, request: AnyWrite) -> Answered | None:
+    def find(self: IdempotencyTable, partition: int, key: str, request: AnyWrite) -> Answered | None:
         found = sound_find(self, partition, key, request)
         if found is not None and isinstance(request, requests.Add) and any(wanted.covers(found.dot) for wanted in late):
             return None
         return found
 
-    patch.setattr(Quorum, "spread", spread)
-    patch.setattr(Receipts, "find", find)
+    patch.setattr(Quorum, "wait_replicated", wait_replicated)
+    patch.setattr(IdempotencyTable, "find", find)
     patch.setattr(scalars, "implied_key", lambda request_key, nth: None)
 
 
@@ -165,7 +165,7 @@ def a_resumed_watch_tells_what_is_not_durable(patch: pytest.MonkeyPatch) -> None
     async def all_durable(self: Database) -> None:
         commit: GroupCommit = self._commit
         if commit.failed is None:
-            await commit.covered(commit.written)
+            await commit.wait_durable(commit.written)
 
     patch.setattr(Database, "all_durable", all_durable)
 
@@ -182,12 +182,12 @@ def a_time_near_the_end_of_the_clock_is_led_past_it(patch: pytest.MonkeyPatch) -
 
 
 def a_put_leaves_the_key_to_who_came_first(patch: pytest.MonkeyPatch) -> None:
-    sound = queue.Entry._replace
+    sound = queue.RankedEntry._replace
 
-    def kept(self: queue.Entry, **changes: Any) -> queue.Entry:
+    def kept(self: queue.RankedEntry, **changes: Any) -> queue.RankedEntry:
         return sound(self, **{name: value for name, value in changes.items() if name != "key"})
 
-    patch.setattr(queue.Entry, "_replace", kept)
+    patch.setattr(queue.RankedEntry, "_replace", kept)
 
 
 MUTANTS = (

@@ -9,7 +9,7 @@ import pytest
 from shoal.cluster.learning import Learning
 from shoal.cluster.replication import Replication
 from shoal.crdt.dot import Origin
-from shoal.node.incarnation import Opening
+from shoal.node.incarnation import Incarnation
 from shoal.node.peers.members import Members
 from shoal.node.peers.quorum import Quorum
 from shoal.node.transaction import Transaction
@@ -28,13 +28,13 @@ def one_other_is_enough_to_learn_from(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_copy_writes_at_once(patch: pytest.MonkeyPatch) -> None:
-    sound = Opening.origin
+    sound = Incarnation.origin
 
-    def origin(self: Opening, transaction: Transaction) -> Origin:
+    def origin(self: Incarnation, transaction: Transaction) -> Origin:
         self._issues = True
         return sound(self, transaction)
 
-    patch.setattr(Opening, "origin", origin)
+    patch.setattr(Incarnation, "origin", origin)
     patch.setattr(rebuilding, "unreadable", lambda rows: [])  # What it builds on would be supplied to the others.
 
 

@@ -17,7 +17,7 @@ from shoal.crdt.values import counter, register
 from shoal.crdt.values.register import Assign
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Change
-from shoal.node.blobs import NOTHING, Attached
+from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.document.documents import Documents
 from shoal.node.handler import Made, WriteContext
 from shoal.node.thread.saves import Saves
@@ -52,7 +52,7 @@ def a_register_keeps_the_last_that_came(patch: pytest.MonkeyPatch) -> None:
 def a_batch_is_applied_under_one_stamp_where_it_is_issued(patch: pytest.MonkeyPatch) -> None:
     sound = mutation.apply
 
-    def apply(context: WriteContext, change: Change, attached: Attached = NOTHING, *, id: str = "") -> Any:
+    def apply(context: WriteContext, change: Change, attached: Blobs = NOTHING, *, id: str = "") -> Any:
         stamp = context.stamp
         context.made.append(Made(stamp, change, attached, id))
         return sound(context.rows, stamp.at(0), change, attached)

@@ -11,7 +11,7 @@ from shoal.node.peers import incoming
 from shoal.node.thread import journals
 from shoal.node.transaction import Transaction
 from shoal.node.values import scalars
-from shoal.node.writes.idempotency import Receipts
+from shoal.node.writes.idempotency import IdempotencyTable
 from shoal.protocol.requests import AnyReply, AnyRequest
 from shoal.transport.link import Link
 from tests.mutants.mutant import Mutant
@@ -29,7 +29,7 @@ def replicas_forget_keys(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_key_is_not_looked_up(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Receipts, "find", lambda self, *_: None)
+    patch.setattr(IdempotencyTable, "find", lambda self, *_: None)
 
 
 def data_types_forget_the_key_of_a_request(patch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from shoal.node.reads.reads import Reads
 from shoal.node.service import Service
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.bookmark_delta import SharedBookmark
 from shoal.protocol.requests import AnyReply, AnyWrite, Durability
-from shoal.protocol.sharing import SharedBookmark
 from shoal.transport.link import Link
 from tests.mutants.mutant import Mutant
 
@@ -45,15 +45,15 @@ def writes_ignore_the_bookmark(patch: pytest.MonkeyPatch) -> None:
 
 
 def who_waited_too_long_is_shown_less(patch: pytest.MonkeyPatch) -> None:
-    sound = Quorum.reached
+    sound = Quorum.wait_applied
 
-    async def reached(self: Quorum, partition: int, wanted: VersionVector, /) -> None:
+    async def wait_applied(self: Quorum, partition: int, wanted: VersionVector, /) -> None:
         try:
             await sound(self, partition, wanted)
         except (SessionBehind, BookmarkLost):
             return
 
-    patch.setattr(Quorum, "reached", reached)
+    patch.setattr(Quorum, "wait_applied", wait_applied)
 
 
 def reads_are_not_in_the_bookmark(patch: pytest.MonkeyPatch) -> None:

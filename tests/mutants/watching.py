@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from shoal.crdt.dot import NOTHING_SEEN
-from shoal.node.watching.resumable import Told, Trail
+from shoal.node.watching.resumable import ResumableWatch, Told
 from shoal.protocol.requests import Push
 from tests.mutants.mutant import Mutant
 
 
 def a_resumed_watch_forgets_what_was_written_between(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Trail, "_read_on", lambda self: self._plan.clear())
+    patch.setattr(ResumableWatch, "_read_on", lambda self: self._plan.clear())
 
 
 def a_watch_covers_what_is_still_to_come(patch: pytest.MonkeyPatch) -> None:
-    sound = Trail._pushed
+    sound = ResumableWatch._pushed
 
-    def pushed(self: Trail, told: Told) -> Push:
+    def pushed(self: ResumableWatch, told: Told) -> Push:
         here = self._here.get(told.change.partition, NOTHING_SEEN)
         return sound(self, told._replace(seen=told.seen.join(here)))
 
-    patch.setattr(Trail, "_pushed", pushed)
+    patch.setattr(ResumableWatch, "_pushed", pushed)
 
 
 MUTANTS = (

@@ -11,8 +11,8 @@ import pytest
 from shoal.client.document.beginnings import Beginnings
 from shoal.crdt.document import document, live, markup
 from shoal.crdt.rows import Rows, Stamp
-from shoal.node.blobs import Attached
-from shoal.node.document.documents import Documents, Place
+from shoal.node.blobs import Blobs
+from shoal.node.document.documents import DocumentContext, Documents
 from shoal.protocol.requests import Edit
 from tests.mutants.mutant import Mutant
 
@@ -42,7 +42,7 @@ def a_beginning_that_lost_stays(patch: pytest.MonkeyPatch) -> None:
 def a_beginning_that_came_late_is_not_shown(patch: pytest.MonkeyPatch) -> None:
     sound = Documents.follow_update
 
-    def follow(self: Documents, place: Place, stamp: Stamp, change: document.Update, attached: Attached) -> None:
+    def follow(self: Documents, place: DocumentContext, stamp: Stamp, change: document.Update, attached: Blobs) -> None:
         if not change.genesis:
             sound(self, place, stamp, change, attached)
 
@@ -50,7 +50,7 @@ def a_beginning_that_came_late_is_not_shown(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_mirror_is_not_told_which_beginning_lost(patch: pytest.MonkeyPatch) -> None:
-    def told(self: Documents, place: Place, change: document.Update, update: bytes) -> Edit:
+    def told(self: Documents, place: DocumentContext, change: document.Update, update: bytes) -> Edit:
         return Edit(update, change.kinds, change.authors)
 
     patch.setattr(Documents, "told", told)

@@ -16,7 +16,7 @@ from shoal.config import Config
 from shoal.crdt.dot import Dot
 from shoal.errors import PeerRefused, ShoalError
 from shoal.node import blobs
-from shoal.node.blobs import NOTHING, Attached
+from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.peers import incoming
 from shoal.node.peers.members import Members
 from shoal.node.peers.quorum import Quorum
@@ -126,7 +126,7 @@ async def what_is_refused_leaves_no_trace() -> None:
             requests.Add("crew", "other", 1),
         ]
         whole, other = await issued_by(fleet["a"], [fleet["a"].node.session().call(write) for write in writes])
-        beside = blobs.pack([NOTHING, Attached(b"\x02")])
+        beside = blobs.pack([NOTHING, Blobs(b"\x02")])
         assert await take(fleet["b"], [msgspec.structs.replace(whole, attached=beside), other])
         assert await fleet["b"].store().space("crew").counter("{x}n").value() == 0
 

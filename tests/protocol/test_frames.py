@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shoal import errors
 from shoal.errors import InvalidInput, InvalidValue, Overloaded, ShoalError, Unsupported
 from shoal.protocol import frames, requests
+from shoal.protocol.bookmark_delta import Sight
 from shoal.protocol.frames import (
     CallFrame,
     CancelFrame,
@@ -26,7 +27,6 @@ from shoal.protocol.frames import (
     SubscribeFrame,
     Welcome,
 )
-from shoal.protocol.sharing import Sight
 
 pack = msgspec.msgpack.encode
 names = st.text(max_size=8)

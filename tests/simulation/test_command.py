@@ -41,10 +41,10 @@ def saved(path: Path, plan: Plan) -> Path:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes that acknowledge before the fsync."""
 
-    def when_covered(self: GroupCommit, number: int, waiter: Waiter, /) -> None:
+    def when_durable(self: GroupCommit, number: int, waiter: Waiter, /) -> None:
         waiter(None)
 
-    monkeypatch.setattr(GroupCommit, "when_covered", when_covered)
+    monkeypatch.setattr(GroupCommit, "when_durable", when_durable)
 
 
 def test_seeds_that_break_nothing_end_with_0_and_the_figures(tmp_path: Path) -> None:

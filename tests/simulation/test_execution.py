@@ -158,15 +158,15 @@ def test_a_planted_bug_is_found() -> None:
     """An acknowledgement before the fsync: a power cut then takes what was acknowledged."""
 
     def at_once(original: Any) -> Any:
-        def when_covered(self: GroupCommit, number: int, waiter: Waiter, /) -> None:
+        def when_durable(self: GroupCommit, number: int, waiter: Waiter, /) -> None:
             waiter(None)
 
-        return when_covered
+        return when_durable
 
     acts = [Act(at=1.0 + number / 50, agent=number % 3, kind="append") for number in range(100)]
     plan = Plan(seed=1, duration_s=6.0, faults=[Crash(at=1.5, node="n1"), Crash(at=2.0, node="n2")], acts=acts)
     assert execute(plan).violations == []
-    assert execute(plan, patches=[replaced(GroupCommit, "when_covered", at_once)]).broken & {"2", "3"}
+    assert execute(plan, patches=[replaced(GroupCommit, "when_durable", at_once)]).broken & {"2", "3"}
 
 
 def test_a_node_whose_clock_is_past_its_window_may_find_a_key_too_old() -> None:

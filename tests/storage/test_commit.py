@@ -79,7 +79,7 @@ class Bench:
 
     def waiter(self, number: int) -> asyncio.Task[None]:
         async def wait() -> None:
-            await self.commit.covered(number)
+            await self.commit.wait_durable(number)
 
         return asyncio.create_task(wait())
 
@@ -104,12 +104,12 @@ async def test_a_write_is_covered_only_after_its_sync(bench: Bench) -> None:
 async def test_who_does_not_await_is_told_once_the_write_is_durable_or_at_once_if_it_is(bench: Bench) -> None:
     told: list[StorageFull | None] = []
     number = bench.write()
-    bench.commit.when_covered(number, told.append)
+    bench.commit.when_durable(number, told.append)
     await settle()
     assert told == []
     await bench.gate.let_one_go()
     assert told == [None]
-    bench.commit.when_covered(number, told.append)
+    bench.commit.when_durable(number, told.append)
     assert told == [None, None]
 
 
@@ -117,10 +117,10 @@ async def test_who_does_not_await_is_told_that_the_sync_failed(bench: Bench) -> 
     told: list[StorageFull | None] = []
     bench.storage.fail_next("sync")
     number = bench.write()
-    bench.commit.when_covered(number, told.append)
+    bench.commit.when_durable(number, told.append)
     await settle()
     await bench.gate.let_one_go()
-    bench.commit.when_covered(number, told.append)
+    bench.commit.when_durable(number, told.append)
     assert ["not known to be durable" in str(error) for error in told] == [True, True]
 
 
@@ -128,13 +128,13 @@ async def test_what_is_durable_is_covered_at_once(bench: Bench) -> None:
     number = bench.write()
     await bench.gate.let_one_go()
     bench.write()
-    await bench.commit.covered(number)
-    await bench.commit.covered(0)
+    await bench.commit.wait_durable(number)
+    await bench.commit.wait_durable(0)
 
 
 async def test_waiting_for_a_write_that_was_not_made_is_a_mistake(bench: Bench) -> None:
     with pytest.raises(ValueError, match="write 1 was not made"):
-        await bench.commit.covered(1)
+        await bench.commit.wait_durable(1)
 
 
 async def test_a_write_becomes_durable_though_nobody_waits(bench: Bench) -> None:
@@ -173,7 +173,7 @@ async def test_readers_are_told_before_waiters_wake(bench: Bench) -> None:
     heard: list[list[int]] = []
 
     async def wait(number: int) -> None:
-        await bench.commit.covered(number)
+        await bench.commit.wait_durable(number)
         heard.append(list(bench.durable))
 
     waiting = asyncio.create_task(wait(bench.write()))
@@ -235,7 +235,7 @@ async def test_a_failed_sync_is_never_repeated(bench: Bench) -> None:
     number = bench.write()
     await bench.gate.let_one_go()
     with pytest.raises(StorageFull):
-        await bench.commit.covered(number)
+        await bench.commit.wait_durable(number)
     with pytest.raises(ReadOnly, match="the disk was full at a sync"):
         bench.write()
     await settle()
@@ -249,7 +249,7 @@ async def test_what_was_durable_before_a_failure_is_still_covered(bench: Bench) 
     bench.storage.fail_next("sync")
     bench.write()
     await bench.gate.let_one_go()
-    await bench.commit.covered(number)
+    await bench.commit.wait_durable(number)
 
 
 async def test_an_unexpected_error_of_the_sync_is_not_lost(bench: Bench) -> None:
@@ -304,7 +304,7 @@ async def test_a_failed_rotation_fails_the_store(bench: Bench) -> None:
     bench.storage.rotate_if_due = rotate  # type: ignore[method-assign]
     number = bench.write()
     await bench.gate.let_one_go()
-    await bench.commit.covered(number)
+    await bench.commit.wait_durable(number)
     with pytest.raises(ReadOnly, match="no log can be begun"):
         bench.write()
 
@@ -365,7 +365,7 @@ async def test_it_runs_over_a_thread() -> None:
     commit = GroupCommit(MemoryStorage(), run_blocking=run_blocking, writes_pending_max=64, on_durable=None, now=loop.time)
 
     async def save(number: int) -> None:
-        await commit.covered(commit.write({b"%d" % number: b""}))
+        await commit.wait_durable(commit.write({b"%d" % number: b""}))
 
     await asyncio.gather(*(save(number) for number in range(50)))
     await commit.close()
@@ -395,7 +395,7 @@ async def test_many_waiters_wake_over_several_turns_of_the_loop() -> None:
     woken: list[int] = []
 
     async def wait(number: int) -> None:
-        await commit.covered(number)
+        await commit.wait_durable(number)
         woken.append(number)
 
     tasks = [asyncio.create_task(wait(commit.write({b"%d" % n: b""}))) for n in range(3 * WOKEN_PER_TURN)]

@@ -30,10 +30,10 @@ from shoal.errors import (
     Unavailable,
 )
 from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.bookmark_delta import Sight
 from shoal.protocol.frames import CallFrame, ObserveFrame, encode_error, encode_push, encode_reply
 from shoal.protocol.keys import is_made_before
 from shoal.protocol.requests import Add, Added, Change, CounterValue, Prune, ReadCounter, Watch
-from shoal.protocol.sharing import Sight
 from shoal.transport.dialling import split_urls
 from shoal.transport.link import Link
 from shoal.transport.session import RemoteSession

@@ -16,7 +16,7 @@ from shoal.crdt.dot import VersionVector
 from shoal.errors import Overloaded
 from shoal.node.database import Database
 from shoal.node.environment import system_environment
-from shoal.node.incarnation import Opening
+from shoal.node.incarnation import Incarnation
 from shoal.node.watching.feed import Feed, Staged
 from shoal.storage.commit import GroupCommit
 from shoal.testing.loop import run
@@ -73,10 +73,10 @@ def violated() -> str:
 
 
 def test_acknowledging_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def covered(commit: GroupCommit, number: int) -> None:
+    async def wait_durable(commit: GroupCommit, number: int) -> None:
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(GroupCommit, "covered", covered)
+    monkeypatch.setattr(GroupCommit, "wait_durable", wait_durable)
     assert violated() in ("2", "3", "3a")
 
 
@@ -103,13 +103,13 @@ def test_pushing_what_is_not_durable_is_found(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_writing_under_the_last_origin_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Opening.__init__
+    take = Incarnation.__init__
 
-    def resume(opening: Opening, *arguments: object) -> None:
+    def resume(opening: Incarnation, *arguments: object) -> None:
         take(opening, *arguments)  # type: ignore[arg-type]
         opening._origin = opening.previous  # type: ignore[assignment]
 
-    monkeypatch.setattr(Opening, "__init__", resume)
+    monkeypatch.setattr(Incarnation, "__init__", resume)
     assert violated() == "1"
 
 

@@ -19,7 +19,7 @@ import pycrdt
 from shoal.client.document.undo import ARRIVED
 from shoal.crdt.document.conflicts import Conflicts, Overwritten
 from shoal.crdt.document.content import check_kind, open_root, to_py
-from shoal.crdt.document.diff_mirror import Difference, Shadow
+from shoal.crdt.document.diff_mirror import Difference, DiffMirror
 from shoal.crdt.document.document import RootKind
 from shoal.crdt.document.live import EMPTY, engine
 from shoal.errors import InvalidInput
@@ -94,7 +94,7 @@ class Content:
         for name, kind in self.roots.items():
             if name not in self._traced:
                 root = self._traced[name] = open_root(self.doc, name, kind)
-                root.observe_deep(_tracer(self, Shadow(name, root)))
+                root.observe_deep(_tracer(self, DiffMirror(name, root)))
 
     def settle(self, roots: dict[str, RootKind]) -> None:
         """The node has been told of these."""
@@ -180,7 +180,7 @@ def _observe(content: Content) -> None:
     content.doc._subscriptions.append(content.doc._doc.observe(observe))
 
 
-def _tracer(content: Content, shadow: Shadow) -> Callable[[Sequence[Any]], None]:
+def _tracer(content: Content, shadow: DiffMirror) -> Callable[[Sequence[Any]], None]:
     found = weakref.ref(content)
 
     def trace(events: Sequence[Any]) -> None:

@@ -28,7 +28,7 @@ class Topic(NamedTuple):
     document: str  # Empty: in the space itself.
 
 
-class Entry(NamedTuple):
+class ClientState(NamedTuple):
     client: int
     clock: int
     state: bytes
@@ -61,7 +61,7 @@ class Awareness:
         """Entries, those that are gone and remembered included."""
         return sum(map(len, self._topics.values()))
 
-    def announce(self, owner: Hashable, topic: Topic, entry: Entry, now: float) -> Entry | None:
+    def announce(self, owner: Hashable, topic: Topic, entry: ClientState, now: float) -> ClientState | None:
         """Take what an owner says, if it may say it; the entry that is there now if that is another one, and gone.
 
         Who is told that it is gone and is not says so with a newer clock.
@@ -71,7 +71,7 @@ class Awareness:
             if entry.state != GONE and (held is None or entry.clock > held.clock):
                 self._hold(owner, topic, entry, now)
             elif held is not None and entry.state != GONE:
-                return Entry(entry.client, held.clock, GONE)
+                return ClientState(entry.client, held.clock, GONE)
         elif (held.owner == owner and _supersedes(entry, held)) or (
             # Who was at another node, and is here now, is ahead of what came from there.
             isinstance(held.owner, Elsewhere) and not isinstance(owner, Elsewhere) and entry.clock > held.clock
@@ -79,7 +79,7 @@ class Awareness:
             self._hold(owner, topic, entry, now)
         return None
 
-    def hear(self, node: bytes, topic: Topic, entry: Entry, now: float) -> bool:
+    def hear(self, node: bytes, topic: Topic, entry: ClientState, now: float) -> bool:
         """Take what another node says of a client of its own; True if that is news."""
         held = self._topics.get(topic, {}).get(entry.client)
         owner = Elsewhere(node)
@@ -92,11 +92,11 @@ class Awareness:
             return False
         return _supersedes(entry, held) and self._hold(owner, topic, entry, now)
 
-    def leave(self, owner: Hashable, now: float) -> list[tuple[Topic, Entry]]:
+    def leave(self, owner: Hashable, now: float) -> list[tuple[Topic, ClientState]]:
         """What was an owner's is gone; that is returned."""
         return self._end([(topic, client) for topic, client, held in self._all() if held.owner == owner], now)
 
-    def expire(self, now: float) -> list[tuple[Topic, Entry]]:
+    def expire(self, now: float) -> list[tuple[Topic, ClientState]]:
         """What was not renewed is gone, and is returned; what has been gone for long enough is forgotten."""
         late = [(topic, client, held) for topic, client, held in self._all() if held.until <= now]
         for topic, client, held in late:
@@ -104,21 +104,21 @@ class Awareness:
                 self._drop(topic, client)
         return self._end([(topic, client) for topic, client, held in late if held.owner is not None], now)
 
-    def entries(self, topic: Topic) -> list[Entry]:
+    def entries(self, topic: Topic) -> list[ClientState]:
         """Who is present."""
         held = self._topics.get(topic, {})
-        return [Entry(client, one.clock, one.state) for client, one in held.items() if one.owner is not None]
+        return [ClientState(client, one.clock, one.state) for client, one in held.items() if one.owner is not None]
 
-    def own(self) -> Iterator[tuple[Topic, Entry]]:
+    def own(self) -> Iterator[tuple[Topic, ClientState]]:
         """What was announced at this node."""
         for topic, client, held in self._all():
             if held.owner is not None and not isinstance(held.owner, Elsewhere):
-                yield topic, Entry(client, held.clock, held.state)
+                yield topic, ClientState(client, held.clock, held.state)
 
-    def find(self, topic: Topic, client: int) -> Entry | None:
+    def find(self, topic: Topic, client: int) -> ClientState | None:
         """What is known of a client, be it gone."""
         held = self._topics.get(topic, {}).get(client)
-        return None if held is None else Entry(client, held.clock, held.state)
+        return None if held is None else ClientState(client, held.clock, held.state)
 
     def has_room(self, topic: Topic, client: int, size: int) -> bool:
         """Whether a state of so many bytes has a place."""
@@ -131,19 +131,19 @@ class Awareness:
     def _all(self) -> list[tuple[Topic, int, _Held]]:
         return [(topic, client, held) for topic, there in self._topics.items() for client, held in there.items()]
 
-    def _hold(self, owner: Hashable, topic: Topic, entry: Entry, now: float) -> bool:
+    def _hold(self, owner: Hashable, topic: Topic, entry: ClientState, now: float) -> bool:
         if not self.has_room(topic, entry.client, len(entry.state)):
             return False
         owned = None if entry.state == GONE else owner
         self._put(topic, entry.client, _Held(entry.clock, entry.state, owned, now + self._timeout_s))
         return True
 
-    def _end(self, places: list[tuple[Topic, int]], now: float) -> list[tuple[Topic, Entry]]:
+    def _end(self, places: list[tuple[Topic, int]], now: float) -> list[tuple[Topic, ClientState]]:
         ended = []
         for topic, client in places:
             held = self._topics[topic][client]
             self._put(topic, client, _Held(held.clock, GONE, None, now + self._timeout_s))
-            ended.append((topic, Entry(client, held.clock, GONE)))
+            ended.append((topic, ClientState(client, held.clock, GONE)))
         return ended
 
     def _put(self, topic: Topic, client: int, held: _Held) -> None:
@@ -159,5 +159,5 @@ class Awareness:
             del self._topics[topic]
 
 
-def _supersedes(entry: Entry, held: _Held) -> bool:
+def _supersedes(entry: ClientState, held: _Held) -> bool:
     return entry.clock > held.clock or (entry.clock == held.clock and entry.state == GONE != held.state)

@@ -52,7 +52,7 @@ class Cut(NamedTuple):
     more: bool  # There are more that could be, in another operation.
 
 
-class Standing(NamedTuple):
+class CurrentCompaction(NamedTuple):
     """A compaction that no other covers whole."""
 
     position: bytes
@@ -133,20 +133,20 @@ def content_of(rows: Rows, stamp: Stamp, compact: Compact) -> bytes | None:
     return merged
 
 
-def standing(rows: Rows) -> list[Standing]:
+def standing(rows: Rows) -> list[CurrentCompaction]:
     """The compactions that no other covers whole; of equal ones the later. They hold what all of them do.
 
     Raises:
         StoreCorrupt: one of them is missing.
     """
-    found: list[Standing] = []
+    found: list[CurrentCompaction] = []
     for position, ends in _coverages(rows):
         if superseding(rows, position, ends):
             continue
         merged = rows.get(_MERGED + position)
         if merged is None:
             raise _missing(position)
-        found.append(Standing(position, ends, merged))
+        found.append(CurrentCompaction(position, ends, merged))
     return found
 
 
@@ -200,13 +200,13 @@ def content(rows: Rows, ends: VersionVector) -> list[bytes]:
 # ── what goes once it is stable ───────────────────────────────────────────────
 
 
-def find(rows: Rows, position: bytes) -> Standing | None:
+def find(rows: Rows, position: bytes) -> CurrentCompaction | None:
     """The compaction at a position; None if it went, or never came."""
     ends, merged = rows.get(_COVERAGE + position), rows.get(_MERGED + position)
-    return None if ends is None or merged is None else Standing(position, VersionVector.unpack(ends), merged)
+    return None if ends is None or merged is None else CurrentCompaction(position, VersionVector.unpack(ends), merged)
 
 
-def proved(rows: Callable[[], Rows], found: Standing, digest: bytes) -> Iterator[None]:
+def proved(rows: Callable[[], Rows], found: CurrentCompaction, digest: bytes) -> Iterator[None]:
     """Look, some updates at a time, whether a compaction holds all that it covers. `rows` gives them as they are now.
 
     Raises:
@@ -234,7 +234,7 @@ def swept(rows: Rows, ends: VersionVector, *, after: bytes | None = None) -> Ite
             yield position, update
 
 
-def superseded_by(rows: Rows, found: Standing) -> list[bytes]:
+def superseded_by(rows: Rows, found: CurrentCompaction) -> list[bytes]:
     """Positions of the compactions whose place this one takes."""
     position, ends, _ = found
     return [other for other, theirs in _coverages(rows) if other != position and _is_below(theirs, other, ends, position)]

@@ -43,7 +43,7 @@ class Overwritten(NamedTuple):
     id: Id  # Of the lost one.
 
 
-class _Entry:
+class _KeyRun:
     """A run of sets of one key in one go, each on the one before: only the last of them can stand. Mostly one."""
 
     __slots__ = ("at", "deleted", "first", "id", "origin", "right", "value")
@@ -58,10 +58,10 @@ class _Entry:
     def holds(self, id: Id) -> bool:
         return self.id[0] == id[0] and self.first <= id[1] <= self.id[1]
 
-    def split(self, at: int) -> _Entry:
+    def split(self, at: int) -> _KeyRun:
         """Cut off those before a clock."""
         client = self.id[0]
-        before = _Entry(Item(client, self.first, at - self.first, self.origin, self.right), self.at)
+        before = _KeyRun(Item(client, self.first, at - self.first, self.origin, self.right), self.at)
         self.first, self.origin = at, before.id
         return before
 
@@ -72,7 +72,7 @@ class _Key:
     __slots__ = ("entries", "leaves", "told")
 
     def __init__(self) -> None:
-        self.entries: list[_Entry] = []
+        self.entries: list[_KeyRun] = []
         self.leaves: set[Id] = set()  # On which nobody built.
         self.told: set[Id] = set()  # Those that were lost when it was last looked at.
 
@@ -82,7 +82,7 @@ class _Key:
             return None
         return next((index for index in range(len(self.entries) - 1, -1, -1) if self.entries[index].holds(id)), None)
 
-    def insert(self, entry: _Entry) -> None:
+    def insert(self, entry: _KeyRun) -> None:
         if entry.origin is not None:
             self._cut((entry.origin[0], entry.origin[1] + 1))
         if entry.right is not None:
@@ -124,14 +124,14 @@ class _Key:
     def lost(self) -> set[Id]:
         return self.leaves - {self.entries[-1].id}
 
-    def stands_over(self, lost: Id) -> _Entry:
+    def stands_over(self, lost: Id) -> _KeyRun:
         """The first to the right that was not lost itself."""
         at = self.index(lost)
         assert at is not None
         gone = self.lost()
         return next(entry for entry in self.entries[at + 1 :] if entry.id not in gone)
 
-    def entry(self, id: Id) -> _Entry:
+    def entry(self, id: Id) -> _KeyRun:
         at = self.index(id)
         assert at is not None
         return self.entries[at]
@@ -217,7 +217,7 @@ class Conflicts:
             self._keys[key] = _Key()
             self._inside[key[0]].append(key[1])
         self._of.put(item, key)
-        self._keys[key].insert(_Entry(item, at))
+        self._keys[key].insert(_KeyRun(item, at))
         touched[key] = None
 
     def _put_in_list(self, item: Item, container: Container | None) -> None:
@@ -295,7 +295,7 @@ class Conflicts:
             container = self._place(container) if around is None else around[0]
         return (container if isinstance(container, str) else ELEMENT, *reversed(path))
 
-    def _shown(self, entry: _Entry) -> Any:
+    def _shown(self, entry: _KeyRun) -> Any:
         return self._value(entry.id, entry.value, 0)
 
     def _value(self, id: Id, value: Any, depth: int) -> Any:

@@ -79,7 +79,7 @@ class _Astray(Exception):
     """The events do not lead through what is shown: other clients put there what belongs elsewhere."""
 
 
-class Shadow:
+class DiffMirror:
     """Of the root `name`, which is `shared`, and not kept alive."""
 
     def __init__(self, name: str, shared: Any) -> None:

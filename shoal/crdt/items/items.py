@@ -78,7 +78,7 @@ class Expire(msgspec.Struct, array_like=True, frozen=True, tag="expire-items"):
     items: tuple[Delete, ...]
 
 
-class Entry(msgspec.Struct, array_like=True, frozen=True):
+class StoredItem(msgspec.Struct, array_like=True, frozen=True):
     """What one put left."""
 
     position: bytes
@@ -97,12 +97,12 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
 class Item(NamedTuple):
     rest: Rest
     key: str
-    entries: list[Entry]  # As they are shown: the latest first.
+    entries: list[StoredItem]  # As they are shown: the latest first.
     seen: Seen  # All live ones: what a put or delete that is based on this read replaces.
     expires_ms: int  # NEVER, or when the last entry does.
 
     @property
-    def latest(self) -> Entry:
+    def latest(self) -> StoredItem:
         return self.entries[0]
 
     @property
@@ -115,7 +115,7 @@ class Item(NamedTuple):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(list[Entry])
+_decoder = msgspec.msgpack.Decoder(list[StoredItem])
 _vectors = msgspec.msgpack.Decoder(tuple[bytes, ...])
 _address = msgspec.json.Decoder(list[str])
 
@@ -126,7 +126,7 @@ _address = msgspec.json.Decoder(list[str])
 def apply_put(rows: Rows, stamp: Stamp, put: Put) -> None:
     path = path_of(put.rest, put.key)
     before = _entries(rows, path)
-    entry = Entry(stamp.pack_position(), stamp.wall_ms, put.created_ms, put.ttl_ms, put.expires_ms, put.request, put.value)
+    entry = StoredItem(stamp.pack_position(), stamp.wall_ms, put.created_ms, put.ttl_ms, put.expires_ms, put.request, put.value)
     _store(rows, path, before, [*_unseen(before, put.seen, stamp), entry])
     if put.vectors:
         rows.put(_vectors_row(path, entry.position), _encoder.encode(put.vectors))
@@ -151,12 +151,12 @@ def apply_expire(rows: Rows, stamp: Stamp, expire: Expire) -> None:
         apply_delete(rows, stamp, erased)
 
 
-def _unseen(entries: list[Entry], seen: Seen, stamp: Stamp) -> list[Entry]:
+def _unseen(entries: list[StoredItem], seen: Seen, stamp: Stamp) -> list[StoredItem]:
     """What stays: neither named, nor put before by the same operation."""
     return [entry for entry in entries if entry.dot not in seen and entry.dot != stamp.dot]
 
 
-def _refreshed(entry: Entry, refreshed: Refreshed) -> Entry:
+def _refreshed(entry: StoredItem, refreshed: Refreshed) -> StoredItem:
     if entry.ttl_ms == NEVER or entry.dot not in refreshed.seen or refreshed.expires_ms <= entry.expires_ms:
         return entry
     return msgspec.structs.replace(entry, expires_ms=refreshed.expires_ms)
@@ -202,7 +202,7 @@ def with_vectors(
         yield last, found
 
 
-def vectors_of(rows: Rows, path: bytes, entry: Entry) -> tuple[bytes, ...]:
+def vectors_of(rows: Rows, path: bytes, entry: StoredItem) -> tuple[bytes, ...]:
     stored = rows.get(_vectors_row(path, entry.position))
     return () if stored is None else _vectors.decode(stored)
 
@@ -267,12 +267,12 @@ def labels_of(rest: Sequence[str]) -> bytes:
     return b"".join(label.encode() + b"\x00" for label in rest)
 
 
-def _entries(rows: Rows, path: bytes) -> list[Entry]:
+def _entries(rows: Rows, path: bytes) -> list[StoredItem]:
     stored = rows.get(ITEM + path)
     return [] if stored is None else _decoder.decode(stored)
 
 
-def _store(rows: Rows, path: bytes, before: list[Entry], after: list[Entry]) -> None:
+def _store(rows: Rows, path: bytes, before: list[StoredItem], after: list[StoredItem]) -> None:
     if after == before:
         return
     kept = {entry.position for entry in after}
@@ -290,7 +290,7 @@ def _store(rows: Rows, path: bytes, before: list[Entry], after: list[Entry]) -> 
         rows.delete(ITEM + path)
 
 
-def _expiry(entries: list[Entry]) -> int:
+def _expiry(entries: list[StoredItem]) -> int:
     """When the last of them expires; NEVER if one does not, or if there is none."""
     times = [entry.expires_ms for entry in entries]
     return NEVER if NEVER in times else max(times, default=NEVER)
@@ -304,17 +304,17 @@ def _expiry_row(expires_ms: int, path: bytes) -> bytes:
     return EXPIRY + expires_ms.to_bytes(8, "big") + path
 
 
-def _item(path: bytes, entries: list[Entry]) -> Item:
+def _item(path: bytes, entries: list[StoredItem]) -> Item:
     rest, key = split_path(path)
     seen = tuple(sorted(entry.dot for entry in entries))
     return Item(rest, key, _shown(entries), seen, _expiry(entries))
 
 
-def _shown(entries: list[Entry]) -> list[Entry]:
+def _shown(entries: list[StoredItem]) -> list[StoredItem]:
     """The latest first; of those that one request made, the least dot's alone."""
     if len(entries) == 1:
         return entries
-    least: dict[str, Entry] = {}
+    least: dict[str, StoredItem] = {}
     for entry in entries:
         if entry.request is not None and entry.dot < least.setdefault(entry.request, entry).dot:
             least[entry.request] = entry

@@ -27,7 +27,7 @@ KEY, LOSER = b"Q", b"X"
 _RANK_BYTES = POSITION_BYTES - HLC_BYTES
 
 
-class Entry(NamedTuple):
+class KeyedEvent(NamedTuple):
     """What a key stands for."""
 
     position: bytes
@@ -53,10 +53,10 @@ def apply(rows: Rows, claim: Claim) -> None:
         _put(rows, claim.key, [*claims_of(rows, claim.key), claim])
 
 
-def find(rows: Rows, key: str) -> Entry | None:
+def find(rows: Rows, key: str) -> KeyedEvent | None:
     """The event of `key`."""
     packed = rows.get(KEY + key.encode())
-    return None if packed is None else Entry(packed[:POSITION_BYTES], packed[POSITION_BYTES:])
+    return None if packed is None else KeyedEvent(packed[:POSITION_BYTES], packed[POSITION_BYTES:])
 
 
 def claims_of(rows: Rows, key: str) -> list[Claim]:

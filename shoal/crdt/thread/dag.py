@@ -144,7 +144,7 @@ def apply(
         rows.put(key, _pack_stamp(stamp) + record)
         _put_when(rows, decoded.branch, stamp, head, before=stored)
         if decoded.label:
-            labels.name(rows, decoded.label, labels.Entry(stamp.hlc, save.id), first=stored is None)
+            labels.name(rows, decoded.label, labels.LabelEntry(stamp.hlc, save.id), first=stored is None)
         return _move_heads(rows, decoded.branch, head, over=[*decoded.parents, *save.over], first=stored is None)
     if not stored.startswith(stamp.dot.pack()):
         rows.put(TWIN + save.id + stamp.dot.pack(), record)

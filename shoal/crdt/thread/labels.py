@@ -32,12 +32,12 @@ class Release(msgspec.Struct, array_like=True, frozen=True, tag="release"):
     ids: list[bytes]
 
 
-class Entry(msgspec.Struct, frozen=True, order=True):
+class LabelEntry(msgspec.Struct, frozen=True, order=True):
     hlc: int
     id: bytes
 
 
-def name(rows: Rows, label: str, entry: Entry, *, first: bool) -> None:
+def name(rows: Rows, label: str, entry: LabelEntry, *, first: bool) -> None:
     """A checkpoint was saved under a label; one saved again only renews its HLC, if it still has the label."""
     before = entries(rows, label)
     kept = [other for other in before if other.id != entry.id]
@@ -52,7 +52,7 @@ def apply(rows: Rows, _stamp: Stamp, release: Release) -> None:
         _put(rows, release.label, kept)
 
 
-def entries(rows: Rows, label: str) -> list[Entry]:
+def entries(rows: Rows, label: str) -> list[LabelEntry]:
     """The checkpoints that have this label; it names the first."""
     return _unpack(rows.get(LABEL + label.encode()) or b"")
 
@@ -66,7 +66,7 @@ def listed(
         yield key[1:].decode(), packed[8:_ENTRY_BYTES]
 
 
-def _put(rows: Rows, label: str, kept: list[Entry]) -> None:
+def _put(rows: Rows, label: str, kept: list[LabelEntry]) -> None:
     key = LABEL + label.encode()
     if not kept:
         rows.delete(key)
@@ -75,8 +75,8 @@ def _put(rows: Rows, label: str, kept: list[Entry]) -> None:
     rows.put(key, b"".join([entry.hlc.to_bytes(8, "big") + entry.id for entry in kept]))
 
 
-def _unpack(packed: bytes) -> list[Entry]:
+def _unpack(packed: bytes) -> list[LabelEntry]:
     return [
-        Entry(int.from_bytes(packed[at : at + 8], "big"), packed[at + 8 : at + _ENTRY_BYTES])
+        LabelEntry(int.from_bytes(packed[at : at + 8], "big"), packed[at + 8 : at + _ENTRY_BYTES])
         for at in range(0, len(packed), _ENTRY_BYTES)
     ]

@@ -27,21 +27,23 @@ class Reach(msgspec.Struct, array_like=True, frozen=True, tag="reach"):
     place: int
 
 
-class Place(NamedTuple):
+class LoopProgress(NamedTuple):
     generation: int = 0
     place: int = 0
 
 
 def apply(rows: Rows, _stamp: Stamp, change: Reach) -> None:
-    reached = Place(change.generation, change.place)
+    reached = LoopProgress(change.generation, change.place)
     if reached > find(rows, change.key):
         rows.put(PLACE + change.key.encode(), reached.generation.to_bytes(8, "big") + reached.place.to_bytes(8, "big"))
 
 
-def find(rows: Rows, key: str) -> Place:
+def find(rows: Rows, key: str) -> LoopProgress:
     """Where it is; at the start if there is none."""
     stored = rows.get(PLACE + key.encode())
-    return Place() if stored is None else Place(int.from_bytes(stored[:8], "big"), int.from_bytes(stored[8:], "big"))
+    return (
+        LoopProgress() if stored is None else LoopProgress(int.from_bytes(stored[:8], "big"), int.from_bytes(stored[8:], "big"))
+    )
 
 
 def count(rows: Rows, limit: int) -> int:

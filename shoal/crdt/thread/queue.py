@@ -86,7 +86,7 @@ class Finish(NamedTuple):
     result: bytes
 
 
-class Entry(NamedTuple):
+class RankedEntry(NamedTuple):
     """By rank: the first put is the entry, the first finish the one that counts."""
 
     key: str | None
@@ -135,7 +135,7 @@ def apply_enqueue(rows: Rows, stamp: Stamp, change: Enqueue) -> None:
     for index, item in enumerate(change.items):
         position = start + index.to_bytes(4, "big")
         id = identify(item.key) if item.key is not None else identify_position(start, index)
-        before = entry(rows, change.queue, id) or Entry(item.key, [], [])
+        before = entry(rows, change.queue, id) or RankedEntry(item.key, [], [])
         put = Put(position, stamp.wall_ms, change.by, item.value)
         puts = sorted([*before.puts, put], key=lambda put: put.position[_HLC_BYTES:])
         # Its id tells the key; a finish that came first, or outlived a purge, did not know it.
@@ -143,7 +143,7 @@ def apply_enqueue(rows: Rows, stamp: Stamp, change: Enqueue) -> None:
 
 
 def apply_dequeue(rows: Rows, stamp: Stamp, change: Dequeue) -> None:
-    before = entry(rows, change.queue, change.id) or Entry(None, [], [])
+    before = entry(rows, change.queue, change.id) or RankedEntry(None, [], [])
     finish = Finish(stamp.pack_position(), stamp.wall_ms, change.by, change.key, change.result)
     finishes = sorted([*before.finishes, finish], key=lambda finish: finish.position[_HLC_BYTES:])
     _store(rows, change.queue, change.id, before, before._replace(finishes=finishes))
@@ -156,15 +156,15 @@ def apply_purge(rows: Rows, _stamp: Stamp, change: Purge) -> None:
         if before is not None:
             puts = [put for put in before.puts if not context.covers(_dot(put.position))]
             finishes = [finish for finish in before.finishes if not context.covers(_dot(finish.position))]
-            _store(rows, change.queue, id, before, Entry(before.key, puts, finishes))
+            _store(rows, change.queue, id, before, RankedEntry(before.key, puts, finishes))
 
 
-def entry(rows: Rows, queue: str, id: bytes) -> Entry | None:
+def entry(rows: Rows, queue: str, id: bytes) -> RankedEntry | None:
     stored = rows.get(_row(_ENTRY, queue) + id)
     if stored is None:
         return None
     key, puts, finishes = _decode(stored)
-    return Entry(key, [Put(*put) for put in puts], [Finish(*finish) for finish in finishes])
+    return RankedEntry(key, [Put(*put) for put in puts], [Finish(*finish) for finish in finishes])
 
 
 def pending(rows: Rows, queue: str, *, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
@@ -191,7 +191,7 @@ def worklists(rows: Rows) -> Iterator[tuple[str, Counts]]:
         yield row[2:].decode(), _unpack_counts(stored)
 
 
-def _store(rows: Rows, queue: str, id: bytes, before: Entry, after: Entry) -> None:
+def _store(rows: Rows, queue: str, id: bytes, before: RankedEntry, after: RankedEntry) -> None:
     """Put an entry in another's place, and what is derived from it."""
     if _spot(before) != _spot(after):
         if (spot := _spot(before)) is not None:
@@ -220,7 +220,7 @@ def _store(rows: Rows, queue: str, id: bytes, before: Entry, after: Entry) -> No
         rows.delete(_row(_ENTRY, queue) + id)
 
 
-def _spot(entry: Entry) -> bytes | None:
+def _spot(entry: RankedEntry) -> bytes | None:
     return entry.puts[0].position if entry.is_pending else None
 
 

@@ -36,7 +36,7 @@ class Move(msgspec.Struct, array_like=True, frozen=True, tag="status"):
     key: str | None = None
 
 
-class Standing(msgspec.Struct, array_like=True, frozen=True):
+class StatusRecord(msgspec.Struct, array_like=True, frozen=True):
     """A move, as it is kept."""
 
     status: Status
@@ -47,7 +47,7 @@ class Standing(msgspec.Struct, array_like=True, frozen=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Standing)
+_decoder = msgspec.msgpack.Decoder(StatusRecord)
 
 
 def apply(rows: Rows, stamp: Stamp, move: Move) -> None:
@@ -60,14 +60,14 @@ def apply(rows: Rows, stamp: Stamp, move: Move) -> None:
                 return
             rows.delete(MOVE + claimed)
         rows.put(row, position)
-    rows.put(MOVE + position, _encoder.encode(Standing(move.status, move.reason, move.by, stamp.wall_ms, move.key)))
+    rows.put(MOVE + position, _encoder.encode(StatusRecord(move.status, move.reason, move.by, stamp.wall_ms, move.key)))
 
 
 def _rank(position: bytes) -> bytes:
     return position[_HLC_BYTES:]
 
 
-def current(rows: Rows) -> Standing | None:
+def current(rows: Rows) -> StatusRecord | None:
     """None: nobody ever set one, and the thread is running.
 
     Raises:
@@ -81,6 +81,6 @@ def current(rows: Rows) -> Standing | None:
     return None
 
 
-def is_held(standing: Standing | None) -> bool:
+def is_held(standing: StatusRecord | None) -> bool:
     """Whether steps have to wait."""
     return standing is not None and standing.status in ("paused", "waiting")

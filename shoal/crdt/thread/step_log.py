@@ -146,7 +146,7 @@ class Reached(msgspec.Struct, array_like=True, frozen=True):
     progress: bytes
 
 
-class Entry(msgspec.Struct, array_like=True, frozen=True):
+class StepEntry(msgspec.Struct, array_like=True, frozen=True):
     """All that is known of a step. Each list is in the order of (dot, nth), but for progress, which is by attempt."""
 
     attempts: list[Attempt] = []
@@ -190,13 +190,13 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Entry)
+_decoder = msgspec.msgpack.Decoder(StepEntry)
 
 
-def apply(rows: Rows, stamp: Stamp, change: Change, content: bytes = b"") -> Entry:
+def apply(rows: Rows, stamp: Stamp, change: Change, content: bytes = b"") -> StepEntry:
     """Apply a change, and return what is known of the step then. `content` is what travelled beside it."""
     before = find(rows, change.step)
-    entry = _joined(before or Entry(), stamp, change)
+    entry = _joined(before or StepEntry(), stamp, change)
     if isinstance(change, Intend | Result) and change.digest:
         rows.put(_content_row(change.step, change.digest), content)
     rows.put(ENTRY + change.step.encode(), _encoder.encode(entry))
@@ -204,7 +204,7 @@ def apply(rows: Rows, stamp: Stamp, change: Change, content: bytes = b"") -> Ent
     return entry
 
 
-def _joined(entry: Entry, stamp: Stamp, change: Change) -> Entry:
+def _joined(entry: StepEntry, stamp: Stamp, change: Change) -> StepEntry:
     position, wall_ms = stamp.pack_position(), stamp.wall_ms
     match change:
         case Intend():
@@ -279,7 +279,7 @@ def _position(claim: Ended | Decision | Reached) -> bytes:
     return claim.position
 
 
-def _index(rows: Rows, step: str, before: Entry | None, entry: Entry) -> None:
+def _index(rows: Rows, step: str, before: StepEntry | None, entry: StepEntry) -> None:
     if before is not None and before.attempts:
         rows.delete(ORDER + before.first.position)
         rows.delete(OPEN + before.first.position)
@@ -289,7 +289,7 @@ def _index(rows: Rows, step: str, before: Entry | None, entry: Entry) -> None:
             rows.put(OPEN + entry.first.position, step.encode())
 
 
-def find(rows: Rows, step: str) -> Entry | None:
+def find(rows: Rows, step: str) -> StepEntry | None:
     """
     Raises:
         StoreCorrupt: it cannot be decoded.

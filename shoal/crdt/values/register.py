@@ -61,7 +61,7 @@ class Assign(msgspec.Struct, array_like=True, frozen=True, tag="assign"):
     key: str | None = None  # Of the request.
 
 
-class Entry(msgspec.Struct, array_like=True, frozen=True):
+class AssignedValue(msgspec.Struct, array_like=True, frozen=True):
     """What one assign left."""
 
     position: bytes
@@ -83,14 +83,14 @@ class Sibling(NamedTuple):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(list[Entry])
+_decoder = msgspec.msgpack.Decoder(list[AssignedValue])
 _position = attrgetter("position")
 
 
 def apply(rows: Rows, stamp: Stamp, assign: Assign) -> None:
     seen = stamp.context if assign.context is None else context_from(assign.context)
     left = [entry for entry in entries(rows) if not _replaces(stamp, seen, entry.dot)]
-    left.append(Entry(stamp.pack_position(), stamp.wall_ms, assign.key, assign.value))
+    left.append(AssignedValue(stamp.pack_position(), stamp.wall_ms, assign.key, assign.value))
     store(rows, left)
 
 
@@ -98,13 +98,13 @@ def _replaces(stamp: Stamp, seen: VersionVector, dot: Dot) -> bool:
     return dot == stamp.dot or (seen.covers(dot) and stamp.context.covers(dot))
 
 
-def entries(rows: Rows) -> list[Entry]:
+def entries(rows: Rows) -> list[AssignedValue]:
     """All that are live, by position."""
     stored = rows.get(SIBLINGS)
     return [] if stored is None else _decoder.decode(stored)
 
 
-def store(rows: Rows, live: list[Entry]) -> None:
+def store(rows: Rows, live: list[AssignedValue]) -> None:
     if live:
         rows.put(SIBLINGS, _encoder.encode(sorted(live, key=_position)))
     else:
@@ -116,7 +116,7 @@ def siblings(rows: Rows) -> list[Sibling]:
     return siblings_of(entries(rows))
 
 
-def siblings_of(live: Iterable[Entry]) -> list[Sibling]:
+def siblings_of(live: Iterable[AssignedValue]) -> list[Sibling]:
     """As `siblings`, of what `entries` returned."""
     shown: dict[bytes, Sibling] = {}
     for entry in live:
@@ -138,7 +138,7 @@ def context_of(rows: Rows) -> VersionVector:
     return context_in(entries(rows))
 
 
-def context_in(live: Iterable[Entry]) -> VersionVector:
+def context_in(live: Iterable[AssignedValue]) -> VersionVector:
     """As `context_of`, of what `entries` returned."""
     greatest: dict[Origin, int] = {}
     for entry in live:

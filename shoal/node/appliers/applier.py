@@ -6,18 +6,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from shoal.crdt.rows import Rows, Stamp
-from shoal.node.blobs import NOTHING, Attached
+from shoal.node.blobs import NOTHING, Blobs
 from shoal.storage.keys import Kind
 
-Apply = Callable[[Rows, Stamp, Any, Attached], Any]
-Check = Callable[[Rows, Stamp, Any, Attached], Attached]
+Apply = Callable[[Rows, Stamp, Any, Blobs], Any]
+Check = Callable[[Rows, Stamp, Any, Blobs], Blobs]
 
 
-def _sound(_rows: Rows, _stamp: Stamp, _change: Any, attached: Attached) -> Attached:
+def _sound(_rows: Rows, _stamp: Stamp, _change: Any, attached: Blobs) -> Blobs:
     return attached
 
 
-def _nothing(_rows: Rows, _stamp: Stamp, _change: Any) -> Attached:
+def _nothing(_rows: Rows, _stamp: Stamp, _change: Any) -> Blobs:
     return NOTHING
 
 
@@ -27,7 +27,7 @@ class Applier(NamedTuple):
     kind: Kind  # Of the objects that it changes.
     apply: Apply  # What it returns is for the handler that issues the change.
     check: Check = _sound  # BadOperation: it is not what it says it is.
-    attached_of: Callable[[Rows, Stamp, Any], Attached] = _nothing  # StoreCorrupt: what must be there is not.
+    attached_of: Callable[[Rows, Stamp, Any], Blobs] = _nothing  # StoreCorrupt: what must be there is not.
     others: frozenset[Kind] = frozenset()  # Of objects that it changes besides.
 
     @property
@@ -43,10 +43,10 @@ def bare(
 ) -> Applier:
     """For a change that holds all it needs."""
 
-    def applied(rows: Rows, stamp: Stamp, change: Any, _attached: Attached) -> Any:
+    def applied(rows: Rows, stamp: Stamp, change: Any, _attached: Blobs) -> Any:
         return apply(rows, stamp, change)
 
-    def checked(_rows: Rows, stamp: Stamp, change: Any, attached: Attached) -> Attached:
+    def checked(_rows: Rows, stamp: Stamp, change: Any, attached: Blobs) -> Blobs:
         check(stamp, change)
         return attached
 

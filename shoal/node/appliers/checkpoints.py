@@ -9,11 +9,11 @@ from shoal.crdt.thread import dag, pruning
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.names import check_name
 from shoal.node.appliers.applier import Applier, Appliers, bare
-from shoal.node.blobs import ERASED, Attached, is_gone
+from shoal.node.blobs import ERASED, Blobs, is_gone
 from shoal.storage.keys import Kind
 
 
-def _apply(rows: Rows, stamp: Stamp, change: dag.Save, attached: Attached) -> list[dag.Head]:
+def _apply(rows: Rows, stamp: Stamp, change: dag.Save, attached: Blobs) -> list[dag.Head]:
     if is_gone(attached):
         # In place of its chunks comes the name of its branch.
         names = [check_name("branch", piece.decode()) for piece in attached.chunks.values()]
@@ -22,7 +22,7 @@ def _apply(rows: Rows, stamp: Stamp, change: dag.Save, attached: Attached) -> li
     return dag.apply(rows, stamp, change, record=attached.content, chunks=attached.chunks, decoded=attached.decoded)
 
 
-def _check(rows: Rows, _stamp: Stamp, change: dag.Save, attached: Attached) -> Attached:
+def _check(rows: Rows, _stamp: Stamp, change: dag.Save, attached: Blobs) -> Blobs:
     if is_gone(attached):
         return attached
     record = dag.decode_record(attached.content)
@@ -39,12 +39,12 @@ def _check(rows: Rows, _stamp: Stamp, change: dag.Save, attached: Attached) -> A
     return attached._replace(decoded=record)
 
 
-def _record_of(rows: Rows, stamp: Stamp, change: dag.Save) -> Attached:
+def _record_of(rows: Rows, stamp: Stamp, change: dag.Save) -> Blobs:
     found, packed = dag.checkpoint(rows, change.id), dag.packed_record(rows, change.id)
     if found is None or packed is None:
         if pruning.ever_pruned(rows):
             branch = dag.erased_branch(rows, stamp, change)
-            return ERASED if branch is None else Attached(chunks={b"": branch.encode()}, erased=True)
+            return ERASED if branch is None else Blobs(chunks={b"": branch.encode()}, erased=True)
         raise StoreCorrupt(f"checkpoint {change.id.hex()} is in the log and not in its thread. Run `shoal verify`.")
     record = found.record
     if found.dot != stamp.dot and (twin := dag.twin(rows, change.id, stamp.dot)) is not None:
@@ -62,7 +62,7 @@ def _record_of(rows: Rows, stamp: Stamp, change: dag.Save) -> Attached:
             if piece is None:
                 raise StoreCorrupt(f"chunk {digest.hex()} of checkpoint {change.id.hex()} is missing. Run `shoal verify`.")
             chunks[digest] = piece
-    return Attached(packed, chunks, erased)
+    return Blobs(packed, chunks, erased)
 
 
 def _check_move(_stamp: Stamp, change: dag.Move) -> None:

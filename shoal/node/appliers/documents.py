@@ -9,24 +9,24 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, ShoalError, StoreCorrupt
 from shoal.names import check_names
 from shoal.node.appliers.applier import Applier, Appliers
-from shoal.node.blobs import ERASED, Attached, is_gone
+from shoal.node.blobs import ERASED, Blobs, is_gone
 from shoal.storage.keys import Kind
 
 
-def _apply(rows: Rows, stamp: Stamp, change: document.Update, attached: Attached) -> None:
+def _apply(rows: Rows, stamp: Stamp, change: document.Update, attached: Blobs) -> None:
     if is_gone(attached):
         compaction.apply_erased(rows, stamp, change)
     else:
         document.apply(rows, stamp, change, attached.content)
 
 
-def _compact(rows: Rows, stamp: Stamp, change: compaction.Compact, attached: Attached) -> bool:
+def _compact(rows: Rows, stamp: Stamp, change: compaction.Compact, attached: Blobs) -> bool:
     """Returns whether it fills a gap."""
     # If it is gone another one covers it, which is here or still to come.
     return not is_gone(attached) and compaction.apply(rows, stamp, change, attached.content)
 
 
-def _check(_rows: Rows, _stamp: Stamp, change: document.Update, attached: Attached) -> Attached:
+def _check(_rows: Rows, _stamp: Stamp, change: document.Update, attached: Blobs) -> Blobs:
     check_names("author", change.authors.values())
     if is_gone(attached):
         return attached
@@ -43,7 +43,7 @@ def _check(_rows: Rows, _stamp: Stamp, change: document.Update, attached: Attach
     return attached
 
 
-def _check_compaction(_rows: Rows, stamp: Stamp, change: compaction.Compact, attached: Attached) -> Attached:
+def _check_compaction(_rows: Rows, stamp: Stamp, change: compaction.Compact, attached: Blobs) -> Blobs:
     if is_gone(attached):
         return attached
     if sha256(attached.content).digest() != change.digest:
@@ -57,19 +57,19 @@ def _check_compaction(_rows: Rows, stamp: Stamp, change: compaction.Compact, att
     return attached
 
 
-def _update_of(rows: Rows, stamp: Stamp, change: document.Update) -> Attached:
+def _update_of(rows: Rows, stamp: Stamp, change: document.Update) -> Blobs:
     if not document.holds(rows, stamp) and compaction.is_erased(rows, stamp, change):
         return ERASED
-    return Attached(document.payload_of(rows, stamp, change))
+    return Blobs(document.payload_of(rows, stamp, change))
 
 
-def _merged_of(rows: Rows, stamp: Stamp, change: compaction.Compact) -> Attached:
+def _merged_of(rows: Rows, stamp: Stamp, change: compaction.Compact) -> Blobs:
     merged = compaction.content_of(rows, stamp, change)
     if merged is None:
         return ERASED
     if sha256(merged).digest() != change.digest:
         raise StoreCorrupt(f"the compaction {stamp.dot} of a document is damaged. Nothing was written; run `shoal verify`.")
-    return Attached(merged)
+    return Blobs(merged)
 
 
 APPLIERS: Appliers = {

@@ -10,28 +10,28 @@ from shoal.crdt.thread import consumers, journal, progress, reductions, retentio
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
 from shoal.names import check_key, check_name
 from shoal.node.appliers.applier import Applier, Appliers, bare
-from shoal.node.blobs import ERASED, Attached, is_gone
+from shoal.node.blobs import ERASED, Blobs, is_gone
 from shoal.storage.keys import Kind
 
 
-def _apply(rows: Rows, stamp: Stamp, change: journal.Append, attached: Attached) -> None:
+def _apply(rows: Rows, stamp: Stamp, change: journal.Append, attached: Blobs) -> None:
     if not is_gone(attached):  # What it made was trimmed by an operation that is still to come.
         journal.apply(rows, stamp, change, attached.content)
 
 
-def _check(_rows: Rows, _stamp: Stamp, change: journal.Append, attached: Attached) -> Attached:
+def _check(_rows: Rows, _stamp: Stamp, change: journal.Append, attached: Blobs) -> Blobs:
     if sha256(attached.content).digest() != change.digest:
         raise BadOperation("its event does not match its hash", reason="content")
     return attached
 
 
-def _event_of(rows: Rows, stamp: Stamp, change: journal.Append) -> Attached:
+def _event_of(rows: Rows, stamp: Stamp, change: journal.Append) -> Blobs:
     payload = journal.payload_of(rows, stamp, change)
     if payload is None:
         return ERASED
     if sha256(payload).digest() != change.digest:
         raise StoreCorrupt(f"event {stamp.pack_position().hex()} is damaged. Run `shoal verify`.")
-    return Attached(payload)
+    return Blobs(payload)
 
 
 def _check_ack(stamp: Stamp, change: consumers.Ack) -> None:

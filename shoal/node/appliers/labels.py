@@ -9,15 +9,15 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import labels, notes, ownership
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
 from shoal.node.appliers.applier import Applier, Appliers, bare
-from shoal.node.blobs import Attached
+from shoal.node.blobs import Blobs
 from shoal.storage.keys import Kind
 
 
-def _apply(rows: Rows, stamp: Stamp, change: notes.Annotate, attached: Attached) -> None:
+def _apply(rows: Rows, stamp: Stamp, change: notes.Annotate, attached: Blobs) -> None:
     notes.apply(rows, stamp, change, attached.content)
 
 
-def _check(_rows: Rows, _stamp: Stamp, change: notes.Annotate, attached: Attached) -> Attached:
+def _check(_rows: Rows, _stamp: Stamp, change: notes.Annotate, attached: Blobs) -> Blobs:
     if sha256(attached.content).digest() != change.digest:
         raise BadOperation("its notes do not match their hash", reason="content")
     try:
@@ -27,11 +27,11 @@ def _check(_rows: Rows, _stamp: Stamp, change: notes.Annotate, attached: Attache
     return attached
 
 
-def _notes_of(rows: Rows, stamp: Stamp, change: notes.Annotate) -> Attached:
+def _notes_of(rows: Rows, stamp: Stamp, change: notes.Annotate) -> Blobs:
     content = notes.content_of(rows, stamp, change)
     if sha256(content).digest() != change.digest:
         raise StoreCorrupt(f"notes {stamp.pack_position().hex()} are damaged. Run `shoal verify`.")
-    return Attached(content)
+    return Blobs(content)
 
 
 def _check_cut(_stamp: Stamp, change: notes.Cut) -> None:

@@ -2,7 +2,7 @@
 
 Law: `apply` is the only way into an object's rows, for operations issued here
 (`WriteContext.apply`), received from a peer, or folded again from the log. A change names its larger
-bytes by hash; they travel beside it (`Attached`), are stored once, as rows, and
+bytes by hash; they travel beside it (`Blobs`), are stored once, as rows, and
 `attached_of` finds them again.
 """
 
@@ -39,7 +39,7 @@ from shoal.node.appliers import indexes as index_changes
 from shoal.node.appliers import items as item_changes
 from shoal.node.appliers import labels as label_changes
 from shoal.node.appliers.applier import Appliers
-from shoal.node.blobs import NOTHING, Attached
+from shoal.node.blobs import NOTHING, Blobs
 from shoal.storage.keys import Kind
 
 Change = (
@@ -133,12 +133,12 @@ def names_content(change: Change) -> bool:
     return _APPLIERS[type(change)].names_content
 
 
-def apply(rows: Rows, stamp: Stamp, change: Change, attached: Attached = NOTHING) -> Any:
+def apply(rows: Rows, stamp: Stamp, change: Change, attached: Blobs = NOTHING) -> Any:
     """Carry out a sound change; what is returned is for the handler that issues it."""
     return _APPLIERS[type(change)].apply(rows, stamp, change, attached)
 
 
-def check(rows: Rows, stamp: Stamp, change: Change, attached: Attached) -> Attached:
+def check(rows: Rows, stamp: Stamp, change: Change, attached: Blobs) -> Blobs:
     """Of another node's change: what came beside it, to be applied with it.
 
     Raises:
@@ -147,7 +147,7 @@ def check(rows: Rows, stamp: Stamp, change: Change, attached: Attached) -> Attac
     return _APPLIERS[type(change)].check(rows, stamp, change, attached)
 
 
-def attached_of(rows: Rows, stamp: Stamp, change: Change) -> Attached:
+def attached_of(rows: Rows, stamp: Stamp, change: Change) -> Blobs:
     """What travelled beside a change that was applied to `rows`.
 
     Raises:

@@ -8,15 +8,15 @@ from shoal.crdt import schema
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.node.appliers.applier import Applier, Appliers
-from shoal.node.blobs import Attached
+from shoal.node.blobs import Blobs
 from shoal.storage.keys import Kind
 
 
-def _apply(rows: Rows, stamp: Stamp, change: schema.Put, attached: Attached) -> None:
+def _apply(rows: Rows, stamp: Stamp, change: schema.Put, attached: Blobs) -> None:
     schema.apply(rows, stamp, change, attached.content)
 
 
-def _check(_rows: Rows, _stamp: Stamp, change: schema.Put, attached: Attached) -> Attached:
+def _check(_rows: Rows, _stamp: Stamp, change: schema.Put, attached: Blobs) -> Blobs:
     if sha256(attached.content).digest() != change.digest or not 1 <= change.version <= schema.VERSION_MAX:
         raise BadOperation("its schema does not match its hash, or has no version", reason="content")
     try:
@@ -26,11 +26,11 @@ def _check(_rows: Rows, _stamp: Stamp, change: schema.Put, attached: Attached) -
     return attached
 
 
-def _content_of(rows: Rows, _stamp: Stamp, change: schema.Put) -> Attached:
+def _content_of(rows: Rows, _stamp: Stamp, change: schema.Put) -> Blobs:
     content = schema.content_of(rows, change)
     if content is None or sha256(content).digest() != change.digest:
         raise StoreCorrupt(f"version {change.version} of a schema is missing or damaged. Run `shoal verify`.")
-    return Attached(content)
+    return Blobs(content)
 
 
 APPLIERS: Appliers = {schema.Put: Applier(Kind.SCHEMA, _apply, _check, _content_of)}

@@ -8,27 +8,27 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import status, step_log
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.node.appliers.applier import Applier, Appliers, bare
-from shoal.node.blobs import NOTHING, Attached
+from shoal.node.blobs import NOTHING, Blobs
 from shoal.storage.keys import Kind
 
 
-def _apply(rows: Rows, stamp: Stamp, change: step_log.Intend | step_log.Result, attached: Attached) -> step_log.Entry:
+def _apply(rows: Rows, stamp: Stamp, change: step_log.Intend | step_log.Result, attached: Blobs) -> step_log.StepEntry:
     return step_log.apply(rows, stamp, change, attached.content)
 
 
-def _check(_rows: Rows, _stamp: Stamp, change: step_log.Intend | step_log.Result, attached: Attached) -> Attached:
+def _check(_rows: Rows, _stamp: Stamp, change: step_log.Intend | step_log.Result, attached: Blobs) -> Blobs:
     if change.digest and sha256(attached.content).digest() != change.digest:
         raise BadOperation("its value does not match its hash", reason="content")
     return attached
 
 
-def _content_of(rows: Rows, _stamp: Stamp, change: step_log.Intend | step_log.Result) -> Attached:
+def _content_of(rows: Rows, _stamp: Stamp, change: step_log.Intend | step_log.Result) -> Blobs:
     if not change.digest:
         return NOTHING
     content = step_log.content(rows, change.step, change.digest)
     if sha256(content).digest() != change.digest:
         raise StoreCorrupt(f"value {change.digest.hex()} of step {change.step!r} is damaged. Run `shoal verify`.")
-    return Attached(content)
+    return Blobs(content)
 
 
 _WITH_CONTENT = Applier(Kind.THREAD, _apply, _check, _content_of)

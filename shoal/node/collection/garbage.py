@@ -30,10 +30,10 @@ from shoal.crdt.thread import pruning, trimming
 from shoal.crdt.thread.events import PLACE_BYTES
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.collection import sweeping
-from shoal.node.collection.epochs import dead_range, rows_of
+from shoal.node.collection.generations import dead_range, rows_of
 from shoal.node.collection.sweeping import SLICE, Marking
 from shoal.node.partitions import Partitions
-from shoal.node.replicas import Owners
+from shoal.node.replicas import Replicas
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Readable, Transaction
 from shoal.storage import keys
@@ -68,7 +68,7 @@ class Garbage(msgspec.Struct, array_like=True, frozen=True):
         return Target(Kind(self.kind), self.space, self.name)
 
 
-class Entry(NamedTuple):
+class GarbageEntry(NamedTuple):
     key: bytes
     partition: int
     dot: Dot
@@ -84,14 +84,14 @@ class Piece(NamedTuple):
 
 _NOTHING = Piece({}, [])
 
-Sweep = Callable[[list[Entry]], Iterator[Piece]]  # Of entries of one generation of one object.
+Sweep = Callable[[list[GarbageEntry]], Iterator[Piece]]  # Of entries of one generation of one object.
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Garbage)
 
 
 class Collector:
-    """`storage` is what `commit` writes to. `owners` says what the other owners hold."""
+    """`storage` is what `commit` writes to. `replicas` says what the others hold."""
 
     def __init__(
         self, storage: LoggedStorage, commit: GroupCommit, *, partitions: Partitions, config: Config, now: Callable[[], float]
@@ -101,7 +101,7 @@ class Collector:
         self._partitions = partitions
         self._config = config
         self._now = now
-        self._owners: Owners | None = None
+        self._replicas: Replicas | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiting: OrderedDict[bytes, Waiting] = OrderedDict()
         self._sweeps: dict[What, Sweep] = {
@@ -115,13 +115,13 @@ class Collector:
         self._reclaim_at = 0.0
         self._unreclaimed = False
         self._stopped = False
-        self.waits_for: list[str] = []  # Owners that the last look found entries to wait for.
+        self.waits_for: list[str] = []  # Replicas that the last look found entries to wait for.
         self.swept = 0  # Entries, in this opening.
         self.died = 0  # Changes that arrived after their generation was ended, in this opening.
 
-    def start(self, owners: Owners) -> None:
+    def start(self, replicas: Replicas) -> None:
         """Take up what is left of earlier openings."""
-        self._owners = owners
+        self._replicas = replicas
         if self.count(1):
             self._stir()
 
@@ -145,7 +145,7 @@ class Collector:
         return sum(1 for _ in self._storage.scan(keys.GARBAGE, successor(keys.GARBAGE), limit=most))
 
     def _stir(self) -> None:
-        if self._task is None and not self._stopped and self._owners is not None:
+        if self._task is None and not self._stopped and self._replicas is not None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -163,7 +163,7 @@ class Collector:
         """Look at some entries, and sweep those that are stable; whether there was one."""
         entries = list(self._entries())
         waits: dict[str, None] = {}
-        stable: dict[Garbage, list[Entry]] = {}
+        stable: dict[Garbage, list[GarbageEntry]] = {}
         for entry in entries:
             if await self._stable(entry, waits):
                 stable.setdefault(entry.garbage, []).append(entry)
@@ -179,17 +179,17 @@ class Collector:
         self.waits_for = list(waits)
         return moved
 
-    def _entries(self) -> Iterator[Entry]:
+    def _entries(self) -> Iterator[GarbageEntry]:
         for key, packed in self._storage.scan(self._after, successor(keys.GARBAGE), limit=LOOKED_AT_MAX):
             partition, dot = keys.split_garbage(key)
             self._after = key + b"\x00"
-            yield Entry(key, partition, dot, _decoder.decode(packed))
+            yield GarbageEntry(key, partition, dot, _decoder.decode(packed))
 
-    async def _stable(self, entry: Entry, waits: dict[str, None]) -> bool:
-        assert self._owners is not None
+    async def _stable(self, entry: GarbageEntry, waits: dict[str, None]) -> bool:
+        assert self._replicas is not None
         vector = self._partitions.load(entry.partition).vector
-        await self._commit.covered(self._partitions.written(entry.partition))
-        others = self._owners.holdings(entry.partition)
+        await self._commit.wait_durable(self._partitions.written(entry.partition))
+        others = self._replicas.holdings(entry.partition)
         holdings = [Holding(vector, vector), *others.values()]
         waiting = stability.advanced(self._waiting.get(entry.key) or Waiting(entry.dot), holdings)
         if stability.is_stable(waiting, holdings):
@@ -201,7 +201,7 @@ class Collector:
         waits.update(dict.fromkeys(name for name, holding in others.items() if stability.lacks(waiting, holding)))
         return False
 
-    async def _sweep(self, entries: list[Entry]) -> None:
+    async def _sweep(self, entries: list[GarbageEntry]) -> None:
         for piece in self._sweeps[entries[0].garbage.what](entries):
             if piece.rows or piece.ranges:
                 self._commit.write(piece.rows, piece.ranges)
@@ -210,7 +210,7 @@ class Collector:
         self.swept += len(entries)
         self._unreclaimed = True
 
-    def _checkpoints(self, entries: list[Entry]) -> Iterator[Piece]:
+    def _checkpoints(self, entries: list[GarbageEntry]) -> Iterator[Piece]:
         garbage = entries[0].garbage
         target = garbage.target
 
@@ -235,7 +235,7 @@ class Collector:
         finally:
             del self.markings[target]
 
-    def _events(self, entries: list[Entry]) -> Iterator[Piece]:
+    def _events(self, entries: list[GarbageEntry]) -> Iterator[Piece]:
         """The payloads that these trims, which are alike, no longer need; others may take some of them as well."""
         garbage = entries[0].garbage
         ends = [garbage.ends[start : start + PLACE_BYTES] for start in range(0, len(garbage.ends), PLACE_BYTES)]
@@ -246,7 +246,7 @@ class Collector:
             if len(some) < SLICE:
                 return
 
-    def _updates(self, entries: list[Entry]) -> Iterator[Piece]:
+    def _updates(self, entries: list[GarbageEntry]) -> Iterator[Piece]:
         """What a compaction covers, once it is seen that it holds it; and those whose place it takes, or it itself.
 
         Raises:
@@ -279,7 +279,7 @@ class Collector:
             pieces[snapshot_key] = None  # The merged update takes its place.
         yield Piece(pieces, [])
 
-    def _settled(self, entry: Entry, positions: list[bytes]) -> list[bytes]:
+    def _settled(self, entry: GarbageEntry, positions: list[bytes]) -> list[bytes]:
         """Of erasers at these positions, in the partition of this one, those that wait for nobody any more."""
 
         def waits(position: bytes) -> bool:
@@ -288,14 +288,14 @@ class Collector:
 
         return [position for position in positions if not waits(position)]
 
-    def _others(self, entries: list[Entry]) -> Iterator[Entry]:
+    def _others(self, entries: list[GarbageEntry]) -> Iterator[GarbageEntry]:
         """Entries of the same thing that are not among these."""
         partition, garbage = entries[0].partition, entries[0].garbage
         prefix = keys.GARBAGE + partition.to_bytes(2, "big")
         mine = {entry.key for entry in entries}
         for key, packed in self._storage.scan(prefix, successor(prefix)):
             if key not in mine and _decoder.decode(packed) == garbage:
-                yield Entry(key, *keys.split_garbage(key), garbage)
+                yield GarbageEntry(key, *keys.split_garbage(key), garbage)
 
     def _reclaim(self) -> None:
         """Have the space of what was swept given back, now and then: it costs a log of its own."""
@@ -315,6 +315,6 @@ def of_partition(storage: Readable, partition: int, most: int) -> frozenset[byte
     return frozenset(keys.object_rows(partition, *target) for target in targets)
 
 
-def _generation(entries: list[Entry]) -> Iterator[Piece]:
+def _generation(entries: list[GarbageEntry]) -> Iterator[Piece]:
     garbage = entries[0].garbage
     yield Piece({}, [dead_range(garbage.target, garbage.generation + 1)])

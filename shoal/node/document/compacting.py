@@ -19,7 +19,7 @@ from shoal.crdt.document.live import LiveDocument
 from shoal.crdt.rows import Rows
 from shoal.errors import CatchingUp, InvalidInput, NotFound
 from shoal.names import check_name
-from shoal.node.blobs import Attached
+from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, WriteContext, Writers
@@ -74,7 +74,7 @@ class Compactions:
         merged = built.snapshot()
         check_size(self._config, len(merged), "a compacted document")
         change = compaction.Compact(sha256(merged).digest(), cut.ends.pack())
-        context.apply(change, Attached(merged))
+        context.apply(change, Blobs(merged))
         return Compacted(cut.updates, len(merged), cut.more)
 
     def _is_due(self, rows: Rows, request: Compact, updates: int) -> bool:

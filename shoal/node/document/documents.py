@@ -25,11 +25,11 @@ from shoal.crdt.document.yjs import CLIENT_MAX
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import DocumentChanged, InvalidInput, NotFound, NotReady, ShoalError, TooLarge
 from shoal.names import check_name, check_names
-from shoal.node.blobs import Attached, is_gone
+from shoal.node.blobs import Blobs, is_gone
 from shoal.node.catalog import Catalog
 from shoal.node.checks import check_size
 from shoal.node.document.compacting import BYTES_PER_UPDATE, check_whole
-from shoal.node.document.epochs import Lifetimes
+from shoal.node.document.generations import DocumentGenerations
 from shoal.node.environment import Environment
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied_keys import implied_key
@@ -42,7 +42,7 @@ CLIENT_ID_BITS = 53
 _CHORES_MAX = 1024
 
 
-class Place(NamedTuple):
+class DocumentContext(NamedTuple):
     """Where a document is, within a transaction."""
 
     transaction: Transaction
@@ -54,8 +54,8 @@ class Place(NamedTuple):
         return self.target.snapshot_key
 
 
-def place_of(at: WriteContext | View) -> Place:
-    return Place(at.transaction, at.rows, at.target)
+def place_of(at: WriteContext | View) -> DocumentContext:
+    return DocumentContext(at.transaction, at.rows, at.target)
 
 
 class _Authored(NamedTuple):
@@ -77,11 +77,11 @@ class _Open:
 
 
 class Documents:
-    def __init__(self, config: Config, environment: Environment, catalog: Catalog, lifetimes: Lifetimes) -> None:
+    def __init__(self, config: Config, environment: Environment, catalog: Catalog, generations: DocumentGenerations) -> None:
         self._config = config
         self._environment = environment
         self._catalog = catalog
-        self._lifetimes = lifetimes
+        self._generations = generations
         self.checks: Checks = {
             requests.Update: self._check_update,
             requests.Updates: self._check_updates,
@@ -148,7 +148,7 @@ class Documents:
             context.is_remembered = True
             return requests.Deleted(existed=False)
         clients = self._opened(place_of(context)).live.clients
-        context.end(self._lifetimes.ending(context.transaction, context.target, clients))
+        context.end(self._generations.ending(context.transaction, context.target, clients))
         return requests.Deleted(existed=True)
 
     def _update(self, context: WriteContext, request: requests.Update) -> requests.Updated:
@@ -158,7 +158,7 @@ class Documents:
             NotReady: this node does not know the beginning that the editor shows; or as `LiveDocument.check`.
             InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.check`. Nothing was written.
         """
-        self._lifetimes.check(context.transaction, context.target, request.generation, [request.update])
+        self._generations.check(context.transaction, context.target, request.generation, [request.update])
         if request.beginning and not document.is_begun_with(context.rows, request.beginning):
             # What the editor sees as deleted may be what another beginning brought, which counts here.
             raise NotReady(
@@ -174,7 +174,7 @@ class Documents:
             GenerationEnded: a client edited a document that was deleted.
             InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.integrate_all`. Nothing was written.
         """
-        self._lifetimes.check(context.transaction, context.target, requests.ANY, request.updates)
+        self._generations.check(context.transaction, context.target, requests.ANY, request.updates)
         opened = self._opened(place_of(context))
         together, early = opened.live.integrate_all(request.updates)
         reply = requests.UpdatesTaken([requests.Early(*each) for each in early])
@@ -239,7 +239,7 @@ class Documents:
         return requests.Begun(created=True)
 
     def _begin_with(self, context: WriteContext, content: object, author: str) -> None:
-        made = genesis.begin(content, self._lifetimes.number(context.transaction, context.target))
+        made = genesis.begin(content, self._generations.number(context.transaction, context.target))
         authored = _Authored(made.update, made.roots, {made.client_id: author} if author else {})
         self._integrate(context, authored, made.digest)
         context.tell(requests.Edit(made.update, made.roots, authored.authors, named(context.rows)))
@@ -256,7 +256,7 @@ class Documents:
         self._integrate(context, made, attempt=attempt)
         return _json(live)
 
-    def follow_update(self, place: Place, stamp: Stamp, change: document.Update, attached: Attached) -> None:
+    def follow_update(self, place: DocumentContext, stamp: Stamp, change: document.Update, attached: Blobs) -> None:
         """Keep in step with an update that another node issued. It stands whatever it makes of bounds and roots here."""
         is_repeated = change.attempt is not None and repeats.is_repeated(place.rows, change.attempt)
         if is_gone(attached) or change.genesis or is_repeated:
@@ -276,7 +276,7 @@ class Documents:
             place.transaction.when_written(lambda: self._drop(place.snapshot_key))
         place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
 
-    def lose(self, place: Place) -> None:
+    def lose(self, place: DocumentContext) -> None:
         """Drop what is live: it has a gap, or one of its gaps is filled."""
         self.forget(place.transaction, place.target)
         place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
@@ -308,7 +308,7 @@ class Documents:
         """Store what the live replica has taken."""
         place, stamp = place_of(context), context.stamp
         place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
-        context.apply(change, Attached(update))
+        context.apply(change, Blobs(update))
         self._count(opened, opened.live.size)
         opened.updates_since += 1
         if opened.updates_since >= self._due(opened):
@@ -330,14 +330,14 @@ class Documents:
     def _read(self, view: View, request: requests.ReadDocument) -> requests.DocumentState:
         return self.state(place_of(view), request.state)
 
-    def follow(self, place: Place, request: requests.Follow) -> requests.DocumentState:
+    def follow(self, place: DocumentContext, request: requests.Follow) -> requests.DocumentState:
         """What a follower begins with.
 
         Raises:
             GenerationEnded, SessionBehind: the document that it has is not this one.
             InvalidValue: its state is no state vector.
         """
-        self._lifetimes.check(place.transaction, place.target, request.generation, [])
+        self._generations.check(place.transaction, place.target, request.generation, [])
         return self.state(place, request.state)
 
     def _read_json(self, view: View, _request: requests.ReadDocumentJson) -> requests.DocumentJson:
@@ -349,13 +349,13 @@ class Documents:
             raise NotFound(f"space {view.target.space!r} has no document {view.target.name!r}.")
         return _json(self._opened(place_of(view)).live)
 
-    def state(self, place: Place, state: bytes) -> requests.DocumentState:
+    def state(self, place: DocumentContext, state: bytes) -> requests.DocumentState:
         """
         Raises:
             InvalidValue: `state` is no state vector.
         """
         live = self._opened(place).live
-        generation = self._lifetimes.number(place.transaction, place.target)
+        generation = self._generations.number(place.transaction, place.target)
         return requests.DocumentState(
             live.update_since(state),
             dict(live.roots),
@@ -365,13 +365,13 @@ class Documents:
             named(place.rows),
         )
 
-    def live(self, place: Place) -> LiveDocument:
+    def live(self, place: DocumentContext) -> LiveDocument:
         """The document in memory, which is not to be changed."""
         return self._opened(place).live
 
     # ── live replicas ─────────────────────────────────────────────────────────
 
-    def _opened(self, place: Place) -> _Open:
+    def _opened(self, place: DocumentContext) -> _Open:
         found = self._open.get(place.snapshot_key)
         if found is None or not found.live.sound:
             self._drop(place.snapshot_key)
@@ -389,7 +389,7 @@ class Documents:
         self._bytes += size - opened.counted
         opened.counted = size
 
-    def _load(self, place: Place) -> _Open:
+    def _load(self, place: DocumentContext) -> _Open:
         check_whole(place.rows, place.target)
         stored = place.transaction.get(place.snapshot_key)
         if stored is None:
@@ -409,7 +409,7 @@ class Documents:
         )
         return _Open(live, snapshot_bytes=len(snapshot), updates_since=len(updates))
 
-    def told(self, place: Place, change: document.Update, update: bytes) -> requests.Edit | None:
+    def told(self, place: DocumentContext, change: document.Update, update: bytes) -> requests.Edit | None:
         """What followers are sent of an applied update; None while there is a gap below it."""
         if compaction.has_gap(place.rows):
             return None
@@ -421,7 +421,7 @@ class Documents:
             kinds = {name: roots[name] for name in kinds if name in roots}
         return requests.Edit(update, kinds, change.authors, named(place.rows) if change.genesis else [])
 
-    def told_whole(self, place: Place) -> requests.Edit | None:
+    def told_whole(self, place: DocumentContext) -> requests.Edit | None:
         """What followers are sent once a gap is filled."""
         if compaction.has_gap(place.rows):
             return None

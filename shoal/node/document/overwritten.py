@@ -22,7 +22,7 @@ _COMPACTED = bytes(8)
 """Before the position of a compaction: whatever is not part of one is later, and says when something was lost."""
 
 
-class Losses:
+class OverwrittenValues:
     def __init__(self, config: Config) -> None:
         self._config = config
         self.checks: Checks = {}

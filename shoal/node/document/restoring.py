@@ -14,10 +14,10 @@ from shoal.crdt.document import document, genesis, yjs
 from shoal.crdt.document.live import LiveDocument
 from shoal.errors import BadOperation, InvalidInput, TooLarge
 from shoal.names import check_name
-from shoal.node.blobs import Attached
+from shoal.node.blobs import Blobs
 from shoal.node.checks import check_size
 from shoal.node.document.documents import Documents, check_beginning, place_of
-from shoal.node.document.epochs import Lifetimes
+from shoal.node.document.generations import DocumentGenerations
 from shoal.node.handler import Checks, Readers, WriteContext, Writers
 from shoal.protocol.requests import Begun, RestoreBeginning
 
@@ -25,10 +25,10 @@ from shoal.protocol.requests import Begun, RestoreBeginning
 class Restoring:
     """The handler."""
 
-    def __init__(self, config: Config, documents: Documents, lifetimes: Lifetimes) -> None:
+    def __init__(self, config: Config, documents: Documents, generations: DocumentGenerations) -> None:
         self._config = config
         self._documents = documents
-        self._lifetimes = lifetimes
+        self._generations = generations
         self.checks: Checks = {RestoreBeginning: self._check}
         self.writers: Writers = {RestoreBeginning: self._restore}
         self.readers: Readers = {}
@@ -55,7 +55,7 @@ class Restoring:
             NotReady, InvalidValue, InvalidName, RootConflict, TooLarge: it could begin no document, or this one has no
                 room for it. Nothing was written.
         """
-        self._lifetimes.check(context.transaction, context.target, request.generation, [request.update])
+        self._generations.check(context.transaction, context.target, request.generation, [request.update])
         known = document.begun_with(context.rows)
         if request.digest in known:
             return Begun(created=False)
@@ -71,10 +71,10 @@ class Restoring:
             {client: request.author} if request.author else {},
             genesis=request.digest,
         )
-        context.apply(change, Attached(request.update))
+        context.apply(change, Blobs(request.update))
         context.tell(self._documents.told(place, change, request.update))
         if yjs.parse(request.deletions).deletes:
-            context.apply(document.Update(sha256(request.deletions).digest()), Attached(request.deletions))
+            context.apply(document.Update(sha256(request.deletions).digest()), Blobs(request.deletions))
         self._documents.lose(place)  # Another beginning may count now.
         return Begun(created=True)
 

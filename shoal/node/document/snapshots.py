@@ -14,21 +14,21 @@ from shoal.crdt.document.live import LiveDocument
 from shoal.crdt.dot import VersionVector
 from shoal.errors import HistoryCompacted, InvalidValue, SessionBehind, TooLarge
 from shoal.node.document.compacting import check_whole
-from shoal.node.document.epochs import Lifetimes
+from shoal.node.document.generations import DocumentGenerations
 from shoal.node.handler import Checks, Readers, View, Writers
 from shoal.protocol import requests
 
 
-class Past:
-    def __init__(self, config: Config, lifetimes: Lifetimes) -> None:
+class Snapshots:
+    def __init__(self, config: Config, generations: DocumentGenerations) -> None:
         self._config = config
-        self._lifetimes = lifetimes
+        self._generations = generations
         self.checks: Checks = {}
         self.writers: Writers = {}
         self.readers: Readers = {requests.ReadMoment: self._moment, requests.ReadDocumentAt: self._at}
 
     def _moment(self, view: View, _request: requests.ReadMoment) -> requests.Moment:
-        return requests.Moment(self._lifetimes.number(view.transaction, view.target), view.vector.pack())
+        return requests.Moment(self._generations.number(view.transaction, view.target), view.vector.pack())
 
     def _at(self, view: View, request: requests.ReadDocumentAt) -> requests.DocumentJson:
         """
@@ -40,7 +40,7 @@ class Past:
             HistoryCompacted: what was there then cannot be told any more from what came after it.
             TooLarge: more updates lie before it than `document_history_updates_max`.
         """
-        self._lifetimes.check(view.transaction, view.target, request.generation, [])
+        self._generations.check(view.transaction, view.target, request.generation, [])
         try:
             then = VersionVector.unpack(request.vector)
         except ValueError as error:

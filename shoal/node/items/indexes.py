@@ -36,7 +36,7 @@ FORM = 1  # Of the rows. Those of another form are erased, and built anew.
 _OBJECTS_MAX = 65536  # Whose standings are remembered.
 
 
-class Standing(msgspec.Struct, array_like=True, frozen=True):
+class IndexState(msgspec.Struct, array_like=True, frozen=True):
     """How far the index of a field is built: for all items, or for those up to a path."""
 
     form: int
@@ -44,10 +44,10 @@ class Standing(msgspec.Struct, array_like=True, frozen=True):
     path: bytes = b""
 
 
-Standings = Mapping[str, Standing]
+Standings = Mapping[str, IndexState]
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Standing)
+_decoder = msgspec.msgpack.Decoder(IndexState)
 _NONE: Standings = {}
 
 
@@ -145,7 +145,7 @@ def standing_row(target: Target, field: str) -> bytes:
     return keys.index_rows(target.partition, *target) + STANDING + field.encode()
 
 
-def packed(standing: Standing) -> bytes:
+def packed(standing: IndexState) -> bytes:
     return _encoder.encode(standing)
 
 
@@ -187,7 +187,9 @@ def flaws(target: Target, stored: Mapping[bytes, bytes], rows: Mapping[bytes, by
         yield f"{len(left)} index rows belong to no index"
 
 
-def _flaws_of(target: Target, field: str, standing: Standing, found: set[bytes], rows: Mapping[bytes, bytes]) -> Iterator[str]:
+def _flaws_of(
+    target: Target, field: str, standing: IndexState, found: set[bytes], rows: Mapping[bytes, bytes]
+) -> Iterator[str]:
     wanted = {
         row: key[1:]
         for key, stored in rows.items()
@@ -199,7 +201,7 @@ def _flaws_of(target: Target, field: str, standing: Standing, found: set[bytes],
         yield f"{len(missing)} items are not in its index of {field!r}"
 
 
-def _standing(packed: bytes) -> Standing | None:
+def _standing(packed: bytes) -> IndexState | None:
     try:
         return _decoder.decode(packed)
     except ValueError:

@@ -19,7 +19,7 @@ from shoal.errors import Overloaded, ShoalError
 from shoal.node.items.indexes import (
     FORM,
     Indexes,
-    Standing,
+    IndexState,
     declared,
     packed,
     standing_row,
@@ -72,7 +72,7 @@ class Indexer:
                     continue
                 if number is None:
                     del self._due[target]
-                await self._commit.covered(number or 0)
+                await self._commit.wait_durable(number or 0)
                 await asyncio.sleep(0)
         except ShoalError:
             self._due.clear()  # Storage refuses, or cannot be read: a search that lacks the index asks again.
@@ -87,7 +87,7 @@ class Indexer:
             if field not in wanted or standing.form != FORM:
                 return self._erase(target, field)
         for field in sorted(wanted):
-            standing = found.get(field, Standing(FORM, built=False))
+            standing = found.get(field, IndexState(FORM, built=False))
             if not standing.built:
                 return self._build(transaction, target, field, standing)
         return None
@@ -100,7 +100,7 @@ class Indexer:
         self._indexes.moved(target)
         return number
 
-    def _build(self, transaction: Transaction, target: Target, field: str, standing: Standing) -> int:
+    def _build(self, transaction: Transaction, target: Target, field: str, standing: IndexState) -> int:
         rows: dict[bytes, bytes | None] = {}
         of_items = ObjectRows(transaction, keys.object_rows(target.partition, *target))
         path, size, looked_at = standing.path, 0, 0
@@ -111,9 +111,9 @@ class Indexer:
             if looked_at == self._config.index_build_rows_max or size >= self._config.page_bytes_max:
                 break
         else:
-            standing = Standing(FORM, built=True)
+            standing = IndexState(FORM, built=True)
         if not standing.built:
-            standing = Standing(FORM, built=False, path=path)
+            standing = IndexState(FORM, built=False, path=path)
         rows[standing_row(target, field)] = packed(standing)
         number = self._commit.write(rows)
         self._indexes.moved(target)

@@ -52,7 +52,7 @@ class Plan:
         return None if self._paths is None else self._paths(self)
 
 
-class Place(NamedTuple):
+class SearchScope(NamedTuple):
     """What a search looks for: the items of a namespace after a path."""
 
     transaction: Transaction
@@ -61,7 +61,7 @@ class Place(NamedTuple):
     after: bytes
 
 
-def plan(place: Place, wanted: Mapping[str, Any], standings: Standings, config: Config) -> Plan:
+def plan(place: SearchScope, wanted: Mapping[str, Any], standings: Standings, config: Config) -> Plan:
     """`wanted` are a filter's conditions by field."""
     spans = {
         field: span
@@ -105,13 +105,13 @@ def span_of(condition: Any) -> Span | None:
     return Span(low, high, exact) if bounded else None
 
 
-def _lookup(place: Place, field: str, read: int, paths: list[bytes]) -> Plan:
+def _lookup(place: SearchScope, field: str, read: int, paths: list[bytes]) -> Plan:
     beginning = labels_of(place.rest)
     found = sorted({path for path in paths if path.startswith(beginning) and path > place.after})
     return Plan("lookup", field, read, lambda _: iter(found))
 
 
-def _stream(place: Place, field: str, read: int, exact: bytes) -> Plan:
+def _stream(place: SearchScope, field: str, read: int, exact: bytes) -> Plan:
     def paths(counting: Plan) -> Iterator[bytes]:
         rows = [_of_value(place, field, value) for value in (exact, OTHER)]
         for path in heapq.merge(*rows):
@@ -121,7 +121,7 @@ def _stream(place: Place, field: str, read: int, exact: bytes) -> Plan:
     return Plan("stream", field, read, paths)
 
 
-def _gathered(place: Place, field: str, span: Span, limit: int) -> list[bytes]:
+def _gathered(place: SearchScope, field: str, span: Span, limit: int) -> list[bytes]:
     """The first paths whose values are in a span, or have no order; in no order."""
     found: list[bytes] = []
     if span.exact is not None and span.low < span.high:
@@ -135,7 +135,7 @@ def _gathered(place: Place, field: str, span: Span, limit: int) -> list[bytes]:
     return found
 
 
-def _of_value(place: Place, field: str, value: bytes) -> Iterator[bytes]:
+def _of_value(place: SearchScope, field: str, value: bytes) -> Iterator[bytes]:
     """The paths of a namespace whose value this is, in order."""
     prefix = values_of(place.target, field) + value
     start = prefix + labels_of(place.rest)

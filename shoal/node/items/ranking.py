@@ -28,7 +28,7 @@ from shoal.node.handler import View
 from shoal.node.items.filtering import Filter
 from shoal.node.items.indexes import Indexes
 from shoal.node.items.items import check_matches, check_namespace, check_vector, fits, told
-from shoal.node.items.planning import Place, plan
+from shoal.node.items.planning import SearchScope, plan
 from shoal.node.target import Target
 from shoal.protocol.requests import Ranked, RankedItems, RankItems
 from shoal.values.vectors import FLOAT_BYTES
@@ -173,7 +173,7 @@ class _Search:
         first = view()
         standings = self._rankings._indexes.of(first.target) if self._filter.wanted else {}
         chosen = plan(
-            Place(first.transaction, first.target, self._request.rest, b""), self._filter.wanted, standings, self._config
+            SearchScope(first.transaction, first.target, self._request.rest, b""), self._filter.wanted, standings, self._config
         )
         paths = chosen.paths() if chosen.how == "lookup" else None
         if paths is not None:

@@ -16,7 +16,7 @@ from shoal.node.handler import Checks, Readers, View, Writers
 from shoal.node.items.filtering import Filter
 from shoal.node.items.indexes import Indexes, Standings
 from shoal.node.items.items import check_matches, check_namespace, fits, told
-from shoal.node.items.planning import Place, Plan, plan
+from shoal.node.items.planning import Plan, SearchScope, plan
 from shoal.protocol import requests
 from shoal.protocol.requests import ItemsPage, SearchItems, SearchPlan
 
@@ -38,7 +38,7 @@ class Searches:
         check_namespace(self._config, request.items, request.rest)
         check_matches(self._config, request.matches)
         filter = Filter(request.filter, terms_max=self._config.filter_terms_max)
-        place = Place(view.transaction, view.target, request.rest, request.after)
+        place = SearchScope(view.transaction, view.target, request.rest, request.after)
         chosen = plan(place, filter.wanted, self._standings(view, filter), self._config)
         found: list[requests.Item] = []
         skipped, cursor, more = 0, request.after, False

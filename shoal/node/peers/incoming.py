@@ -28,9 +28,9 @@ from shoal.names import check_key, check_name
 from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Change, Mutation
-from shoal.node.blobs import Attached, is_gone
-from shoal.node.document.documents import Documents, Place
-from shoal.node.incarnation import Opening
+from shoal.node.blobs import Blobs, is_gone
+from shoal.node.document.documents import DocumentContext, Documents
+from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Ahead, Partition, Partitions
 from shoal.node.rules import Rules
 from shoal.node.target import Target
@@ -72,7 +72,7 @@ class Incoming:
         *,
         partitions: Partitions,
         clock: HybridClock,
-        opening: Opening,
+        opening: Incarnation,
         budgets: Budgets,
         documents: Documents,
         eraser: Eraser,
@@ -114,12 +114,12 @@ class Incoming:
     def same(self, arrival: Arrival) -> bool:
         """Whether the log holds just this operation under its dot."""
         stored = self._storage.get(keys.log(arrival.shipment.partition, arrival.dot))
-        return stored is None or operation.Entry.unpack(stored).chain == arrival.shipment.chain
+        return stored is None or operation.LogEntry.unpack(stored).chain == arrival.shipment.chain
 
     def logged(self, shipment: Shipment) -> bool:
         """Whether the log holds just this operation."""
         stored = self._storage.get(keys.log(shipment.partition, shipment.dot))
-        return stored is not None and operation.Entry.unpack(stored) == operation.Entry(shipment.chain, shipment.packed)
+        return stored is not None and operation.LogEntry.unpack(stored) == operation.LogEntry(shipment.chain, shipment.packed)
 
     def _try(
         self, batch: Transaction, ahead: dict[int, _Ahead], arrival: Arrival, *, received: Received, staged: list[Staged]
@@ -160,13 +160,13 @@ class Incoming:
             stamp = Stamp(dot, body.hlc, body.wall_ms, place.vector, nth)
             self._change(own, number, stamp, change, beside, changes)
         tip = Tip(dot.sequence, body.hlc, shipment.chain)
-        own.put(keys.log(number, dot), operation.Entry(shipment.chain, shipment.packed).pack())
+        own.put(keys.log(number, dot), operation.LogEntry(shipment.chain, shipment.packed).pack())
         if body.key is not None:
             _claim(own, keys.request_key(number, body.key), dot)
         return tip
 
     def _change(
-        self, own: Transaction, number: int, stamp: Stamp, change: Mutation, beside: Attached, changes: list[Staged]
+        self, own: Transaction, number: int, stamp: Stamp, change: Mutation, beside: Blobs, changes: list[Staged]
     ) -> None:
         target = Target(Kind(change.kind), check_name("space", change.space), check_name("object", change.name))
         if not mutation.takes(target.kind, change.change):
@@ -175,13 +175,13 @@ class Incoming:
             raise BadOperation("its object belongs to another partition", reason="content")
         generation = self._eraser.belongs(own, target, change)
         self._eraser.check(change)
-        place: Place | None = None
+        place: DocumentContext | None = None
         filled = False
         if not isinstance(change.change, deletion.Delete):
             if generation is None:
                 self._eraser.bury(own, target, stamp, change, beside)
                 return
-            place = Place(own, generation.rows, target)
+            place = DocumentContext(own, generation.rows, target)
             if isinstance(change.change, dag.Save) and self._dangles(place, beside):
                 own.when_written(lambda: self.on_dangling(target))
             filled = self._receive(place, stamp, change.change, beside)
@@ -199,7 +199,7 @@ class Incoming:
                 edit = self._documents.told(place, change.change, beside.content)
             changes.append(Staged(target.partition, change_of(target, stamp, change), stamp, edit, began))
 
-    def _receive(self, place: Place, stamp: Stamp, change: Change, beside: Attached) -> bool:
+    def _receive(self, place: DocumentContext, stamp: Stamp, change: Change, beside: Blobs) -> bool:
         """Returns whether followers of a document lack what was there before."""
         try:
             checked = mutation.check(place.rows, stamp, change, beside)
@@ -216,7 +216,7 @@ class Incoming:
             return bool(outcome)
         return False
 
-    def _dangles(self, place: Place, beside: Attached) -> bool:
+    def _dangles(self, place: DocumentContext, beside: Blobs) -> bool:
         """Whether a checkpoint is described against one that was pruned: what it needs of that may be gone."""
         if is_gone(beside) or not self._eraser.may_have_pruned(place.rows, place.target):
             return False

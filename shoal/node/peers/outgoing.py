@@ -23,8 +23,8 @@ from shoal.errors import InvalidValue, StoreCorrupt
 from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
-from shoal.node.blobs import Attached
-from shoal.node.collection.epochs import Generations
+from shoal.node.blobs import Blobs
+from shoal.node.collection.generations import Generations
 from shoal.node.partitions import Partitions
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
@@ -36,7 +36,7 @@ from shoal.storage.keys import Kind
 class _Logged(NamedTuple):
     hlc: int
     dot: Dot
-    entry: operation.Entry
+    entry: operation.LogEntry
     body: operation.Body
 
 
@@ -71,7 +71,7 @@ class Outgoing:
     def oldest_wall_ms(self, places: Iterable[tuple[int, Dot]]) -> int | None:
         """When the oldest of these operations was issued, by its issuer's clock; None if none is in the log."""
         stored = [self._storage.get(keys.log(number, dot)) for number, dot in places]
-        times = [operation.decode(operation.Entry.unpack(entry).packed).wall_ms for entry in stored if entry is not None]
+        times = [operation.decode(operation.LogEntry.unpack(entry).packed).wall_ms for entry in stored if entry is not None]
         return min(times, default=None)
 
     def _logged(self, number: int, ranges: list[Range]) -> Iterator[_Logged]:
@@ -85,7 +85,7 @@ class Outgoing:
         if last < first:
             return
         for key, stored in self._storage.scan(keys.log(number, Dot(origin, first)), keys.log(number, Dot(origin, last + 1))):
-            entry = operation.Entry.unpack(stored)
+            entry = operation.LogEntry.unpack(stored)
             body = _body(number, entry)
             yield _Logged(body.hlc, keys.split_log(key)[1], entry, body)
 
@@ -105,12 +105,12 @@ class Outgoing:
             )
         )
 
-    def _attached(self, transaction: Transaction, logged: _Logged, nth: int, change: Mutation) -> Attached:
+    def _attached(self, transaction: Transaction, logged: _Logged, nth: int, change: Mutation) -> Blobs:
         stamp = Stamp(logged.dot, logged.hlc, logged.body.wall_ms, NOTHING_SEEN, nth)
         return self._generations.attached_of(transaction, Target(Kind(change.kind), change.space, change.name), stamp, change)
 
 
-def _body(number: int, entry: operation.Entry) -> operation.Body:
+def _body(number: int, entry: operation.LogEntry) -> operation.Body:
     try:
         return operation.decode(entry.packed)
     except InvalidValue as error:

@@ -25,11 +25,11 @@ from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.errors import BookmarkLost, NoQuorum, OutcomeUnknown, SessionBehind
 from shoal.node.database import Database
 from shoal.node.environment import Environment
-from shoal.node.incarnation import Opening
+from shoal.node.incarnation import Incarnation
 from shoal.node.peers.members import Members, MemberState
-from shoal.node.peers.read_repair import Mender, Mending
-from shoal.node.peers.seeking import Seeker
-from shoal.node.replicas import Mended
+from shoal.node.peers.read_repair import ObjectRepair, ReadRepairer
+from shoal.node.peers.rights_requests import RightsRequests
+from shoal.node.replicas import Repairs
 from shoal.node.target import Target
 from shoal.node.verification.scrubbing import Scrubber
 from shoal.protocol.requests import ClusterView, Durability, Member
@@ -41,7 +41,7 @@ _Waiter = tuple[Callable[[], bool], asyncio.Future[None]]
 
 
 class Quorum:
-    """An `Owners`. `hurry` asks all peers for what a partition lacks, and gives the question's number."""
+    """An `Replicas`. `hurry` asks all peers for what a partition lacks, and gives the question's number."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class Quorum:
         database: Database,
         *,
         members: Members,
-        opening: Opening,
+        opening: Incarnation,
         config: Config,
         environment: Environment,
         hurry: Callable[[int], int],
-        mender: Mender,
-        seeker: Seeker,
+        mender: ReadRepairer,
+        seeker: RightsRequests,
         scrubber: Scrubber,
     ) -> None:
         self.members = members
@@ -74,15 +74,15 @@ class Quorum:
 
     @property
     def refilling(self) -> bool:
-        """See `Owners.refilling`."""
+        """See `Replicas.refilling`."""
         learning = self._protocol.learning
         # What is quarantined may never come.
         return learning is not None and learning.lacks(self._linked()) and not self._protocol.quarantined()
 
     # ── waiting ───────────────────────────────────────────────────────────────
 
-    async def reached(self, partition: int, wanted: VersionVector, /) -> None:
-        """See `Owners.reached`."""
+    async def wait_applied(self, partition: int, wanted: VersionVector, /) -> None:
+        """See `Replicas.reached`."""
         question = self._hurry(partition)
         if await self._true(
             self._reaching[partition], lambda: self._database.holds(partition, wanted), self._config.session_wait_s
@@ -104,7 +104,7 @@ class Quorum:
         )
 
     async def reachable(self, durability: Durability, /) -> None:
-        """See `Owners.reachable`."""
+        """See `Replicas.reachable`."""
         needed = self.members.needed(durability)
         if await self._true(self._linking, lambda: self._countable() >= needed, self._config.quorum_timeout_s):
             return
@@ -116,8 +116,8 @@ class Quorum:
             needed=needed,
         )
 
-    async def spread(self, partition: int, wanted: VersionVector, durability: Durability, /) -> None:
-        """See `Owners.spread`."""
+    async def wait_replicated(self, partition: int, wanted: VersionVector, durability: Durability, /) -> None:
+        """See `Replicas.spread`."""
         needed = self.members.needed(durability)
         if await self._true(
             self._spreading[partition],
@@ -138,8 +138,8 @@ class Quorum:
     def size(self) -> int:
         return self.members.size
 
-    async def current(self, partition: int, durability: Durability = "quorum", /) -> None:
-        """See `Owners.current`. Majorities meet: what one has acknowledged, one of any other majority tells of."""
+    async def catch_up(self, partition: int, durability: Durability = "quorum", /) -> None:
+        """See `Replicas.current`. Majorities meet: what one has acknowledged, one of any other majority tells of."""
         await self.reachable(durability)
         needed = self.members.needed(durability)
         question = self._hurry(partition)
@@ -158,7 +158,7 @@ class Quorum:
         )
 
     async def heard(self, partition: int, /) -> None:
-        """See `Owners.heard`."""
+        """See `Replicas.heard`."""
         timeout_s = self._config.rights_wait_s
         question = self._hurry(partition)
         linked = self._linked()
@@ -177,7 +177,7 @@ class Quorum:
         return frozenset(self.members.linked_nodes - {self._opening.node})
 
     async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /, *, spare: bool = False) -> None:
-        """See `Owners.seek`."""
+        """See `Replicas.seek`."""
         if self.is_learner:
             return
         linked = [member.node for member in self.members.all if member.outlet is not None]
@@ -187,7 +187,7 @@ class Quorum:
             if given is None or given.amount <= 0:
                 continue
             with suppress(SessionBehind, BookmarkLost):  # The transfer is made, and will come.
-                await self.reached(target.partition, VersionVector({Origin(given.origin): given.sequence}))
+                await self.wait_applied(target.partition, VersionVector({Origin(given.origin): given.sequence}))
                 amount -= given.amount
             if amount <= 0:
                 return
@@ -246,7 +246,7 @@ class Quorum:
                 del self._asking[partition]
 
     def holdings(self, partition: int, /) -> dict[str, Holding]:
-        """See `Owners.holdings`. An owner that was never reached holds nothing that is known; nor does a learner."""
+        """See `Replicas.holdings`. An owner that was never reached holds nothing that is known; nor does a learner."""
         found: dict[str, Holding] = {}
         for member in self.members.all:
             found[member.address] = Holding(VersionVector(), None)
@@ -255,12 +255,12 @@ class Quorum:
                 found[member.address] = Holding(known.vector(partition), known.whole(partition))
         return found
 
-    def mending(self, target: Target, /) -> Mending:
-        """See `Owners.mending`."""
-        return Mending(self._mender, target)
+    def read_repair(self, target: Target, /) -> ObjectRepair:
+        """See `Replicas.read_repair`."""
+        return ObjectRepair(self._mender, target)
 
     @property
-    def mended(self) -> Mended:
+    def mended(self) -> Repairs:
         return self._mender.mended
 
     # ── counting ──────────────────────────────────────────────────────────────
@@ -343,7 +343,7 @@ class Quorum:
 
     @property
     def learning(self) -> list[str]:
-        """See `Owners.learning`."""
+        """See `Replicas.learning`."""
         learning = self._protocol.learning
         if learning is None:
             return []

@@ -21,17 +21,17 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from shoal.cluster import operation
-from shoal.cluster.messages import LOST_MAX, Found, Lost
+from shoal.cluster.messages import LOST_MAX, RepairReply, RepairRequest
 from shoal.config import Config
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.thread import dag
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.names import check_name
 from shoal.node.appliers import mutation
-from shoal.node.collection.epochs import rows_of
+from shoal.node.collection.generations import rows_of
 from shoal.node.database import Database
 from shoal.node.peers.members import Members, MemberState
-from shoal.node.replicas import Mended, mendable, named, unmended
+from shoal.node.replicas import Repairs, mendable, named, unmended
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.storage import keys
@@ -41,7 +41,7 @@ from shoal.storage.keys import Kind
 _log = logging.getLogger("shoal.node")
 
 
-class Place(NamedTuple):
+class DamagedObject(NamedTuple):
     """One generation of an object."""
 
     target: Target
@@ -61,11 +61,11 @@ class Brought(NamedTuple):
 
 class _Question(NamedTuple):
     node: bytes
-    lost: Lost
-    answer: asyncio.Future[Found | None]
+    lost: RepairRequest
+    answer: asyncio.Future[RepairReply | None]
 
 
-class Mender:
+class ReadRepairer:
     """`holds` says whether a peer is known to hold what a vector names of a partition; `send` is told a node and a message."""
 
     def __init__(
@@ -75,10 +75,10 @@ class Mender:
         *,
         members: Members,
         holds: Callable[[bytes, int, VersionVector], bool],
-        send: Callable[[bytes, Lost], None],
+        send: Callable[[bytes, RepairRequest], None],
         config: Config,
     ) -> None:
-        self.mended = Mended()
+        self.mended = Repairs()
         self.database = database
         self.commit = commit
         self.config = config
@@ -88,7 +88,7 @@ class Mender:
         self._last_id = 0
         self._questions: dict[int, _Question] = {}
         self._admitted: set[bytes] = set()  # Of whose last link nothing has come; bounded by the links.
-        self._under_way: dict[tuple[Place, tuple[bytes, ...]], asyncio.Task[Brought]] = {}
+        self._under_way: dict[tuple[DamagedObject, tuple[bytes, ...]], asyncio.Task[Brought]] = {}
         self._stopped = False
 
     async def stop(self) -> None:
@@ -100,17 +100,17 @@ class Mender:
 
     # ── giving ────────────────────────────────────────────────────────────────
 
-    def answer(self, lost: Lost) -> Found:
+    def answer(self, lost: RepairRequest) -> RepairReply:
         """Those of the rows that are whole here, as many as fit `supply_bytes_max`.
 
         Raises:
             InvalidName: it names what cannot be.
         """
         if lost.kind != Kind.THREAD:
-            return Found(lost.id, [])
+            return RepairReply(lost.id, [])
         target = Target(Kind.THREAD, check_name("space", lost.space), check_name("thread", lost.name))
         transaction = self.database.document(target).transaction
-        place, rows, size = Place(target, lost.generation), list[tuple[bytes, bytes]](), 0
+        place, rows, size = DamagedObject(target, lost.generation), list[tuple[bytes, bytes]](), 0
         for row, value in _stored(transaction, place, lost.rows):
             if judge(transaction, place, row, value) is not Verdict.WHOLE:
                 continue
@@ -118,11 +118,11 @@ class Mender:
             if rows and size > self.config.supply_bytes_max:
                 break
             rows.append((row, value))
-        return Found(lost.id, rows)
+        return RepairReply(lost.id, rows)
 
     # ── asking ────────────────────────────────────────────────────────────────
 
-    def found(self, peer: bytes, found: Found) -> None:
+    def found(self, peer: bytes, found: RepairReply) -> None:
         """A peer has answered."""
         question = self._questions.get(found.id)
         if question is not None and question.node == peer:
@@ -147,7 +147,7 @@ class Mender:
             if question.node == peer:
                 _settle(question.answer, None)
 
-    async def fetch(self, place: Place, rows: tuple[bytes, ...], skipped: Iterable[str]) -> Brought:
+    async def fetch(self, place: DamagedObject, rows: tuple[bytes, ...], skipped: Iterable[str]) -> Brought:
         """What some peer has of these rows, whole and other than what is here; `skipped` are not asked."""
         task = self._under_way.get((place, rows))
         if task is None:
@@ -156,7 +156,7 @@ class Mender:
             task.add_done_callback(lambda _: self._under_way.pop((place, rows), None))
         return await asyncio.shield(task)  # Others may wait for it still.
 
-    async def _fetch(self, place: Place, rows: tuple[bytes, ...], skipped: frozenset[str]) -> Brought:
+    async def _fetch(self, place: DamagedObject, rows: tuple[bytes, ...], skipped: frozenset[str]) -> Brought:
         failed: dict[str, str] = {}
         for member in self._candidates(place.target.partition):
             if member.address in skipped or self._stopped:
@@ -181,12 +181,12 @@ class Mender:
         vector = self.database.vector_of(partition)
         return sorted(self._members.all, key=lambda member: not self._holds(member.node, partition, vector))
 
-    async def _ask(self, node: bytes, place: Place, rows: tuple[bytes, ...]) -> Found | None:
+    async def _ask(self, node: bytes, place: DamagedObject, rows: tuple[bytes, ...]) -> RepairReply | None:
         self._last_id += 1
         id = self._last_id
-        answer: asyncio.Future[Found | None] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[RepairReply | None] = asyncio.get_running_loop().create_future()
         kind, space, name = place.target
-        lost = Lost(id, kind, space, name, place.generation, list(rows))
+        lost = RepairRequest(id, kind, space, name, place.generation, list(rows))
         self._questions[id] = _Question(node, lost, answer)
         self._send(node, lost)
         try:
@@ -197,7 +197,7 @@ class Mender:
         finally:
             del self._questions[id]
 
-    def _take(self, place: Place, asked: tuple[bytes, ...], found: Found) -> dict[bytes, bytes] | None:
+    def _take(self, place: DamagedObject, asked: tuple[bytes, ...], found: RepairReply) -> dict[bytes, bytes] | None:
         """The rows of an answer that help; None if some are not what they say."""
         taken: dict[bytes, bytes] = {}
         transaction = self.database.document(place.target).transaction
@@ -211,24 +211,24 @@ class Mender:
         return taken
 
 
-class Mending:
-    """For one read of an object: see `Owners.mending`."""
+class ObjectRepair:
+    """For one read of an object: see `Replicas.read_repair`."""
 
-    def __init__(self, mender: Mender, target: Target) -> None:
+    def __init__(self, mender: ReadRepairer, target: Target) -> None:
         self._mender = mender
         self._target = target
-        self._place: Place | None = None
+        self._place: DamagedObject | None = None
         self._found: dict[bytes, bytes] = {}
         self._written: set[bytes] = set()
         self._failed: dict[str, str] = {}
 
-    async def mend(self, error: StoreCorrupt, /) -> None:
-        """See `owners.Mending.mend`. The first failure makes it fetch, the next one shows that it is still needed."""
+    async def repair(self, error: StoreCorrupt, /) -> None:
+        """See `replicas.ReadRepair.repair`. The first failure makes it fetch, the next one shows that it is still needed."""
         lost = tuple([row for row in error.lost if mendable(row) and row not in self._written])
         generation = self._mender.database.generations.current(
             self._mender.database.document(self._target).transaction, self._target
         )
-        place = Place(self._target, generation.number)
+        place = DamagedObject(self._target, generation.number)
         if place != self._place:
             self._place, self._found = place, {}
         if not lost or len(self._written) >= self._mender.config.repair_rows_max:
@@ -246,7 +246,7 @@ class Mending:
 
     async def _write(self, rows: dict[bytes, bytes], error: StoreCorrupt) -> None:
         try:
-            await self._mender.commit.covered(self._mender.commit.write(rows))
+            await self._mender.commit.wait_durable(self._mender.commit.write(rows))
         except ShoalError as refusal:
             raise self._failure(error, f" A peer has it, and it could not be written here: {refusal.message}") from refusal
         self._mender.mended.rows += len(rows)
@@ -263,7 +263,7 @@ class Mending:
         return unmended(self._target, error, why, list(self._failed))
 
 
-def judge(transaction: Transaction, place: Place, row: bytes, value: bytes) -> Verdict:
+def judge(transaction: Transaction, place: DamagedObject, row: bytes, value: bytes) -> Verdict:
     """Whether `value` is what must be under `row`."""
     if row.startswith(dag.CHUNK):
         return Verdict.WHOLE if sha256(value).digest() == row[1:] else Verdict.FALSE
@@ -286,21 +286,21 @@ def judge(transaction: Transaction, place: Place, row: bytes, value: bytes) -> V
     return Verdict.UNKNOWN if rows.get(when) is None else Verdict.WHOLE
 
 
-def _saved(transaction: Transaction, place: Place, found: dag.Checkpoint) -> tuple[dag.Save, operation.Body] | None:
+def _saved(transaction: Transaction, place: DamagedObject, found: dag.Checkpoint) -> tuple[dag.Save, operation.Body] | None:
     """The save in the log here that a stored checkpoint says it is of."""
     with suppress(ShoalError):  # The log is damaged there too.
         stored = transaction.get(keys.log(place.target.partition, found.dot))
         if stored is None:
             return None
-        body = operation.decode(operation.Entry.unpack(stored).packed)
+        body = operation.decode(operation.LogEntry.unpack(stored).packed)
         for change in mutation.decode(body.payload):
-            here = Place(Target(Kind(change.kind), change.space, change.name), change.generation)
+            here = DamagedObject(Target(Kind(change.kind), change.space, change.name), change.generation)
             if here == place and isinstance(change.change, dag.Save) and change.change.id == found.id:
                 return change.change, body
     return None
 
 
-def _stored(transaction: Transaction, place: Place, rows: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+def _stored(transaction: Transaction, place: DamagedObject, rows: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Those of the rows that can be read here, whole or not."""
     own = rows_of(transaction, *place)
     for row in rows:
@@ -309,6 +309,6 @@ def _stored(transaction: Transaction, place: Place, rows: Iterable[bytes]) -> It
                 yield row, value
 
 
-def _settle(answer: asyncio.Future[Found | None], found: Found | None) -> None:
+def _settle(answer: asyncio.Future[RepairReply | None], found: RepairReply | None) -> None:
     if not answer.done():
         answer.set_result(found)

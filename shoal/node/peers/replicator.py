@@ -29,16 +29,16 @@ from shoal.cluster.handshake import OPENING_BYTES
 from shoal.cluster.messages import (
     Busy,
     Digest,
-    Found,
-    Given,
-    Lost,
     Message,
     Objects,
     Parts,
     Present,
     Push,
+    RepairReply,
+    RepairRequest,
+    RightsReply,
+    RightsRequest,
     Rows,
-    Seek,
     Shipment,
     Supply,
     Trouble,
@@ -52,13 +52,13 @@ from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError, StorageError
 from shoal.node.database import Database
 from shoal.node.environment import Environment
-from shoal.node.incarnation import Opening
+from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partition
 from shoal.node.peers.marking import Marking
 from shoal.node.peers.members import Members, addresses_of
 from shoal.node.peers.quorum import Quorum
-from shoal.node.peers.read_repair import Mender
-from shoal.node.peers.seeking import Seeker
+from shoal.node.peers.read_repair import ReadRepairer
+from shoal.node.peers.rights_requests import RightsRequests
 from shoal.node.verification.scrubbing import Scrubber
 from shoal.node.watching.awareness import Presences
 from shoal.node.writes.issuing import Logged
@@ -91,7 +91,7 @@ class Replicator:
         *,
         storage: Storage,
         presences: Presences,
-        opening: Opening,
+        opening: Incarnation,
         environment: Environment,
         config: Config,
         software: str,
@@ -125,7 +125,7 @@ class Replicator:
             marks=self._marking.load(),
         )
         self._protocol.digest()  # The first one hashes every vector; later ones what changed. Nothing is served yet.
-        self._mender = Mender(
+        self._mender = ReadRepairer(
             database,
             commit,
             members=members,
@@ -133,7 +133,7 @@ class Replicator:
             send=lambda node, lost: self._send((node,), lost),
             config=config,
         )
-        self._seeker = Seeker(
+        self._seeker = RightsRequests(
             database,
             opening=opening,
             send=lambda node, seek: self._send((node,), seek),
@@ -273,13 +273,15 @@ class Replicator:
                 await self._deliver(peer.node, operations)
             case Trouble():
                 self.quorum.members.note_trouble(peer.node, decoded)
-            case Lost():
-                self._send((peer.node,), Found(decoded.id, []) if self._is_behind(peer.node) else self._mender.answer(decoded))
-            case Found():
+            case RepairRequest():
+                self._send(
+                    (peer.node,), RepairReply(decoded.id, []) if self._is_behind(peer.node) else self._mender.answer(decoded)
+                )
+            case RepairReply():
                 self._mender.found(peer.node, decoded)
-            case Seek():
+            case RightsRequest():
                 self._send((peer.node,), self._seeker.answer(decoded))
-            case Given():
+            case RightsReply():
                 self._seeker.given(peer.node, decoded)
             case Present():
                 self._presences.heard(peer.node, decoded)
@@ -297,7 +299,7 @@ class Replicator:
         shipments = [shipment for shipment in operations if isinstance(shipment, Shipment)]
         for some in messages.slices(shipments, SLICE):
             while self._commit.written - self._commit.durable > self._config.writes_pending_max // 2:
-                await self._commit.covered(self._commit.written)
+                await self._commit.wait_durable(self._commit.written)
             self._protocol.deliver(peer, some, self._environment.monotonic())
             self._carry_out()
             if len(shipments) > SLICE:
@@ -447,7 +449,7 @@ class Replicator:
 class _Replica:
     """The vectors of this node, as the protocol asks for them."""
 
-    def __init__(self, database: Database, opening: Opening) -> None:
+    def __init__(self, database: Database, opening: Incarnation) -> None:
         self._partitions = database.partitions
         self._opening = opening
 

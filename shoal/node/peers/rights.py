@@ -8,7 +8,7 @@ Laws:
   before it spends anything. It never spends from an account that it finds: only from that of this opening.
 - That nothing is left is said only once whoever is linked was heard: a grant may have been acknowledged elsewhere.
 - Where owners cannot be reached nothing is drawn, and what was written of it is put back; rights that others
-  have can be asked of any of them (`Owners.seek`), for a transfer is its giver's alone.
+  have can be asked of any of them (`Replicas.seek`), for a transfer is its giver's alone.
 - While every owner can be reached, rights are spread ahead of need (`spread`, as `shoal.crdt.values.shares` says): what a node
   that dies takes with it is then its share.
 
@@ -26,17 +26,17 @@ from weakref import WeakValueDictionary
 from shoal.crdt.values import budget, shares
 from shoal.errors import BudgetExhausted, NoQuorum, RightsElsewhere, ShoalError
 from shoal.node.database import Database
-from shoal.node.replicas import Owners
+from shoal.node.replicas import Replicas
 from shoal.node.target import Target, target_of
 from shoal.protocol import requests
 from shoal.storage.commit import GroupCommit
 
 
 class Rights:
-    def __init__(self, database: Database, commit: GroupCommit, *, owners: Owners) -> None:
+    def __init__(self, database: Database, commit: GroupCommit, *, replicas: Replicas) -> None:
         self._database = database
         self._commit = commit
-        self._owners = owners
+        self._replicas = replicas
         self._locks: WeakValueDictionary[Target, asyncio.Lock] = WeakValueDictionary()  # One draw of a budget at a time.
 
     async def provide(self, request: requests.AnyWrite) -> None:
@@ -52,7 +52,7 @@ class Rights:
             if self._usable(target) < amount and self._can_draw(target) and not self._everyone:
                 # Outside the lock: those who wait for the same owners wait at the same time.
                 with suppress(NoQuorum):
-                    await self._owners.reachable("all")
+                    await self._replicas.reachable("all")
                     async with self._lock(target):
                         await self._provide(target, amount)
 
@@ -68,17 +68,17 @@ class Rights:
                 await self._draw(target, requests.DrawRights(target.space, target.name, amount))
             asked, others = shares.to_ask(self._known(target))
             if asked:
-                await self._commit.covered(self._database.issuer.introduce())
-                await self._owners.seek(target, asked, others, spare=True)
+                await self._commit.wait_durable(self._database.issuer.introduce())
+                await self._replicas.seek(target, asked, others, spare=True)
             return self._everyone or not self._can_draw(target)
 
     def _known(self, target: Target) -> shares.Spread:
         rows = self._database.document(target).rows
-        return self._database.budgets.spread(rows, target, self._owners.linked, everyone=self._everyone)
+        return self._database.budgets.spread(rows, target, self._replicas.linked, everyone=self._everyone)
 
     @property
     def _everyone(self) -> bool:
-        return len(self._owners.linked) + 1 >= self._owners.size
+        return len(self._replicas.linked) + 1 >= self._replicas.size
 
     async def draw(self, request: requests.DrawRights) -> requests.Rights:
         """
@@ -100,7 +100,7 @@ class Rights:
             return error
         name, amount, usable = (error.detail[part] for part in ("budget", "amount", "rights"))
         rows = self._database.document(next(target for target in targets if target.name == name)).rows
-        members, pool = self._owners.view().members, max(0, budget.pool(rows))
+        members, pool = self._replicas.view().members, max(0, budget.pool(rows))
         away = [member.name for member in members if member.state == "unreachable"]
         names = {member.node: member.name for member in members}
         held: dict[str, int] = {}
@@ -119,27 +119,27 @@ class Rights:
         if self._usable(target) >= amount:
             return  # Whoever waited for the same got enough.
         if budget.remaining(self._database.document(target).rows) < amount:
-            await self._owners.heard(target.partition)  # More may have been granted elsewhere.
+            await self._replicas.heard(target.partition)  # More may have been granted elsewhere.
         if self._can_draw(target) and self._everyone:
             with suppress(NoQuorum):
-                await self._draw(target, requests.DrawRights(target.space, target.name, amount, self._owners.size))
+                await self._draw(target, requests.DrawRights(target.space, target.name, amount, self._replicas.size))
         lacking = amount - self._usable(target)
-        if lacking > 0 and self._owners.size > 1:
-            await self._commit.covered(self._database.issuer.introduce())
-            await self._owners.seek(target, lacking, self._by_rights(target))
+        if lacking > 0 and self._replicas.size > 1:
+            await self._commit.wait_durable(self._database.issuer.introduce())
+            await self._replicas.seek(target, lacking, self._by_rights(target))
 
     async def _draw(self, target: Target, request: requests.DrawRights) -> None:
-        await self._owners.reachable("all")
+        await self._replicas.reachable("all")
         issued = self._database.issue(request, None)
         try:
-            await self._commit.covered(issued.number)
-            await self._owners.current(target.partition, "all")
+            await self._commit.wait_durable(issued.number)
+            await self._replicas.catch_up(target.partition, "all")
         except BaseException:
             with suppress(ShoalError):
                 self._put_back(target)
             raise
         if self._database.budgets.sure(self._database.document(target).rows, target):
-            await self._commit.covered(self._put_back(target))
+            await self._commit.wait_durable(self._put_back(target))
 
     def _put_back(self, target: Target) -> int:
         return self._database.issue(requests.ReleaseRights(target.space, target.name, 0, unsure=True), None).number

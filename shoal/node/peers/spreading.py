@@ -18,16 +18,16 @@ from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.node.database import Database
 from shoal.node.peers.rights import Rights
-from shoal.node.replicas import Owners
+from shoal.node.replicas import Replicas
 from shoal.node.target import Target
 from shoal.storage.keys import Kind
 
 
 class Spreading:
-    def __init__(self, database: Database, rights: Rights, *, owners: Owners, config: Config) -> None:
+    def __init__(self, database: Database, rights: Rights, *, replicas: Replicas, config: Config) -> None:
         self._database = database
         self._rights = rights
-        self._owners = owners
+        self._replicas = replicas
         self._config = config
         self._due: dict[Target, None] = {}  # In the order in which they changed; at most `rights_due_max`.
         self._left: Iterator[Target] = iter(())  # By earlier openings.
@@ -36,7 +36,7 @@ class Spreading:
 
     def start(self) -> None:
         """Begin with what earlier openings left, on the running loop. A store without peers has nothing to spread."""
-        if self._owners.size > 1:
+        if self._replicas.size > 1:
             self._database.budgets.on_change = self._changed
             self._left = self._database.catalog.all_of(Kind.BUDGET)
             self._stir()

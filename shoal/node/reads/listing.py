@@ -24,12 +24,12 @@ _BRANCH = "main"
 _metadata = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 
-class Found(NamedTuple):
+class ListedThread(NamedTuple):
     reply: ThreadNames
     partitions: frozenset[int]  # Of the threads that were looked at.
 
 
-def threads(catalog: Catalog, request: ListThreads, rows_of: Callable[[Target], Rows], config: Config) -> Found:
+def threads(catalog: Catalog, request: ListThreads, rows_of: Callable[[Target], Rows], config: Config) -> ListedThread:
     limit = min(max(1, request.limit), config.page_items_max)
     looked = catalog.names(
         request.space, Kind.THREAD, prefix=request.prefix, after=request.after, limit=config.listing_scan_max + 1
@@ -45,7 +45,7 @@ def threads(catalog: Catalog, request: ListThreads, rows_of: Callable[[Target], 
         if _matches(rows_of(Target(Kind.THREAD, request.space, name)), request):
             names.append(name)
     reply = ThreadNames(names, seen[-1] if more and seen else "")
-    return Found(reply, frozenset(partition_of(request.space, name) for name in seen))
+    return ListedThread(reply, frozenset(partition_of(request.space, name) for name in seen))
 
 
 def _matches(rows: Rows, request: ListThreads) -> bool:

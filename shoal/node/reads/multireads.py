@@ -14,7 +14,7 @@ from shoal.config import Config
 from shoal.errors import ShoalError, SpansPartitions, StoreCorrupt, TooLarge
 from shoal.names import check_name
 from shoal.node.database import Database
-from shoal.node.replicas import Mending, Owners
+from shoal.node.replicas import ReadRepair, Replicas
 from shoal.node.target import Target, target_of
 from shoal.protocol.requests import MultiRead, MultiReply, Refused
 from shoal.protocol.requests.multireads import PartAnswer
@@ -48,14 +48,16 @@ def targets_of(request: MultiRead, config: Config) -> list[Target]:
     return targets
 
 
-async def answered(request: MultiRead, targets: list[Target], database: Database, owners: Owners, config: Config) -> MultiReply:
+async def answered(
+    request: MultiRead, targets: list[Target], database: Database, replicas: Replicas, config: Config
+) -> MultiReply:
     """What the reads show. What turns out to be damaged is mended first.
 
     Raises:
         TooLarge: together it is more than one message holds.
         StoreCorrupt: what is damaged cannot be mended.
     """
-    mendings: dict[Target, Mending] = {}
+    repairs: dict[Target, ReadRepair] = {}
     while True:
         damaged, error = targets[0], None
         replies: list[PartAnswer] = []
@@ -77,5 +79,5 @@ async def answered(request: MultiRead, targets: list[Target], database: Database
             replies.append(reply)
         if error is None:
             return MultiReply(replies)
-        mending = mendings.setdefault(damaged, owners.mending(damaged))
-        await mending.mend(error)
+        repair = repairs.setdefault(damaged, replicas.read_repair(damaged))
+        await repair.repair(error)

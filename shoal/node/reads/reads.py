@@ -22,7 +22,7 @@ from shoal.errors import InvalidInput, NoQuorum, StoreCorrupt
 from shoal.names import check_name
 from shoal.node.database import Database
 from shoal.node.reads import multireads
-from shoal.node.replicas import Mending, Owners
+from shoal.node.replicas import ReadRepair, Replicas
 from shoal.node.target import Target, target_of
 from shoal.node.watching.awareness import Presences
 from shoal.protocol import requests
@@ -38,13 +38,13 @@ class Reads:
         self,
         database: Database,
         *,
-        owners: Owners,
+        replicas: Replicas,
         presences: Presences,
         status: Callable[[], requests.NodeStatus],
         config: Config,
     ) -> None:
         self._database = database
-        self._owners = owners
+        self._replicas = replicas
         self._presences = presences
         self._status = status
         self._config = config
@@ -54,7 +54,7 @@ class Reads:
             case requests.Status():
                 return self._status()
             case requests.Cluster():
-                return self._owners.view()
+                return self._replicas.view()
             case requests.ListSpaces():
                 return await self._spaces(request, bookmark)
             case requests.ListObjects():
@@ -80,7 +80,7 @@ class Reads:
         partition = targets[0].partition
 
         async def read() -> tuple[AnyReply, VersionVector]:
-            reply = await multireads.answered(request, targets, self._database, self._owners, self._config)
+            reply = await multireads.answered(request, targets, self._database, self._replicas, self._config)
             return reply, self._database.vector_of(partition)
 
         return await self._seen(read, partition, bookmark, stale=stale)
@@ -91,7 +91,7 @@ class Reads:
         """What `read` shows of a partition, once this node holds what the bookmark names, and what it shows is durable."""
         wanted = bookmark.vector(partition)
         if not stale and not self._database.holds(partition, wanted):
-            await self._owners.reached(partition, wanted)
+            await self._replicas.wait_applied(partition, wanted)
         reply, shown = await read()
         # What was read may be ahead of the disk: a crash must not unshow it.
         await self._database.durable_of(partition)
@@ -103,7 +103,7 @@ class Reads:
 
     async def _shown(self, request: requests.ObjectRead[Any], target: Target) -> tuple[AnyReply, VersionVector]:
         """The answer of a read, and the vector that it was read at. What turns out to be damaged is mended first."""
-        mending: Mending | None = None
+        repair: ReadRepair | None = None
         while True:
             try:
                 if isinstance(request, requests.RankItems):
@@ -111,15 +111,15 @@ class Reads:
                     return ranked, self._database.vector(target)
                 return self._database.show(request, target), self._database.vector(target)
             except StoreCorrupt as error:
-                mending = mending or self._owners.mending(target)
-                await mending.mend(error)
+                repair = repair or self._replicas.read_repair(target)
+                await repair.repair(error)
 
     async def _caught_up(self, request: requests.CatchUp, bookmark: Bookmark) -> requests.CaughtUp:
         check_name("space", request.space)
         partition = partition_of(request.space, check_name("thread", request.thread))
-        size = self._owners.view().size
+        size = self._replicas.view().size
         try:
-            await self._owners.current(partition)
+            await self._replicas.catch_up(partition)
         except NoQuorum as error:
             return requests.CaughtUp(quorum=False, size=size, reason=error.message)
         shown = self._database.vector_of(partition)
@@ -160,7 +160,7 @@ class Reads:
     async def _reach_all(self, bookmark: Bookmark) -> None:
         for partition, wanted in list(bookmark):
             if not self._database.holds(partition, wanted):
-                await self._owners.reached(partition, wanted)
+                await self._replicas.wait_applied(partition, wanted)
 
 
 async def in_turns(steps: Generator[None, None, _Outcome]) -> _Outcome:

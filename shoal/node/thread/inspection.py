@@ -29,7 +29,7 @@ from shoal.protocol.requests import Damage, Explain, VerifyCheckpoints
 ANCESTORS_READ_MAX = 64  # For what was said before; handles say all of it again more often than that.
 
 
-class Scrutiny:
+class Inspection:
     def __init__(self, config: Config, checkpoints: Checkpoints) -> None:
         self._config = config
         self._checkpoints = checkpoints

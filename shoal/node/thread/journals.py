@@ -10,7 +10,7 @@ from shoal.crdt.clock import COUNTER_BITS
 from shoal.crdt.thread import claims, journal
 from shoal.errors import KeyReused
 from shoal.names import check_key, check_name
-from shoal.node.blobs import Attached
+from shoal.node.blobs import Blobs
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied_keys import implied_key, users_key
@@ -48,7 +48,7 @@ class Journals:
             return Appended(id=entry.position.hex(), appended=False)
         change = journal.Append(digest, request.key or implied_key(context.key, context.stamp.nth))
         id = context.stamp.pack_position().hex()
-        context.apply(change, Attached(request.event), id=id)
+        context.apply(change, Blobs(request.event), id=id)
         trim_by_rule(context, self._config)
         return Appended(id=id, appended=True)
 

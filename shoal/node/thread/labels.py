@@ -10,7 +10,7 @@ from shoal.crdt.rows import Rows
 from shoal.crdt.thread import dag, labels, notes, ownership
 from shoal.errors import InvalidInput, TooLarge
 from shoal.names import check_name
-from shoal.node.blobs import Attached
+from shoal.node.blobs import Blobs
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied_keys import implied_key
@@ -97,7 +97,7 @@ def _annotate(context: WriteContext, request: Annotate) -> Annotated:
     content = notes.pack(request.notes)
     change = notes.Annotate(request.label, sha256(content).digest(), implied_key(context.key, context.stamp.nth))
     id = context.stamp.pack_position().hex()
-    context.apply(change, Attached(content), id=id)
+    context.apply(change, Blobs(content), id=id)
     return Annotated(id)
 
 

@@ -10,7 +10,7 @@ from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.protocol.requests import Place, ReachPlace, ReadPlace
 
 
-class Places:
+class ProgressHandler:
     def __init__(self, config: Config) -> None:
         self._config = config
         self.checks: Checks = {ReachPlace: self._check}
@@ -31,7 +31,7 @@ class Places:
         before = progress.find(context.rows, request.key)
         if not request.restart and request.place <= before.place:
             return Place(before.place)
-        if before == progress.Place() and progress.count(context.rows, self._config.loops_max) == self._config.loops_max:
+        if before == progress.LoopProgress() and progress.count(context.rows, self._config.loops_max) == self._config.loops_max:
             raise TooLarge(
                 f"{self._config.loops_max} loops of thread {request.thread!r} have stored progress, which is the maximum. "
                 "Nothing was written. Use the same key for a loop in every run."

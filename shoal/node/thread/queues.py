@@ -8,7 +8,7 @@ from shoal import values
 from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.crdt.thread import queue
-from shoal.crdt.thread.queue import INBOX, Entry, Item
+from shoal.crdt.thread.queue import INBOX, Item, RankedEntry
 from shoal.errors import InvalidInput, KeyReused, NotFound, Overloaded, Taken, TooLarge
 from shoal.names import check_key, check_name
 from shoal.node.checks import check_size
@@ -199,7 +199,7 @@ class Queues:
         return Worklists([Worklist(name, *counts) for name, counts in queue.worklists(view.rows)])
 
 
-def _shown(id: bytes, place: bytes, entry: Entry) -> QueueEntry:
+def _shown(id: bytes, place: bytes, entry: RankedEntry) -> QueueEntry:
     put = entry.puts[0] if entry.puts else queue.Put(b"", 0, "", requests.NIL)
     finishes = [requests.Finish(finish.by, finish.wall_ms, finish.result) for finish in entry.takers()]
     others = list(dict.fromkeys(other.value for other in entry.puts[1:] if other.value != put.value))

@@ -18,7 +18,7 @@ from shoal.crdt.rows import Rows
 from shoal.crdt.thread import channel, dag, labels
 from shoal.errors import HeadMoved, InvalidInput, TooLarge
 from shoal.names import check_name, check_names
-from shoal.node.blobs import Attached
+from shoal.node.blobs import Blobs
 from shoal.node.checks import check_annotations, check_schema, check_size
 from shoal.node.handler import Checks, Readers, WriteContext, Writers
 from shoal.node.naming import hexed, unhex
@@ -95,7 +95,7 @@ class Saves:
         parents = record.parents
         over = [head.token for head in before_heads if head.id in parents]
         change = dag.Save(id, sha256(packed_record).digest(), over)
-        heads = context.apply(change, Attached(packed_record, drafted.chunks, decoded=record), id=id.hex())
+        heads = context.apply(change, Blobs(packed_record, drafted.chunks, decoded=record), id=id.hex())
         if self._rules.any(request.space):
             self._enforce(rows, request, dag.Checkpoint(id, stamp.dot, stamp.hlc, stamp.wall_ms, record))
         saved = Spot(request.space, request.thread, id)
@@ -209,7 +209,7 @@ def _check_delta(request: Save) -> None:
         )
 
 
-def _release(context: WriteContext, label: str, had: list[labels.Entry], id: bytes) -> None:
+def _release(context: WriteContext, label: str, had: list[labels.LabelEntry], id: bytes) -> None:
     """The label goes over to the new checkpoint: those that had it lose it, so that they do not add up."""
     ids = [entry.id for entry in had if entry.id != id]
     if ids:

@@ -10,7 +10,7 @@ from shoal.crdt.rows import Rows
 from shoal.crdt.thread import dag
 from shoal.errors import InvalidInput, NotFound, SchemaTaken, TooLarge
 from shoal.names import check_name
-from shoal.node.blobs import Attached
+from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.rules import Claim, Rules, State
@@ -66,7 +66,7 @@ class Schemas:
                 )
             return _shown(known)
         self._bound(request, len(there))
-        context.apply(put, Attached(content))
+        context.apply(put, Blobs(content))
         context.transaction.when_written(lambda: self._rules.forget(request.space))
         made = next(found for found in schema.versions(context.rows) if found.version == request.version)
         return _shown(made)

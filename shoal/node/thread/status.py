@@ -18,7 +18,7 @@ from shoal.protocol.requests import MoveThread, ReadStanding, Standing, ThreadSt
 _STATUSES: tuple[str, ...] = get_args(ThreadStatus)
 
 
-class Standings:
+class StatusHandler:
     def __init__(self, config: Config) -> None:
         self._config = config
         self.checks: Checks = {MoveThread: self._check}

@@ -14,10 +14,10 @@ from shoal import values
 from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.crdt.thread import status, step_log
-from shoal.crdt.thread.step_log import Entry
+from shoal.crdt.thread.step_log import StepEntry
 from shoal.errors import InvalidInput, KeyReused, NotFound, StepSettled, ThreadHeld, TooLarge
 from shoal.names import check_key, check_name
-from shoal.node.blobs import NOTHING, Attached
+from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.checks import check_size, check_text
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied_keys import implied_key
@@ -148,10 +148,10 @@ class Steps:
             compensation=request.compensation,
             takes=takes,
         )
-        entry = context.apply(change, Attached(request.arguments) if digest else NOTHING)
+        entry = context.apply(change, Blobs(request.arguments) if digest else NOTHING)
         return shown(rows, request.step, entry, attempt=attempt)
 
-    def _may_begin(self, entry: Entry, request: BeginStep) -> bool:
+    def _may_begin(self, entry: StepEntry, request: BeginStep) -> bool:
         if entry.state == "open" and not request.take_over:
             return False
         allowed = min(request.attempts or self._config.step_attempts_max, self._config.step_attempts_max)
@@ -184,7 +184,7 @@ class Steps:
             digest = sha256(request.value).digest()
             if all(result.digest != digest for result in entry.results):
                 result = step_log.Result(request.step, attempt, digest)
-                entry = context.apply(result, Attached(request.value))
+                entry = context.apply(result, Blobs(request.value))
         elif all((end.attempt, end.kind) != (attempt, request.outcome) for end in entry.ends):
             end = step_log.End(request.step, attempt, request.outcome, request.value)
             entry = context.apply(end)
@@ -208,7 +208,7 @@ class Steps:
         if request.how == "result":
             digest = sha256(request.value).digest()
             result = step_log.Result(request.step, "", digest, request.by)
-            entry = context.apply(result, Attached(request.value))
+            entry = context.apply(result, Blobs(request.value))
         else:
             there = tuple(attempt.id for attempt in entry.attempts)
             key = implied_key(context.key, context.stamp.nth)
@@ -241,7 +241,7 @@ class Steps:
         return Listed(items, more=False)
 
 
-def shown(rows: Rows, step: str, entry: Entry, *, attempt: str = "") -> Step:
+def shown(rows: Rows, step: str, entry: StepEntry, *, attempt: str = "") -> Step:
     """The step as its users see it. `attempt` is the asker's own: it has begun if that is open."""
     first, result = entry.first, entry.results[0] if entry.results else None
     is_open = [known.id for known in entry.open_attempts] if entry.state == "open" else []
@@ -271,7 +271,7 @@ def shown(rows: Rows, step: str, entry: Entry, *, attempt: str = "") -> Step:
     )
 
 
-def _attempt(entry: Entry, attempt: step_log.Attempt) -> StepAttempt:
+def _attempt(entry: StepEntry, attempt: step_log.Attempt) -> StepAttempt:
     """What the attempt itself said comes before what others decided of it."""
     result = next((result for result in entry.results if result.attempt == attempt.id), None)
     ends = {end.kind: end for end in entry.ends if end.attempt == attempt.id}
@@ -291,14 +291,14 @@ def _attempt(entry: Entry, attempt: step_log.Attempt) -> StepAttempt:
     )
 
 
-def _found(rows: Rows, request: ProgressStep | EndStep | ResolveStep | ReadStep) -> Entry:
+def _found(rows: Rows, request: ProgressStep | EndStep | ResolveStep | ReadStep) -> StepEntry:
     entry = step_log.find(rows, request.step)
     if entry is None:
         raise NotFound(f"thread {request.thread!r} has no step {request.step!r}. Nothing was written.")
     return entry
 
 
-def _only_open(entry: Entry, request: ProgressStep | EndStep) -> str:
+def _only_open(entry: StepEntry, request: ProgressStep | EndStep) -> str:
     found = entry.open_attempts
     if len(found) != 1:
         raise StepSettled(
@@ -310,12 +310,12 @@ def _only_open(entry: Entry, request: ProgressStep | EndStep) -> str:
     return found[0].id
 
 
-def _check_attempt(entry: Entry, request: ProgressStep | EndStep, attempt: str) -> None:
+def _check_attempt(entry: StepEntry, request: ProgressStep | EndStep, attempt: str) -> None:
     if not entry.holds(attempt):
         raise NotFound(f"step {request.step!r} of thread {request.thread!r} has no attempt {attempt!r}. Nothing was written.")
 
 
-def _check_same(entry: Entry, request: BeginStep, digest: bytes) -> None:
+def _check_same(entry: StepEntry, request: BeginStep, digest: bytes) -> None:
     first = entry.first
     if first.name != request.name:
         raise KeyReused(

@@ -12,7 +12,7 @@ from typing import Any
 
 from shoal import values
 from shoal.crdt.thread import journal
-from shoal.node.blobs import Attached
+from shoal.node.blobs import Blobs
 from shoal.node.handler import WriteContext
 from shoal.node.implied_keys import implied_key
 
@@ -22,4 +22,4 @@ def tell(context: WriteContext, kind: str, fields: dict[str, Any]) -> None:
     stamp = context.stamp
     event = values.encode({"kind": kind} | fields)
     change = journal.Append(sha256(event).digest(), implied_key(context.key, stamp.nth))
-    context.apply(change, Attached(event), id=stamp.pack_position().hex())
+    context.apply(change, Blobs(event), id=stamp.pack_position().hex())

@@ -22,7 +22,7 @@ from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, RightsElsewhe
 from shoal.names import check_key, check_name
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied_keys import implied_key, users_key
-from shoal.node.incarnation import Opening
+from shoal.node.incarnation import Incarnation
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests
@@ -51,7 +51,7 @@ class Drawn(NamedTuple):
 
 
 class Budgets:
-    def __init__(self, opening: Opening, config: Config) -> None:
+    def __init__(self, opening: Incarnation, config: Config) -> None:
         self._opening = opening
         self.on_change: Callable[[Target], None] | None = None  # Told of every change that is written here.
         self._kept: dict[Target, int] = {}  # What was drawn by request; the rights stay here until they are spent or released.

@@ -16,9 +16,9 @@ from shoal.crdt.document.live import EMPTY, LiveDocument
 from shoal.crdt.rows import POSITION_BYTES
 from shoal.crdt.thread import channel, dag, tree
 from shoal.errors import ShoalError
-from shoal.node.collection.epochs import split
+from shoal.node.collection.generations import split
 from shoal.node.transaction import ObjectRows
-from shoal.node.verification.report import Object, Place, Report, reason, text_of
+from shoal.node.verification.report import Object, ObjectPlace, Report, reason, text_of
 from shoal.storage import keys
 from shoal.storage.keys import Kind
 
@@ -34,7 +34,7 @@ def check_object(found: Object, rows: dict[bytes, bytes], report: Report, config
         report.problem(f"{text_of(found.place)}: {reason(error)}")
 
 
-def _check_thread(place: Place, object_rows: ObjectRows, rows: dict[bytes, bytes], report: Report) -> None:
+def _check_thread(place: ObjectPlace, object_rows: ObjectRows, rows: dict[bytes, bytes], report: Report) -> None:
     for row, value in rows.items():
         if row.startswith(dag.CHUNK):
             report.chunks += 1

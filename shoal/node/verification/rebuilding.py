@@ -25,15 +25,15 @@ from shoal.crdt.rows import Stamp, successor
 from shoal.crdt.thread import dag, pruning
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.appliers import mutation
-from shoal.node.blobs import Attached, is_gone
-from shoal.node.collection.epochs import Generations, split
+from shoal.node.blobs import Blobs, is_gone
 from shoal.node.collection.garbage import Collector, What
+from shoal.node.collection.generations import Generations, split
 from shoal.node.partitions import Partitions
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.node.verification.integrity import unreadable
 from shoal.node.verification.replay import Folded, blank, differing, erased, fold
-from shoal.node.verification.report import Logged, Object, Place
+from shoal.node.verification.report import Logged, Object, ObjectPlace
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
@@ -43,7 +43,7 @@ _SLICE = 24  # Operations, or some hundred rows, that are looked at before other
 _ROWS = 256
 _ATTEMPTS_MAX = 4
 
-Supplied = Mapping[Dot, list[Attached]]  # By operation: what came beside each of its mutations.
+Supplied = Mapping[Dot, list[Blobs]]  # By operation: what came beside each of its mutations.
 Fetch = Callable[[int, list[Dot]], Awaitable[Supplied]]
 Forget = Callable[[Transaction, Target], None]
 
@@ -58,7 +58,7 @@ class Outcome(Enum):
     REFUSED = "the log or the disk cannot be used"
 
 
-class _Entry(NamedTuple):
+class _Changes(NamedTuple):
     logged: Logged
     changes: list[mutation.Mutation]
 
@@ -92,7 +92,7 @@ class Rebuilder:
         self._forget = forget
         self._config = config
 
-    async def rebuild(self, place: Place, fetch: Fetch) -> Outcome:
+    async def rebuild(self, place: ObjectPlace, fetch: Fetch) -> Outcome:
         """Make an object anew, and replace its rows if they differ; `fetch` asks peers for what came beside operations."""
         supplied: Supplied = {}
         asked: set[Dot] = set()
@@ -122,7 +122,7 @@ class Rebuilder:
             return Outcome.REFUSED
         return Outcome.CHANGING
 
-    async def _is_too_large(self, place: Place) -> bool:
+    async def _is_too_large(self, place: ObjectPlace) -> bool:
         start: bytes | None = keys.object_rows(*place)
         assert start is not None
         stop, size = successor(start), 0
@@ -136,7 +136,7 @@ class Rebuilder:
             start = rows[-1][0] + b"\x00"
             await asyncio.sleep(0)
 
-    async def _entries(self, place: Place, vector: VersionVector) -> AsyncIterator[_Entry]:
+    async def _entries(self, place: ObjectPlace, vector: VersionVector) -> AsyncIterator[_Changes]:
         """The operations that changed the object."""
         for origin, last in sorted(vector.items()):
             first = 1
@@ -147,14 +147,14 @@ class Rebuilder:
                 )
                 for key, stored in scanned:
                     _, dot = keys.split_log(key)
-                    body = operation.decode(operation.Entry.unpack(stored).packed)
+                    body = operation.decode(operation.LogEntry.unpack(stored).packed)
                     changes = mutation.decode(body.payload)
                     if any(_place(place.partition, change) == place for change in changes):
-                        yield _Entry(Logged(place.partition, body.hlc, dot, body), changes)
+                        yield _Changes(Logged(place.partition, body.hlc, dot, body), changes)
                 first = stop + 1
                 await asyncio.sleep(0)
 
-    async def _folded(self, place: Place, entries: list[_Entry], supplied: Supplied) -> _Made:
+    async def _folded(self, place: ObjectPlace, entries: list[_Changes], supplied: Supplied) -> _Made:
         """What they make."""
         entries.sort(key=lambda entry: (entry.logged.hlc, entry.logged.dot))
         made = _Made(Folded({}, set(), *erased([entry.logged for entry in entries])), [], [], None)
@@ -168,7 +168,14 @@ class Rebuilder:
         return made
 
     def _fold(
-        self, place: Place, entry: _Entry, supplied: Supplied, *, context: VersionVector, made: _Made, into: Transaction
+        self,
+        place: ObjectPlace,
+        entry: _Changes,
+        supplied: Supplied,
+        *,
+        context: VersionVector,
+        made: _Made,
+        into: Transaction,
     ) -> _Made:
         logged = entry.logged
         sent = supplied.get(logged.dot)
@@ -190,7 +197,7 @@ class Rebuilder:
                 made = made._replace(pruned=(stamp, change.generation))
         return made
 
-    def _unreadable(self, place: Place, folded: Folded) -> list[bytes]:
+    def _unreadable(self, place: ObjectPlace, folded: Folded) -> list[bytes]:
         """Checkpoints that are shown and build on what is missing."""
         if place.kind is not Kind.THREAD or place not in folded.pruned:
             return []
@@ -199,7 +206,7 @@ class Rebuilder:
         }
         return unreadable(own)
 
-    def _check_chunks(self, place: Place, stamp: Stamp, change: mutation.Mutation, found: Folded) -> None:
+    def _check_chunks(self, place: ObjectPlace, stamp: Stamp, change: mutation.Mutation, found: Folded) -> None:
         """
         Raises:
             StoreCorrupt: a chunk is not what its digest names.
@@ -211,7 +218,7 @@ class Rebuilder:
             if digest and sha256(piece).digest() != digest:
                 raise StoreCorrupt(f"chunk {digest.hex()} is damaged.")
 
-    async def _replace(self, place: Place, made: _Made, *, again: bool) -> Outcome:
+    async def _replace(self, place: ObjectPlace, made: _Made, *, again: bool) -> Outcome:
         """Write what differs, in the step in which it was compared: nothing can come between.
 
         `again`: some of it was erased before, and what of that is not needed must be swept once more.
@@ -239,13 +246,13 @@ class Rebuilder:
         partition = self._partitions.load(place.partition)
         partition.written = max(partition.written, number)
         batch.written()
-        await self._commit.covered(number)
+        await self._commit.wait_durable(number)
         return Outcome.REPLACED
 
 
-def _has_any(sent: list[Attached]) -> bool:
+def _has_any(sent: list[Blobs]) -> bool:
     return any(not is_gone(beside) for beside in sent)
 
 
-def _place(partition: int, change: mutation.Mutation) -> Place:
-    return Place(partition, Kind(change.kind), change.space, change.name)
+def _place(partition: int, change: mutation.Mutation) -> ObjectPlace:
+    return ObjectPlace(partition, Kind(change.kind), change.space, change.name)

@@ -21,10 +21,10 @@ from shoal.crdt.rows import Stamp
 from shoal.crdt.thread import dag, journal, pruning, trimming
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.appliers import mutation
-from shoal.node.blobs import Attached, is_gone
-from shoal.node.collection.epochs import split
+from shoal.node.blobs import Blobs, is_gone
+from shoal.node.collection.generations import split
 from shoal.node.transaction import ObjectRows, Transaction
-from shoal.node.verification.report import Logged, Object, Place, Report, reason, text_of
+from shoal.node.verification.report import Logged, Object, ObjectPlace, Report, reason, text_of
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
@@ -32,23 +32,23 @@ from shoal.storage.keys import Kind
 class Folded(NamedTuple):
     """What a partition's log makes. Of generations that were ended nothing is folded, and nothing compared."""
 
-    rows: dict[Place, dict[bytes, bytes]]
-    alive: set[Place]  # With a change of their current generation.
-    generations: dict[Place, int]  # Of those that were deleted: the current one.
-    pruned: dict[Place, set[bytes]]  # Checkpoints that prunes name.
-    trimmed: dict[Place, VersionVector]  # Operations whose events trims took.
-    compacted: dict[Place, list[VersionVector]]  # Operations whose updates each compaction covers.
+    rows: dict[ObjectPlace, dict[bytes, bytes]]
+    alive: set[ObjectPlace]  # With a change of their current generation.
+    generations: dict[ObjectPlace, int]  # Of those that were deleted: the current one.
+    pruned: dict[ObjectPlace, set[bytes]]  # Checkpoints that prunes name.
+    trimmed: dict[ObjectPlace, VersionVector]  # Operations whose events trims took.
+    compacted: dict[ObjectPlace, list[VersionVector]]  # Operations whose updates each compaction covers.
 
-    def current(self, place: Place) -> int:
+    def current(self, place: ObjectPlace) -> int:
         return self.generations.get(place, 0)
 
-    def shows(self, place: Place, row: bytes) -> bool:
+    def shows(self, place: ObjectPlace, row: bytes) -> bool:
         return row == deletion.ROW or split(row)[0] == self.current(place)
 
 
 def refolded(storage: Storage, partition: int, logged: list[Logged], report: Report) -> Folded:
     """The objects that the log makes, applied to nothing in causal order."""
-    memory: dict[Place, Transaction] = {}
+    memory: dict[ObjectPlace, Transaction] = {}
     found = Folded({}, set(), *erased(logged))
     folded = VersionVector()
     for entry in sorted(logged, key=lambda entry: (entry.hlc, entry.dot)):
@@ -62,18 +62,18 @@ def refolded(storage: Storage, partition: int, logged: list[Logged], report: Rep
     return found
 
 
-def inhabited(stored: dict[Place, dict[bytes, bytes]], folded: Folded) -> set[Place]:
+def inhabited(stored: dict[ObjectPlace, dict[bytes, bytes]], folded: Folded) -> set[ObjectPlace]:
     return {place for place, rows in stored.items() if any(row != deletion.ROW and folded.shows(place, row) for row in rows)}
 
 
-def compare(stored: dict[Place, dict[bytes, bytes]], folded: Folded, report: Report) -> None:
+def compare(stored: dict[ObjectPlace, dict[bytes, bytes]], folded: Folded, report: Report) -> None:
     for place in sorted(stored.keys() | folded.rows.keys()):
         flawed = differing(place, stored.get(place, {}), folded)
         if flawed:
             report.problem(f"{text_of(place)}: {len(flawed)} rows differ from what its operations make")
 
 
-def differing(place: Place, stored: Mapping[bytes, bytes], folded: Folded) -> dict[bytes, bytes | None]:
+def differing(place: ObjectPlace, stored: Mapping[bytes, bytes], folded: Folded) -> dict[bytes, bytes | None]:
     """The rows of an object that are not what its operations make, with what they must be; None: not there."""
     here = {row: value for row, value in stored.items() if folded.shows(place, row)}
     there = folded.rows.get(place, {})
@@ -88,12 +88,12 @@ def _fold(
     found: Folded,
     *,
     context: VersionVector,
-    memory: dict[Place, Transaction],
+    memory: dict[ObjectPlace, Transaction],
     report: Report,
 ) -> None:
     for nth, change in enumerate(mutation.decode(entry.body.payload)):
         stamp = Stamp(entry.dot, entry.hlc, entry.body.wall_ms, context, nth)
-        place = Place(entry.partition, Kind(change.kind), change.space, change.name)
+        place = ObjectPlace(entry.partition, Kind(change.kind), change.space, change.name)
         try:
             fold(storage, place, stamp, change, found=found, into=memory.setdefault(place, blank()))
         except ShoalError as error:
@@ -102,13 +102,13 @@ def _fold(
 
 def fold(
     storage: Storage,
-    place: Place,
+    place: ObjectPlace,
     stamp: Stamp,
     change: mutation.Mutation,
     *,
     found: Folded,
     into: Transaction,
-    supplied: Attached | None = None,
+    supplied: Blobs | None = None,
 ) -> bool:
     """Apply a change to what the ones before it made. `supplied` is what a peer sent beside it, instead of what is stored.
 
@@ -137,11 +137,16 @@ def fold(
 
 def erased(
     logged: list[Logged],
-) -> tuple[dict[Place, int], dict[Place, set[bytes]], dict[Place, VersionVector], dict[Place, list[VersionVector]]]:
-    current: dict[Place, int] = {}
-    pruned: dict[Place, set[bytes]] = {}
-    trimmed: dict[Place, VersionVector] = {}
-    compacted: dict[Place, list[VersionVector]] = {}
+) -> tuple[
+    dict[ObjectPlace, int],
+    dict[ObjectPlace, set[bytes]],
+    dict[ObjectPlace, VersionVector],
+    dict[ObjectPlace, list[VersionVector]],
+]:
+    current: dict[ObjectPlace, int] = {}
+    pruned: dict[ObjectPlace, set[bytes]] = {}
+    trimmed: dict[ObjectPlace, VersionVector] = {}
+    compacted: dict[ObjectPlace, list[VersionVector]] = {}
     for place, change in [found for entry in logged for found in _changes(entry)]:
         if isinstance(change, deletion.Delete):
             current[place] = max(change.generation + 1, current.get(place, 0))
@@ -155,15 +160,15 @@ def erased(
     return current, pruned, trimmed, compacted
 
 
-def _changes(entry: Logged) -> list[tuple[Place, mutation.Change]]:
+def _changes(entry: Logged) -> list[tuple[ObjectPlace, mutation.Change]]:
     try:
         made = mutation.decode(entry.body.payload)
-        return [(Place(entry.partition, Kind(change.kind), change.space, change.name), change.change) for change in made]
+        return [(ObjectPlace(entry.partition, Kind(change.kind), change.space, change.name), change.change) for change in made]
     except (StoreCorrupt, ValueError):
         return []  # A damaged operation: it is told where it is to be applied.
 
 
-def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: Place, stored: ObjectRows) -> None:
+def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: ObjectPlace, stored: ObjectRows) -> None:
     """
     Raises:
         StoreCorrupt: the rows that it produced are missing, and nothing erased them.

@@ -44,7 +44,7 @@ class Logged(NamedTuple):
     body: operation.Body
 
 
-class Place(NamedTuple):
+class ObjectPlace(NamedTuple):
     partition: int
     kind: Kind
     space: str
@@ -55,7 +55,7 @@ class Object(NamedTuple):
     """An object's current generation in storage."""
 
     storage: Storage
-    place: Place
+    place: ObjectPlace
     generation: int
 
     @property
@@ -67,5 +67,5 @@ def reason(error: Exception) -> str:
     return error.message if isinstance(error, ShoalError) else repr(error)
 
 
-def text_of(place: Place) -> str:
+def text_of(place: ObjectPlace) -> str:
     return f"{place.kind.label} {place.name!r} of space {place.space!r}"

@@ -25,7 +25,7 @@ from shoal.node.database import Database
 from shoal.node.target import Target
 from shoal.node.verification.evidence import bounds
 from shoal.node.verification.rebuilding import Outcome, Supplied
-from shoal.node.verification.report import Place, text_of
+from shoal.node.verification.report import ObjectPlace, text_of
 from shoal.storage import keys
 
 _log = logging.getLogger("shoal.node")
@@ -196,7 +196,7 @@ class Scrubber:
         elif is_news:
             _log.warning("the rows of %s differ from those of a peer: %s", text_of(place), outcome.value)
 
-    def _settle(self, name: bytes, place: Place, outcome: Outcome, *, is_news: bool) -> None:
+    def _settle(self, name: bytes, place: ObjectPlace, outcome: Outcome, *, is_news: bool) -> None:
         """What came of an object in which a save builds on what is gone."""
         if outcome in (Outcome.SOUND, Outcome.REPLACED):
             self._dangling.discard(name)
@@ -205,7 +205,7 @@ class Scrubber:
         elif outcome is Outcome.DEAD and is_news:
             _log.warning("%s: %s", text_of(place), outcome.value)
 
-    def _replaced(self, name: bytes, place: Place) -> None:
+    def _replaced(self, name: bytes, place: ObjectPlace) -> None:
         self.replaced += 1
         _log.warning("the rows of %s were not what its log makes, and were replaced", text_of(place))
         peers = [found.peer for found in self._differences.all() if found.object == name]
@@ -234,8 +234,8 @@ class Scrubber:
 
     async def _fetch(self, partition: int, dots: list[Dot]) -> Supplied:
         """What peers have beside these operations."""
-        found: dict[Dot, list[blobs.Attached]] = {}
-        erased: dict[Dot, list[blobs.Attached]] = {}  # There, which says nothing of the next peer.
+        found: dict[Dot, list[blobs.Blobs]] = {}
+        erased: dict[Dot, list[blobs.Blobs]] = {}  # There, which says nothing of the next peer.
         for peer in list(self._linked()):
             left = [dot for dot in dots if dot not in found]
             while left:
@@ -263,7 +263,7 @@ class Scrubber:
 
     def _brought(self, partition: int, wanted: set[Dot], supply: Supply | None) -> Supplied:
         """What came beside operations that are those of the log here."""
-        brought: dict[Dot, list[blobs.Attached]] = {}
+        brought: dict[Dot, list[blobs.Blobs]] = {}
         for shipment in [] if supply is None else supply.operations:
             if isinstance(shipment, Raw) or shipment.partition != partition or shipment.dot not in wanted:
                 continue
@@ -273,6 +273,6 @@ class Scrubber:
         return brought
 
 
-def place_of(name: bytes) -> Place:
+def place_of(name: bytes) -> ObjectPlace:
     """The object whose rows' keys begin with `name`."""
-    return Place(*keys.split_object(name)[:4])
+    return ObjectPlace(*keys.split_object(name)[:4])

@@ -28,7 +28,7 @@ from shoal.node.items import indexes
 from shoal.node.target import Target
 from shoal.node.verification.integrity import check_object
 from shoal.node.verification.replay import compare, inhabited, refolded
-from shoal.node.verification.report import Logged, Object, Place, Report, text_of
+from shoal.node.verification.report import Logged, Object, ObjectPlace, Report, text_of
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
@@ -70,7 +70,7 @@ def _log(storage: Storage, partition: int, report: Report) -> Iterator[Logged]:
     prefix = keys.log_of(partition)
     for key, stored in storage.scan(prefix, successor(prefix)):
         _, dot = keys.split_log(key)
-        entry = operation.Entry.unpack(stored)
+        entry = operation.LogEntry.unpack(stored)
         before = ends.get(dot.origin, NO_TIP)
         if dot.sequence != before.sequence + 1:
             report.problem(f"partition {partition}: {dot.origin.hex()} has a hole before sequence {dot.sequence} in its log")
@@ -123,25 +123,25 @@ def _check_keys(storage: Storage, partition: int, logged: list[Logged], report: 
             report.problem(f"partition {partition}: idempotency key {name!r} does not name the operation that it stands for")
 
 
-def _objects(storage: Storage, partition: int, report: Report) -> dict[Place, dict[bytes, bytes]]:
+def _objects(storage: Storage, partition: int, report: Report) -> dict[ObjectPlace, dict[bytes, bytes]]:
     prefix = keys.OBJECT + partition.to_bytes(2, "big")
-    objects: dict[Place, dict[bytes, bytes]] = {}
+    objects: dict[ObjectPlace, dict[bytes, bytes]] = {}
     for key, value in storage.scan(prefix, successor(prefix)):
         try:
             _, kind, space, name, row = keys.split_object(key)
         except ValueError:
             report.problem(f"partition {partition}: row {key.hex()} belongs to no object")
         else:
-            objects.setdefault(Place(partition, kind, space, name), {})[row] = value
+            objects.setdefault(ObjectPlace(partition, kind, space, name), {})[row] = value
     return objects
 
 
-def _check_indexes(storage: Storage, partition: int, objects: dict[Place, dict[bytes, bytes]], report: Report) -> None:
-    indexed: dict[Place, dict[bytes, bytes]] = {}
+def _check_indexes(storage: Storage, partition: int, objects: dict[ObjectPlace, dict[bytes, bytes]], report: Report) -> None:
+    indexed: dict[ObjectPlace, dict[bytes, bytes]] = {}
     prefix = keys.INDEX + partition.to_bytes(2, "big")
     for key, value in storage.scan(prefix, successor(prefix)):
         try:
-            place = Place(*keys.split_object(key)[:4])
+            place = ObjectPlace(*keys.split_object(key)[:4])
         except ValueError:
             report.problem(f"partition {partition}: index row {key.hex()} belongs to no object")
         else:

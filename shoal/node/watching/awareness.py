@@ -18,7 +18,7 @@ import msgspec
 from shoal.cluster.messages import PRESENT_MAX
 from shoal.cluster.messages import Present as PresentMessage
 from shoal.config import Config
-from shoal.crdt.document.awareness import GONE, Awareness, Entry, Topic
+from shoal.crdt.document.awareness import GONE, Awareness, ClientState, Topic
 from shoal.errors import InvalidValue, Overloaded, ShoalError, ShuttingDown, TooLarge
 from shoal.names import check_name
 from shoal.protocol.requests import Announce, Announced, FollowPresence, Presence, Present, ReadPresence
@@ -32,7 +32,7 @@ Share = Callable[[PresentMessage], None]
 class PresenceFollower:
     """An asynchronous iterator over what is new; ends with an error, or never."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[ClientState]) -> None:
         self._news = {entry.client: entry for entry in entries}
         self._first = True
         self._ended: ShoalError | None = None
@@ -50,7 +50,7 @@ class PresenceFollower:
         news, self._news, self._first = self._news, {}, False
         return Presence([Present(*entry) for entry in news.values()])
 
-    def tell(self, entry: Entry) -> None:
+    def tell(self, entry: ClientState) -> None:
         self._news[entry.client] = entry
         self._wake.set()
 
@@ -70,7 +70,7 @@ class Presences:
         )
         self._followers: dict[Topic, dict[PresenceFollower, None]] = {}
         self._following = 0
-        self._unshared: dict[tuple[Topic, int], Entry] = {}
+        self._unshared: dict[tuple[Topic, int], ClientState] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
         self.share: Share | None = None  # With peers: tells all of them, as far as there is room.
@@ -90,7 +90,7 @@ class Presences:
             self._check(topic, present)
         gone = []
         for present in request.entries:
-            entry = Entry(present.client, present.clock, present.state)
+            entry = ClientState(present.client, present.clock, present.state)
             before = self._table.find(topic, entry.client)
             stands = self._table.announce(owner, topic, entry, self._now())
             if stands is not None:
@@ -147,7 +147,7 @@ class Presences:
     def heard(self, node: bytes, message: PresentMessage) -> None:
         """What a peer says; what has no place is left out, and comes again when it is renewed."""
         for space, document, client, clock, state in message.entries:
-            topic, entry = Topic(space, document), Entry(client, clock, state)
+            topic, entry = Topic(space, document), ClientState(client, clock, state)
             sound = len(state) <= self._config.presence_state_bytes_max and _is_json(state)
             if sound and self._table.hear(node, topic, entry, self._now()):
                 self._changed(topic, entry)
@@ -157,7 +157,7 @@ class Presences:
         """All that was announced here, for a peer that has just been linked."""
         return _messages(self._table.own())
 
-    def _share(self, topic: Topic, entry: Entry) -> None:
+    def _share(self, topic: Topic, entry: ClientState) -> None:
         if self.share is None:
             return
         if not self._unshared:
@@ -185,7 +185,7 @@ class Presences:
 
     # ── helpers ───────────────────────────────────────────────────────────────
 
-    def _changed(self, topic: Topic, entry: Entry) -> None:
+    def _changed(self, topic: Topic, entry: ClientState) -> None:
         for follower in self._followers.get(topic, ()):
             follower.tell(entry)
 
@@ -220,7 +220,7 @@ def _topic(space: str, document: str) -> Topic:
     return Topic(check_name("space", space), check_name("document", document) if document else "")
 
 
-def _messages(entries: Iterable[tuple[Topic, Entry]]) -> Iterator[PresentMessage]:
+def _messages(entries: Iterable[tuple[Topic, ClientState]]) -> Iterator[PresentMessage]:
     listed = [(*topic, *entry) for topic, entry in entries]
     for start in range(0, len(listed), PRESENT_MAX):
         yield PresentMessage(listed[start : start + PRESENT_MAX])

@@ -24,7 +24,7 @@ from shoal.errors import InvalidValue
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.catalog import Catalog
-from shoal.node.collection.epochs import Generations
+from shoal.node.collection.generations import Generations
 from shoal.node.partitions import Partitions
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
@@ -88,7 +88,7 @@ class Changelog:
     def _run(self, number: int, origin: Origin, missing: range, limit: int) -> Iterator[Logged]:
         start, stop = keys.log(number, Dot(origin, missing.start)), keys.log(number, Dot(origin, missing.stop))
         for key, stored in self._storage.scan(start, stop, limit=limit):
-            body = operation.decode(operation.Entry.unpack(stored).packed)
+            body = operation.decode(operation.LogEntry.unpack(stored).packed)
             yield Logged(body.hlc, keys.split_log(key)[1], body.wall_ms, mutation.decode(body.payload))
 
     def is_ended(self, change: Mutation) -> bool:

@@ -7,7 +7,7 @@ Laws:
 - Whoever takes a push has seen the operation that it shows, and all that was there
   before it: the subscriber's bookmark takes that in with the push, not earlier.
 - A subscriber has a buffer of bounded bytes. Past it the buffer is dropped and
-  the subscriber gets SlowConsumer, then nothing: it has to read again. A `Trail`
+  the subscriber gets SlowConsumer, then nothing: it has to read again. A `ResumableWatch`
   (shoal.node.watching.resumable) gets one Reset in its place, and goes on.
 """
 

@@ -46,7 +46,7 @@ class Told(NamedTuple):
         return _CHANGE_BYTES + len(self.change.name) + len(self.change.id)
 
 
-class Trail(Subscriber):
+class ResumableWatch(Subscriber):
     def __init__(self, watch: Watch, bookmark: Bookmark, changelog: Changelog, bytes_max: int, *, config: Config) -> None:
         """To be told of what is applied from now on: nothing may be, between this and `Feed.told`.
 

@@ -17,10 +17,10 @@ from shoal.crdt.thread import dag, pruning, trimming
 from shoal.errors import BadOperation
 from shoal.names import check_name
 from shoal.node.appliers.mutation import Mutation
-from shoal.node.blobs import Attached
+from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog
-from shoal.node.collection.epochs import Generation, Generations
 from shoal.node.collection.garbage import Collector, What
+from shoal.node.collection.generations import Generation, Generations
 from shoal.node.document.documents import Documents
 from shoal.node.handler import Checks, Readers, WriteContext, Writers
 from shoal.node.partitions import Partitions
@@ -91,14 +91,14 @@ class Eraser:
             raise BadOperation(f"it belongs to generation {change.generation}, which does not exist", reason="content")
         return current if change.generation == current.number else None
 
-    def follow(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> None:
+    def follow(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Blobs) -> None:
         """Do what an applied change asks for beside its object's rows; a deletion is applied here."""
         if type(change.change) in _ASKING:
             self._do_asked(transaction, target, stamp, change, beside)
         else:
             self._catalog.enter(transaction, target)
 
-    def _do_asked(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> None:
+    def _do_asked(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Blobs) -> None:
         made = change.change
         if isinstance(made, deletion.Delete):
             self._delete(transaction, target, stamp, made)
@@ -148,7 +148,7 @@ class Eraser:
             self._shapes.forget(target.space, target.name)
             transaction.when_written(lambda: self._shapes.forget(target.space, target.name))
 
-    def bury(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> None:
+    def bury(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Blobs) -> None:
         """Take note of a change that arrived too late."""
         self._generations.bury(transaction, target, stamp, change, beside)
         # What its generation had may be gone already: this is swept on its own.

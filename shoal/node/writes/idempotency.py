@@ -29,7 +29,7 @@ from shoal.storage import keys
 from shoal.storage.interface import Storage
 
 
-class Receipt(msgspec.Struct, array_like=True, frozen=True):
+class StoredReply(msgspec.Struct, array_like=True, frozen=True):
     """What an operation keeps of the request that its key stands for."""
 
     digest: bytes  # SHA-256 of the request.
@@ -42,10 +42,10 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_receipt = msgspec.msgpack.Decoder(Receipt)
+_receipt = msgspec.msgpack.Decoder(StoredReply)
 
 
-class Receipts:
+class IdempotencyTable:
     def __init__(self, storage: Storage, now_ms: Callable[[], int], config: Config) -> None:
         self._storage = storage
         self._now_ms = now_ms
@@ -77,7 +77,7 @@ class Receipts:
             )
         return None
 
-    def _read(self, partition: int, dot: Dot, key: str) -> Receipt:
+    def _read(self, partition: int, dot: Dot, key: str) -> StoredReply:
         try:
             return _receipt.decode(operation.decode(self._entry(partition, dot).packed).receipt)
         except (ValueError, InvalidValue) as error:  # msgspec's own are ValueErrors, and so are those of text that is no UTF-8.
@@ -86,19 +86,19 @@ class Receipts:
                 "read the state to see what the earlier attempt wrote."
             ) from None
 
-    def _entry(self, partition: int, dot: Dot) -> operation.Entry:
+    def _entry(self, partition: int, dot: Dot) -> operation.LogEntry:
         stored = self._storage.get(keys.log(partition, dot))
         if stored is None:
             raise StoreCorrupt(
                 f"operation {dot.sequence} of {dot.origin.hex()} in partition {partition} is missing from the log. "
                 "Nothing was written now. Run `shoal verify`."
             )
-        return operation.Entry.unpack(stored)
+        return operation.LogEntry.unpack(stored)
 
 
 def pack(request: requests.AnyWrite, reply: requests.AnyReply) -> bytes:
     """The receipt of a request, as its operation carries it."""
-    return _encoder.encode(Receipt(_digest(request), reply))
+    return _encoder.encode(StoredReply(_digest(request), reply))
 
 
 def _digest(request: requests.AnyWrite) -> bytes:

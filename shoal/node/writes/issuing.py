@@ -28,18 +28,18 @@ from shoal.names import check_name
 from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
-from shoal.node.blobs import Attached
-from shoal.node.collection.epochs import Generations
+from shoal.node.blobs import Blobs
+from shoal.node.collection.generations import Generations
 from shoal.node.environment import Environment
 from shoal.node.handler import Handler, Made, WriteContext
-from shoal.node.incarnation import Opening
+from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Ahead, Partition, Partitions
 from shoal.node.target import Target, target_of
 from shoal.node.transaction import Transaction
 from shoal.node.watching.feed import LABELS, Feed, Staged
 from shoal.node.writes import idempotency
 from shoal.node.writes.erasing import Eraser
-from shoal.node.writes.idempotency import Receipts
+from shoal.node.writes.idempotency import IdempotencyTable
 from shoal.protocol import requests
 from shoal.protocol.requests import ObjectWrite, Reply
 from shoal.storage import keys
@@ -98,7 +98,7 @@ class Issuer:
         clock: HybridClock,
         generations: Generations,
         eraser: Eraser,
-        opening: Opening,
+        opening: Incarnation,
         environment: Environment,
         config: Config,
         feed: Feed,
@@ -115,7 +115,7 @@ class Issuer:
         self._now_ms = environment.now_ms
         self._batch_writes_max = config.batch_writes_max
         self._feed = feed
-        self._receipts = Receipts(storage, environment.now_ms, config)
+        self._receipts = IdempotencyTable(storage, environment.now_ms, config)
         self.on_logged: Callable[[Logged], None] | None = None
         self.operations = 0
 
@@ -176,7 +176,7 @@ class Issuer:
         stamp = self._stamp(transaction, partition)
         replies: list[Reply] = []
         mutations: list[Mutation] = []
-        besides: list[Attached] = []
+        besides: list[Blobs] = []
         staged: list[Staged] = []
         is_remembered = False
         for target, write in zip(located.targets, located.writes, strict=True):
@@ -208,7 +208,7 @@ class Issuer:
         dot = Dot(origin, partition.tip(origin).sequence + 1)
         return Stamp(dot, self._clock.issue(wall_ms), wall_ms, partition.vector)
 
-    def _log(self, writing: _Writing, stamp: Stamp, payload: bytes, reply: requests.AnyReply) -> operation.Entry:
+    def _log(self, writing: _Writing, stamp: Stamp, payload: bytes, reply: requests.AnyReply) -> operation.LogEntry:
         """Write the operation with everything it changed; then, and only then, move what is in memory."""
         transaction, partition, key = writing.transaction, writing.partition, writing.key
         dot = stamp.dot
@@ -217,7 +217,7 @@ class Issuer:
         body = operation.encode(operation.Body(stamp.hlc, stamp.wall_ms, context, key, payload, receipt))
         chain = operation.chain(partition.tip(dot.origin).chain, partition.number, dot, body)
         tip = operation.Tip(dot.sequence, stamp.hlc, chain)
-        entry = operation.Entry(chain, body)
+        entry = operation.LogEntry(chain, body)
         transaction.put(keys.log(partition.number, dot), entry.pack())
         ahead = Ahead(partition)
         for origin, moved in ahead.issue(dot, tip, context).items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.document.awareness import GONE, Awareness, Entry, Topic
+from shoal.crdt.document.awareness import GONE, Awareness, ClientState, Topic
 
 HERE = Topic("crew", "plan")
 A, B = b"a", b"b"  # States.
@@ -18,48 +18,48 @@ def table(*, entries_max: int = 100, bytes_max: int = 10_000) -> Awareness:
 
 def test_an_entry_is_its_owners_alone() -> None:
     one = table()
-    assert one.announce("s1", HERE, Entry(7, 1, A), 0) is None
-    assert one.announce("s2", HERE, Entry(7, 5, B), 0) is None
-    assert one.announce("s2", HERE, Entry(7, 5, GONE), 0) is None
-    assert one.entries(HERE) == [Entry(7, 1, A)]
+    assert one.announce("s1", HERE, ClientState(7, 1, A), 0) is None
+    assert one.announce("s2", HERE, ClientState(7, 5, B), 0) is None
+    assert one.announce("s2", HERE, ClientState(7, 5, GONE), 0) is None
+    assert one.entries(HERE) == [ClientState(7, 1, A)]
 
 
 def test_the_newer_clock_counts_and_at_an_equal_one_who_is_gone() -> None:
     one = table()
-    one.announce("s1", HERE, Entry(7, 2, A), 0)
-    one.announce("s1", HERE, Entry(7, 1, B), 0)
-    one.announce("s1", HERE, Entry(7, 2, B), 0)
-    assert one.entries(HERE) == [Entry(7, 2, A)]
-    one.announce("s1", HERE, Entry(7, 2, GONE), 0)
+    one.announce("s1", HERE, ClientState(7, 2, A), 0)
+    one.announce("s1", HERE, ClientState(7, 1, B), 0)
+    one.announce("s1", HERE, ClientState(7, 2, B), 0)
+    assert one.entries(HERE) == [ClientState(7, 2, A)]
+    one.announce("s1", HERE, ClientState(7, 2, GONE), 0)
     assert one.entries(HERE) == []
 
 
 def test_an_echo_brings_nobody_back_and_its_sender_is_told() -> None:
     one = table()
-    one.announce("s1", HERE, Entry(7, 2, A), 0)
-    assert one.leave("s1", 0) == [(HERE, Entry(7, 2, GONE))]
-    assert one.announce("s2", HERE, Entry(7, 2, A), 0) == Entry(7, 2, GONE)
+    one.announce("s1", HERE, ClientState(7, 2, A), 0)
+    assert one.leave("s1", 0) == [(HERE, ClientState(7, 2, GONE))]
+    assert one.announce("s2", HERE, ClientState(7, 2, A), 0) == ClientState(7, 2, GONE)
     assert one.entries(HERE) == []
-    assert one.announce("s2", HERE, Entry(7, 3, A), 0) is None
-    assert one.entries(HERE) == [Entry(7, 3, A)]
+    assert one.announce("s2", HERE, ClientState(7, 3, A), 0) is None
+    assert one.entries(HERE) == [ClientState(7, 3, A)]
 
 
 def test_who_does_not_renew_is_gone_and_later_forgotten() -> None:
     one = table()
-    one.announce("s1", HERE, Entry(7, 1, A), 0)
-    one.announce("s1", HERE, Entry(8, 1, A), 0)
-    one.announce("s1", HERE, Entry(8, 2, A), 20)
-    assert one.expire(TIMEOUT_S) == [(HERE, Entry(7, 1, GONE))]
-    assert one.entries(HERE) == [Entry(8, 2, A)]
-    assert one.announce("s2", HERE, Entry(7, 1, A), 31) == Entry(7, 1, GONE)
+    one.announce("s1", HERE, ClientState(7, 1, A), 0)
+    one.announce("s1", HERE, ClientState(8, 1, A), 0)
+    one.announce("s1", HERE, ClientState(8, 2, A), 20)
+    assert one.expire(TIMEOUT_S) == [(HERE, ClientState(7, 1, GONE))]
+    assert one.entries(HERE) == [ClientState(8, 2, A)]
+    assert one.announce("s2", HERE, ClientState(7, 1, A), 31) == ClientState(7, 1, GONE)
     one.expire(2 * TIMEOUT_S)
-    assert one.announce("s2", HERE, Entry(7, 1, A), 2 * TIMEOUT_S) is None
+    assert one.announce("s2", HERE, ClientState(7, 1, A), 2 * TIMEOUT_S) is None
     assert len(one) == 2
 
 
 def test_nothing_is_left_of_who_left_once_the_time_is_over() -> None:
     one = table()
-    one.announce("s1", HERE, Entry(7, 1, A), 0)
+    one.announce("s1", HERE, ClientState(7, 1, A), 0)
     one.leave("s1", 0)
     one.expire(TIMEOUT_S)
     assert len(one) == 0
@@ -68,33 +68,33 @@ def test_nothing_is_left_of_who_left_once_the_time_is_over() -> None:
 
 def test_what_another_node_says_counts_unless_it_is_ours() -> None:
     one = table()
-    assert one.hear(b"n2", HERE, Entry(7, 1, A), 0)
-    assert not one.hear(b"n2", HERE, Entry(7, 1, A), 20)
+    assert one.hear(b"n2", HERE, ClientState(7, 1, A), 0)
+    assert not one.hear(b"n2", HERE, ClientState(7, 1, A), 20)
     assert one.expire(TIMEOUT_S) == [], "said again, it is renewed"
-    assert one.hear(b"n2", HERE, Entry(7, 1, GONE), 21)
-    one.announce("s1", HERE, Entry(8, 1, A), 21)
-    assert not one.hear(b"n2", HERE, Entry(8, 9, B), 21)
-    assert one.entries(HERE) == [Entry(8, 1, A)]
-    assert list(one.own()) == [(HERE, Entry(8, 1, A))]
+    assert one.hear(b"n2", HERE, ClientState(7, 1, GONE), 21)
+    one.announce("s1", HERE, ClientState(8, 1, A), 21)
+    assert not one.hear(b"n2", HERE, ClientState(8, 9, B), 21)
+    assert one.entries(HERE) == [ClientState(8, 1, A)]
+    assert list(one.own()) == [(HERE, ClientState(8, 1, A))]
 
 
 def test_who_was_at_another_node_is_ours_with_a_newer_clock_only() -> None:
     one = table()
-    one.hear(b"n2", HERE, Entry(7, 3, A), 0)
-    one.announce("echo", HERE, Entry(7, 3, A), 0)
+    one.hear(b"n2", HERE, ClientState(7, 3, A), 0)
+    one.announce("echo", HERE, ClientState(7, 3, A), 0)
     assert list(one.own()) == []
-    one.announce("s1", HERE, Entry(7, 4, B), 0)
-    assert list(one.own()) == [(HERE, Entry(7, 4, B))]
-    assert not one.hear(b"n2", HERE, Entry(7, 3, GONE), 0), "as the node says that it left, when it notices"
+    one.announce("s1", HERE, ClientState(7, 4, B), 0)
+    assert list(one.own()) == [(HERE, ClientState(7, 4, B))]
+    assert not one.hear(b"n2", HERE, ClientState(7, 3, GONE), 0), "as the node says that it left, when it notices"
 
 
 def test_it_is_bounded_in_entries_and_bytes() -> None:
     one = table(entries_max=2, bytes_max=10)
     for client in range(5):
-        one.announce("s1", HERE, Entry(client, 1, b"xxxx"), 0)
-        one.hear(b"n2", HERE, Entry(client + 10, 1, b"x"), 0)
+        one.announce("s1", HERE, ClientState(client, 1, b"xxxx"), 0)
+        one.hear(b"n2", HERE, ClientState(client + 10, 1, b"x"), 0)
     assert len(one.entries(HERE)) == 2
-    one.announce("s1", HERE, Entry(0, 2, b"x" * 10), 0)
+    one.announce("s1", HERE, ClientState(0, 2, b"x" * 10), 0)
     assert one.entries(HERE)[0].clock == 1
 
 
@@ -113,9 +113,9 @@ def test_once_nobody_renews_everything_is_forgotten_and_every_byte_is_free(
     one = table()
     for number, (who, client, clock, state) in enumerate(said):
         if who.startswith("s"):
-            one.announce(who, HERE, Entry(client, clock, state), number)
+            one.announce(who, HERE, ClientState(client, clock, state), number)
         else:
-            one.hear(who.encode(), HERE, Entry(client, clock, state), number)
+            one.hear(who.encode(), HERE, ClientState(client, clock, state), number)
         if number % 4 == leaves:
             one.leave("s1", number)
     one.expire(len(said) + TIMEOUT_S)

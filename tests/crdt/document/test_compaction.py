@@ -171,11 +171,11 @@ def without_the_first(rows: Rows, ends: VersionVector) -> list[bytes]:
     return _content(rows, ends)[1:]
 
 
-def anything_goes(rows: Callable[[], Rows], found: compaction.Standing, digest: bytes) -> Iterator[None]:
+def anything_goes(rows: Callable[[], Rows], found: compaction.CurrentCompaction, digest: bytes) -> Iterator[None]:
     return iter(())
 
 
-def whatever_else_is_there(rows: Rows, found: compaction.Standing) -> list[bytes]:
+def whatever_else_is_there(rows: Rows, found: compaction.CurrentCompaction) -> list[bytes]:
     return [position for position, _ in compaction._coverages(rows) if position != found.position]
 
 

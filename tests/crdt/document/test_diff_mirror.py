@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.crdt.document.content import open_root, to_py
-from shoal.crdt.document.diff_mirror import Difference, Shadow
+from shoal.crdt.document.diff_mirror import Difference, DiffMirror
 from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, play
 
 STEPS = st.lists(st.builds(Step, st.integers(0, AUTHORS - 1), st.integers(0, ACTIONS - 1), st.integers(0, 23)), max_size=30)
@@ -23,7 +23,7 @@ class Watched:
     def __init__(self) -> None:
         self.doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=77)
         self.roots = {name: open_root(self.doc, name, kind) for name, kind in ROOTS.items()}
-        self.shadows = {name: Shadow(name, root) for name, root in self.roots.items()}
+        self.shadows = {name: DiffMirror(name, root) for name, root in self.roots.items()}
         self.said: list[Difference] = []
         for name, root in self.roots.items():
             root.observe_deep(self._follower(name))
@@ -98,8 +98,10 @@ def test_the_copy_is_what_is_shown_and_so_is_what_the_differences_give(steps: li
 
 
 def test_a_copy_that_forgets_deletions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = Shadow.follow
-    monkeypatch.setattr(Shadow, "follow", lambda self, events: [each for each in sound(self, events) if each.kind != "delete"])
+    sound = DiffMirror.follow
+    monkeypatch.setattr(
+        DiffMirror, "follow", lambda self, events: [each for each in sound(self, events) if each.kind != "delete"]
+    )
     with pytest.raises(AssertionError):
         followed([Step(0, 3, 3), Step(0, 6, 3)], [])
 
@@ -111,7 +113,7 @@ def test_an_embedded_object_takes_one_position() -> None:
     text.insert_embed(1, {"image": "x"})
     del text[2:3]
     assert watched.copied()["t"] == "a"
-    assert Shadow("t", text).to_py() == "a"
+    assert DiffMirror("t", text).to_py() == "a"
     assert watched.said[-1] == Difference("delete", ("t", 2), "b", None)
 
 

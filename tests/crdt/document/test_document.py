@@ -16,7 +16,7 @@ from shoal import values
 from shoal.crdt.document import document, yjs
 from shoal.crdt.document.conflicts import Conflicts
 from shoal.crdt.document.content import open_root, to_py
-from shoal.crdt.document.diff_mirror import Shadow
+from shoal.crdt.document.diff_mirror import DiffMirror
 from shoal.crdt.document.document import RootKind, Update
 from shoal.crdt.document.editing import Editor, on_copy
 from shoal.crdt.document.live import EMPTY, NESTING_MAX, LiveDocument
@@ -402,7 +402,7 @@ def test_whatever_a_shared_type_holds_that_it_should_not_can_be_shown(parent: st
     shown = replica.to_json()
     assert live(updates=[update], roots={"m": "map"}).canonical() == replica.canonical()
     Conflicts().add(update)
-    assert Shadow("m", open_root(replica.fork(client_id=7), "m", "map")).to_py() == values.from_json(shown)["m"]
+    assert DiffMirror("m", open_root(replica.fork(client_id=7), "m", "map")).to_py() == values.from_json(shown)["m"]
 
 
 def test_a_format_that_inherits_a_key_is_no_value() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.items import items
-from shoal.crdt.items.items import NEVER, Delete, Entry, Expire, Put, Refresh, Refreshed
+from shoal.crdt.items.items import NEVER, Delete, Expire, Put, Refresh, Refreshed, StoredItem
 from shoal.crdt.rows import Rows, Stamp
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.rows import DictRows
@@ -133,7 +133,9 @@ def putting(rows: Rows, stamp: Stamp, change: Change, keep: bool) -> None:
     if isinstance(change, Put):
         path = items.path_of(change.rest, change.key)
         before = items._entries(rows, path)
-        entry = Entry(stamp.pack_position(), stamp.wall_ms, 0, change.ttl_ms, change.expires_ms, change.request, change.value)
+        entry = StoredItem(
+            stamp.pack_position(), stamp.wall_ms, 0, change.ttl_ms, change.expires_ms, change.request, change.value
+        )
         items._store(rows, path, before, [*(before if keep else []), entry])
     else:
         apply(rows, stamp, change)
@@ -162,7 +164,7 @@ def last_refresh_wins(rows: Rows, stamp: Stamp, change: Change) -> None:
     for part in change.items:
         path = items.path_of(part.rest, part.key)
         before = items._entries(rows, path)
-        after = [Entry(e.position, e.wall_ms, e.created_ms, e.ttl_ms, part.expires_ms, e.request, e.value) for e in before]
+        after = [StoredItem(e.position, e.wall_ms, e.created_ms, e.ttl_ms, part.expires_ms, e.request, e.value) for e in before]
         items._store(rows, path, before, after)
 
 

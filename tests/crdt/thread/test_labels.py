@@ -10,7 +10,7 @@ from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.crdt.thread import labels
 from shoal.crdt.thread.dag import Record, Save, apply, encode_record, identify
-from shoal.crdt.thread.labels import Entry, Release
+from shoal.crdt.thread.labels import LabelEntry, Release
 from tests.support.rows import DictRows
 
 ORIGINS = [Origin(bytes([n]) * 16) for n in range(3)]
@@ -99,7 +99,7 @@ def test_a_repeat_of_a_released_save_does_not_get_the_label_back() -> None:
 def test_labels_are_listed_in_the_order_of_their_bytes() -> None:
     rows = DictRows()
     for label in ["a/2", "b/1", "a/1", "a/10", "é/1"]:
-        labels.name(rows, label, Entry(1, label.encode().ljust(32)), first=True)
+        labels.name(rows, label, LabelEntry(1, label.encode().ljust(32)), first=True)
     assert [label for label, _ in labels.listed(rows, "")] == ["a/1", "a/10", "a/2", "b/1", "é/1"]
     assert [label for label, _ in labels.listed(rows, "a/", reverse=True)] == ["a/2", "a/10", "a/1"]
     assert [label for label, _ in labels.listed(rows, "a/", after="a/2", reverse=True, limit=1)] == ["a/10"]
@@ -109,7 +109,7 @@ def test_labels_are_listed_in_the_order_of_their_bytes() -> None:
 def test_a_planted_bug_in_the_labels_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: what was saved last takes the label. The order of concurrent saves then shows."""
 
-    def last(rows: DictRows, label: str, entry: Entry, *, first: bool) -> None:
+    def last(rows: DictRows, label: str, entry: LabelEntry, *, first: bool) -> None:
         rows.put(labels.LABEL + label.encode(), entry.hlc.to_bytes(8, "big") + entry.id)
 
     monkeypatch.setattr(labels, "name", last)

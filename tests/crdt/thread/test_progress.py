@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.crdt.thread import progress
-from shoal.crdt.thread.progress import Place, Reach
+from shoal.crdt.thread.progress import LoopProgress, Reach
 from tests.support.causal import Choose, Replica, check_converges
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -19,7 +19,9 @@ def check(choose: Choose) -> None:
     replica = check_converges(choose, progress.apply, decide)[0]
     made = [change for operation in replica.applied for change in operation.changes]
     for key in "ab":
-        expected = max((Place(change.generation, change.place) for change in made if change.key == key), default=Place())
+        expected = max(
+            (LoopProgress(change.generation, change.place) for change in made if change.key == key), default=LoopProgress()
+        )
         assert progress.find(replica.rows, key) == expected
 
 
@@ -30,5 +32,5 @@ def test_replicas_agree_in_any_order_packet_and_repetition(data: st.DataObject) 
 
 
 def test_the_check_finds_that_the_last_to_arrive_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "find", lambda _rows, _key: Place(-1))
+    monkeypatch.setattr(progress, "find", lambda _rows, _key: LoopProgress(-1))
     assert fails_for_some_seed(check)

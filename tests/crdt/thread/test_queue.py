@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import queue
-from shoal.crdt.thread.queue import INBOX, Counts, Dequeue, Enqueue, Entry, Item, Purge
+from shoal.crdt.thread.queue import INBOX, Counts, Dequeue, Enqueue, Item, Purge, RankedEntry
 from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
@@ -47,7 +47,7 @@ def deciding(choose: Choose) -> Decide:
     return decide
 
 
-def twin(operations: list[Operation]) -> dict[tuple[str, bytes], Entry]:
+def twin(operations: list[Operation]) -> dict[tuple[str, bytes], RankedEntry]:
     """The entries that all operations make at once: a purge takes away what it covers, whenever it comes."""
     made = [(stamp, change) for operation in operations for stamp, change in operation.stamped()]
     purges = [change for _, change in made if isinstance(change, Purge)]
@@ -55,18 +55,18 @@ def twin(operations: list[Operation]) -> dict[tuple[str, bytes], Entry]:
     def purged(name: str, id: bytes, dot: Dot) -> bool:
         return any(p.queue == name and id in p.ids and VersionVector(p.context).covers(dot) for p in purges)
 
-    entries: dict[tuple[str, bytes], Entry] = {}
+    entries: dict[tuple[str, bytes], RankedEntry] = {}
     for stamp, change in sorted(made, key=lambda one: (one[0].dot, one[0].nth)):
         if isinstance(change, Enqueue):
             for index, item in enumerate(change.items):
                 position = stamp.pack_position() + index.to_bytes(4, "big")
                 id = queue.identify(item.key) if item.key is not None else sha256(b"\x00" + position).digest()
                 if not purged(change.queue, id, stamp.dot):
-                    found = entries.setdefault((change.queue, id), Entry(item.key, [], []))._replace(key=item.key)
+                    found = entries.setdefault((change.queue, id), RankedEntry(item.key, [], []))._replace(key=item.key)
                     entries[change.queue, id] = found
                     found.puts.append(queue.Put(position, stamp.wall_ms, change.by, item.value))
         elif isinstance(change, Dequeue) and not purged(change.queue, change.id, stamp.dot):
-            found = entries.setdefault((change.queue, change.id), Entry(None, [], []))
+            found = entries.setdefault((change.queue, change.id), RankedEntry(None, [], []))
             finish = queue.Finish(stamp.pack_position(), stamp.wall_ms, change.by, change.key, change.result)
             found.finishes.append(finish)
     return entries
@@ -95,7 +95,7 @@ def test_replicas_agree_in_any_order_packet_and_repetition(data: st.DataObject) 
     check(chooser(data))
 
 
-def a_put_revives(entry: Entry) -> bool:
+def a_put_revives(entry: RankedEntry) -> bool:
     return bool(entry.puts) and (not entry.finishes or entry.puts[-1].position > entry.finishes[-1].position)
 
 
@@ -118,7 +118,7 @@ original_enqueue = queue.apply_enqueue
 @pytest.mark.parametrize(
     ("owner", "name", "bug"),
     [
-        (Entry, "is_pending", property(a_put_revives)),
+        (RankedEntry, "is_pending", property(a_put_revives)),
         (queue, "_dot", everything_is_purged),
         (queue, "_HLC_BYTES", 0),
         (queue, "apply_enqueue", the_first_to_arrive_counts),

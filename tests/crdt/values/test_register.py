@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.values import register
-from shoal.crdt.values.register import Assign, Entry
+from shoal.crdt.values.register import Assign, AssignedValue
 from shoal.errors import InvalidValue
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.rows import DictRows
@@ -69,7 +69,7 @@ def test_replicas_keep_the_same_siblings_as_a_twin_that_sees_all_assigns(data: s
 
 
 def covered_siblings_stay(rows: Rows, stamp: Stamp, assign: Assign) -> None:
-    register.store(rows, [*register.entries(rows), Entry(stamp.pack_position(), 0, None, assign.value)])
+    register.store(rows, [*register.entries(rows), AssignedValue(stamp.pack_position(), 0, None, assign.value)])
 
 
 def context_is_not_clipped(rows: Rows, stamp: Stamp, assign: Assign) -> None:

@@ -88,7 +88,7 @@ class Model:
         self.apply(node, change)
 
     def look(self, node: bytes) -> None:
-        """As `Rights.spread` and `Seeker.answer` do."""
+        """As `Rights.spread` and `RightsRequests.answer` do."""
         wanted = shares.to_draw(self.known(node))
         if wanted is not None:
             drawn = min(budget.pool(self.rows), wanted - self.held()[node])

@@ -13,7 +13,7 @@ import pytest
 from shoal.client.store import Store
 from shoal.crdt.document import compaction, document
 from shoal.errors import CatchingUp, HistoryCompacted, InvalidInput, NotFound, TooLarge
-from shoal.node.collection.epochs import rows_of
+from shoal.node.collection.generations import rows_of
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol import requests

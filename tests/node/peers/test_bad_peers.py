@@ -11,7 +11,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shoal.cluster import messages, operation
-from shoal.cluster.messages import Digest, Found, Have, Lost, Message, Parts, Shipment, Supply, Trouble, Vectors, Want
+from shoal.cluster.messages import (
+    Digest,
+    Have,
+    Message,
+    Parts,
+    RepairReply,
+    RepairRequest,
+    Shipment,
+    Supply,
+    Trouble,
+    Vectors,
+    Want,
+)
 from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue, ShoalError
@@ -97,8 +109,8 @@ async def test_an_altered_message_of_any_kind_is_taken_or_refused_and_nothing_el
             Vectors([(N, Dot(Origin(SOMEBODY), 4).pack())], True),
             Want(7, [(N, SOMEBODY, 1, 4)]),
             Trouble(N, SOMEBODY, 1, "content", "it is bad"),
-            Lost(3, 1, "crew", "t", 0, [b"C" + bytes(32)]),
-            Found(3, [(b"C" + bytes(32), b"?")]),
+            RepairRequest(3, 1, "crew", "t", 0, [b"C" + bytes(32)]),
+            RepairReply(3, [(b"C" + bytes(32), b"?")]),
         ]
         for message in sound:
             altered = bytearray(messages.encode(message))

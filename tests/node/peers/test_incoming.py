@@ -23,7 +23,7 @@ from shoal.crdt.values import counter
 from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
-from shoal.node.blobs import NOTHING, Attached
+from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.target import Target
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
@@ -110,7 +110,7 @@ BAD: dict[str, tuple[Shipment, str]] = {
         shipped(
             Body(HLC, START_MS, [], None, mutation.encode([Mutation(2, "crew", "n", document.Update(b"d" * 32))])),
             partition=COUNT.partition,
-            beside=blobs.pack([Attached(b"another", erased=True)]),
+            beside=blobs.pack([Blobs(b"another", erased=True)]),
         ),
         "does not match its hash",
     ),
@@ -195,7 +195,7 @@ async def test_a_chunk_that_its_checkpoint_does_not_name_is_refused() -> None:
         first, second, *_ = await write_of_each_kind(fleet)
         assert await take(fleet["b"], [first]) == []
         [beside] = blobs.unpack(second.attached)
-        more = Attached(beside.content, {**beside.chunks, b"any": b"a chunk of nobody's"})
+        more = Blobs(beside.content, {**beside.chunks, b"any": b"a chunk of nobody's"})
         bad = msgspec.structs.replace(second, attached=blobs.pack([more]))
         [trouble] = await take(fleet["b"], [bad])
         assert "names no such chunk" in trouble.message
@@ -212,7 +212,7 @@ async def test_a_record_that_describes_its_values_wrongly_is_refused() -> None:
         recipe = record[6]["log"]
         assert recipe[5] is True, "it keeps the tail of the checkpoint before"
         recipe[5] = False
-        bad = blobs.pack([Attached(msgspec.msgpack.encode(record), beside.chunks)])
+        bad = blobs.pack([Blobs(msgspec.msgpack.encode(record), beside.chunks)])
         [trouble] = await take(fleet["b"], [msgspec.structs.replace(second, attached=bad)])
         assert "described differently" in trouble.message
 

@@ -6,7 +6,7 @@ import asyncio
 
 from shoal.cluster import messages, operation
 from shoal.cluster.messages import Vectors
-from shoal.cluster.operation import TIP_BYTES, Entry, Tip
+from shoal.cluster.operation import TIP_BYTES, LogEntry, Tip
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, Origin
 from shoal.crdt.rows import successor
@@ -33,7 +33,8 @@ async def opened_often(open_bench: Opener, storage: MemoryStorage | None = None,
 def contexts(storage: MemoryStorage) -> list[int]:
     """How many entries the context of each operation has."""
     return [
-        len(operation.decode(Entry.unpack(stored).packed).context) for _, stored in storage.scan(keys.LOG, successor(keys.LOG))
+        len(operation.decode(LogEntry.unpack(stored).packed).context)
+        for _, stored in storage.scan(keys.LOG, successor(keys.LOG))
     ]
 
 

@@ -9,7 +9,7 @@ from hashlib import sha256
 import pytest
 
 from shoal.cluster import messages
-from shoal.cluster.messages import Found, Lost, Message
+from shoal.cluster.messages import Message, RepairReply, RepairRequest
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt.thread import dag, tree
@@ -57,7 +57,7 @@ def listen(fleet: Fleet) -> list[tuple[str, str, Message]]:
 
     def spoil(source: str, target: str, message: bytes) -> bytes:
         decoded = messages.decode(message)
-        if isinstance(decoded, Lost | Found):
+        if isinstance(decoded, RepairRequest | RepairReply):
             heard.append((source, target, decoded))
         return message
 
@@ -90,7 +90,7 @@ async def test_damaged_rows_are_whole_again_after_one_question(fleet: Fleet, dam
     heard = listen(fleet)
     assert await load(fleet["b"]) == STATE
     assert rows_of(fleet["b"], first) == sound
-    assert [type(message) for _, _, message in heard] == [Lost, Found]
+    assert [type(message) for _, _, message in heard] == [RepairRequest, RepairReply]
     assert await load(fleet["b"]) == STATE
     assert len(heard) == 2, "it is mended for good"
     assert fleet.rows("a") == fleet.rows("b")
@@ -185,7 +185,7 @@ async def test_readers_of_the_same_share_one_question(fleet: Fleet) -> None:
     spoil(fleet["b"], DAMAGES["flipped"], CHUNK)
     heard = listen(fleet)
     assert await asyncio.gather(*[load(fleet["b"]) for _ in range(5)]) == [STATE] * 5
-    assert [type(message) for _, _, message in heard] == [Lost, Found]
+    assert [type(message) for _, _, message in heard] == [RepairRequest, RepairReply]
 
 
 async def test_a_peer_that_has_it_damaged_too_gives_nothing_and_the_next_is_asked(fleet: Fleet) -> None:
@@ -194,7 +194,7 @@ async def test_a_peer_that_has_it_damaged_too_gives_nothing_and_the_next_is_aske
         spoil(fleet[name], DAMAGES["flipped"], CHUNK)
     heard = listen(fleet)
     assert await load(fleet["b"]) == STATE
-    given = {source: len(message.rows) for source, _, message in heard if isinstance(message, Found)}
+    given = {source: len(message.rows) for source, _, message in heard if isinstance(message, RepairReply)}
     assert given.get("a", 0) == 0
     assert given["c"] > 0
     assert await load(fleet["a"]) == STATE
@@ -219,7 +219,7 @@ async def test_what_nobody_has_is_an_error_that_says_what_and_who_was_asked(flee
 async def test_a_silent_peer_is_waited_for_once(fleet: Fleet) -> None:
     await saved(fleet)
     spoil(fleet["b"], DAMAGES["deleted"], CHUNK)
-    fleet.spoil = lambda source, target, message: None if isinstance(messages.decode(message), Found) else message
+    fleet.spoil = lambda source, target, message: None if isinstance(messages.decode(message), RepairReply) else message
     with pytest.raises(StoreCorrupt, match=r"a:1 did not answer within 0.05 s; c:1 did not answer"):
         await load(fleet["b"])
     fleet.spoil = lambda source, target, message: message
@@ -237,14 +237,14 @@ async def test_a_peer_that_could_not_answer_yet_is_asked_again_once_its_link_is_
             await asyncio.sleep(0.001)
         fleet.link("a", "b")
         assert await reading == STATE
-        assert [(source, type(message)) for source, _, message in heard[-2:]] == [("b", Lost), ("a", Found)]
+        assert [(source, type(message)) for source, _, message in heard[-2:]] == [("b", RepairRequest), ("a", RepairReply)]
 
 
 def lying(*liars: str) -> Callable[[str, str, bytes], bytes]:
     def spoil(source: str, target: str, message: bytes) -> bytes:
         decoded = messages.decode(message)
-        if source in liars and isinstance(decoded, Found):
-            return messages.encode(Found(decoded.id, [(row, value[:-1] + b"?") for row, value in decoded.rows]))
+        if source in liars and isinstance(decoded, RepairReply):
+            return messages.encode(RepairReply(decoded.id, [(row, value[:-1] + b"?") for row, value in decoded.rows]))
         return message
 
     return spoil
@@ -283,7 +283,9 @@ async def test_a_row_that_was_not_asked_for_is_refused(fleet: Fleet) -> None:
 
     def plant(source: str, target: str, message: bytes) -> bytes:
         decoded = messages.decode(message)
-        return messages.encode(Found(decoded.id, [(planted, b"planted")])) if isinstance(decoded, Found) else message
+        return (
+            messages.encode(RepairReply(decoded.id, [(planted, b"planted")])) if isinstance(decoded, RepairReply) else message
+        )
 
     fleet.spoil = plant
     with pytest.raises(StoreCorrupt, match="sent what is not what was asked for"):
@@ -297,9 +299,11 @@ async def test_a_record_of_another_time_than_the_log_says_is_refused(fleet: Flee
 
     def shift(source: str, target: str, message: bytes) -> bytes:
         decoded = messages.decode(message)
-        if not isinstance(decoded, Found):
+        if not isinstance(decoded, RepairReply):
             return message
-        return messages.encode(Found(decoded.id, [(row, value[:39] + b"\x01" + value[40:]) for row, value in decoded.rows]))
+        return messages.encode(
+            RepairReply(decoded.id, [(row, value[:39] + b"\x01" + value[40:]) for row, value in decoded.rows])
+        )
 
     fleet.spoil = shift
     with pytest.raises(StoreCorrupt, match="sent what is not what was asked for"):
@@ -312,7 +316,7 @@ async def test_what_was_deleted_while_a_peer_was_asked_is_not_brought_back(fleet
     asked = asyncio.Event()
 
     def hear(source: str, target: str, message: bytes) -> bytes:
-        if isinstance(messages.decode(message), Lost):
+        if isinstance(messages.decode(message), RepairRequest):
             asked.set()
         return message
 
@@ -371,5 +375,7 @@ async def test_a_damaged_record_that_can_be_decoded_is_never_shown(bench: Bench)
 async def test_only_rows_that_can_be_checked_are_given(fleet: Fleet) -> None:
     await saved(fleet)
     assert rows_of(fleet["a"], dag.BRANCH + b"main")
-    answer = fleet["a"].replicator._mender.answer(Lost(7, keys.Kind.THREAD, "crew", "t", 0, [b"Bmain", CHUNK + bytes(32)]))
-    assert answer == Found(7, [])
+    answer = fleet["a"].replicator._mender.answer(
+        RepairRequest(7, keys.Kind.THREAD, "crew", "t", 0, [b"Bmain", CHUNK + bytes(32)])
+    )
+    assert answer == RepairReply(7, [])

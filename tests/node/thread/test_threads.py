@@ -389,8 +389,8 @@ async def test_a_damaged_answer_under_a_key_is_refused_by_name(bench: Bench) -> 
     partition = partition_of("crew", "a")
     dot = Dot.unpack(bench.storage.get(keys.request_key(partition, "k1")) or b"")
     stored = bench.storage.get(keys.log(partition, dot)) or b""
-    body = operation.decode(operation.Entry.unpack(stored).packed)
+    body = operation.decode(operation.LogEntry.unpack(stored).packed)
     damaged = operation.encode(msgspec.structs.replace(body, receipt=b"\xc1"))
-    bench.storage.write({keys.log(partition, dot): operation.Entry(bytes(32), damaged).pack()})
+    bench.storage.write({keys.log(partition, dot): operation.LogEntry(bytes(32), damaged).pack()})
     with pytest.raises(StoreCorrupt, match="'k1' cannot be read"):
         await bench.space.thread("a").save({"n": 0}, key="k1")

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from shoal.client.values.budgets import Budget
-from shoal.cluster.messages import Seek
+from shoal.cluster.messages import RightsRequest
 from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, NoQuorum, RightsElsewhere, ShoalError
 from shoal.node.peers.rights import Rights
 from shoal.node.target import Target
@@ -329,8 +329,8 @@ async def test_rights_of_a_disk_that_is_gone_come_back_by_a_word_of_the_operator
 async def test_a_peer_that_asks_for_what_cannot_be_is_answered_with_nothing(fleet: Fleet) -> None:
     await granted(fleet, 30)
     seeker = fleet["a"].replicator._seeker
-    assert seeker.answer(Seek(1, "crew", "b", 5, b"o" * 16, b"n" * 16)).amount == 0
-    assert seeker.answer(Seek(1, "crew", "never", 5, b"o" * 16, b"n" * 16)).amount == 0
+    assert seeker.answer(RightsRequest(1, "crew", "b", 5, b"o" * 16, b"n" * 16)).amount == 0
+    assert seeker.answer(RightsRequest(1, "crew", "never", 5, b"o" * 16, b"n" * 16)).amount == 0
 
 
 async def test_whatever_happens_acknowledged_spends_never_exceed_the_grants(fleet: Fleet) -> None:

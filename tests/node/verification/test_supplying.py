@@ -11,7 +11,7 @@ from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
 from shoal.node.verification import rebuilding
-from shoal.node.verification.report import Place
+from shoal.node.verification.report import ObjectPlace
 from shoal.node.verification.verify import verify
 from shoal.storage import keys
 from simulation.world.fleet import Fleet
@@ -79,7 +79,7 @@ async def test_a_save_whose_base_nobody_has_any_more_is_listed_and_says_so_when_
     looks = 0
     sound = rebuilding.Rebuilder.rebuild
 
-    async def rebuild(self: rebuilding.Rebuilder, place: Place, fetch: rebuilding.Fetch) -> rebuilding.Outcome:
+    async def rebuild(self: rebuilding.Rebuilder, place: ObjectPlace, fetch: rebuilding.Fetch) -> rebuilding.Outcome:
         nonlocal looks
         outcome = await sound(self, place, fetch)
         looks += 1

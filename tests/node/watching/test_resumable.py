@@ -12,7 +12,7 @@ import pytest
 
 from shoal import values
 from shoal.errors import InvalidValue, StorageFull, Unavailable
-from shoal.node.watching.resumable import Trail
+from shoal.node.watching.resumable import ResumableWatch
 from shoal.protocol import requests
 from shoal.protocol.position import Position
 from shoal.protocol.requests import Change, Push, Reset, Watching
@@ -280,7 +280,7 @@ async def test_one_that_stalls_among_many_costs_its_budget_and_gets_one_reset(op
             for watcher, pushes in zip(watchers, others, strict=True):
                 while len(watcher.changes) <= n:
                     watcher.note(await anext(pushes))
-            assert isinstance(stalled, Trail)
+            assert isinstance(stalled, ResumableWatch)
             assert stalled._bytes <= 20_000
         assert all(watcher.names == [f"{{t}}{n}" for n in range(500)] for watcher in watchers)
         late, from_reset = Watcher(Position()), Watcher(Position())

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from shoal.client.watching import Change
 from shoal.cluster import operation
-from shoal.cluster.operation import CHAIN_START, Body, Entry, Tip
+from shoal.cluster.operation import CHAIN_START, Body, LogEntry, Tip
 from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.thread import journal
@@ -57,7 +57,7 @@ def operation_rows(
     dot = Dot(origin, sequence)
     chain = operation.chain(CHAIN_START, PARTITION, dot, body)
     tip = Tip(sequence if vector is None else vector, hlc or sequence, chain)
-    return {keys.log(PARTITION, dot): Entry(chain, body).pack(), keys.vector(PARTITION, origin): tip.pack()}
+    return {keys.log(PARTITION, dot): LogEntry(chain, body).pack(), keys.vector(PARTITION, origin): tip.pack()}
 
 
 def write(shelf: Shelf, rows: dict[bytes, bytes | None], *, synced: bool = True) -> None:
@@ -237,7 +237,7 @@ def appended(
     body = operation.encode(Body(hlc, 0, sorted((after or {}).items()), None, payload))
     chain = operation.chain(CHAIN_START, PARTITION_OF_A, dot, body)
     rows: dict[bytes, bytes | None] = {
-        keys.log(PARTITION_OF_A, dot): Entry(chain, body).pack(),
+        keys.log(PARTITION_OF_A, dot): LogEntry(chain, body).pack(),
         keys.vector(PARTITION_OF_A, origin): Tip(sequence, hlc, chain).pack(),
     }
     id = (hlc.to_bytes(8, "big") + dot.pack() + bytes(2)).hex()

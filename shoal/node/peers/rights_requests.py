@@ -9,27 +9,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from shoal.cluster.messages import Given, Seek
+from shoal.cluster.messages import RightsReply, RightsRequest
 from shoal.config import Config
 from shoal.crdt.values import shares
 from shoal.errors import ShoalError
 from shoal.names import check_name
 from shoal.node.database import Database
-from shoal.node.incarnation import Opening
+from shoal.node.incarnation import Incarnation
 from shoal.node.target import Target
 from shoal.protocol import requests
 from shoal.storage.keys import Kind
 
 
-class Seeker:
+class RightsRequests:
     """`send` is told a node and a question; `linked` says which nodes can be asked, and whether these are all owners."""
 
     def __init__(
         self,
         database: Database,
         *,
-        opening: Opening,
-        send: Callable[[bytes, Seek], None],
+        opening: Incarnation,
+        send: Callable[[bytes, RightsRequest], None],
         linked: Callable[[], tuple[frozenset[bytes], bool]],
         config: Config,
     ) -> None:
@@ -39,15 +39,15 @@ class Seeker:
         self._send = send
         self._config = config
         self._last_id = 0
-        self._questions: dict[int, tuple[bytes, asyncio.Future[Given]]] = {}  # Bounded by the requests under way.
+        self._questions: dict[int, tuple[bytes, asyncio.Future[RightsReply]]] = {}  # Bounded by the requests under way.
 
-    async def ask(self, node: bytes, target: Target, amount: int, *, spare: bool) -> Given | None:
+    async def ask(self, node: bytes, target: Target, amount: int, *, spare: bool) -> RightsReply | None:
         """What a node answers within `rights_wait_s`. This opening has an origin, which is durable."""
         assert self._opening.current is not None
         self._last_id += 1
-        answer: asyncio.Future[Given] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[RightsReply] = asyncio.get_running_loop().create_future()
         self._questions[self._last_id] = node, answer
-        seek = Seek(self._last_id, target.space, target.name, amount, self._opening.current, self._opening.node, spare)
+        seek = RightsRequest(self._last_id, target.space, target.name, amount, self._opening.current, self._opening.node, spare)
         self._send(node, seek)
         try:
             async with asyncio.timeout(self._config.rights_wait_s):
@@ -57,13 +57,13 @@ class Seeker:
         finally:
             del self._questions[seek.id]
 
-    def given(self, node: bytes, given: Given) -> None:
+    def given(self, node: bytes, given: RightsReply) -> None:
         """A node has answered."""
         asked, answer = self._questions.get(given.id, (b"", None))
         if answer is not None and asked == node and not answer.done():
             answer.set_result(given)
 
-    def answer(self, seek: Seek) -> Given:
+    def answer(self, seek: RightsRequest) -> RightsReply:
         """Give rights to who asks for them, if there are any.
 
         Raises:
@@ -73,20 +73,20 @@ class Seeker:
         target = Target(Kind.BUDGET, seek.space, check_name("budget", seek.budget))
         amount = self._amount(seek, target)
         if not amount:
-            return Given(seek.id, 0, b"", 0)
+            return RightsReply(seek.id, 0, b"", 0)
         request = requests.TransferRights(seek.space, seek.budget, amount, seek.origin.hex(), seek.node.hex())
         try:
             self._database.issuer.check(request)
             reply = self._database.issue(request, None).reply
         except ShoalError:  # It cannot write now, or the question is none.
-            return Given(seek.id, 0, b"", 0)
+            return RightsReply(seek.id, 0, b"", 0)
         assert isinstance(reply, requests.Rights)
         own = self._opening.current
         if not reply.moved or own is None:
-            return Given(seek.id, 0, b"", 0)
-        return Given(seek.id, reply.moved, own, self._database.vector(target)[own])
+            return RightsReply(seek.id, 0, b"", 0)
+        return RightsReply(seek.id, reply.moved, own, self._database.vector(target)[own])
 
-    def _amount(self, seek: Seek, target: Target) -> int:
+    def _amount(self, seek: RightsRequest, target: Target) -> int:
         rows = self._database.document(target).rows
         if not seek.spare:
             return shares.to_give_in_need(self._database.budgets.usable(rows, target), seek.amount)

@@ -15,13 +15,13 @@ from shoal.config import Config
 from shoal.crdt.deletion import Delete
 from shoal.crdt.document import yjs
 from shoal.errors import GenerationEnded, SessionBehind
-from shoal.node.collection.epochs import Generations
+from shoal.node.collection.generations import Generations
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import ANY
 
 
-class Lifetimes:
+class DocumentGenerations:
     def __init__(self, config: Config, generations: Generations) -> None:
         self._config = config
         self._generations = generations

@@ -14,7 +14,7 @@ from shoal.errors import StoreCorrupt
 from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
-from shoal.node.blobs import ERASED, NOTHING, Attached
+from shoal.node.blobs import ERASED, NOTHING, Blobs
 from shoal.node.items.indexes import Indexes
 from shoal.node.recent import Recent
 from shoal.node.target import Target
@@ -70,11 +70,11 @@ class Generations:
         """Look again at the next request."""
         self._first.drop(target)
 
-    def bury(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Attached) -> None:
+    def bury(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Blobs) -> None:
         """Keep what came beside a change of a generation that was ended, for peers that lack the change."""
         rows_of(transaction, target, change.generation).put(LIMBO + stamp.pack_position(), blobs.pack([beside]))
 
-    def attached_of(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation) -> Attached:
+    def attached_of(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation) -> Blobs:
         """What travelled beside an applied change, or that it was erased.
 
         Raises:
