@@ -1,4 +1,5 @@
-"""Write what follows from the code: docs/API.md, docs/ERRORS.md, shoal/cli/summary.json and shoal/blocking.pyi.
+"""Write what follows from the code: docs/API.md, docs/ERRORS.md, docs/OPERATIONS.md,
+shoal/cli/summary.json and shoal/blocking.pyi.
 
 Run `python -m tests.reference` after a change of signatures, docstrings, errors or commands.
 """
@@ -19,7 +20,7 @@ from shoal.api import problems
 from shoal.cli import main
 from shoal.client.parts import of_part
 from shoal.errors import ShoalError
-from tests import blocking
+from tests import blocking, operations
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -211,7 +212,7 @@ def summary() -> str:
     return "[\n  " + ",\n  ".join(lines) + "\n]\n"
 
 
-PAGES = {"API.md": api_page, "ERRORS.md": errors_page}
+PAGES = {"API.md": api_page, "ERRORS.md": errors_page, "OPERATIONS.md": operations.page}
 
 
 def write() -> None:

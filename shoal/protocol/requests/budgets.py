@@ -118,7 +118,7 @@ class ReleaseRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="re
 
 
 class TransferRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="transfer-rights"):
-    """Give rights of the serving node to another, which asked for them: those that it gave."""
+    """Give rights of the serving node to another, which asked for them. The reply says how many."""
 
     budget: str
     amount: int  # So many, or all if it has fewer.
@@ -135,7 +135,7 @@ class Rights(Reply, array_like=True, frozen=True, tag="rights"):
     multi_read=True, http=Http("GET", "/budgets/{budget}", "A budget: what is left, and who may spend it", ops=("budget",))
 )
 class ReadBudget(ObjectRead["BudgetState"], array_like=True, frozen=True, tag="read-budget"):
-    """One that nothing was granted to is 0."""
+    """Read a budget. If nothing was granted, it is 0."""
 
     budget: str
 

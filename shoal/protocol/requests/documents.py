@@ -168,7 +168,7 @@ class Replace(ObjectWrite["DocumentJson"], array_like=True, frozen=True, tag="re
 
 
 class ReadDocument(ObjectRead["DocumentState"], array_like=True, frozen=True, tag="read-document"):
-    """A document that does not exist is empty."""
+    """Read a document as a Yjs update. If it does not exist, it is empty."""
 
     document: str
     state: bytes = b"\x00"  # The caller's Yjs state vector: only what it lacks is sent.

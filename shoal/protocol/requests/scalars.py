@@ -33,7 +33,7 @@ class Added(Reply, array_like=True, frozen=True, tag="added"):
 
 @operation(multi_read=True, http=Http("GET", "/counters/{counter}", "A counter's value", ops=("counter",)))
 class ReadCounter(ObjectRead["CounterValue"], array_like=True, frozen=True, tag="read-counter"):
-    """A counter that does not exist is 0."""
+    """Read a counter. If it does not exist, it is 0."""
 
     counter: str
 
@@ -75,7 +75,7 @@ class Assigned(Reply, array_like=True, frozen=True, tag="assigned"):
 
 @operation(multi_read=True)
 class ReadRegister(ObjectRead["Siblings"], array_like=True, frozen=True, tag="read-register"):
-    """A register never set has none."""
+    """Read a register. If it was never set, it has no siblings."""
 
     register: str
 
