@@ -112,7 +112,7 @@ def _of_arguments(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _problem(value: Any, annotation: Any) -> str | None:
-    """What is wrong with an argument; None: nothing that could be told from its annotation."""
+    """The problem with an argument; None if its annotation reveals none."""
     if isinstance(value, str) and (at := surrogate(value)) is not None:
         return f"holds a lone surrogate (at {at}), which is no Unicode text"
     if _fits(value, annotation):

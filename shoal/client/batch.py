@@ -210,7 +210,7 @@ class BatchThread:
         return self._batch.add(requests.Enqueue(self._space, self._name, INBOX, [item], by))
 
     def take(self, message: Message, *, by: str = "") -> Pending[requests.Dequeued]:
-        """Take a message together with its effects; if somebody has already taken it, nothing of
+        """Take a message together with its effects; if another agent has already taken it, nothing of
         the batch is written.
         """
         return self._batch.add(take_request(self._space, self._name, message, by=by))
@@ -219,10 +219,10 @@ class BatchThread:
         """Write the result of a step together with what follows from it; the block of
         `thread.begin` then has nothing left to write.
 
-        If the batch is refused, the block writes the result alone, for the effect has happened.
+        If the batch is rejected, the block writes the result alone, because the effect has happened.
 
         Raises:
-            InvalidInput: the step is one of another thread, or has a result already.
+            InvalidInput: the step belongs to another thread, or already has a result.
             InvalidValue: the result cannot be serialised.
         """
         return self._batch.add(step.result_request(self._space, self._name, result), step.settle)

@@ -1,4 +1,4 @@
-"""Who is here: agents and editors that share a space or a document find each other.
+"""Presence: agents and editors that share a space or a document find each other.
 
     await doc.presence.set({"name": "critic", "doing": "reading"})
     for member in await doc.presence.members(): ...
@@ -102,7 +102,7 @@ class Presence:
             self._on_set(self)
 
     async def clear(self) -> None:
-        """Withdraw what was announced. Others are told at once, if a node can be reached."""
+        """Withdraw the announced state. Other clients learn of it at once if a node is reachable."""
         await self._stop()
         if self._state is not None:
             self._state = None
@@ -163,7 +163,7 @@ class Presence:
                 await self._announce()
 
     async def _watch(self) -> None:
-        """Say it again where it is not known: after a fail-over, or if somebody took us for gone."""
+        """Announce again after a fail-over, or if another client reported us as gone."""
 
         async def attempt(_: StreamTimer) -> AsyncGenerator[None, None]:
             async with aclosing(self._heard()) as heard:
@@ -183,7 +183,7 @@ class Presence:
                     return
 
     async def _heard(self) -> AsyncGenerator[tuple[list[Present], bool], None]:
-        """Who is here, as a node tells it, and whether these are all of them."""
+        """Yield entries that a node reports, and whether they are all entries."""
         whole = True
         async with self._session.subscribe(FollowPresence(self._space, self._document)) as pushes:
             async for push in pushes:

@@ -270,7 +270,7 @@ class MapReading:
         self._reading, self._space, self._name = reading, space, name
 
     def entry(self, key: str) -> Found[Entry | None]:
-        """What the key holds, or None."""
+        """The values of the key, or None."""
         request = requests.ReadMap(self._space, self._name, [key])
         return self._reading.add(request, lambda reply: Entry.of(reply.entries[0]) if reply.entries else None)
 

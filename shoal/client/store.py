@@ -42,7 +42,7 @@ CLIENT_ID_BITS = 53
 class Store:
     """Made by `shoal.open` or `shoal.connect`; `async with` closes it.
 
-    What this store has written and seen is its bookmark: no read, on whatever node,
+    The bookmark of a store records what it has written and seen: no read, on any node,
     shows less. Where that cannot be had a read raises `SessionBehind` or
     `BookmarkLost`; with `stale=True` it shows what is there, and the bookmark lets
     go of what is not.
@@ -65,7 +65,7 @@ class Store:
 
     @property
     def bookmark(self) -> str:
-        """What this store has written and seen, as text to pass to `observe` of another store."""
+        """The bookmark: what this store has written and seen, as text to pass to `observe` of another store."""
         return self._connection.session.bookmark.text()
 
     def observe(self, bookmark: str) -> None:
@@ -210,7 +210,7 @@ class Space:
 
     @property
     def presence(self) -> Presence:
-        """Who is present in this space, and the state that each has announced with `set`."""
+        """The clients present in this space, and the state that each has announced with `set`."""
         if self._presence is None:
             from shoal.client.presence import Presence
 
@@ -229,8 +229,8 @@ class Space:
     ) -> Document:
         """Open a live local mirror of a document, with a new client id.
 
-        `author`: who edits here; others see it beside what changes. `initial`: its content, if nobody has written
-        it yet; where several give it one at once, it does not double. `undo`: how many of the own edits can be taken back.
+        `author`: the author of edits made here; other clients see it with each change. `initial`: the content of a new
+        document; if several clients create it at once, the content does not double. `undo`: how many own edits can be undone.
 
         Raises:
             Disconnected, Unavailable: its state could not be fetched.

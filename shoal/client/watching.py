@@ -1,4 +1,4 @@
-"""What changes in a space: `async for change in space.watch():`.
+"""Changes in a space: `async for change in space.watch():`.
 
     async for change in space.watch(after=bookmark):
         if isinstance(change, shoal.Reset):
@@ -94,7 +94,7 @@ def pushed(
     is_about: Callable[[requests.Change], bool] = lambda _: True,
     timeout: float | None = None,
 ) -> AsyncGenerator[tuple[requests.Change | requests.Reset, Position], None]:
-    """What a watch tells after `position`, or from now on, each with the position after it.
+    """Yield the changes after `position`, or from now on, each with the position after it.
 
     `is_about`: which changes are given.
     """

@@ -58,7 +58,7 @@ def _one(values: list[Any]) -> Any:
 
 
 def compare_contents(crashed: Contents, calm: Contents) -> Iterator[Problem]:
-    """What the run with a crash left otherwise than the `calm` one."""
+    """The differences that the run with a crash left, compared with the `calm` one."""
     for name in sorted(crashed.keys() | calm.keys()):
         if name.startswith("journal "):
             yield from compare_counts(

@@ -8,8 +8,8 @@ real nodes in virtual time, and its tools by their names. A first run without a 
 counts the points that it passes (see `watched_session` and `outside`). Then, for each
 point: a run in which it dies there, is started again, and goes on to its end.
 
-Law: a run is decided by the agent, the seed and the points. An agent that itself draws on
-a clock or on randomness is told from one that loses or repeats things by nobody.
+Law: a run is decided by the agent, the seed and the points. If an agent itself reads
+a clock or draws randomness, it cannot be distinguished from one that loses or repeats things.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _check(nodes: int, crashes: int, finishes_within_s: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """What one run came to. `points` were passed by the last life."""
+    """The result of one run. `points` are those that the last life passed."""
 
     points: int
     crashes: tuple[Point, ...]

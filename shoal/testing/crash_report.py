@@ -1,4 +1,4 @@
-"""What `crash_everywhere` found: for each point where an agent was killed, what went wrong.
+"""The findings of `crash_everywhere`: for each point where an agent was killed, the violations.
 
 Law: a trial without problems ended like the run without a crash: the same effects
 as often, and the same contents of the store.

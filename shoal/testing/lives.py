@@ -3,7 +3,7 @@
 Laws:
 - Every task that is made in a life belongs to it, however deep, and dies with it.
 - A life that is over passes no point and comes through no door: whatever its code
-  still does while it unwinds (`finally`, `except`), nobody sees it.
+  still does while it unwinds (`finally`, `except`), it is not observed.
 - What was asked of others (`Errands`) goes on when the asker dies.
 """
 

@@ -2,7 +2,7 @@
 
 Laws:
 - A power cut takes effect at once: from that moment nothing more becomes durable, is
-  answered or leaves the machine. What was not synced is gone.
+  answered or leaves the machine. Unsynced data is gone.
 - The network delays and loses nothing, but with the machine that is at its end.
   An agent's restart takes long enough for it to be quiet again.
 """

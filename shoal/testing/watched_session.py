@@ -69,7 +69,7 @@ class WatchedSession:
 
 
 def told_request(request: Request[Any]) -> str:
-    """What it asks, of what: "save crew/planner"."""
+    """The request and its object: "save crew/planner"."""
     if isinstance(request, Batch):
         return f"batch of {', '.join(map(told_request, request.writes))}"
     tag = type(request).__struct_config__.tag

@@ -64,12 +64,12 @@ class Checkpoint(Struct, frozen=True):
 
     @property
     def seen(self) -> str:
-        """What its author had read elsewhere and its parent's author had not: a bookmark, for `Store.observe`."""
+        """What its author, but not its parent's author, had read elsewhere: a bookmark, for `Store.observe`."""
         return Bookmark.unpack(self._seen).text()
 
     @property
     def state(self) -> dict[str, Any]:
-        """Channel name → value. Decoded anew at each access, so you can change it freely.
+        """Channel name → value. Decoded again at each access, so you can change it freely.
 
         Raises:
             InvalidInput: this came from a history without states, or was saved as a change.

@@ -34,7 +34,7 @@ class ThreadCheckpoints:
     # ── what a handle with a position does in its own way ─────────────────────
 
     async def newest(self, branch: str) -> str:
-        """What a change of the branch builds on: its winner, or NO_HEAD."""
+        """The base of a change of the branch: its winner, or NO_HEAD."""
         return await self.winner(branch)
 
     async def load(self, id: str | None = None, *, branch: str = "main") -> Checkpoint:

@@ -1,4 +1,4 @@
-"""What changed from one checkpoint of a thread to another.
+"""The changes from one checkpoint of a thread to another.
 
 Law: of secret fields it shows that they changed, and what they hold only if it is asked to reveal them.
 """

@@ -28,7 +28,7 @@ class Event:
 
     @property
     def event(self) -> Any:
-        """What was appended, decoded anew at each access.
+        """The event's value, decoded again at each access.
 
         Raises:
             InvalidValue: its type is not registered here.

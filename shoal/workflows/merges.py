@@ -20,7 +20,7 @@ from shoal.workflows.merging import Resolver, merged
 
 
 class Sides(NamedTuple):
-    """What a merge joins."""
+    """The inputs of a merge."""
 
     base_id: str | None  # The nearest common ancestor; None: they have none.
     ordered: tuple[str, ...]  # The oldest first, the same on every node.
@@ -33,7 +33,7 @@ class Sides(NamedTuple):
 
 
 async def sides(checkpoints: ThreadCheckpoints, heads: Sequence[str] | None, *, branch: str) -> Sides:
-    """What `merge` with the same arguments would join.
+    """Return what `merge` with the same arguments would join.
 
     Raises:
         NotFound: there is no such branch or checkpoint.

@@ -29,7 +29,7 @@ ABSENT = Absent()
 
 
 class Unresolved:
-    """What a resolver returns for a channel that it does not decide."""
+    """A resolver returns this for a channel that it does not decide."""
 
     def __repr__(self) -> str:
         return "UNRESOLVED"
@@ -78,7 +78,7 @@ async def merged(
 
 
 def _changed(began: Any, sides: list[Any]) -> list[Any]:
-    """What the sides made of a value, each once, without those that left it alone."""
+    """The distinct values of the sides, without those that left the value unchanged."""
     made: dict[bytes, Any] = {}
     for side in sides:
         made.setdefault(_packed(side), side)

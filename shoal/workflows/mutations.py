@@ -73,7 +73,7 @@ async def mutations(
 
 
 async def changes_of(checkpoints: ThreadCheckpoints, found: requests.Checkpoint) -> tuple[list[tuple[str, Change]], set[str]]:
-    """What a checkpoint changed of its first parent, and what of either is secret."""
+    """The changes of a checkpoint relative to its first parent, and the secret paths of both."""
     parent = await checkpoints.read(found.parents[0], []) if found.parents else None
     before = {} if parent is None else parent.hashes
     names = [name for name in {**before, **found.hashes} if before.get(name) != found.hashes.get(name)]

@@ -6,7 +6,7 @@ Laws:
 - A snapshot takes the place of the events up to it only where the node vouches
   that it holds exactly those. Without a name nothing is stored, and none is used.
 - A reducer returns the new value; it may change the one it gets. It is called with
-  what is decoded anew, so that neither a snapshot nor an event is shared.
+  what is decoded again, so that neither a snapshot nor an event is shared.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class StepRecord(Struct, frozen=True):
 
     @property
     def result(self) -> Any:
-        """Decoded anew at each access; None if there is none."""
+        """Decoded again at each access; None if there is none."""
         return values.decode(self._result) if self._result else None
 
     @property
@@ -64,7 +64,7 @@ class StepRecord(Struct, frozen=True):
 
     @property
     def holder(self) -> str:
-        """Who made the open attempt or, if none is open, the last one."""
+        """The holder of the open attempt or, if none is open, of the last one."""
         return self._latest.holder
 
     @property
@@ -158,10 +158,11 @@ def refusal(record: StepRecord, *, own: str = "") -> ShoalError:
             return not_kept(record, unkept)
         other = next((a for a in record.attempts if a.state == "open" and a.id != own), record.attempts[-1])
         return StepUnresolved(
-            f"{what} was begun by {other.holder or 'somebody'} at {other.begun.isoformat()}, and has no end: it may have "
-            "happened, or goes on. Nothing was called. Find out, and settle it with "
+            f"{what} was begun by {other.holder or 'somebody'} at {other.begun.isoformat()}, and has not ended: "
+            "its effect may have "
+            "happened, or may be in progress. Nothing was called. Find out, and settle it with "
             'thread.resolve(key, "result"|"retry"|"abandon"); '
-            "a step that may be repeated says idempotent=True.",
+            "pass idempotent=True for a step that may be repeated.",
             key=record.key,
             name=record.name,
             holder=other.holder,
@@ -184,9 +185,9 @@ def not_kept(record: StepRecord, attempt: Attempt) -> ResultNotKept:
     """The error for an effect that has happened, and whose result could not be stored."""
     told = attempt.error or {}
     return ResultNotKept(
-        f"step {record.name!r} (key {record.key!r}) was carried out by {attempt.holder or 'somebody'}, and its result could "
-        f"not be kept: {told.get('message', '')} It was {told.get('result', '')}. "
-        "That is written, and the step is not called again. "
+        f"step {record.name!r} (key {record.key!r}) was carried out by {attempt.holder or 'somebody'}, but its result could "
+        f"not be stored: {told.get('message', '')} It was {told.get('result', '')}. "
+        "The result was written as text, and the step is not called again. "
         'Settle it with thread.resolve(key, "result", value=…), or with "retry" if it may be repeated.',
         key=record.key,
         name=record.name,

@@ -30,7 +30,7 @@ class DocumentConflict:
 
     path: tuple[str, ...]  # From the root on; "*" is some element of an array.
     lost: Any
-    lost_by: str  # "" where nobody said.
+    lost_by: str  # "" if no author was given.
     stands: Any  # What is there now; None also where it was deleted.
     stands_by: str  # Who overwrote it.
     time: datetime  # When the later of the two was written, by its writer's clock.
@@ -61,7 +61,7 @@ class DocumentChange:
     """
 
     origin: Literal["local", "remote"]
-    author: str  # "" where nobody said, or where several edits came as one.
+    author: str  # "" if no author was given, or if several edits arrived as one.
     kind: ChangeKind
     path: tuple[str | int, ...]  # The root's name, then keys and indices.
     old: Any
@@ -133,7 +133,10 @@ class Feed:
 
 
 class Changes(AsyncIterator[DocumentChange]):
-    """One reader's changes; past its bound they are dropped and it is told so. It ends once none came for `timeout_s`."""
+    """One reader's changes; beyond the bound they are dropped, and the reader gets an error.
+
+    It ends after `timeout_s` without a change.
+    """
 
     def __init__(self, feed: Feed, bytes_max: int, timeout_s: float | None) -> None:
         self._feed = feed

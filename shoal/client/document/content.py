@@ -26,7 +26,7 @@ from shoal.errors import InvalidInput
 
 
 class Transacted(NamedTuple):
-    """What a transaction made."""
+    """The result of a transaction."""
 
     update: bytes
     differences: list[Difference]  # None of what is not traced.
@@ -34,7 +34,7 @@ class Transacted(NamedTuple):
 
 
 class Content:
-    """`edited` is a bound method; its owner is not kept alive by the engine. What it raises, the edit raises."""
+    """`edited` is a bound method; the engine does not keep its owner alive. The edit raises whatever it raises."""
 
     def __init__(self, *, client_id: int, edited: Callable[[Transacted], None]) -> None:
         self.doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=client_id)
@@ -163,7 +163,7 @@ def _observe(content: Content) -> None:
     """Have the engine tell `content` of each transaction.
 
     Not by pycrdt's own `observe`: its callback holds the document, and the engine the callback, so that no
-    document would ever be freed. What the engine holds the garbage collector does not see.
+    document would ever be freed. The garbage collector does not see references held by the engine.
     """
     found, watched = weakref.ref(content.doc), weakref.WeakMethod(content._observed)
 

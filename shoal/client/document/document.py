@@ -5,23 +5,23 @@
     await doc.flush()                                   # durable now
 
 Laws:
-- An edit applies here at once; how it is sent, and others' edits are followed, is `shoal.client.document.mirror`'s business.
-- No edit is lost silently: what could not be written is raised by the next
-  `flush`, `close` or access to a root, and stays in the mirror.
-- The mirror never goes back: one that follows on, on whatever node, keeps what it
-  has shown, and need not wait until that node has it too.
+- An edit applies here at once; `shoal.client.document.mirror` sends it and follows the edits of others.
+- No edit is lost silently: if an edit could not be written, the next
+  `flush`, `close` or access to a root raises the error, and the edit stays in the mirror.
+- The mirror never goes back: after a fail-over it keeps what it
+  has shown and need not wait until the new node has it too.
 
-Maps, arrays and texts are pycrdt's own types. What to know of them:
+Maps, arrays and texts are pycrdt's own types. Note:
 - Positions in a text count UTF-8 bytes, not characters: the position before
   "b" in "éb" is 2 (`len("é".encode())`). A position within a character
   destroys the text around it.
-- Numbers are floats to the engine. `to_py` and `to_json` make integers of the
-  integral ones again, exact within ±(2⁵³ − 1). A longer integer is rounded on
-  its way to others: store it as a string. Past 64 bits, and for keys that are
-  no strings or text with lone surrogates, the engine panics, with an error
-  that is no `Exception`.
+- Numbers are floats to the engine. `to_py` and `to_json` convert integral
+  ones back to integers, exactly within ±(2⁵³ − 1). A longer integer is rounded on
+  its way to other clients: store it as a string. Beyond 64 bits, for keys that are not
+  strings, and for text with lone surrogates, the engine panics, with an error
+  that is not an `Exception`.
 - dicts and lists are stored as one value each, and the last writer wins; give
-  `pycrdt.Map` or `pycrdt.Array` where concurrent edits within should merge.
+  `pycrdt.Map` or `pycrdt.Array` if concurrent edits within should merge.
 """
 
 from __future__ import annotations
@@ -192,10 +192,10 @@ class Document:
         """Edit in place, with small changes and as one update, until the content equals `content`
         (in the form of `to_py`).
 
-        What is equal is left alone, so that concurrent edits of it survive; a root that is not named is emptied.
+        Equal parts are left alone, so concurrent edits of them survive. A root that is not named is emptied.
 
         Raises:
-            InvalidValue, TooLarge: it is nothing that a document can hold, or too much. Nothing was edited.
+            InvalidValue, TooLarge: a document cannot hold it, or it is too large. Nothing was edited.
             RootConflict, InvalidName, Overloaded, ShoalError: as `map` does. Likewise.
         """
         editor = Editor()
@@ -242,7 +242,7 @@ class Document:
 
     @property
     def presence(self) -> Presence:
-        """Who is present in this document, editors included, and the state that each has announced with `set`."""
+        """The clients present in this document, editors included, and the state that each has announced with `set`."""
         if self._presence is None:
             self._presence = Presence(self._session, self.space, self.name, client_id=self.client_id, config=self._config)
         return self._presence
@@ -344,8 +344,8 @@ class Document:
     async def delete(self) -> bool:
         """Delete the document on every node, and close this mirror. False: there was none.
 
-        What others edit without knowing of this dies with it, also if it comes later: their mirrors raise
-        `GenerationEnded`, and so does a Yjs client that comes back. Who opens it again begins it anew.
+        Edits that others make without knowing of the deletion are deleted too, even if they arrive later: their mirrors raise
+        `GenerationEnded`, and a returning Yjs client is refused. Opening the document again creates a new one.
 
         Raises:
             ShoalError: it could not be deleted. Edits that are not flushed are dropped if it was.

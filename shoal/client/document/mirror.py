@@ -262,7 +262,7 @@ class Mirror:
         self._authors = {**authors, **self._authors}
 
     def _author_of(self, update: bytes, sender: str) -> str:
-        """Who made all of it; of deletions alone, who sent them."""
+        """The author of the whole update; for deletions alone, their sender."""
         names = {self._authors.get(client, "") for client in yjs.parse(update).structs} or {sender}
         return names.pop() if len(names) == 1 else ""
 

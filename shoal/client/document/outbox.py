@@ -64,5 +64,5 @@ class Outbox:
         self.written, self._confirmed = edits, clock
 
     def fall_behind(self) -> None:
-        """What was taken may not be written."""
+        """Note that the taken edits may not have been written."""
         self._updates, self._behind = [], True

@@ -33,7 +33,7 @@ class Item:
 
     @property
     def value(self) -> Any:
-        """What was put, decoded anew at each access.
+        """The item's value, decoded again at each access.
 
         Raises:
             InvalidValue: its type is not registered here.

@@ -112,7 +112,7 @@ class Items:
         idempotency_key: str | None = None,
         durability: Durability | None = None,
     ) -> bool:
-        """Delete what the node shows; False if there was nothing. What is put concurrently stays.
+        """Delete the item's values on the node; False if there were none. Concurrently put values stay.
 
         Raises:
             ItemChanged: it has another version than `expect`; nothing was written.
@@ -341,7 +341,7 @@ class Items:
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> AsyncGenerator[ItemChange, None]:
         """Yield every durable put and delete in a namespace and those below it once, from now on.
-        What expires is not told.
+        Expiry is not reported.
 
         It goes on by itself when the node goes away, with another one if there is one. With a `timeout` it ends once
         nothing has come for so many seconds. To stop early, close it (`contextlib.aclosing`), which ends its

@@ -8,7 +8,7 @@ Laws:
   does not begin.
 - At the end of the block the state is saved once more, also where the block raised;
   then, and only then, the block's error goes on.
-- No error is lost. What passes by itself (a node that is away, a full queue) is tried
+- No error is lost. A temporary error (an unreachable node, a full queue) is tried
   again at the next turn, and at the end; what does not, such as a branch that has
   moved or a value that cannot be stored, ends the turns, and is raised at the end.
   Beside an error of the block's own it is added to that as a note.

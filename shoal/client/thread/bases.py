@@ -63,7 +63,7 @@ class Bases:
         return waiting.request if waiting is not None and waiting.key == key else None
 
     def held(self, branch: str) -> str | None:
-        """What the next save builds on, whatever the branch is at: what a save of unknown outcome did."""
+        """The base of the next save after a save of unknown outcome: the same base, wherever the branch is now."""
         waiting = self._unsettled.get(branch)
         return waiting.request.parent if waiting is not None and waiting.is_held else None
 
@@ -102,13 +102,13 @@ class Bases:
         return heads[0] if heads else NO_HEAD
 
     async def basis(self, request: Save, *, overwrite: bool) -> str:
-        """What a save that names nothing builds on."""
+        """The base of a save that names none."""
         if overwrite:
             return await self.winner(request.branch)
         return await self.newest(request.branch) if request.delta else self._seen.get(request.branch, NO_HEAD)
 
     async def next_basis(self, request: Save, moved: HeadMoved, *, overwrite: bool) -> str:
-        """What a save that was refused builds on instead.
+        """The base on which to repeat a rejected save.
 
         Raises:
             HeadMoved: it does not commute with what came between.

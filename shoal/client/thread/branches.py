@@ -94,7 +94,7 @@ class ThreadBranches:
     async def diff(
         self, before: str, after: str | None = None, *, branch: str = "main", reveal: bool = False, stale: bool = False
     ) -> Difference:
-        """What changed from one checkpoint to another, per channel and path.
+        """Return the changes from one checkpoint to another, per channel and path.
 
         Of secret fields it shows that they changed, and with `reveal` how.
 
@@ -135,7 +135,7 @@ class ThreadBranches:
         )
 
     async def sides(self, heads: Sequence[str] | None = None, *, branch: str = "main") -> Sides:
-        """What a `merge` with the same arguments would join.
+        """Return what a `merge` with the same arguments would join.
 
         Raises:
             NotFound: there is no such branch or checkpoint.

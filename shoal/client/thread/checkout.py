@@ -74,7 +74,7 @@ class Checkout(ThreadCheckpoints):
         If it is loaded by id or label, the next save in `branch`, or else in the branch it was saved on, builds on it.
         `stale`: see `Store`.
 
-        If the branch does not exist any more, as after a deletion of the thread, the handle's next save begins it anew.
+        If the branch no longer exists, for example after a deletion of the thread, the handle's next save creates it again.
 
         Raises:
             NotFound: there is none, or it has no such channel.

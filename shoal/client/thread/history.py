@@ -96,7 +96,7 @@ class ThreadHistory:
         Raises:
             NotFound: there are not so many.
             UndoConflict: what they changed has been changed since.
-            HeadMoved: somebody saves at the same time; load, and try again.
+            HeadMoved: another client saved at the same time; load, and try again.
         """
         return await undo.undo(self._checkout, n, branch=branch, checkpoint=checkpoint, key=key, durability=durability)
 
@@ -107,7 +107,7 @@ class ThreadHistory:
 
         Raises:
             NotFound: there are not so many since something else was saved.
-            HeadMoved: somebody saves at the same time; load, and try again.
+            HeadMoved: another client saved at the same time; load, and try again.
         """
         return await undo.redo(self._checkout, n, branch=branch, key=key, durability=durability)
 
@@ -144,8 +144,8 @@ class ThreadHistory:
     async def delete(self, *, key: str | None = None, durability: Durability | None = None) -> bool:
         """Delete the thread with its checkpoints, branches and journal, on every node. False: there was none.
 
-        What other nodes write to it without knowing of this dies with it, also if it comes
-        later. What is written with knowledge of it begins the thread anew.
+        Writes made without knowing of the deletion are deleted too, even if they arrive
+        later. The first write made with knowledge of it creates the thread again.
         """
         checkout = self._checkout
         reply = await checkout.connection.write(

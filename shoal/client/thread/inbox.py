@@ -48,7 +48,7 @@ class Message:
 
     @property
     def value(self) -> Any:
-        """What was sent, decoded anew at each access."""
+        """The message's value, decoded again at each access."""
         return values.decode(self._value)
 
     @property
@@ -127,7 +127,7 @@ class Inbox:
         `thread.save(state, take=[message])`.
 
         Raises:
-            Taken: somebody has taken it.
+            Taken: another agent has taken it.
         """
         await self._queue.finish(take_request(self._queue.space, self._queue.thread, message, by=by), durability=durability)
 

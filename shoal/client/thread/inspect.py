@@ -29,7 +29,7 @@ class Verified(Struct, frozen=True):
 
 
 class Why(Struct, frozen=True):
-    """What the author of a checkpoint knew."""
+    """The information that the author of a checkpoint had."""
 
     checkpoint: Checkpoint
     setting: dict[str, Any]  # What it ran with; empty: not said.
@@ -69,10 +69,10 @@ class ThreadInspection:
                 return Verified(checked, tuple(damage))
 
     async def why(self, checkpoint: str, *, limit: int = 20, stale: bool = False) -> Why:
-        """What the author of a checkpoint knew: what it built on, ran with and had read, and the journal before it.
+        """Return what the author of a checkpoint knew: base, configuration, what it had read, and the journal before it.
 
-        Of earlier checkpoints and events at most `limit` each. What another node issued shortly before may be
-        among them though it had not arrived; what the author had not seen for sure is not.
+        At most `limit` earlier checkpoints and as many events. They may include some that another node issued shortly
+        before and that had not arrived yet, but none that the author certainly had not seen.
 
         Raises:
             NotFound: there is no such checkpoint.

@@ -20,7 +20,7 @@ _PAGE = 200
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Who took a message or finished an item, and when."""
+    """The agent that took a message or finished an item, and the time."""
 
     by: str
     time: datetime
@@ -62,7 +62,7 @@ class Queue:
         return found.entries[0] if found.entries else None
 
     def follow(self, *, timeout: float | None = None) -> AsyncGenerator[QueueEntry, None]:
-        """What is pending, in order, each once; then what comes."""
+        """Yield pending entries in order, each once; then those that arrive."""
         given: set[str] = set()
 
         async def rest() -> AsyncGenerator[QueueEntry, None]:

@@ -36,7 +36,7 @@ class Reason:
 
     branch: str
     head: str | None  # The checkpoint that was chosen; None: there is none.
-    other_heads: tuple[str, ...]  # Of the same branch: others saved beside it.
+    other_heads: tuple[str, ...]  # Of the same branch, from concurrent saves.
     skipped: tuple[str, ...]  # Keys of steps that are done: they return what is stored.
     unresolved: tuple[str, ...]  # Keys of steps that have an intent and no end.
     more_steps: bool  # There are more than `STEPS_LISTED_MAX`.
@@ -170,6 +170,6 @@ class ThreadResume:
             NotFound: the branch has no checkpoint.
             InvalidInput: the patch is none, or what it names is not there.
             Conflict: a `test` of the patch failed.
-            HeadMoved: somebody saved meanwhile. Edit again what there is.
+            HeadMoved: another client saved meanwhile. Edit the current state again.
         """
         return await edit(self._checkout, patch, by=by, branch=branch, key=key, durability=durability)

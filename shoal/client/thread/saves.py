@@ -98,7 +98,7 @@ class ThreadSaves:
             SchemaViolation: the state violates the declared schema, or one of the space.
             HeadMoved: `expect_head` does not hold, the branch has moved on, or the handle has not seen it.
             InvalidInput: `overwrite` is combined with `parent`, `expect_head` or a fork.
-            Taken: somebody else has taken one of the messages.
+            Taken: another agent has taken one of the messages.
             OutcomeUnknown: no reply came; it is safe to repeat the save with the same key.
         """
         check_overwrite(overwrite, parent=parent, expect_head=expect_head, on_conflict=on_conflict)

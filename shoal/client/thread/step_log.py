@@ -4,7 +4,7 @@ Laws:
 - A `Step` is what its call sees of one attempt. It ends with a result, with an error, or not
   at all, if the process dies or the call is cancelled.
 - An end is tried for as long as a request may take: the effect has happened. So is a result told that
-  cannot be kept: its text is written, and the step stays open until somebody resolves it.
+  cannot be stored: it is written as text, and the step stays open until a person resolves it.
 - An intent that was not alone, or of which that is not known, is withdrawn: nothing was called.
 - Attempts of one key on one handle take turns; a step is not begun within itself.
 """
@@ -101,7 +101,7 @@ class Step:
         """Write the result, and try as long as a request may take.
 
         Raises:
-            ResultNotKept: it cannot be stored. What it was is written, as text.
+            ResultNotKept: it cannot be stored. It was written as text.
         """
         try:
             await self._end("result", values.encode(value, where="result"))
@@ -120,7 +120,7 @@ class Step:
         await self._end("error", values.encode(told))
 
     def result_request(self, space: str, thread: str, value: Any) -> EndStep:
-        """What writes the result in a batch; `settle` is to be called with its answer.
+        """The request that writes the result in a batch; call `settle` with its answer.
 
         Raises:
             InvalidInput: this is a step of another thread, or it has a result.

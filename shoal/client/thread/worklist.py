@@ -44,7 +44,7 @@ class WorklistItem:
 
     @property
     def value(self) -> Any:
-        """What was added under the key, decoded anew at each access."""
+        """The value added under the key, decoded again at each access."""
         return values.decode(self._value)
 
 
@@ -122,9 +122,9 @@ class Worklist:
     ) -> AsyncGenerator[WorklistItem, None]:
         """Yield the items to do in the order in which they were added; with `follow` also those added later.
 
-        What another worker finishes meanwhile is left out, as far as this node knows. If the node goes away it goes on by
-        itself, with another one if there is one. With a `timeout` it follows until nothing has been added for so many
-        seconds.
+        Items that another worker has meanwhile finished are skipped, as far as this node knows. If the node fails, the
+        stream continues by itself, with another node if there is one. With a `timeout` it follows until nothing has been
+        added for that many seconds.
         """
         if follow:
             async with aclosing(self._queue.follow(timeout=timeout)) as entries:

@@ -18,7 +18,7 @@ class Rights:
     granted: int
     spent: int
     remaining: int  # granted − spent
-    pool: int  # What nobody has drawn yet.
+    pool: int  # Not drawn yet.
     here: int  # What the node that was asked may spend alone.
     holders: tuple[Holder, ...]
     conflicts: tuple[BudgetConflict, ...]  # What does not count, for another amount has its key.
@@ -53,7 +53,7 @@ class Budget:
     async def spend(self, amount: int = 1, *, key: str | None = None, durability: Durability | None = None) -> int:
         """Spend, and return what is left. Of all spends with one `key`, one counts.
 
-        What was spent is as durable as any write: with "local" it survives a crash, with "quorum" the loss
+        A spend is as durable as any write: with "local" it survives a crash, with "quorum" the loss
         of a disk too. "memory" is taken for "local".
 
         Raises:

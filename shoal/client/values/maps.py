@@ -19,7 +19,7 @@ _PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a key holds, of each type."""
+    """The values of a key, of each type."""
 
     key: str
     siblings: tuple[Any, ...]  # Of its register, the latest first.

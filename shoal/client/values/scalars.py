@@ -42,7 +42,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class RegisterState:
-    """What a read has seen. Pass `version` back as `expect`."""
+    """The result of a read. Pass `version` back as `expect`."""
 
     siblings: tuple[Any, ...]  # The latest first; more than one: they did not know of each other.
     version: str  # Another one for other values; empty: it was never set.
@@ -57,9 +57,9 @@ class RegisterState:
 class Register:
     """One value, replaced as a whole. Concurrent values are kept, as siblings, until a write that has seen them.
 
-    The handle remembers what its last `get`, `siblings` or `read` has seen: a `set` after it
-    replaces just that. A `set` without a read before it replaces all that the node shows; so does one that
-    is begun while another of the same handle is under way, for what that one leaves cannot be known yet.
+    The handle remembers the values that its last `get`, `siblings` or `read` returned, and a later `set`
+    replaces only those. A `set` without a read before it replaces all values on the node. So does a `set` that
+    begins while another one of the same handle is in progress, because the result of that one is not known yet.
     """
 
     def __init__(self, connection: StoreConnection, space: str, name: str) -> None:
@@ -116,7 +116,7 @@ class Register:
             reply = await self._connection.write(request, key=key, durability=durability)
         finally:
             self._under_way -= 1
-        # We have now seen our own value; what else came meanwhile stays beside it.
+        # We have now seen our own value; values that arrived meanwhile stay as siblings.
         if reply.siblings == 1 and number > self._told:
             self._context, self._told = reply.context, number
         return reply.version

@@ -38,7 +38,7 @@ class SharedSet:
         return (await self.alter(add=elements, key=key, durability=durability)).added
 
     async def remove(self, *elements: Any, key: str | None = None, durability: Durability | None = None) -> int:
-        """Remove elements, all at once, and return how many were members. What was added unseen meanwhile stays."""
+        """Remove elements in one operation and return how many were members. Concurrently added elements stay."""
         return (await self.alter(remove=elements, key=key, durability=durability)).removed
 
     async def alter(

@@ -45,7 +45,7 @@ _NONE: frozenset[str] = frozenset()
 
 
 class Base(NamedTuple):
-    """What a put must know of the checkpoint that it follows."""
+    """The data of a previous checkpoint that a put needs."""
 
     id: str  # Shoal's.
     versions: ChannelVersions

@@ -2,7 +2,7 @@
 
 Laws:
 - A value is what the serialiser made of it, unchanged: of a list that grew the bytes
-  grow at their end, so that the store writes only what is new. What is not msgpack
+  grow at their end, so that the store writes only new data. A value that is not msgpack
   (bytes, None, ciphertext) is one extension value of a code that neither the serialiser
   nor Shoal uses, with the type's name: nothing that a graph stores can pass for it.
 - Nothing is decoded but by the serialiser, with the allow-list that it has.
@@ -31,7 +31,7 @@ _encode = msgspec.msgpack.encode
 
 
 class Envelope(msgspec.Struct, array_like=True, frozen=True):
-    """What only LangGraph needs of a checkpoint."""
+    """The parts of a checkpoint that only LangGraph needs."""
 
     version: int
     parent: str  # LangGraph's id of the checkpoint that it follows; empty: none.
@@ -95,7 +95,7 @@ def pack_metadata(serde: SerializerProtocol, checkpoint: Mapping[str, Any], meta
 
 
 def unpack_metadata(serde: SerializerProtocol, packed: bytes) -> Opened | None:
-    """None for the checkpoint of somebody else.
+    """None for a checkpoint that the saver did not write.
 
     Raises:
         InvalidValue: it is of a version that is not known here.

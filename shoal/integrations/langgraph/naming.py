@@ -36,7 +36,7 @@ def name_of(id: str) -> str:
 
 
 def id_of(name: str) -> str:
-    """What `name_of` was given."""
+    """The argument that `name_of` was given."""
     return "" if name == "%" else _ENCODED.sub(_text, name)
 
 
@@ -59,7 +59,7 @@ def label_of(namespace: str, checkpoint_id: str) -> str:
 
 
 def split_label(label: str) -> tuple[str, str] | None:
-    """Namespace and checkpoint id; None for a label that somebody else gave."""
+    """Namespace and checkpoint id; None for a label that the saver did not give."""
     namespace, slash, id = label.partition("/")
     return (_ENCODED.sub(_text, namespace), _ENCODED.sub(_text, id)) if slash else None
 

@@ -1,4 +1,4 @@
-"""What `open` and `connect` of an integration return: a context manager of either kind."""
+"""The result of `open` and `connect` of an integration: a context manager of either kind."""
 
 from __future__ import annotations
 

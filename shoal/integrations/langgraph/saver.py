@@ -211,7 +211,7 @@ class ShoalSaver(BaseCheckpointSaver[str]):
     # ── who may write ─────────────────────────────────────────────────────────
 
     async def aclaim_write_ownership(self, thread_id: str) -> ShoalSaver:
-        """A saver that writes `thread_id` as its owner, until somebody claims it after this.
+        """A saver that writes `thread_id` as its owner, until another writer claims it.
 
         From then on its writes of that thread raise `OwnerSuperseded`, as soon as the
         node that it asks knows of the later claim, and nothing is written. A saver that

@@ -88,10 +88,10 @@ class VersionedSearchItem(SearchItem):
 class ShoalStore(BaseStore):
     """Both faces work on either side, as `ShoalSaver`'s do.
 
-    A read of an item with a time to live lets that begin anew, unless `refresh_on_read` or the call's
-    `refresh_ttl` says no; where the node cannot write, the read is answered all the same.
+    A read of an item with a time to live restarts that time, unless `refresh_on_read` or the call's
+    `refresh_ttl` is false. If the node cannot write, the read is answered nevertheless.
 
-    What goes wrong raises a `ShoalError`, an illegal namespace LangGraph's `InvalidNamespaceError`.
+    Errors are `ShoalError`s; an illegal namespace raises LangGraph's `InvalidNamespaceError`.
     """
 
     supports_ttl = True
@@ -102,7 +102,7 @@ class ShoalStore(BaseStore):
         """On a store that is open on the running loop, and that the caller closes.
 
         Raises:
-            InvalidInput: `store` is no open store, but a path, say: that is for `ShoalStore.open`; or the `index` names no
+            InvalidInput: `store` is not an open store (pass a path to `ShoalStore.open` instead), or the `index` names no
                 dimensions or no embedding.
         """
         checked_store(store, "ShoalStore")
@@ -126,7 +126,7 @@ class ShoalStore(BaseStore):
     ) -> Opening[ShoalStore]:
         """On an embedded store: `async with` or `with`. See `shoal.open`, also for what it raises.
 
-        One process opens a directory once: for a saver beside it use `shoal.open`, and make both on what it gives.
+        One process can open a directory only once. To use a saver too, open the store with `shoal.open` and create both on it.
         """
         return Opening(
             lambda: opening.open(directory, config=config, durability=durability),

@@ -167,7 +167,7 @@ async def delta_channel_history(
 
 
 async def _ancestors(checkpoints: Checkpoints, serde: SerializerProtocol, config: RunnableConfig) -> AsyncIterator[Labelled]:
-    """What the target descends from, newest first; without values, with notes."""
+    """The ancestors of the target, newest first; without values, with notes."""
     place, id = place_of(config), config["configurable"].get("checkpoint_id")
     if id:
         page = await checkpoints.read(place.thread_id, label=label_of(place.namespace, id))
