@@ -143,7 +143,7 @@ async def test_after_so_many_attempts_the_stored_error_is_raised(thread: Thread,
 async def test_an_intent_without_a_result_is_not_called_again_by_itself(thread: Thread, node: Node, effects: Effects) -> None:
     await left_open(thread)
     [record] = await another(node).unresolved()
-    with pytest.raises(StepUnresolved, match="may have happened, or goes on") as raised:
+    with pytest.raises(StepUnresolved, match="may have happened, or may be in progress") as raised:
         await another(node).step("charge", key="k", call=effects("charge"))
     assert raised.value.detail["holder"] == record.holder != ""
     assert raised.value.detail["since_ms"] == record.since.timestamp() * 1000
