@@ -37,14 +37,17 @@ class Waiting(NamedTuple):
 
 
 def advanced(waiting: Waiting, owners: Sequence[Holding]) -> Waiting:
-    """Take note of the bound, if all owners, this node among them, have told theirs."""
-    if waiting.bound is not None:
-        return waiting
+    """Take note of the bound, if all owners, this node among them, have told theirs.
+
+    A bound that names what no owner holds any more, because it was lost with a disk, is replaced: nobody could ever reach it.
+    """
     bound = VersionVector()
     for owner in owners:
         if owner.whole is None or not owner.whole.covers(waiting.dot):
             return waiting
         bound = bound.join(owner.whole)
+    if waiting.bound is not None and bound.dominates(waiting.bound):
+        return waiting
     return Waiting(waiting.dot, bound)
 
 

@@ -128,6 +128,28 @@ def test_an_owner_that_says_nothing_stops_the_clock_and_is_named() -> None:
     assert not stability.lacks(waiting, Holding(holds, holds))
 
 
+def test_a_bound_that_names_what_was_lost_with_a_disk_is_replaced() -> None:
+    eraser, lost, kept = Dot(ORIGINS[0], 1), Dot(ORIGINS[1], 1), Dot(ORIGINS[2], 1)
+    here = VersionVector([eraser, kept])
+    there = VersionVector([eraser, lost])
+    waiting = stability.advanced(Waiting(eraser), [Holding(here, here), Holding(there, there)])
+    assert not stability.is_stable(waiting, [Holding(here, here), Holding(there, there)])
+
+    gone = Holding(VersionVector(), None)  # It is replaced, and nothing is known of it.
+    assert stability.advanced(waiting, [Holding(here, here), gone]) == waiting
+
+    again = stability.advanced(waiting, [Holding(here, here), Holding(here, here)])
+    assert stability.is_stable(again, [Holding(here, here), Holding(here, here)])
+
+
+def test_a_bound_does_not_grow_with_what_is_issued_later() -> None:
+    eraser, later = Dot(ORIGINS[0], 1), Dot(ORIGINS[1], 1)
+    before, after = VersionVector([eraser]), VersionVector([eraser, later])
+    waiting = stability.advanced(Waiting(eraser), [Holding(before, before), Holding(before, before)])
+    owners = [Holding(before, before), Holding(after, after)]
+    assert stability.is_stable(stability.advanced(waiting, owners), owners)
+
+
 def test_alone_everything_is_stable_at_once() -> None:
     dot = Dot(ORIGINS[0], 1)
     holds = [Holding(VersionVector({ORIGINS[0]: 1}), VersionVector({ORIGINS[0]: 1}))]
