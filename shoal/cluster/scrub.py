@@ -7,8 +7,9 @@ Laws:
   each peer a hash of the piece. Only if that differs from the peer's own do they tell
   each other a hash for each object in it.
 - A hash names the vector at which it was made. What was made at another vector is ignored.
-- What an erased object still has depends on when a node sweeps: `UNSURE` takes the place of
-  its hash, and it is not compared.
+- What an erased object still has depends on when a node sweeps, and a thread may lack what a
+  save builds on until a peer has supplied it: `UNSURE` takes the place of such an object's
+  hash, and it is not compared.
 """
 
 from __future__ import annotations

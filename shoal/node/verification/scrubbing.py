@@ -66,6 +66,7 @@ class Scrubber:
         database.incoming.on_dangling = self._dangles
         self.replaced = 0  # Objects, in this opening.
         self.noticed: set[bytes] = set()  # Objects that differed, in this opening; at most `rows_differ_max`.
+        self.incomplete: set[bytes] = set()  # Threads in which a save needed what was swept here; as many.
 
     async def stop(self) -> None:
         self._stopped = True
@@ -104,7 +105,7 @@ class Scrubber:
         if place is None:
             return
         number, start = place
-        piece = self._database.evidence.next(number, start)
+        piece = self._as_sure(self._database.evidence.next(number, start))
         if piece is None:
             self._walk.done(0, None, now)
             return
@@ -115,7 +116,7 @@ class Scrubber:
 
     def heard(self, peer: bytes, message: Rows | Objects, now: float) -> None:
         """A peer has told of its rows."""
-        piece = self._database.evidence.within(message.partition, message.start, message.stop)
+        piece = self._as_sure(self._database.evidence.within(message.partition, message.start, message.stop))
         if piece is None or piece.vector != message.vector:
             return
         if isinstance(message, Rows):
@@ -131,6 +132,13 @@ class Scrubber:
             self._send(peer, piece.told_of_objects(answer=False))
         for name in differing:
             self._note(name, peer)
+
+    def _as_sure(self, piece: Piece | None) -> Piece | None:
+        """The piece, without an answer for the objects that still lack what a save builds on: peers may have that by now."""
+        if piece is None or not self._dangling:
+            return piece
+        prefix = bounds(piece.partition)[0]
+        return piece._replace(unsure=piece.unsure.union(name for name in self._dangling if name.startswith(prefix)))
 
     def _note(self, name: bytes, peer: bytes) -> None:
         if name not in self._outcomes and name not in self._due:
@@ -198,6 +206,8 @@ class Scrubber:
 
     def _settle(self, name: bytes, place: ObjectPlace, outcome: Outcome, *, is_news: bool) -> None:
         """What came of an object in which a save builds on what is gone."""
+        if outcome in (Outcome.REPLACED, Outcome.DEAD) and len(self.incomplete) < self._config.rows_differ_max:
+            self.incomplete.add(name)
         if outcome in (Outcome.SOUND, Outcome.REPLACED):
             self._dangling.discard(name)
             if outcome is Outcome.REPLACED:

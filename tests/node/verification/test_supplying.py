@@ -7,11 +7,15 @@ import asyncio
 import pytest
 
 from shoal.client.thread.thread import Thread
+from shoal.cluster.scrub import UNSURE
 from shoal.config import Config
+from shoal.crdt.dot import Dot
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
 from shoal.node.verification import rebuilding
+from shoal.node.verification.rebuilding import Supplied
 from shoal.node.verification.report import ObjectPlace
+from shoal.node.verification.scrubbing import Scrubber, place_of
 from shoal.node.verification.verify import verify
 from shoal.storage import keys
 from simulation.world.fleet import Fleet
@@ -71,6 +75,46 @@ async def test_what_is_missing_comes_from_the_node_that_saved_it() -> None:
             loaded = await _thread(fleet, name).load(id)
             assert loaded.state["messages"][-1] == "written on the node that was set back"
             assert len(loaded.state["messages"]) == 3002
+
+
+async def test_a_thread_that_still_lacks_what_a_save_needs_is_not_taken_for_one_whose_rows_differ(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sound = Scrubber._fetch
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def fetch(self: Scrubber, partition: int, dots: list[Dot]) -> Supplied:
+        if self._own == slow:
+            asked.set()
+            await may_answer.wait()
+        return await sound(self, partition, dots)
+
+    monkeypatch.setattr("shoal.node.verification.scrubbing.Scrubber._fetch", fetch)
+    async with Fleet("abc", quorum_timeout_s=2.0, scrub_interval_s=0.02) as fleet:
+        slow = fleet["b"].replicator.identity().node
+        await _saved_where_it_was_set_back(fleet)
+        fleet.link_all("c")
+        async with asyncio.timeout(WAIT_S):
+            await asked.wait()
+        await fleet.converged(WAIT_S)
+        scrubber = fleet["b"].replicator.scrubber
+        (lacking,) = scrubber._dangling
+        piece = scrubber._as_sure(scrubber._database.evidence.next(place_of(lacking).partition, b""))
+        assert piece is not None
+        assert piece.objects()[lacking] == UNSURE
+        async with asyncio.timeout(WAIT_S):
+            while fleet["a"].replicator.scrubber.incomplete != {lacking}:
+                await asyncio.sleep(0.01)
+        may_answer.set()
+        async with asyncio.timeout(WAIT_S):
+            while len({str(_thread_rows(fleet, name)) for name in "abc"}) > 1 or scrubber._dangling:
+                await asyncio.sleep(0.01)
+        assert scrubber.incomplete == {lacking}
+        assert [name for name in "abc" if fleet[name].replicator.scrubber.noticed] == []
+
+
+def _thread_rows(fleet: Fleet, name: str) -> list[tuple[bytes, bytes]]:
+    return sorted(_objects(fleet, name).items())
 
 
 async def test_a_save_whose_base_nobody_has_any_more_is_listed_and_says_so_when_it_is_read(
