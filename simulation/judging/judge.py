@@ -104,6 +104,7 @@ async def judge(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:
     found += await _converges(cluster)
     found += await _sweeps(cluster)
     found += await _scrubs(cluster)
+    found += _swept_early(cluster, Losses(agents.plan))
     disks = Disks(cluster)
     found += disks.broken("before anything was read")
     await agents.close()
@@ -180,6 +181,17 @@ async def _scrubs(cluster: SimulatedCluster) -> list[Violation]:
         Violation("4", f"{name} noticed at equal vectors that rows of {object[:60]!r} differ")
         for name, noticed in alarms.items()
         for object in sorted(noticed)
+    ]
+
+
+def _swept_early(cluster: SimulatedCluster, losses: Losses) -> list[Violation]:
+    """Only a node that was set back may save on what the others have swept: they sweep what nobody can build on any more."""
+    if losses.of_disks or losses.of_members:
+        return []
+    return [
+        Violation("15", f"{name} had swept what a save in {object[:60]!r} builds on")
+        for name, host in cluster.hosts.items()
+        for object in sorted(host.incomplete | host.peer.scrubber.incomplete)
     ]
 
 

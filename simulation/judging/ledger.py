@@ -56,6 +56,7 @@ class Ledger:
         self._dots: defaultdict[tuple[int, str], list[Dot]] = defaultdict(list)  # By the request's key.
         self._losses: dict[tuple[int, Dot], dict[str, int]] = {}  # Of each disk, when an operation was issued.
         self._promises: list[_Promise] = []
+        self._unrecorded: dict[tuple[int, str], tuple[str, dict[_Place, int]]] = {}
 
     def shelf(self, name: str, storage: Storage) -> Shelf:
         """The watcher of the disk of `name`, which holds what `storage` does."""
@@ -70,6 +71,8 @@ class Ledger:
         body = self.bodies.setdefault((partition, dot), operation.decode(entry.packed))
         if is_new:
             self._known[partition, dot] = self._knowing(partition, dot, body)
+        if is_new and body.key is not None:
+            self._check_removal(name, partition, dot, body.key)
         if body.key is not None and dot not in (dots := self._dots[partition, body.key]):
             dots.append(dot)
         return body, is_new
@@ -84,6 +87,24 @@ class Ledger:
             self._violated("1", f"{name} holds another operation as {_dot(partition, dot)} than was written before")
         elif dot.origin not in self.shelves[name].origins and not self._copies(partition, dot):
             self._violated("2", f"{name} was sent {_dot(partition, dot)}, which is not durable anywhere")
+
+    def found_nothing(self, partition: int, key: str, node: str) -> None:
+        """`node` has answered a removal with this key: there was nothing to remove."""
+        if not self._dots[partition, key]:
+            self._unrecorded.setdefault((partition, key), (node, dict(self.shelves[node].held)))
+
+    def _check_removal(self, name: str, partition: int, dot: Dot, key: str) -> None:
+        """A node that knows of writes which followed the answer of a removal must know that it was answered."""
+        answered_by, held = self._unrecorded.get((partition, key), ("", {}))
+        if not answered_by:
+            return
+        known = self._known[partition, dot]
+        if any(known[origin] > held.get((partition, origin), 0) for origin in self.shelves[answered_by].origins):
+            self._violated(
+                "6",
+                f"{name} carries out a removal as {_dot(partition, dot)} which {answered_by} had answered, "
+                "and knew of what was written there since",
+            )
 
     def answered(self, node: str, partition: int, shown: VersionVector, *, who: str) -> None:
         """`node` has shown, or acknowledged, all that `shown` covers."""

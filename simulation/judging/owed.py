@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from shoal.protocol.requests import Durability
 from simulation.judging.history import Acknowledged, Event, History, Shown
-from simulation.plan import ClockJump, CorruptBlock, Crash, CrashAt, FullDisk, Plan, Restore, Wipe
+from simulation.plan import ClockJump, CorruptBlock, Crash, CrashAt, FullDisk, Plan, Relist, Restore, Wipe
 
 _REPLACED_S = 20.0
 """After this time, and what the fault itself takes, the node is on its other disk."""
@@ -27,12 +27,16 @@ FAR_MS = 12 * 3600 * 1000
 
 
 class Losses:
-    """What the faults of a plan can take with them. `of_windows`: clocks may pass what a node remembers."""
+    """What the faults of a plan can take with them.
+
+    `of_windows`: clocks may pass what a node remembers. `of_members`: nodes are left off the list of members for a while.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.of_windows = "key_window_s" in plan.settings or any(
             isinstance(fault, ClockJump) and fault.by_ms > FAR_MS for fault in plan.faults
         )
+        self.of_members = any(isinstance(fault, Relist) for fault in plan.faults)
         self._nodes = plan.nodes
         self._struck: set[str] = set()  # Nodes that lost at least what was not synced.
         self._until: dict[str, float] = {}  # By node: what its disk held by then may be lost.

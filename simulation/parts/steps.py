@@ -5,6 +5,7 @@ Laws (invariant 14):
   who looked outside says that it did not.
 - A step that anybody was told is done is done, with the result that was stored first;
   one whose effect happened is done or unresolved, and nothing else.
+- `resume` shows every step whose effect happened before, if it says that a quorum confirmed what it shows.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ class Steps:
     def __init__(self) -> None:
         self.effects: defaultdict[Place, list[int]] = defaultdict(list)
         self.done: defaultdict[Place, list[tuple[int, Told]]] = defaultdict(list)  # Results that agents were told.
+        self.overlooked: list[
+            tuple[str, Told]
+        ] = []  # Effects that an agent was told do not exist, and how durable their intents were.
         self.busy: Counter[Place] = Counter()  # By agents that live: no human takes them for dead.
         self.numbers = count(1)
 
@@ -63,7 +67,7 @@ class Steps:
         return {"step": agent.step, "settle-steps": agent.settle}
 
     async def broken(self, session: Session, losses: Losses) -> list[Violation]:
-        found: list[Violation] = []
+        found = [Violation(EFFECT, text) for text, told in self.overlooked if told.is_owed(losses)]
         for thread in sorted({place.thread for place in self.effects | self.done}):
             steps = {step.key: step async for step in _listed(session, thread)}
             open_ones = {step.key async for step in _listed(session, thread, only_open=True)}
@@ -154,7 +158,9 @@ class _Agent:
 
     async def settle(self, act: Act, random: Random) -> None:
         """A human looks at what is unresolved, and outside."""
+        before = {place.key: self._bench.told("quorum") for place in self._steps.effects if place.thread == self._bench.name}
         try:
+            confirmed = (await self._thread.resume()).reason.quorum
             there = {record.key: record async for record in self._thread.steps()}
         except ShoalError as error:
             self._bench.refused(error)
@@ -162,6 +168,10 @@ class _Agent:
         for key, result in self._known.items():
             if key not in there or there[key].state != "done" or there[key].result != result:
                 self._bench.violated("7", f"this session was told that {key} came to {result}, and is shown otherwise")
+        for key in sorted(before.keys() - there.keys()) if confirmed else ():
+            asked = f"{self._bench.client.name} was told by {self._bench.client.at}"
+            text = f"{asked} that a quorum knows no step {key}, whose effect had happened"
+            self._steps.overlooked.append((text, before[key]))
         for record in there.values():
             place = Place(self._bench.name, record.key)
             if record.state == "open" and not self._steps.busy[place]:

@@ -52,11 +52,21 @@ class Assurance:
         """A watch told the client of an event, after these."""
         self._ledger.told(change, earlier, who=client.name)
 
-    def copied(self, sent: Sent | None, writes: Sequence[Invoked], reply: object, who: str) -> None:
+    def copied(self, sent: Sent | None, writes: Sequence[Invoked], reply: object, *, who: str, node: str) -> None:
         """What was acknowledged is durable on as many nodes as was asked."""
+        if sent is not None and _found_nothing(reply):
+            self._ledger.found_nothing(self._partition, sent.key, node)
         # Under a key of users another's operation may be what answers, though one of its own is, or was, somewhere too.
         if sent is not None and not _changed_nothing(sent.request, reply) and not any(write.key for write in writes):
             self._ledger.copied(self._partition, sent.key, self._needed(sent.durability), who=who, by=_shown(sent, reply))
+
+
+def _found_nothing(reply: object) -> bool:
+    """Whether there was nothing to remove."""
+    match reply:
+        case requests.Deleted(existed=done) | requests.ItemDeleted(deleted=done) | requests.EntryRemoved(removed=done):
+            return not done
+    return False
 
 
 def _changed_nothing(request: requests.AnyWrite, reply: object) -> bool:
@@ -128,7 +138,7 @@ class Writer:
                     await twin
         sent = watched.sent.result()
         if watched.reply is not None:  # A mirror may have sent its edits again, under another key.
-            self.assurance.copied(sent, writes, watched.reply, who)
+            self.assurance.copied(sent, writes, watched.reply, who=who, node=self._client.at)
         return sent
 
     async def _send_again(self, watched: Watched, writes: Sequence[Invoked], random: Random) -> None:
@@ -150,6 +160,6 @@ class Writer:
             self._record.failed(noted, error, who=client.name, node=client.at)
         else:
             self._record.acknowledged(noted, reply, who=client.name, node=client.at, again=True)
-            self.assurance.copied(sent, writes, reply, client.name)
+            self.assurance.copied(sent, writes, reply, who=client.name, node=client.at)
         finally:
             await client.session.close()

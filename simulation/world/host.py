@@ -92,6 +92,7 @@ class SimulatedNode:
         self.routes: dict[str, SimulatedNode] = {}
         self.stopping = False
         self.noticed: set[bytes] = set()  # Objects whose rows its past nodes found to differ from a peer's.
+        self.incomplete: set[bytes] = set()  # Threads in which a save needed what its past nodes had swept.
         self.life = Incarnation(self.name, 0)
         self.life.over = True  # It has not begun.
         self._node: Node | None = None
@@ -172,6 +173,7 @@ class SimulatedNode:
     def _end(self) -> None:
         self.life.end()
         self.noticed |= self.peer.scrubber.noticed
+        self.incomplete |= self.peer.scrubber.incomplete
         self.stopping = False
         for _, socket in self._served.values():
             socket.abort()

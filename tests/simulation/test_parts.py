@@ -100,6 +100,19 @@ def test_an_effect_of_which_a_node_knows_nothing_is_found() -> None:
     assert scene(work) == [EFFECT]
 
 
+def test_a_step_that_resume_overlooks_though_a_quorum_confirmed_its_answer_is_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
+        steps = cast(Steps, agents.parts["steps"])
+        await carry_out(agents, "step", 2)
+        place = Place(name_of("steps", "a"), "nobody's")
+        steps.effects[place].append(99)
+        await carry_out(agents, "settle-steps", 1)
+        del steps.effects[place]
+        return await broken(cluster, agents, "steps")
+
+    assert scene(work) == [EFFECT]
+
+
 def test_a_result_that_is_another_than_was_told_is_found() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
         steps = cast(Steps, agents.parts["steps"])

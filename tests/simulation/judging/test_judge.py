@@ -146,6 +146,13 @@ def test_what_a_quorum_acknowledged_and_no_longer_holds_is_found_before_all_is_h
     assert any("is left on" in text for _, text in found) == (not replaced)
 
 
+def test_a_node_that_had_swept_what_a_later_save_needs_is_found() -> None:
+    async def swept(cluster: SimulatedCluster, agents: Agents) -> None:
+        cluster.hosts["n2"].peer.scrubber.incomplete.add(b"a thread")
+
+    assert verdict(swept) == [Violation("15", "n2 had swept what a save in b'a thread' builds on")]
+
+
 def test_what_was_seen_to_be_broken_on_the_way_is_in_the_verdict() -> None:
     async def noted(cluster: SimulatedCluster, agents: Agents) -> None:
         agents.record.violated("11", "planted")

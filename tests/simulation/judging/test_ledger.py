@@ -175,6 +175,26 @@ def test_a_copy_that_is_not_durable_does_not_count(scene: Scene) -> None:
     assert scene.invariants == ["3"]
 
 
+def test_a_removal_that_is_carried_out_after_it_was_answered_and_after_later_writes_is_found(scene: Scene) -> None:
+    write(scene.n2, operation_rows(B, 1))
+    scene.ledger.found_nothing(PARTITION, "removal", "n2")
+    later = operation_rows(B, 2)
+    write(scene.n2, later)
+    write(scene.n1, operation_rows(B, 1))
+    write(scene.n1, later)
+    write(scene.n1, operation_rows(A, 1, hlc=3, after={B: 2}, key="removal"))
+    assert scene.invariants == ["6"]
+
+
+def test_a_removal_may_be_carried_out_where_nothing_is_known_of_what_followed_its_answer(scene: Scene) -> None:
+    write(scene.n2, operation_rows(B, 1))
+    scene.ledger.found_nothing(PARTITION, "removal", "n2")
+    write(scene.n2, operation_rows(B, 2))
+    write(scene.n1, operation_rows(B, 1))
+    write(scene.n1, operation_rows(A, 1, hlc=2, after={B: 1}, key="removal"))
+    assert scene.broken == []
+
+
 def test_a_request_that_wrote_nothing_needs_no_copies(scene: Scene) -> None:
     scene.ledger.copied(PARTITION, "never written", 3, who="agent")
     assert scene.broken == []

@@ -37,7 +37,7 @@ class Looked:
 )
 def test_an_answer_that_nothing_was_to_be_done_needs_no_copy(reply: AnyReply, looked: list[str]) -> None:
     ledger = Looked()
-    Assurance(3, cast(Ledger, ledger), lambda durability: 1).copied(MOVE, [], reply, "agent")
+    Assurance(3, cast(Ledger, ledger), lambda durability: 1).copied(MOVE, [], reply, who="agent", node="n1")
     assert ledger.keys == looked
 
 
@@ -46,5 +46,5 @@ def test_a_step_that_is_not_begun_needs_no_copy_of_the_request(begun: bool, look
     step = Step("s", "", "", "open", 0, 0, "", b"", b"", "", "", "", 0, [], begun=begun)
     ledger = Looked()
     sent = Sent(BeginStep("crew", "t", "s", "pay"), "key", "quorum")
-    Assurance(3, cast(Ledger, ledger), lambda durability: 1).copied(sent, [], step, "agent")
+    Assurance(3, cast(Ledger, ledger), lambda durability: 1).copied(sent, [], step, who="agent", node="n1")
     assert ledger.keys == looked
