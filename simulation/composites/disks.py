@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulation.composites.stage import ERASERS, FAMILIES, Composed, Stage
+from simulation.composites.stage import ERASERS, FAMILIES, OWN, SAVES, Composed, Stage, pruning
 from simulation.plan import Act, Crash, Cut, Fault, Pause, Restore, Stop
 
 
@@ -74,6 +74,33 @@ def stale_copy(stage: Stage) -> Composed:
         acts += stage.acts(kinds, [node], (restored_at + 0.1, restored_at + 3.0), least=2, most=5, durabilities=("local",))
         acts += stage.acts(kinds, others, (restored_at + 0.5, restored_at + 4.0), most=2)
     return Composed(faults, acts, {}, 0.0)
+
+
+def set_back(stage: Stage) -> Composed:
+    """A disk is set back to before a prune that all nodes have swept, and its node is asked to save on what was pruned.
+
+    It is cut off, with all clients, from the nodes that would tell it. If the whole device was set back, it saves.
+
+    Owed: all but what the node alone had acknowledged since the copy. Every node can read what was saved.
+    """
+    node = stage.random.choice(stage.losers)
+    others = [name for name in stage.nodes if name != node]
+    copied_at = round(stage.at + 1.0, 3)
+    restored_at = round(copied_at + stage.between(2.0, 5.0), 3)
+    whole = stage.random.random() < 0.6
+    down_s, cut_s = stage.between(0.05, 0.3), stage.between(1.5, 4.0)
+    faults: list[Fault] = [
+        Restore(at=restored_at, node=node, copied_at=copied_at, down_s=down_s, whole=whole),
+        Cut(at=round(restored_at - 0.05, 3), sources=[node, "client"], targets=others, for_s=cut_s),
+    ]
+    acts = [
+        *stage.acts(SAVES, [node], (stage.at, stage.at + 0.5), least=2, most=4, name=OWN, repeats=0.0),
+        *pruning(stage, others, copied_at + 0.1, name=OWN),
+        *stage.acts(
+            SAVES, [node], (restored_at + down_s, restored_at + cut_s), least=2, most=4, durabilities=("local",), name=OWN
+        ),
+    ]
+    return Composed(faults, acts, {"sync_interval_s": stage.random.choice((0.1, 0.3))}, round(restored_at + cut_s, 3))
 
 
 def one_by_one(stage: Stage) -> Composed:

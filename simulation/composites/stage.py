@@ -30,6 +30,11 @@ ERASERS: dict[str, tuple[ActKind, ...]] = {
     "budgets": ("spend", "release-rights"),
 }
 
+OWN = "c"
+"""The name of objects that only one composite's acts are about: others delete and save under other durabilities."""
+
+SAVES: tuple[ActKind, ...] = ("save-erasably",)
+
 KEY_WINDOW_S = 20
 """More than a client waits for one answer: less is not promised."""
 
@@ -112,3 +117,14 @@ class Stage(NamedTuple):
                 return Restore(at=at, node=node, copied_at=copied_at, down_s=down_s)
             case _:
                 return CorruptBlock(at=at, node=node, table=self.random.choice("OLVKD"), down_s=down_s)
+
+
+def pruning(stage: Stage, nodes: Sequence[str], at: float, *, name: str) -> Iterator[Act]:
+    """Within a second a thread is loaded, saved anew by one of its agents, and pruned, all at one of these nodes.
+
+    Whatever was saved before is pruned then, unless something else was built on it.
+    """
+    agent = stage.agent(nodes)
+    kinds: tuple[ActKind, ...] = ("load-erasably", *SAVES * stage.random.randint(2, 6), "prune", "prune")
+    for nth, kind in enumerate(kinds):
+        yield Act(at=round(at + nth * 0.1, 3), agent=agent, kind=kind, durability="local", name=name)

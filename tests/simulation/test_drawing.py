@@ -31,7 +31,7 @@ from simulation.plan import (
     Wipe,
 )
 
-SEEDS = range(400)
+SEEDS = range(500)
 
 
 @pytest.fixture(scope="module")
