@@ -25,6 +25,7 @@ from tests.mutants import (
     retries,
     scrubbing,
     sessions,
+    sweeping,
     watching,
     yjs,
 )
@@ -37,6 +38,7 @@ _MODULES = (
     retries,
     scrubbing,
     sessions,
+    sweeping,
     objects,
     effects,
     branching,

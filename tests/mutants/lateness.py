@@ -10,6 +10,7 @@ import pytest
 from shoal.cluster.knowledge import Knowledge
 from shoal.crdt.document import repeats
 from shoal.node.database import Database
+from shoal.node.handler import WriteContext
 from tests.mutants.mutant import Mutant
 
 
@@ -30,7 +31,18 @@ def a_patch_at_two_nodes_is_carried_out_twice(patch: pytest.MonkeyPatch) -> None
     patch.setattr(repeats, "deletes", lambda rows, *, known: iter(()))
 
 
+def a_removal_that_found_nothing_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WriteContext, "is_remembered", property(lambda self: False, lambda self, _: None), raising=False)
+
+
 MUTANTS = (
+    Mutant(
+        a_removal_that_found_nothing_is_forgotten,
+        "a removal that found nothing is carried out later by another node",
+        ("3", "6"),
+        "composed",
+        frozenset({"removed_late"}),
+    ),
     Mutant(
         a_patch_at_two_nodes_is_carried_out_twice,
         "a patch that reached two nodes inserts twice",

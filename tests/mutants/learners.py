@@ -42,6 +42,11 @@ def a_learner_counts_itself(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Quorum, "is_learner", False)
 
 
+def what_is_current_is_asked_of_learners(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Quorum, "_answered", Quorum._told_by)
+    patch.setattr(Quorum, "_countable", lambda self: 1 + len(self._linked()))
+
+
 def a_learner_learns_from_learners(patch: pytest.MonkeyPatch) -> None:
     sound = Learning.is_done
 
@@ -55,19 +60,40 @@ def a_copy_goes_on_as_its_original(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryStorage, "identity", property(lambda self: b"one for all", lambda self, identity: None), raising=False)
 
 
+def a_copy_keeps_its_originals_origins(patch: pytest.MonkeyPatch) -> None:
+    sound = Incarnation.introduction
+
+    def introduction(self: Incarnation) -> dict[bytes, bytes | None]:
+        rows = sound(self)
+        self._gave_up, self._issues = False, True
+        return self._identified() if self.copied else rows
+
+    patch.setattr(Incarnation, "introduction", introduction)
+
+
 _LOSSES = frozenset({"forgotten", "stale_copy", "one_by_one"})
 
 MUTANTS = (
+    Mutant(
+        a_copy_keeps_its_originals_origins,
+        "a copy writes, and spends what its original had",
+        ("2", "3", "4", "17"),
+        "composed",
+        frozenset({"cloned", "stale_copy"}),
+    ),
     Mutant(
         a_copy_writes_at_once,
         "a restored copy builds on what all others have erased, and they do not ask for it",
         ("4",),
         "composed",
-        frozenset({"stale_copy"}),
+        frozenset({"set_back"}),
     ),
     Mutant(a_learner_counts, "a node that has forgotten counts in quorums", ("3", "14"), "composed", _LOSSES),
     Mutant(one_other_is_enough_to_learn_from, "a learner asks one other owner alone", ("3", "14"), "composed", _LOSSES),
     Mutant(a_learner_counts_itself, "a learner asks a majority with itself among them", ("3", "14", "17"), "composed", _LOSSES),
+    Mutant(
+        what_is_current_is_asked_of_learners, "what a learner says is taken for current", ("3", "14", "16"), "composed", _LOSSES
+    ),
     Mutant(
         a_learner_learns_from_learners,
         "two nodes that have forgotten learn from each other",

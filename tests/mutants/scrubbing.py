@@ -7,8 +7,10 @@ from collections.abc import Iterable
 import pytest
 
 from shoal.cluster import scrub
-from shoal.node.verification import evidence
-from shoal.node.verification.rebuilding import Outcome, Rebuilder
+from shoal.node.verification import evidence, rebuilding
+from shoal.node.verification.rebuilding import Outcome, Rebuilder, _Made
+from shoal.node.verification.report import ObjectPlace
+from shoal.node.verification.scrubbing import Scrubber
 from tests.mutants.mutant import Mutant
 
 
@@ -40,7 +42,45 @@ def rows_that_differ_are_not_replaced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rebuilder, "_replace", replace)
 
 
+def what_a_save_builds_on_is_not_supplied(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rebuilding, "unreadable", lambda rows: [])
+
+
+def what_was_supplied_is_not_swept_again(patch: pytest.MonkeyPatch) -> None:
+    sound = Rebuilder._replace
+
+    async def replace(self: Rebuilder, place: ObjectPlace, made: _Made, *, again: bool) -> Outcome:
+        return await sound(self, place, made._replace(pruned=None), again=again)
+
+    patch.setattr(Rebuilder, "_replace", replace)
+
+
+def what_is_being_supplied_is_compared(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scrubber, "_as_sure", lambda self, piece: piece)
+
+
 MUTANTS = (
+    Mutant(
+        what_is_being_supplied_is_compared,
+        "peers compare a thread while one still lacks what a save builds on",
+        ("4",),
+        "composed",
+        frozenset({"set_back"}),
+    ),
+    Mutant(
+        what_a_save_builds_on_is_not_supplied,
+        "a node does not ask for the base of a save if it has swept that",
+        ("4", "9", "20"),
+        "composed",
+        frozenset({"set_back"}),
+    ),
+    Mutant(
+        what_was_supplied_is_not_swept_again,
+        "a base that was supplied for a save stays, though nothing needs it",
+        ("4", "15", "20"),
+        "composed",
+        frozenset({"set_back"}),
+    ),
     Mutant(a_hash_covers_keys_alone, "peers compare hashes of which rows there are, not of what they hold", ("20",)),
     Mutant(rows_are_compared_at_unequal_vectors, "peers compare their rows while one holds more operations", ("4",)),
     Mutant(what_is_being_swept_is_compared, "peers compare what one has swept and the other has not yet", ("4",)),
