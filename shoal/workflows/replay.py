@@ -79,7 +79,7 @@ async def replay(
 async def put_snapshot(connection: Connection, space: str, thread: str, naming: Naming, value: Any, *, at: Event) -> None:
     """Keep a value as the result of a reducer up to an event."""
     packed = values.encode(value, where="snapshot")
-    request = requests.PutSnapshot(space, thread, naming.reducer, naming.version, at.cursor, packed)
+    request = requests.PutSnapshot(space, thread, naming.reducer, at.cursor, packed, naming.version)
     await connection.write(request, key=None, durability=None)
 
 

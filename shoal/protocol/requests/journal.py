@@ -161,9 +161,9 @@ class PutSnapshot(ObjectWrite["SnapshotKept"], array_like=True, frozen=True, tag
 
     thread: str
     reducer: str
-    version: Natural
     cursor: Cursor  # Of the last event that is in it.
     value: Value
+    version: Natural = 0
 
 
 class SnapshotKept(Reply, array_like=True, frozen=True, tag="snapshot-kept"):

@@ -59,7 +59,7 @@ async def test_a_time_needs_a_zone_and_goes_with_no_id(bench: Bench) -> None:
     for nonsense in ("yesterday", float("nan"), True):
         with pytest.raises(InvalidInput, match="seconds since 1970"):
             await bench.space.thread("a").load(as_of=nonsense)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="one of them"):
+    with pytest.raises(InvalidInput, match="only one of"):
         await bench.space.thread("a").load(saved.id, as_of=datetime(2026, 1, 1, tzinfo=UTC))
 
 
