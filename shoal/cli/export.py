@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 from shoal.cli.execution import execute
+from shoal.cli.options import PANEL
 from shoal.cli.output import emit
 from shoal.cli.target import Data, SpaceName, Target, Url, chosen, opened
-from shoal.cli.threads import PANEL
 from shoal.workflows.export import export as exported
 
 

@@ -13,11 +13,11 @@ from shoal.cli.absence import check_thread
 from shoal.cli.drawing import ASCII, BOXES, drawn, newest_first
 from shoal.cli.execution import execute
 from shoal.cli.ids import SHORT
-from shoal.cli.options import Limit, ThreadName
+from shoal.cli.options import PANEL, Limit, ThreadName
 from shoal.cli.output import emit, line, note, plain, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import ago, is_terminal, show_text
-from shoal.cli.threads import PANEL, described, shown_metadata
+from shoal.cli.threads import described, shown_metadata
 from shoal.workflows.checkpoint import Checkpoint
 from shoal.workflows.checkpoints import ThreadCheckpoints
 

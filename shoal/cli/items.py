@@ -12,11 +12,10 @@ import typer
 
 from shoal.cli.arguments import age_of, fields_of, json_of
 from shoal.cli.execution import execute
-from shoal.cli.options import Expect, Limit
+from shoal.cli.options import PANEL, Expect, Limit
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago, show_value
-from shoal.cli.threads import PANEL
 from shoal.client.items.item import Item
 from shoal.errors import NotFound
 

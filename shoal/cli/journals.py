@@ -12,11 +12,11 @@ from shoal.api.opaque import opaque, shown_opaque
 from shoal.cli.absence import check_thread
 from shoal.cli.arguments import json_of
 from shoal.cli.execution import execute
-from shoal.cli.options import By, Follow, Key, LimitOrAll, ThreadName
+from shoal.cli.options import PANEL, By, Follow, Key, LimitOrAll, ThreadName
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago
-from shoal.cli.threads import PANEL, event_cells, event_line
+from shoal.cli.threads import event_cells, event_line
 from shoal.client.thread.inbox import Message
 from shoal.workflows.export import event_record
 

@@ -35,6 +35,7 @@ MODULES = (
     "worklists",
     "retention",
     "erasing",
+    "status",
     "objects",
     "presence",
     "items",

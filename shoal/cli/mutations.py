@@ -12,11 +12,11 @@ from shoal.cli.absence import check_thread
 from shoal.cli.arguments import json_of
 from shoal.cli.execution import execute
 from shoal.cli.ids import checkpoint_id, mutation_id
-from shoal.cli.options import Branch, By, Key, Label, LimitOrAll, Reveal, ThreadName
+from shoal.cli.options import PANEL, Branch, By, Key, Label, LimitOrAll, Reveal, ThreadName
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago
-from shoal.cli.threads import PANEL, described
+from shoal.cli.threads import described
 from shoal.client.store import Store
 from shoal.client.thread.thread import Thread
 from shoal.errors import HeadMoved, InvalidInput

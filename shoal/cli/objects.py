@@ -1,4 +1,4 @@
-"""`shoal status`, `spaces`, `watch`, and the shared objects: `doc`, `counter`, `register`, `set`, `map`, `budget`."""
+"""`shoal watch`, and the shared objects: `doc`, `counter`, `register`, `set`, `map`, `budget`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
@@ -15,15 +14,13 @@ import typer
 from shoal.cli import documents, natives
 from shoal.cli.absence import other_spaces, print_names, similar
 from shoal.cli.execution import execute
-from shoal.cli.options import LimitOrAll, Prefix
-from shoal.cli.output import emit, line, pairs, table
+from shoal.cli.options import PANEL, LimitOrAll, Prefix
+from shoal.cli.output import emit, line, moment
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
-from shoal.cli.terminal import Listing, ago, is_terminal, show_value, size
-from shoal.cli.threads import PANEL
+from shoal.cli.terminal import show_value
 from shoal.client.store import Space
 from shoal.client.watching import Change, Reset
 from shoal.errors import NotFound
-from shoal.protocol.requests import ClusterView
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 
@@ -40,86 +37,12 @@ class _Kind(NamedTuple):
 
 def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
-    app.command(rich_help_panel=PANEL)(status)
-    app.command(rich_help_panel=PANEL)(spaces)
     app.command(rich_help_panel=PANEL)(watch)
     for kind in _KINDS:
         group = _group(kind)
         if kind.command == "doc":
             documents.extend(group)
         app.add_typer(group, name=kind.command, rich_help_panel=PANEL)
-
-
-_LABELS = {name: f"{name} since the start" for name in ("operations", "commits", "died", "repaired")}
-
-
-def status(data: Data = None, url: Url = None, json: Json = False) -> None:
-    """Say how a node is, and how it stands with its peers: who is linked, and who lacks what.
-
-    Example: shoal status --url http://127.0.0.1:7400
-    """
-    execute(_status(chosen(data, url, environment=os.environ), json=json))
-
-
-async def _status(target: Target, *, json: bool) -> None:
-    async with opened(target) as store:
-        found, cluster = msgspec.structs.asdict(await store.status()), await store.cluster()
-    if json:
-        members = [msgspec.structs.asdict(member) for member in cluster.members]
-        emit({**found, "cluster": {**msgspec.structs.asdict(cluster), "members": members}})
-        return
-    started_ms = found.pop("started_ms")
-    found["started"] = _time(started_ms)
-    if is_terminal():
-        found["started"] = ago(datetime.fromtimestamp(started_ms / 1000, UTC))
-        found["bytes_on_disk"] = size(found["bytes_on_disk"])
-    pairs({_LABELS.get(name, name.replace("_", " ")): value for name, value in found.items() if value not in ("", [])})
-    if cluster.size > 1:
-        _show_cluster(cluster)
-
-
-def _show_cluster(cluster: ClusterView) -> None:
-    line()
-    line(f"cluster {cluster.cluster}: {cluster.size} owners, {cluster.quorum} are a quorum; digest {cluster.digest[:16]}")
-    rows = [("member", "state", "operations", "lacks", "by", "waiting")]
-    bytes_of = size if is_terminal() else lambda count: f"{count} B"
-    for member in cluster.members:
-        behind = f"{member.lag_ms / 1000:.1f} s" if member.lacks else "-"
-        rows.append(
-            (member.name, member.state, str(member.operations), str(member.lacks), behind, bytes_of(member.waiting_bytes))
-        )
-    if is_terminal():
-        with Listing(*rows[0], json=False) as members:
-            for row in rows[1:]:
-                members.add(None, "", *row)
-    else:
-        table(rows)
-    for member in cluster.members:
-        if member.reason:
-            line(f"{member.name}: {member.reason}")
-    for progress in cluster.learning:
-        line(f"learning, so this node counts in no quorum yet: {progress}")
-    for disagreement in cluster.disagreements:
-        line(f"members differ: {disagreement}")
-    for difference in cluster.differing:
-        line(f"differs: {difference}")
-    for refused in cluster.quarantined:
-        line(f"quarantined: {refused}")
-
-
-def spaces(data: Data = None, url: Url = None, json: Json = False) -> None:
-    """List the spaces, one name a line.
-
-    Example: shoal spaces --data ./state
-    """
-    execute(_spaces(chosen(data, url, environment=os.environ), json=json))
-
-
-async def _spaces(target: Target, *, json: bool) -> None:
-    async with opened(target) as store:
-        with Listing("space", json=json, none="nothing was written to this store yet.") as rows:
-            async for name in store.spaces():
-                rows.add(name, name, name)
 
 
 def watch(
@@ -167,11 +90,7 @@ def _fields(change: Change | Reset) -> dict[str, Any]:
 def _change(change: Change | Reset) -> str:
     if isinstance(change, Reset):
         return f"some changes are left out: {change.reason}. Read again what you follow."
-    return f"{_time(change.wall_ms)}  {change.kind} {change.name}  {change.what}  {change.id}".rstrip()
-
-
-def _time(wall_ms: int) -> str:
-    return f"{datetime.fromtimestamp(wall_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+    return f"{moment(change.wall_ms)}  {change.kind} {change.name}  {change.what}  {change.id}".rstrip()
 
 
 def _group(kind: _Kind) -> typer.Typer:

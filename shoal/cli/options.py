@@ -9,6 +9,9 @@ from typing import Annotated
 
 import typer
 
+PANEL = "Look into a store"
+"""The heading of these commands in `shoal --help`."""
+
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most so many.")]
 LimitOrAll = Annotated[
     int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most so many. \\[default: all]")

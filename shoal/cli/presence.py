@@ -12,10 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from shoal.cli.execution import execute
-from shoal.cli.options import Follow, LimitOrAll
+from shoal.cli.options import PANEL, Follow, LimitOrAll
 from shoal.cli.output import emit, line, note, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
-from shoal.cli.threads import PANEL
 from shoal.client.presence import Presence, PresenceChange, PresentMember
 from shoal.client.store import Store
 from shoal.errors import InvalidInput

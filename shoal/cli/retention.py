@@ -11,11 +11,10 @@ import typer
 from shoal.cli.arguments import age_of, bytes_of
 from shoal.cli.execution import execute
 from shoal.cli.ids import event_id
-from shoal.cli.options import DryRun, KeepBytes, KeepLast, OlderThan, ThreadName
+from shoal.cli.options import PANEL, DryRun, KeepBytes, KeepLast, OlderThan, ThreadName
 from shoal.cli.output import emit, line
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import shown_bytes
-from shoal.cli.threads import PANEL
 
 
 class _Wanted(NamedTuple):

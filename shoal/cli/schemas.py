@@ -12,11 +12,10 @@ from shoal.cli.absence import check_thread, print_names
 from shoal.cli.arguments import json_of_file
 from shoal.cli.execution import execute
 from shoal.cli.ids import SHORT
-from shoal.cli.options import ThreadName
+from shoal.cli.options import PANEL, ThreadName
 from shoal.cli.output import emit, line
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, show_value
-from shoal.cli.threads import PANEL
 from shoal.client.schemas import SchemaVersion
 
 SchemaName = Annotated[str, typer.Argument(metavar="NAME", help="The schema's name.", show_default=False)]

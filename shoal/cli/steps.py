@@ -12,11 +12,10 @@ from shoal.cli.absence import check_thread
 from shoal.cli.arguments import json_of
 from shoal.cli.execution import execute
 from shoal.cli.ids import SHORT
-from shoal.cli.options import Branch, By, Reason, Result, ThreadName
+from shoal.cli.options import PANEL, Branch, By, Reason, Result, ThreadName
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago, show_value
-from shoal.cli.threads import PANEL
 from shoal.client.thread.status import Standing
 from shoal.client.thread.thread import Thread
 from shoal.workflows.export import step_record

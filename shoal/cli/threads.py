@@ -14,7 +14,7 @@ from shoal.cli.absence import check_thread, note_absence, other_spaces, print_na
 from shoal.cli.arguments import fields_of, moment_of
 from shoal.cli.execution import execute
 from shoal.cli.ids import SHORT, checkpoint_id
-from shoal.cli.options import Branch, Label, Limit, LimitOrAll, Prefix, Reveal, ThreadName
+from shoal.cli.options import PANEL, Branch, Label, Limit, LimitOrAll, Prefix, Reveal, ThreadName
 from shoal.cli.output import emit, line, plain, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago, is_terminal, show_value
@@ -25,8 +25,6 @@ from shoal.errors import NotFound
 from shoal.values.foreign import LANGGRAPH
 from shoal.workflows.checkpoint import Checkpoint
 from shoal.workflows.events import Event
-
-PANEL = "Look into a store"
 
 # What LangGraph alone needs of a checkpoint: its own bytes.
 _OTHERS_FIELD = (LANGGRAPH, "langgraph")

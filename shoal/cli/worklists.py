@@ -11,11 +11,10 @@ import typer
 from shoal.cli.absence import check_thread
 from shoal.cli.arguments import json_of
 from shoal.cli.execution import execute
-from shoal.cli.options import By, Result, ThreadName
+from shoal.cli.options import PANEL, By, Result, ThreadName
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago
-from shoal.cli.threads import PANEL
 from shoal.client.thread.worklist import WorklistItem
 
 worklist = typer.Typer(no_args_is_help=True, help="A thread's worklists: list items, add some, say that one is done.")
