@@ -29,7 +29,23 @@ def stability_takes_one_step(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(stability, "is_stable", is_stable)
 
 
+def a_bound_outlives_what_it_names(patch: pytest.MonkeyPatch) -> None:
+    sound = stability.advanced
+
+    def advanced(waiting: Waiting, owners: Sequence[Holding]) -> Waiting:
+        return sound(waiting, owners) if waiting.bound is None else waiting
+
+    patch.setattr(stability, "advanced", advanced)
+
+
 MUTANTS = (
+    Mutant(
+        a_bound_outlives_what_it_names,
+        "a sweep waits for an operation that was lost with a disk",
+        ("15",),
+        "composed",
+        frozenset({"set_back", "stale_copy", "pruned_unheard"}),
+    ),
     Mutant(
         owners_that_are_away_stop_no_sweep,
         "an owner that is away does not stop a sweep",
