@@ -1,7 +1,7 @@
 """Data types over storage: every write becomes one operation, every read is covered by an fsync.
 
 Laws:
-- An opening takes a new random origin at its first write, recorded in the same
+- An incarnation takes a new random origin at its first write, recorded in the same
   batch that uses it first, so no restart, restore or clone reuses a dot.
 - A write becomes an operation as `shoal.node.writes.issuing` says.
 - A read waits for the group commit that covers the last write to its partition.
@@ -90,14 +90,14 @@ class Database:
         storage: LoggedStorage,
         commit: GroupCommit,
         *,
-        opening: Incarnation,
+        incarnation: Incarnation,
         environment: Environment,
         config: Config,
         feed: Feed,
     ) -> None:
         self._storage = storage
         self._commit = commit
-        self._opening = opening
+        self._incarnation = incarnation
         self._environment = environment
         self._config = config
         self._feed = feed
@@ -124,7 +124,7 @@ class Database:
             known_max=config.objects_known_max,
         )
         rules = Rules(storage, self.catalog, config)
-        self.budgets = Budgets(opening, config)
+        self.budgets = Budgets(incarnation, config)
         handlers: list[Handler] = [
             Saves(config, shapes, rules),
             checkpoints,
@@ -176,7 +176,7 @@ class Database:
             commit,
             partitions=self.partitions,
             clock=self._clock,
-            opening=opening,
+            incarnation=incarnation,
             budgets=self.budgets,
             documents=self.documents,
             eraser=self.eraser,
@@ -191,7 +191,7 @@ class Database:
             clock=self._clock,
             generations=self.generations,
             eraser=self.eraser,
-            opening=opening,
+            incarnation=incarnation,
             environment=environment,
             config=config,
             feed=feed,

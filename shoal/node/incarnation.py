@@ -1,9 +1,9 @@
-"""One opening of a data directory: who this node is, and under which origin it writes.
+"""One incarnation of a data directory: who this node is, and under which origin it writes.
 
 Laws:
 - The node's id is made once per directory. A directory that finds itself copied or
   restored (its storage has another identity than it recorded) is another node: it
-  takes a new id. The origin is made once per opening, at its first write, and is
+  takes a new id. The origin is made once per incarnation, at its first write, and is
   recorded in the batch that uses it first.
 - A directory among peers is a learner until `admission` is durable; so is a copy of it, and one that was set
   back, as a peer says. These two issue nothing until then: what they would build on may be gone everywhere else.
@@ -40,12 +40,12 @@ class Incarnation:
     def __init__(self, storage: Storage, entropy: Callable[[int], bytes]) -> None:
         """
         Raises:
-            StoreCorrupt: the last opening was cut off, and its log has a hole.
+            StoreCorrupt: the last incarnation was cut off, and its log has a hole.
         """
         self._storage = storage
         self._entropy = entropy
         self._origin: Origin | None = None
-        self._settled = False  # Whether this opening has written.
+        self._settled = False  # Whether this incarnation has written.
         node = storage.get(_NODE)
         self.created = node is None
         self._identity = storage.identity
@@ -88,7 +88,7 @@ class Incarnation:
         )
 
     def is_over(self, origin: Origin) -> bool:
-        """Whether this directory was written under that origin, in an opening before this one."""
+        """Whether this directory was written under that origin, in an incarnation before this one."""
         if self._gave_up or origin == self._origin:
             return False
         if origin == self.previous or self._storage.get(_OVER + origin) is not None:

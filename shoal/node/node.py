@@ -4,7 +4,7 @@ Laws:
 - Starting either gives a node that serves, or raises and releases everything.
 - Stopping refuses new requests, waits for what is under way to be durable, writes
   the clean-stop marker, and closes. After a failed write it leaves no marker: the
-  next opening then checks what the crash left.
+  next incarnation then checks what the crash left.
 - A listener is not the node's: whoever has one stops it first.
 """
 
@@ -41,14 +41,14 @@ class Node:
         """Compose a node over an open storage, which it closes when it stops.
 
         Raises:
-            StoreCorrupt: the last opening was cut off, and its log has a hole.
+            StoreCorrupt: the last incarnation was cut off, and its log has a hole.
         """
         config = msgspec.structs.replace(config, advertise=config.advertise or f"{config.listen_host}:{config.listen_port}")
         feed = Feed(subscribers_max=config.subscribers_max, bytes_max=config.subscription_bytes_max)
         self._feed = feed
         self._storage = storage
         self._environment = environment
-        self._opening = Incarnation(storage, environment.entropy)
+        self._incarnation = Incarnation(storage, environment.entropy)
         self._commit = GroupCommit(
             storage,
             run_blocking=environment.run_blocking,
@@ -59,7 +59,7 @@ class Node:
             on_failed=self._failed,
         )
         self._database = Database(
-            storage, self._commit, opening=self._opening, environment=environment, config=config, feed=feed
+            storage, self._commit, incarnation=self._incarnation, environment=environment, config=config, feed=feed
         )
         presences = Presences(config, environment.monotonic)
         self.replicator = (
@@ -68,7 +68,7 @@ class Node:
                 self._commit,
                 storage=storage,
                 presences=presences,
-                opening=self._opening,
+                incarnation=self._incarnation,
                 environment=environment,
                 config=config,
                 software=f"shoal {__version__}",
@@ -76,12 +76,14 @@ class Node:
             if config.join
             else None
         )
-        replicas = SingleNode(_alone(self._opening.node.hex(), config)) if self.replicator is None else self.replicator.quorum
+        replicas = (
+            SingleNode(_alone(self._incarnation.node.hex(), config)) if self.replicator is None else self.replicator.quorum
+        )
         self.service = Service(
             self._database,
             storage=storage,
             commit=self._commit,
-            opening=self._opening,
+            incarnation=self._incarnation,
             feed=feed,
             replicas=replicas,
             presences=presences,
@@ -112,8 +114,8 @@ class Node:
 
     @property
     def resumed_after_crash(self) -> bool:
-        """Whether the previous opening of this directory did not stop cleanly."""
-        return not self._opening.clean
+        """Whether the previous incarnation of this directory did not stop cleanly."""
+        return not self._incarnation.clean
 
     @property
     def writes_pending(self) -> int:
@@ -136,7 +138,7 @@ class Node:
             await self._database.garbage.stop()
             await self._database.indexer.stop()
             await self.service.close()
-            marker = self._opening.closing()
+            marker = self._incarnation.closing()
             if marker and self._commit.failed is None:
                 await self._commit.wait_durable(self._commit.write(marker))
         finally:

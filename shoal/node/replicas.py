@@ -19,7 +19,7 @@ from shoal.protocol.requests import ClusterView, Durability
 
 @dataclass(slots=True)
 class Repairs:
-    """What came of damage in this opening."""
+    """What came of damage in this incarnation."""
 
     rows: int = 0  # Fetched again from a peer.
     failed: int = 0  # Requests that met damage which no peer could mend.

@@ -82,7 +82,7 @@ class Service:
         *,
         storage: Storage,
         commit: GroupCommit,
-        opening: Incarnation,
+        incarnation: Incarnation,
         feed: Feed,
         replicas: Replicas,
         presences: Presences,
@@ -94,7 +94,7 @@ class Service:
         self._replicas = replicas
         self._storage = storage
         self._commit = commit
-        self._opening = opening
+        self._incarnation = incarnation
         self._feed = feed
         self._config = config
         self._reads = Reads(database, replicas=replicas, presences=presences, status=self._status, config=config)
@@ -341,20 +341,20 @@ class Service:
         """
         if self._replicas.refilling:
             raise CatchingUp(
-                f"the node accepts no sessions: {self._opening.fence or _REFILLING}. Nothing was written. Ask another node, or "
-                "try again later."
+                f"the node accepts no sessions: {self._incarnation.fence or _REFILLING}. Nothing was written. "
+                "Ask another node, or try again later."
             )
 
     def _status(self) -> requests.NodeStatus:
         failed = self._commit.failed
-        fence = self._opening.fence
+        fence = self._incarnation.fence
         refilling = not failed and bool(fence or self._replicas.refilling)
         learning = "; ".join(self._replicas.learning)
         learns = f"learning, so it counts in no quorum: {learning}" if learning else ""
         return requests.NodeStatus(
             version=__version__,
-            node=self._opening.node.hex(),
-            origin=(self._opening.current or b"").hex(),
+            node=self._incarnation.node.hex(),
+            origin=(self._incarnation.current or b"").hex(),
             state="stopping" if self._stopping else "read-only" if failed else "refilling" if refilling else "ready",
             reason=failed or (f"{fence or _REFILLING}; {learns}" if refilling else learns),
             started_ms=self._started_ms,

@@ -32,7 +32,7 @@ from simulation.judging.checkers import DotLedger, InvariantViolated
 from simulation.judging.found import Found, find
 from simulation.judging.history import Failed, History, LetGo, Place, Refused
 from simulation.judging.ledger import Ledger
-from simulation.judging.owed import Losses, owed
+from simulation.judging.obligations import Losses, owed
 from simulation.judging.replicas import check_replicas
 from simulation.judging.sessions import check_sessions
 from simulation.judging.violation import Violation

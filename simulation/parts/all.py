@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from simulation.parts.boards import Boards
+from simulation.parts.beginnings import Pages
+from simulation.parts.branches import Lines
+from simulation.parts.documents import Papers
 from simulation.parts.erasing import Erasing
 from simulation.parts.evidence import FAMILY as EVIDENCE
 from simulation.parts.evidence import Evidence
-from simulation.parts.jobs import Jobs
-from simulation.parts.lines import Lines
 from simulation.parts.mapping import Maps
 from simulation.parts.memory import Items
 from simulation.parts.messages import Messages
-from simulation.parts.pages import Pages
-from simulation.parts.papers import Papers
 from simulation.parts.part import Part
 from simulation.parts.searches import Searches
-from simulation.parts.sharing import Sets
+from simulation.parts.sets import Sets
 from simulation.parts.spending import Budgets
 from simulation.parts.steps import Steps
-from simulation.parts.telling import Watchers
+from simulation.parts.watchers import Watchers
+from simulation.parts.worklists import Jobs
+from simulation.parts.yjs_clients import Boards
 from simulation.plan import ActKind
 
 PARTS: dict[str, Callable[[], Part]] = {

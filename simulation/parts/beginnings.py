@@ -29,7 +29,7 @@ from shoal.errors import NotFound, ShoalError
 from shoal.protocol import requests
 from shoal.protocol.requests import Begin, Patch, R, Update
 from shoal.protocol.session import Session
-from simulation.judging.owed import Losses
+from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
 from simulation.parts.compacting import compact
 from simulation.parts.part import Bench, Deeds, Told

@@ -21,10 +21,10 @@ from shoal.errors import BranchTaken, NotFound, ShoalError
 from shoal.protocol import requests
 from shoal.protocol.requests import Move, Moved
 from shoal.protocol.session import Session
-from simulation.judging.owed import Losses
+from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
-from simulation.parts.authoring import LOG, NOTES, NUMBER, Author, Books
 from simulation.parts.part import Bench, Deeds, Told
+from simulation.parts.saves import LOG, NOTES, NUMBER, Author, Books
 from simulation.plan import Act, ActKind
 from simulation.workload.random_agents import SPACE
 

@@ -24,7 +24,7 @@ from shoal.errors import GenerationEnded, NotFound, ShoalError
 from shoal.protocol import requests
 from shoal.protocol.requests import DeleteDocument, Patch, Update, Write
 from shoal.protocol.session import Session
-from simulation.judging.owed import Losses
+from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
 from simulation.parts.compacting import compact
 from simulation.parts.part import Bench, Deeds, Told, outlives

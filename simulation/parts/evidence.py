@@ -15,7 +15,7 @@ from shoal.errors import ShoalError
 from shoal.protocol import requests
 from shoal.protocol.requests import Write
 from shoal.protocol.session import Session
-from simulation.judging.owed import Losses
+from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
 from simulation.parts.part import Bench, Deeds, name_of
 from simulation.plan import Act, ActKind

@@ -21,7 +21,7 @@ from shoal.errors import ShoalError
 from shoal.protocol.requests import Durability, Write
 from shoal.protocol.session import Session
 from simulation.judging.found import PART
-from simulation.judging.owed import Losses
+from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
 from simulation.plan import Act, ActKind
 from simulation.workload.record import Record

@@ -21,7 +21,7 @@ from shoal.protocol import requests
 from shoal.protocol.requests import DeleteItem, IndexItems, PutItem, UnindexItems, Write
 from shoal.protocol.session import Session
 from shoal.values.vectors import pack
-from simulation.judging.owed import Losses
+from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
 from simulation.parts.part import Bench, Deeds
 from simulation.plan import Act, ActKind

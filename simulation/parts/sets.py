@@ -18,7 +18,7 @@ from shoal.errors import ShoalError
 from shoal.protocol import requests
 from shoal.protocol.requests import AlterSet
 from shoal.protocol.session import Session
-from simulation.judging.owed import Losses
+from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
 from simulation.parts.part import Bench, Deeds, Told
 from simulation.plan import Act, ActKind

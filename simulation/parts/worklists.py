@@ -18,7 +18,7 @@ from shoal.protocol import requests
 from shoal.protocol.requests import Dequeue, Enqueue, Purge, Write
 from shoal.protocol.session import Session
 from shoal.workflows.queues import item_id
-from simulation.judging.owed import Losses
+from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
 from simulation.parts.part import Bench, Deeds, Told
 from simulation.plan import Act, ActKind

@@ -54,7 +54,7 @@ _LOOKED_AT = 0.4  # The share of the writes that their agent reads at once.
 _ELSEWHERE = 0.2  # The share of the reads before which it changes nodes unasked.
 
 
-class Desk:
+class Actor:
     """`durability` is that of what names none; `quorum` says how many nodes each needs; `part` has the objects of this name."""
 
     def __init__(

@@ -21,7 +21,7 @@ from simulation.judging.violation import Violation
 from simulation.parts.all import FAMILIES, PARTS
 from simulation.parts.part import Part, name_of
 from simulation.plan import Act, Plan, Relist
-from simulation.workload.desk import Desk
+from simulation.workload.actor import Actor
 from simulation.workload.probing import probes
 from simulation.workload.record import Record
 from simulation.world.client import Client
@@ -44,7 +44,7 @@ class Agents:
             host.disk.watchers.append(self.ledger.shelf(host.name, host.disk.copy()))
         self._clients = [self._client(number) for number in range(plan.agents)]
         self.parts: dict[str, Part] = {family: part() for family, part in PARTS.items()}
-        self._desks: dict[tuple[int, str], Desk] = {}
+        self._actors: dict[tuple[int, str], Actor] = {}
         self._watches = [
             asyncio.create_task(keep_watch(cluster, self.record.violated)),
             asyncio.create_task(cluster.fallen.keep_watch(self.record.violated)),
@@ -75,22 +75,22 @@ class Agents:
         """Carry out one act, unless its agent is busy with the objects of that name, or there is no such agent."""
         if act.agent >= len(self._clients):
             return
-        desk = self._desk(act)
-        if desk.busy:
+        actor = self._actor(act)
+        if actor.busy:
             self._trace.note(f"agent-{act.agent}", "is busy with", act.name)
             return
-        desk.busy = True
+        actor.busy = True
         try:
-            await desk.act(act, self.plan.random_for(f"act/{act.agent}/{act.at}/{act.kind}/{act.name}"))
+            await actor.act(act, self.plan.random_for(f"act/{act.agent}/{act.at}/{act.kind}/{act.name}"))
         finally:
-            desk.busy = False
+            actor.busy = False
 
-    def _desk(self, act: Act) -> Desk:
+    def _actor(self, act: Act) -> Actor:
         family = FAMILIES.get(act.kind)
         name = act.name if family is None else name_of(family, act.name)
         place = act.agent, name
-        if place not in self._desks:
-            self._desks[place] = Desk(
+        if place not in self._actors:
+            self._actors[place] = Actor(
                 self._clients[act.agent],
                 name=name,
                 durability=act.durability,
@@ -99,7 +99,7 @@ class Agents:
                 quorum=self._needed,
                 part=None if family is None else self.parts[family],
             )
-        return self._desks[place]
+        return self._actors[place]
 
     def _needed(self, durability: Durability) -> int:
         """How many nodes hold what was acknowledged so, by the shortest list of members that a node has."""
@@ -111,12 +111,12 @@ class Agents:
         await asyncio.gather(*self._probes)
         for watch in self._watches:
             watch.cancel()
-        for desk in self._desks.values():
-            await desk.flush()
+        for actor in self._actors.values():
+            await actor.flush()
 
     async def close(self) -> None:
         """Read on to the end of what was followed, which all nodes hold by now, and close every session."""
-        for desk in self._desks.values():
-            await desk.read_on()
+        for actor in self._actors.values():
+            await actor.read_on()
         for client in self._clients:
             await client.session.close()

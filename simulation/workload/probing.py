@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shoal.errors import ShoalError
 from shoal.protocol import requests
-from simulation.judging.owed import FAR_MS, Losses
+from simulation.judging.obligations import FAR_MS, Losses
 from simulation.plan import ClockDrift, ClockJump, CrashAt, Cut, Fault, Plan, Restore, SlowDisk, Weather
 from simulation.workload.random_agents import SPACE
 from simulation.workload.record import Record

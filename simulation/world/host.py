@@ -33,7 +33,7 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.frames import PROTOCOL, Welcome
 from shoal.protocol.session import Session
 from shoal.storage import keys
-from simulation.judging.owed import FAR_MS
+from simulation.judging.obligations import FAR_MS
 from simulation.world.crash_points import AnsweringSession, CrashPoints
 from simulation.world.disk import Disk, SimulatedDisk
 from simulation.world.environment import START_MS

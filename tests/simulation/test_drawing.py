@@ -14,7 +14,7 @@ from shoal.errors import InvalidValue
 from simulation.composing import COMPOSITES, Composite
 from simulation.composites.stage import Stage
 from simulation.drawing import LAST_MOMENT_S, PROFILES, draw
-from simulation.judging.owed import FAR_MS
+from simulation.judging.obligations import FAR_MS
 from simulation.plan import (
     ActKind,
     ClockJump,

@@ -11,21 +11,21 @@ import pytest
 from shoal.node.items import planning
 from shoal.testing.loop import run
 from simulation.execution import execute
-from simulation.judging.owed import Losses
+from simulation.judging.obligations import Losses
 from simulation.parts.all import FAMILIES, KINDS, PARTS
-from simulation.parts.authoring import At
+from simulation.parts.branches import Lines
+from simulation.parts.documents import Papers
 from simulation.parts.erasing import ERASED, Erasing, Pruned
-from simulation.parts.jobs import Jobs
-from simulation.parts.lines import Lines
 from simulation.parts.memory import Items, Written
 from simulation.parts.memory import Place as ItemPlace
 from simulation.parts.messages import MESSAGES, Messages
-from simulation.parts.papers import Papers
 from simulation.parts.part import Told, name_of
-from simulation.parts.sharing import Sets, Touched
+from simulation.parts.saves import At
+from simulation.parts.sets import Sets, Touched
 from simulation.parts.spending import OVERSPENT, Budgets, Paid
 from simulation.parts.steps import EFFECT, Place, Steps
-from simulation.parts.telling import WATCHED, Watchers
+from simulation.parts.watchers import WATCHED, Watchers
+from simulation.parts.worklists import Jobs
 from simulation.plan import Act, ActKind, Crash, Cut, Fault, Plan, Restore, Wipe
 from simulation.workload.agents import Agents
 from simulation.world.client import Client

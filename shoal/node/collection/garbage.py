@@ -116,8 +116,8 @@ class Collector:
         self._unreclaimed = False
         self._stopped = False
         self.waits_for: list[str] = []  # Replicas that the last look found entries to wait for.
-        self.swept = 0  # Entries, in this opening.
-        self.died = 0  # Changes that arrived after their generation was ended, in this opening.
+        self.swept = 0  # Entries, in this incarnation.
+        self.died = 0  # Changes that arrived after their generation was ended, in this incarnation.
 
     def start(self, replicas: Replicas) -> None:
         """Take up what is left of earlier openings."""
@@ -155,7 +155,7 @@ class Collector:
                 self._reclaim()
                 await asyncio.sleep(0 if moved else self._config.sync_interval_s)
         except ShoalError:
-            return  # Storage refuses, or cannot be read: the next entry, or the next opening, goes on.
+            return  # Storage refuses, or cannot be read: the next entry, or the next incarnation, goes on.
         finally:
             self._task = None
 

@@ -5,7 +5,7 @@ Laws:
   what changes later writes its own index rows, built or not.
 - Each piece waits for the disk before the next one, and looks at a bounded number of rows and
   bytes. While nothing is to be done there is no task, and no timer.
-- How far it came is written with each piece: an opening goes on there, once the object is used.
+- How far it came is written with each piece: an incarnation goes on there, once the object is used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 
-_DUE_MAX = 4096  # Objects that wait. One that is left out is found again when it is used after the next opening.
+_DUE_MAX = 4096  # Objects that wait. One that is left out is found again when it is used after the next incarnation.
 
 
 class Indexer:

@@ -72,7 +72,7 @@ class Incoming:
         *,
         partitions: Partitions,
         clock: HybridClock,
-        opening: Incarnation,
+        incarnation: Incarnation,
         budgets: Budgets,
         documents: Documents,
         eraser: Eraser,
@@ -83,7 +83,7 @@ class Incoming:
         self._commit = commit
         self._partitions = partitions
         self._clock = clock
-        self._opening = opening
+        self._incarnation = incarnation
         self._budgets = budgets
         self._documents = documents
         self._eraser = eraser
@@ -225,7 +225,7 @@ class Incoming:
         return any(dag.shown(place.rows, base) is None for base in bases)
 
     def _write(self, batch: Transaction, ahead: dict[int, _Ahead], *, received: Received, staged: list[Staged]) -> Received:
-        self._opening.settle(batch)
+        self._incarnation.settle(batch)
         number = self._commit.write(batch.rows)
         for place in ahead.values():
             place.written(number)

@@ -49,7 +49,7 @@ class Quorum:
         database: Database,
         *,
         members: Members,
-        opening: Incarnation,
+        incarnation: Incarnation,
         config: Config,
         environment: Environment,
         hurry: Callable[[int], int],
@@ -63,7 +63,7 @@ class Quorum:
         self._mender = mender
         self._protocol = protocol
         self._database = database
-        self._opening = opening
+        self._incarnation = incarnation
         self._config = config
         self._environment = environment
         self._hurry = hurry
@@ -174,7 +174,7 @@ class Quorum:
 
     @property
     def linked(self) -> frozenset[bytes]:
-        return frozenset(self.members.linked_nodes - {self._opening.node})
+        return frozenset(self.members.linked_nodes - {self._incarnation.node})
 
     async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /, *, spare: bool = False) -> None:
         """See `Replicas.seek`."""
@@ -280,7 +280,7 @@ class Quorum:
 
     def _linked(self) -> set[bytes]:
         """The other owners that can be asked."""
-        return self.members.linked_nodes - {self._opening.node}
+        return self.members.linked_nodes - {self._incarnation.node}
 
     def _uncounted(self) -> str:
         """Who does not count, and why, for people."""
@@ -347,7 +347,7 @@ class Quorum:
         learning = self._protocol.learning
         if learning is None:
             return []
-        told_by = self._opening.told_by
+        told_by = self._incarnation.told_by
         fallen = (
             [f"set back, as {told_by} knows: {learning.lacking:,} operations once held are still to come"] if told_by else []
         )
@@ -363,7 +363,7 @@ class Quorum:
         totals = self._database.partitions.totals
         return Member(
             self._config.advertise,
-            self._opening.node.hex(),
+            self._incarnation.node.hex(),
             "self",
             operations=totals.operations,
             lacks=0,

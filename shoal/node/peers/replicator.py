@@ -91,14 +91,14 @@ class Replicator:
         *,
         storage: Storage,
         presences: Presences,
-        opening: Incarnation,
+        incarnation: Incarnation,
         environment: Environment,
         config: Config,
         software: str,
     ) -> None:
         self._database = database
         self._commit = commit
-        self._opening = opening
+        self._incarnation = incarnation
         self._environment = environment
         self._config = config
         self._software = software
@@ -117,11 +117,11 @@ class Replicator:
         self._marking = Marking(storage, commit, members=members, config=config, now=environment.monotonic())
         self._set_back_by: bytes | None = None  # The peer that said so, until that is recorded.
         self._protocol = Replication(
-            _Replica(database, opening),
+            _Replica(database, incarnation),
             limits=_limits(config),
             random=lambda: environment.entropy(1)[0] / 256,
-            learner=opening.learner,
-            owed=opening.owed,
+            learner=incarnation.learner,
+            owed=incarnation.owed,
             marks=self._marking.load(),
         )
         self._protocol.digest()  # The first one hashes every vector; later ones what changed. Nothing is served yet.
@@ -135,14 +135,14 @@ class Replicator:
         )
         self._seeker = RightsRequests(
             database,
-            opening=opening,
+            incarnation=incarnation,
             send=lambda node, seek: self._send((node,), seek),
             linked=lambda: (self.quorum.linked, len(self.quorum.linked) + 1 >= self.quorum.size),
             config=config,
         )
         self.scrubber = Scrubber(
             database,
-            own=opening.node,
+            own=incarnation.node,
             send=lambda node, message: self._send([] if self._is_behind(node) else [node], message),
             linked=lambda: sorted(self.quorum.linked),
             named=members.address_of,
@@ -152,7 +152,7 @@ class Replicator:
             self._protocol,
             database,
             members=members,
-            opening=opening,
+            incarnation=incarnation,
             config=config,
             environment=environment,
             hurry=self._hurry,
@@ -167,7 +167,7 @@ class Replicator:
         Raises:
             StorageFull: storage refuses the first write.
         """
-        if introduction := self._opening.introduction():
+        if introduction := self._incarnation.introduction():
             self._commit.write(introduction)
         self._seek_admission()  # A node without others has nothing to learn.
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
@@ -191,7 +191,7 @@ class Replicator:
     def identity(self) -> Identity:
         advertise = self._config.advertise
         members = {advertise, *(member.address for member in self.quorum.members.all)}
-        return Identity(self._opening.node, advertise, self._software, tuple(sorted(members)), self._run)
+        return Identity(self._incarnation.node, advertise, self._software, tuple(sorted(members)), self._run)
 
     def admit(self, peer: Identity, /) -> None:
         """See `Peer.admit`.
@@ -200,7 +200,7 @@ class Replicator:
             PeerRefused: it is this node itself, no member, or another directory with the id of one that is linked.
             ReadOnly: storage failed: nothing that it sends could be kept.
         """
-        if peer.node == self._opening.node:
+        if peer.node == self._incarnation.node:
             raise PeerRefused("a node cannot link to itself. Nothing was written.", reason="self")
         self._compare(peer)
         self.quorum.members.check(peer, own=self._config.advertise)
@@ -388,7 +388,7 @@ class Replicator:
             self._protocol.stored(stored)
         if self._admission is not None and self._admission <= number:
             self._admission = None
-            self._opening.admitted()
+            self._incarnation.admitted()
             self._protocol.admit_itself()
             self.quorum.stir()
         self._carry_out()
@@ -399,23 +399,23 @@ class Replicator:
         if learning is None or self._admission is not None or self._commit.failed is not None:
             return
         members = self.quorum.members
-        others = members.nodes - {self._opening.node}
+        others = members.nodes - {self._incarnation.node}
         learners = {node for node in others if not self._protocol.is_member(node)}
         if learning.is_done(others, needed=members.others_needed, everyone=members.size - 1, learners=learners):
             with suppress(ShoalError):  # Else at a later tick.
-                self._admission = self._commit.write(*self._opening.admission())
+                self._admission = self._commit.write(*self._incarnation.admission())
                 self._set_back_by = None  # A crash before it is durable is no harm: peers say again what it once held.
 
     def _fall_back(self, peer: bytes) -> None:
         """A peer knows that this directory was set back: it counts no more, and issues nothing, until it has caught up."""
         learning = self._protocol.learning
         assert learning is not None, "the protocol has made it a learner"
-        if not self._opening.fence:
+        if not self._incarnation.fence:
             _log.warning(
                 "this node's directory was set back: %s knows that it once held more", self.quorum.members.name_of(peer)
             )
         self._admission, self._set_back_by = None, peer
-        rows = self._opening.set_back(self.quorum.members.name_of(peer), learning.owed)
+        rows = self._incarnation.set_back(self.quorum.members.name_of(peer), learning.owed)
         with suppress(ShoalError):  # Else at a later tick; what storage refuses to keep is told again after a restart.
             self._commit.write(rows)
             self._set_back_by = None
@@ -449,9 +449,9 @@ class Replicator:
 class _Replica:
     """The vectors of this node, as the protocol asks for them."""
 
-    def __init__(self, database: Database, opening: Incarnation) -> None:
+    def __init__(self, database: Database, incarnation: Incarnation) -> None:
         self._partitions = database.partitions
-        self._opening = opening
+        self._incarnation = incarnation
 
     def applied(self, partition: int, /) -> VersionVector:
         return self._partitions.load(partition).vector
@@ -466,7 +466,7 @@ class _Replica:
         return self._partitions.holding()
 
     def own_origin(self) -> Origin | None:
-        return self._opening.current
+        return self._incarnation.current
 
 
 def _limits(config: Config) -> Limits:

@@ -1,11 +1,11 @@
 """Rights to spend: how a node comes to have them.
 
 Laws:
-- Rights are drawn, from the pool or from an opening of this directory that is over, in two steps: the draw is written,
+- Rights are drawn, from the pool or from an incarnation of this directory that is over, in two steps: the draw is written,
   and then every owner is heard. Of two that draw the same at least one sees the other, for each had written
   before it asked; whoever sees that too much was drawn puts it back. So what counts was drawn once.
 - A directory that is an older copy of itself learns in the same way what it has forgotten, of every owner that holds it,
-  before it spends anything. It never spends from an account that it finds: only from that of this opening.
+  before it spends anything. It never spends from an account that it finds: only from that of this incarnation.
 - That nothing is left is said only once whoever is linked was heard: a grant may have been acknowledged elsewhere.
 - Where owners cannot be reached nothing is drawn, and what was written of it is put back; rights that others
   have can be asked of any of them (`Replicas.seek`), for a transfer is its giver's alone.

@@ -28,26 +28,28 @@ class RightsRequests:
         self,
         database: Database,
         *,
-        opening: Incarnation,
+        incarnation: Incarnation,
         send: Callable[[bytes, RightsRequest], None],
         linked: Callable[[], tuple[frozenset[bytes], bool]],
         config: Config,
     ) -> None:
         self._database = database
         self._linked = linked
-        self._opening = opening
+        self._incarnation = incarnation
         self._send = send
         self._config = config
         self._last_id = 0
         self._questions: dict[int, tuple[bytes, asyncio.Future[RightsReply]]] = {}  # Bounded by the requests under way.
 
     async def ask(self, node: bytes, target: Target, amount: int, *, spare: bool) -> RightsReply | None:
-        """What a node answers within `rights_wait_s`. This opening has an origin, which is durable."""
-        assert self._opening.current is not None
+        """What a node answers within `rights_wait_s`. This incarnation has an origin, which is durable."""
+        assert self._incarnation.current is not None
         self._last_id += 1
         answer: asyncio.Future[RightsReply] = asyncio.get_running_loop().create_future()
         self._questions[self._last_id] = node, answer
-        seek = RightsRequest(self._last_id, target.space, target.name, amount, self._opening.current, self._opening.node, spare)
+        seek = RightsRequest(
+            self._last_id, target.space, target.name, amount, self._incarnation.current, self._incarnation.node, spare
+        )
         self._send(node, seek)
         try:
             async with asyncio.timeout(self._config.rights_wait_s):
@@ -81,7 +83,7 @@ class RightsRequests:
         except ShoalError:  # It cannot write now, or the question is none.
             return RightsReply(seek.id, 0, b"", 0)
         assert isinstance(reply, requests.Rights)
-        own = self._opening.current
+        own = self._incarnation.current
         if not reply.moved or own is None:
             return RightsReply(seek.id, 0, b"", 0)
         return RightsReply(seek.id, reply.moved, own, self._database.vector(target)[own])

@@ -3,7 +3,7 @@
 Laws:
 - A look takes a bounded number of budgets, `rights_spread_s` after the last one. While no budget is due there is no task.
 - A budget is due after a change of it, whoever made it, and while it waits for an owner that is away. At the start
-  those are due of which an earlier opening of this directory has rights.
+  those are due of which an earlier incarnation of this directory has rights.
 - What cannot be done now is left: spends do without it, and the next change makes the budget due again.
 """
 

@@ -1,9 +1,9 @@
 """Budgets over storage: what a grant, a spend, and a move of rights decide.
 
 Laws:
-- A spend takes from the account of this opening, and never more than that has as this replica knows it,
+- A spend takes from the account of this incarnation, and never more than that has as this replica knows it,
   less what it drew and is not sure of (`unsure`): a draw counts once every owner was heard after it.
-- What is unsure is known in memory alone: an account is that of one opening, and who comes after it draws anew.
+- What is unsure is known in memory alone: an account is that of one incarnation, and who comes after it draws anew.
 - The key of a spend is looked up before its rights.
 """
 
@@ -44,15 +44,15 @@ _LISTED_MAX = 1000  # Holders, those with the most first; there are more only wh
 
 
 class Drawn(NamedTuple):
-    """Rights that this opening drew, and is not sure of."""
+    """Rights that this incarnation drew, and is not sure of."""
 
     source: bytes
     amount: int
 
 
 class Budgets:
-    def __init__(self, opening: Incarnation, config: Config) -> None:
-        self._opening = opening
+    def __init__(self, incarnation: Incarnation, config: Config) -> None:
+        self._incarnation = incarnation
         self.on_change: Callable[[Target], None] | None = None  # Told of every change that is written here.
         self._kept: dict[Target, int] = {}  # What was drawn by request; the rights stay here until they are spent or released.
         self._kept_max = config.rights_kept_max
@@ -174,7 +174,7 @@ class Budgets:
 
     def _move(self, context: WriteContext, draws: list[Drawn]) -> None:
         for each in draws:
-            context.apply(budget.Draw(each.source, each.amount, self._opening.node))
+            context.apply(budget.Draw(each.source, each.amount, self._incarnation.node))
         self.changes(context.transaction, context.target)
 
     # ── rights ────────────────────────────────────────────────────────────────
@@ -185,8 +185,8 @@ class Budgets:
             transaction.when_written(partial(self.on_change, target))
 
     def usable(self, rows: Rows, target: Target) -> int:
-        """What this opening may spend."""
-        own = self._opening.current
+        """What this incarnation may spend."""
+        own = self._incarnation.current
         return 0 if own is None else self._usable(rows, target, own)
 
     def keep(self, target: Target, amount: int) -> None:
@@ -204,26 +204,26 @@ class Budgets:
             account
             for account in budget.accounts(rows)
             if account.rights > 0
-            and account.origin != self._opening.current
-            and (account.origin == also or self._opening.is_over(account.origin))
+            and account.origin != self._incarnation.current
+            and (account.origin == also or self._incarnation.is_over(account.origin))
         ]
 
     def spread(self, rows: Rows, target: Target, linked: frozenset[bytes], *, everyone: bool) -> shares.Spread:
         """How the rights are spread over this node and those that it is linked to; `everyone`: these are all owners."""
-        held = dict.fromkeys([*sorted(linked), self._opening.node], 0)
+        held = dict.fromkeys([*sorted(linked), self._incarnation.node], 0)
         for account in budget.accounts(rows):
             if account.node in linked:
                 held[account.node] += max(0, account.rights)
-        held[self._opening.node] = self.usable(rows, target)
+        held[self._incarnation.node] = self.usable(rows, target)
         pool = max(0, budget.pool(rows)) if everyone else 0
         past = sum(account.rights for account in self.over(rows)) if everyone else 0
-        return shares.Spread(self._opening.node, held, pool, past, target.name.encode(), self._kept.get(target, 0))
+        return shares.Spread(self._incarnation.node, held, pool, past, target.name.encode(), self._kept.get(target, 0))
 
     def sure(self, rows: Rows, target: Target) -> list[Drawn]:
         """Every owner was heard since the draws: what was drawn counts, but for what others drew as well, which goes back.
 
-        An opening that is over may have drawn from the pool and never been sure of it. So while the pool is below 0 what
-        was drawn of such an opening goes back to the pool.
+        An incarnation that is over may have drawn from the pool and never been sure of it. So while the pool is below 0 what
+        was drawn of such an incarnation goes back to the pool.
 
         Returns what has to go back; it stays unsure until then.
         """

@@ -64,8 +64,8 @@ class Scrubber:
         self._last_id = _FIRST_ID
         self._stopped = False
         database.incoming.on_dangling = self._dangles
-        self.replaced = 0  # Objects, in this opening.
-        self.noticed: set[bytes] = set()  # Objects that differed, in this opening; at most `rows_differ_max`.
+        self.replaced = 0  # Objects, in this incarnation.
+        self.noticed: set[bytes] = set()  # Objects that differed, in this incarnation; at most `rows_differ_max`.
         self.incomplete: set[bytes] = set()  # Threads in which a save needed what was swept here; as many.
 
     async def stop(self) -> None:

@@ -98,7 +98,7 @@ class Issuer:
         clock: HybridClock,
         generations: Generations,
         eraser: Eraser,
-        opening: Incarnation,
+        incarnation: Incarnation,
         environment: Environment,
         config: Config,
         feed: Feed,
@@ -111,7 +111,7 @@ class Issuer:
         self._clock = clock
         self._generations = generations
         self._eraser = eraser
-        self._opening = opening
+        self._incarnation = incarnation
         self._now_ms = environment.now_ms
         self._batch_writes_max = config.batch_writes_max
         self._feed = feed
@@ -163,9 +163,9 @@ class Issuer:
 
     def introduce(self) -> int:
         """Take an origin, with a write of its own if there was none before. Returns the write that makes it last."""
-        if self._opening.current is None:
+        if self._incarnation.current is None:
             transaction = Transaction(self._storage)
-            self._opening.origin(transaction)
+            self._incarnation.origin(transaction)
             number = self._commit.write(transaction.rows)
             transaction.written()
             return number
@@ -203,7 +203,7 @@ class Issuer:
         return Issued(reply, partition.written, partition.vector, stamp.dot)
 
     def _stamp(self, transaction: Transaction, partition: Partition) -> Stamp:
-        origin = self._opening.origin(transaction)
+        origin = self._incarnation.origin(transaction)
         wall_ms = max(0, min(self._now_ms(), END_MS - 1))  # Peers refuse what lies outside.
         dot = Dot(origin, partition.tip(origin).sequence + 1)
         return Stamp(dot, self._clock.issue(wall_ms), wall_ms, partition.vector)

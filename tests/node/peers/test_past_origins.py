@@ -116,7 +116,7 @@ async def test_a_directory_of_an_older_version_names_all_its_openings_until_its_
 async def test_the_rights_of_every_past_opening_stay_those_of_the_directory(open_bench: Opener) -> None:
     bench = await opened_often(open_bench, openings=3)
     origins = [Origin(key[3:]) for key in tips(bench.storage)]
-    opening = bench.node._database.issuer._opening
+    opening = bench.node._database.issuer._incarnation
     assert all(opening.is_over(origin) for origin in origins)
     assert not opening.is_over(Origin(b"another directory"[:16]))
 
@@ -125,7 +125,7 @@ def reopened(member: Member, openings: int) -> None:
     """Let a node write under as many origins as that many openings would have taken."""
     issuer = member.node._database.issuer
     for _ in range(openings):
-        issuer._opening._origin = None
+        issuer._incarnation._origin = None
         issuer.introduce()
 
 

@@ -18,7 +18,7 @@ from simulation.judging.found import Found, find
 from simulation.judging.history import Acknowledged, Event, Failed, History, Invoked, LetGo, Refused, Resent, Shown, amount
 from simulation.judging.judge import judge, judged, lost_with_a_minority
 from simulation.judging.ledger import Ledger
-from simulation.judging.owed import Losses
+from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
 from simulation.plan import Act, ActKind, Plan, Wipe
 from simulation.workload.agents import Agents

@@ -6,7 +6,7 @@ import pytest
 
 from shoal.protocol.requests import Durability
 from simulation.judging.history import Acknowledged, Event, History, Invoked, Shown
-from simulation.judging.owed import Losses, owed
+from simulation.judging.obligations import Losses, owed
 from simulation.plan import CorruptBlock, Crash, CrashAt, Fault, FullDisk, Pause, Plan, Restore, Stop, Wipe
 
 WIPE = Wipe(at=5.0, node="n1")
