@@ -218,7 +218,7 @@ async def _changes(space: Space, count: int) -> list[Change]:
 
 
 async def test_a_kind_that_does_not_exist_is_refused(space: Space) -> None:
-    with pytest.raises(InvalidInput, match=r"kinds is a list of some of thread, .*; got \['step'\]"):
+    with pytest.raises(InvalidInput, match=r"kinds must be a list of some of thread, .*; got \['step'\]"):
         await anext(space.watch(kinds=["step"]))  # type: ignore[list-item]
 
 
