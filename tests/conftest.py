@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import signal
 
+from hypothesis import settings
+
+# No example has a deadline: how long one takes says more of the machine than of the program.
+settings.register_profile("shoal", deadline=None)
+settings.load_profile("shoal")
+
 
 def pytest_configure() -> None:
     """Let SIGINT interrupt, also in the processes that tests start.
