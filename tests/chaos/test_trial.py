@@ -85,9 +85,8 @@ async def test_a_step_is_not_repeated_where_a_disk_is_lost_and_a_network_cut(tmp
     assert set(evidence.founds) == set(evidence.holdings) == {"n1", "n2", "n3"}
 
 
-@pytest.mark.parametrize(
-    "mutant", ["a-learner-counts", pytest.param("one-other-is-enough-to-learn-from", marks=pytest.mark.chaos)]
-)
+@pytest.mark.chaos
+@pytest.mark.parametrize("mutant", ["a-learner-counts", "one-other-is-enough-to-learn-from"])
 async def test_a_node_that_has_forgotten_and_counts_is_found(tmp_path: Path, mutant: str) -> None:
     program = (sys.executable, "-m", "tests.chaos.planted", mutant)
     history, evidence = await run(COMPOSED, tmp_path, say=lambda text: None, now_s=time.monotonic, program=program)
