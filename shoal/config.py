@@ -27,7 +27,7 @@ class Config(Struct, frozen=True, kw_only=True):
     listen_port: int = 7400
     log_level: str = "info"  # `shoal serve` logs this severity and above to standard error; one of LOG_LEVELS.
     allowed_origins: str = ""  # Web pages that may call this node, "https://a.example.com,…"; "*": all. Empty: none.
-    allowed_hosts: str = ""  # Host names under which it answers, "shoal.example.com,…"; "*": any. Empty: see shoal.api.hosts.
+    allowed_hosts: str = ""  # Host names under which it answers, "shoal.example.com,…"; "*": any. Empty: see CONFIGURATION.md.
     connections_max: int = 4096  # Open, WebSockets included; beyond this a new one is answered with 429 and closed.
     idle_s: float = 90.0  # An HTTP connection without a complete request is closed after this; longer than proxies keep theirs.
 

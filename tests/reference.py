@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import typer.main
 
 from shoal import errors, public
-from shoal.api import problems
+from shoal.api.http import problems
 from shoal.cli import main
 from shoal.client.parts import of_part
 from shoal.errors import ShoalError

@@ -147,8 +147,14 @@ def test_a_command_on_a_node_imports_a_client_and_its_own_part() -> None:
     assert (
         within(modules, ("rocksdict", "shoal.node", "shoal.storage", "shoal.demo", "prometheus_client", "jsonschema_rs")) == []
     )
-    assert within(modules, ("shoal.demo", "shoal.cli.serving", "shoal.cli.verify", "shoal.cli.demo")) == []
-    assert within(modules, ("shoal.client.thread", "shoal.client.items", "shoal.cli.objects", "shoal.cli.threads")) == []
+    commands = (f"shoal.cli.commands.{name}" for name in ("verify", "demo", "objects", "threads"))
+    assert within(modules, ("shoal.demo", "shoal.cli.serving", *commands)) == []
+    assert (
+        within(
+            modules, ("shoal.client.thread", "shoal.client.items", "shoal.cli.commands.objects", "shoal.cli.commands.threads")
+        )
+        == []
+    )
 
 
 # ── systems that lack what POSIX has ──────────────────────────────────────────

@@ -16,7 +16,7 @@ import pycrdt
 import pytest
 
 from shoal import sync
-from shoal.api.listener import Listener
+from shoal.api.http.listener import Listener
 from shoal.api.server import create_app
 from shoal.config import Config
 from shoal.errors import (

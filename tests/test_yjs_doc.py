@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import shoal
-from shoal.api.yjs import YJS_PATH
+from shoal.api.yjs.door import YJS_PATH
 from shoal.config import Config
 from tests.test_threads_doc import program
 

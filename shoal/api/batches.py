@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 from msgspec import Raw, Struct
 
-from shoal.api import queues
 from shoal.api.derived import OPERATIONS, show
-from shoal.api.exchange import Exchange
-from shoal.api.items import PutBody, delete_request, put_request
-from shoal.api.maps import ChangeEntryBody, change_request
-from shoal.api.saving import SaveFields, save_request
-from shoal.api.steps import EndFields, end_request, step_view
-from shoal.api.threads import SavedView
+from shoal.api.http.exchange import Exchange
+from shoal.api.items.items import PutBody, delete_request, put_request
+from shoal.api.thread import queues
+from shoal.api.thread.saving import SaveFields, save_request
+from shoal.api.thread.steps import EndFields, end_request, step_view
+from shoal.api.thread.threads import SavedView
+from shoal.api.values.maps import ChangeEntryBody, change_request
 from shoal.protocol.requests import Batch, Dequeue, Dequeued, Enqueue, Enqueued, QueueItem, Reply, Saved, Step
 from shoal.protocol.requests.families import union
 

@@ -20,8 +20,8 @@ import msgspec
 from aiohttp import web
 from msgspec import NODEFAULT, Meta, Raw, Struct
 
-from shoal.api.exchange import Exchange, ReadQuery, Seconds, WriteQuery
-from shoal.api.opaque import opaque, shown_opaque
+from shoal.api.http.exchange import Exchange, ReadQuery, Seconds, WriteQuery
+from shoal.api.http.opaque import opaque, shown_opaque
 from shoal.api.route import SPACE, Handler, Route
 from shoal.protocol.fields import AtLeast, Named, Shape
 from shoal.protocol.requests import AnyRequest, Read, Reply, Request, reply_of

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import (
-    batches,
-    documents,
-    items,
-    maps,
-    mutations,
-    queues,
-    reading,
-    steps,
-    threads,
-)
+from shoal.api import batches, reading
 from shoal.api.derived import EXAMPLES
+from shoal.api.document import documents
+from shoal.api.items import items
+from shoal.api.thread import mutations, queues, steps, threads
+from shoal.api.values import maps
 
 PARTS: dict[str, str] = {
     "space": "crew",

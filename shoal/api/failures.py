@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from shoal import errors
-from shoal.api import problems
+from shoal.api.http import problems
 from shoal.api.route import Route
 from shoal.errors import ShoalError
 

@@ -8,7 +8,7 @@ from aiohttp import web
 from msgspec import Struct, structs
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from shoal.api.exchange import Exchange
+from shoal.api.http.exchange import Exchange
 from shoal.api.metrics import Metrics
 from shoal.errors import CatchingUp, ReadOnly, ShuttingDown
 from shoal.protocol.requests import Cluster, ClusterView, NodeStatus, Status

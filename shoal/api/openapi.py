@@ -16,14 +16,16 @@ import msgspec
 from aiohttp import hdrs
 from msgspec import Struct
 
-from shoal.api import bookmarks, deadlines, glossary, session, yjs
+from shoal.api import glossary, session
 from shoal.api.examples import BODIES, PARTS
-from shoal.api.exchange import JSON, MSGPACK
 from shoal.api.failures import failures, told
-from shoal.api.problems import CONTENT_TYPE
+from shoal.api.http import bookmarks, deadlines
+from shoal.api.http.exchange import JSON, MSGPACK
+from shoal.api.http.problems import CONTENT_TYPE
 from shoal.api.route import Route
 from shoal.api.routes import OPENAPI_PATH, SESSION_PATH
-from shoal.api.yjs import YJS_PATH
+from shoal.api.yjs import door as yjs
+from shoal.api.yjs.door import YJS_PATH
 from shoal.errors import ShoalError
 from shoal.names import KEY_BYTES_MAX, NAME_BYTES_MAX
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from aiohttp import hdrs, web
 from msgspec import Struct
 
-from shoal.api.exchange import Exchange
+from shoal.api.http.exchange import Exchange
 
 DOCS_PATH = "/docs"
 VIEWER_PATH = "/docs/rapidoc.js"

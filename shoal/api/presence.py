@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 from msgspec import Raw, Struct
 
-from shoal.api.exchange import Exchange
+from shoal.api.http.exchange import Exchange
 from shoal.protocol.requests import ReadPresence
 
 

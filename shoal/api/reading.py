@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from aiohttp import web
 from msgspec import Meta, Struct, field
 
-from shoal.api import items, maps, objects, queues, sets
 from shoal.api.derived import OPERATIONS, show
-from shoal.api.exchange import Exchange, ReadQuery
-from shoal.api.journals import EventsView, event_views
-from shoal.api.opaque import opaque, shown_opaque
-from shoal.api.steps import StandingView, StepsView, step_view
-from shoal.api.threads import HeadsView, checkpoint_view
+from shoal.api.http.exchange import Exchange, ReadQuery
+from shoal.api.http.opaque import opaque, shown_opaque
+from shoal.api.items import items
+from shoal.api.thread import queues
+from shoal.api.thread.journals import EventsView, event_views
+from shoal.api.thread.steps import StandingView, StepsView, step_view
+from shoal.api.thread.threads import HeadsView, checkpoint_view
+from shoal.api.values import maps, sets
+from shoal.api.values import registers as objects
 from shoal.protocol.requests import (
     Branches,
     Checkpoint,

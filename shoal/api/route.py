@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from msgspec import Struct
 
-from shoal.api.exchange import Exchange, NoQuery
+from shoal.api.http.exchange import Exchange, NoQuery
 from shoal.errors import ShoalError
 
 Handler = Callable[[Exchange], Awaitable[web.StreamResponse]]

@@ -7,28 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import (
-    auditing,
-    batches,
-    documents,
-    health,
-    items,
-    maps,
-    objects,
-    pages,
-    presence,
-    reading,
-    resume,
-    sets,
-    spaces,
-    watching,
-)
+from shoal.api import batches, health, pages, presence, reading, spaces, watching
 from shoal.api.derived import OPERATIONS
-from shoal.api.exchange import ReadQuery, WriteQuery
-from shoal.api.journal_routes import JOURNAL_ROUTES
+from shoal.api.document import documents
+from shoal.api.http.exchange import ReadQuery, WriteQuery
+from shoal.api.items import items
 from shoal.api.route import SPACE, Handler, Route
-from shoal.api.step_routes import STEP_ROUTES
-from shoal.api.thread_routes import THREAD_ROUTES
+from shoal.api.thread import auditing, resume
+from shoal.api.thread.journal_routes import JOURNAL_ROUTES
+from shoal.api.thread.step_routes import STEP_ROUTES
+from shoal.api.thread.thread_routes import THREAD_ROUTES
+from shoal.api.values import maps, sets
+from shoal.api.values import registers as objects
 from shoal.errors import (
     BudgetExhausted,
     Conflict,

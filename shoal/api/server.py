@@ -5,7 +5,7 @@ Laws:
 - Whatever a handler raises is answered as a problem document; a bug is logged
   and answered with 500, and nobody else notices.
 - A route that takes GET takes HEAD: the same answer without its body.
-- A page of another origin is refused before anything else (`shoal.api.origins`), then a URL that
+- A page of another origin is refused before anything else (`shoal.api.http.origins`), then a URL that
   is malformed: what a handler sees is text.
 """
 
@@ -21,19 +21,20 @@ import msgspec
 from aiohttp import WSCloseCode, web
 from aiohttp.typedefs import Middleware
 
-from shoal.api import bookmarks, conditions, deadlines, openapi, problems
-from shoal.api.bodies import Bodies
-from shoal.api.deadlines import Limited
-from shoal.api.exchange import JSON, Exchange, decoded
+from shoal.api import openapi
 from shoal.api.health import METRICS
-from shoal.api.hosts import Hosts
+from shoal.api.http import bookmarks, conditions, deadlines, problems
+from shoal.api.http.bodies import Bodies
+from shoal.api.http.deadlines import Limited
+from shoal.api.http.exchange import JSON, Exchange, decoded
+from shoal.api.http.hosts import Hosts
+from shoal.api.http.origins import METHODS, Origins
 from shoal.api.metrics import Backlog, Metered, Metrics
-from shoal.api.origins import METHODS, Origins
 from shoal.api.pages import ABOUT, About
 from shoal.api.route import Route
 from shoal.api.routes import OPENAPI_PATH, ROUTES, SESSION_PATH
 from shoal.api.session import SessionSocket
-from shoal.api.yjs import YJS_PATH, YjsDoor
+from shoal.api.yjs.door import YJS_PATH, YjsDoor
 from shoal.config import Config
 from shoal.errors import Disconnected, Overloaded, ShoalError, ShuttingDown
 from shoal.protocol.bookmark import Bookmark

@@ -27,8 +27,8 @@ from collections.abc import AsyncIterator, Callable
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from shoal.api.http.problems import internal
 from shoal.api.metrics import Metrics
-from shoal.api.problems import internal
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, Unavailable
 from shoal.names import check_key

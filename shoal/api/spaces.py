@@ -8,7 +8,7 @@ from typing import Annotated
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from shoal.api.exchange import Exchange
+from shoal.api.http.exchange import Exchange
 from shoal.protocol.requests import ListObjects, ListSpaces, ObjectKind
 
 

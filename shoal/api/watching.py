@@ -22,8 +22,8 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from shoal.api.exchange import Exchange
-from shoal.api.problems import internal
+from shoal.api.http.exchange import Exchange
+from shoal.api.http.problems import internal
 from shoal.errors import ShoalError, ShuttingDown
 from shoal.protocol.position import Position
 from shoal.protocol.requests import Change, ObjectKind, Push, Reset, Watch, Watching

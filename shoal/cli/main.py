@@ -105,7 +105,7 @@ def app_of(modules: Iterable[str]) -> typer.Typer:
     """The application with the commands of these modules of `shoal.cli`."""
     app = _empty()
     for module in modules:
-        import_module(f"shoal.cli.{module}").register(app)
+        import_module(f"shoal.cli.commands.{module}").register(app)
     return app
 
 
@@ -144,7 +144,7 @@ else:
 def main() -> None:
     """The console script's entry."""
     if "_SHOAL_COMPLETE" in os.environ:
-        from shoal.cli.completion import answer_shell
+        from shoal.cli.commands.completion import answer_shell
 
         answer_shell()
     _needed(sys.argv[1:])(prog_name="shoal")

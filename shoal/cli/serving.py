@@ -19,7 +19,7 @@ import structlog
 import typer
 
 import shoal
-from shoal.api.listener import Listener
+from shoal.api.http.listener import Listener
 from shoal.api.metrics import Backlog
 from shoal.api.server import create_app
 from shoal.config import Config

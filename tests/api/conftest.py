@@ -16,7 +16,7 @@ import pytest
 from yarl import URL
 
 from shoal import values
-from shoal.api.listener import Listener
+from shoal.api.http.listener import Listener
 from shoal.api.server import create_app
 from shoal.config import Config
 from shoal.crdt.dot import VersionVector

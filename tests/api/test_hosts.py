@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from shoal.api.hosts import Hosts
+from shoal.api.http.hosts import Hosts
 from shoal.config import Config
 
 Serve = Callable[..., Awaitable[Any]]

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks import traces
-from shoal.api.listener import Listener
+from shoal.api.http.listener import Listener
 from shoal.api.server import create_app
 from shoal.crdt.document.yjs import parse_state
 from shoal.errors import ReadOnly

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import shoal
-from shoal.api.listener import Listener
+from shoal.api.http.listener import Listener
 from shoal.api.server import create_app
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Store

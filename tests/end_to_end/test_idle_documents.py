@@ -14,7 +14,7 @@ import pycrdt
 import pytest
 
 import shoal
-from shoal.api.listener import Listener
+from shoal.api.http.listener import Listener
 from shoal.api.server import create_app
 from shoal.client.store import Space
 from shoal.config import Config

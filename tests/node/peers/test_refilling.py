@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 import shoal
-from shoal.api.listener import Listener
+from shoal.api.http.listener import Listener
 from shoal.api.server import create_app
 from shoal.cluster import messages
 from shoal.cluster.messages import Supply

@@ -1,0 +1,317 @@
+"""One HTTP request and its answer: names, query, body and reply, in JSON or msgpack.
+
+Laws:
+
+- A name is one part of the path, percent-decoded once; `%2F` in it is a slash of
+  the name. Bytes that are no UTF-8 are refused, so that no name has two spellings.
+- A body or query is refused as a whole if it holds a field that is unknown or of
+  the wrong type; the error names the field.
+- A msgpack body's values are handed on as they came, for the session checks
+  them; a JSON body's are converted.
+- The request's format is its Content-Type's, the answer's is its Accept's: JSON
+  unless it says msgpack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta, Raw, Struct
+
+from shoal import values
+from shoal.api.http import bookmarks, conditions
+from shoal.api.http.bodies import Receiving
+from shoal.api.http.problems import UnsupportedMediaType
+from shoal.config import Config
+from shoal.errors import InvalidInput, InvalidName, InvalidValue
+from shoal.names import check_key, check_name
+from shoal.protocol.bookmark_delta import SharedBookmark
+from shoal.protocol.requests import Durability, R, Read, Request
+from shoal.protocol.session import Session
+from shoal.workflows.checkpoints import ThreadCheckpoints
+from shoal.workflows.connection import Connection
+from shoal.workflows.provenance import Provenance
+
+JSON = "application/json"
+JSON_PATCH = "application/json-patch+json"
+MSGPACK = "application/msgpack"
+MSGPACK_TYPES = frozenset({MSGPACK, "application/x-msgpack", "application/vnd.msgpack"})
+
+Seconds = Annotated[float, Meta(ge=0, le=2**40)]  # Milliseconds of them fit 64 bits.
+
+_T = TypeVar("_T", bound=Struct)
+_SURROGATE = "a lone surrogate (half of a UTF-16 pair), which UTF-8 cannot hold"
+_UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError, OverflowError)
+
+
+class WriteQuery(Struct, forbid_unknown_fields=True):
+    durability: Durability = "local"
+
+
+class ReadQuery(Struct, forbid_unknown_fields=True):
+    stale: bool = False  # Take what is here, even if it is older than what the bookmark names.
+
+
+class NoQuery(Struct, forbid_unknown_fields=True):
+    """Of a route that takes none."""
+
+
+class Exchange:
+    """What a handler sees of a request; `template` is its route's path."""
+
+    def __init__(
+        self,
+        request: web.Request,
+        *,
+        session: Session,
+        bookmark: SharedBookmark,
+        body: Receiving,
+        config: Config,
+        template: str,
+        stopping: asyncio.Event,
+    ) -> None:
+        self.request = request
+        self._bookmark = bookmark
+        self._body = body
+        self.session = session
+        self.config = config
+        self.stopping = stopping
+        self.version: str | None = None  # Of what the answer shows or wrote; a part of its ETag.
+        self._template = template
+        self._packed = request.content_type in MSGPACK_TYPES
+
+    # ── what was asked ────────────────────────────────────────────────────────
+
+    def name(self, part: str, /) -> str:
+        """The part of the path that the template calls `{part}`, as a legal name.
+
+        Raises:
+            InvalidName: it is not.
+        """
+        return name_in(self.request, self._template, part)
+
+    def query(self, kind: type[_T], /) -> _T:
+        """The query string as a `kind`.
+
+        Raises:
+            InvalidInput: a parameter is unknown, given twice, or not of its type.
+        """
+        given = self.request.query
+        twice = next((name for name in given if len(given.getall(name)) > 1), None)
+        if twice is not None:
+            raise InvalidInput(f"the query has {twice[:80]!r} more than once. Nothing was written.", field=twice[:80])
+        return _converted(dict(given), kind, what="query")
+
+    async def body(self, kind: type[_T], /) -> _T:
+        """The body as a `kind`.
+
+        Raises:
+            TooLarge, UnsupportedEncoding, InvalidValue, RequestTimeout, Overloaded: as `shoal.api.http.bodies`.
+            UnsupportedMediaType: it is neither JSON nor msgpack.
+            InvalidValue: it is not what its Content-Type says.
+            InvalidInput: a field is unknown, missing, or not of its type.
+        """
+        raw = await self.raw_body(JSON, *MSGPACK_TYPES)
+        return _decoded(raw, kind, packed=self._packed)
+
+    async def raw_body(self, *content_types: str) -> bytes:
+        """The body as it is, if its Content-Type is one of these; without one it is taken for the first.
+
+        Raises:
+            UnsupportedMediaType, and what else `body` raises.
+        """
+        if "Content-Type" in self.request.headers and self.request.content_type not in content_types:
+            raise UnsupportedMediaType(
+                f"the body is {self.request.content_type[:80]!r}; this route takes {' or '.join(content_types)}. "
+                "Nothing was written."
+            )
+        return await self._body.read(self.request)
+
+    async def call(self, request: Request[R], /, *, stale: bool = False, durability: Durability | None = None) -> R:
+        """Ask the session; a write has the HTTP request's idempotency key and, unless one is given, durability.
+
+        Raises:
+            InvalidInput, InvalidName: either is not legal.
+            ShoalError: the session's answer.
+        """
+        if isinstance(request, Read):
+            return await self.session.call(request, stale=stale)
+        return await self.session.call(request, key=self.key, durability=durability or self.durability)
+
+    @property
+    def key(self) -> str | None:
+        """The idempotency key.
+
+        Raises:
+            InvalidInput, InvalidName: it is not legal.
+        """
+        key = self.request.headers.get("Idempotency-Key")
+        if key is not None:
+            check_key("idempotency", key)
+        return key
+
+    def expected(self, given: str | None, /, field: str = "expect") -> str | None:
+        """The version that a write expects: by `If-Match`, or as the body or query has `given` it.
+
+        Raises:
+            InvalidInput, Unsupported: the condition cannot be compared.
+        """
+        return conditions.expected(self.request, given, field=field)
+
+    @property
+    def durability(self) -> Durability:
+        # What else the query holds is the route's business.
+        asked = {name: value for name, value in self.request.query.items() if name == "durability"}
+        return _converted(asked, WriteQuery, what="query").durability
+
+    # ── flows of more than one request ────────────────────────────────────────
+
+    @property
+    def connection(self) -> Connection:
+        """This exchange's session, as `shoal.workflows` uses it."""
+        return Connection(self.session, self.config, "local")
+
+    def checkpoints(self, *, author: str = "") -> ThreadCheckpoints:
+        """Those of the path's thread."""
+        connection = self.connection
+        return ThreadCheckpoints(connection, self.name("space"), self.name("thread"), Provenance(connection, author))
+
+    # ── values ────────────────────────────────────────────────────────────────
+
+    def stored(self, value: Raw, /) -> bytes:
+        """A value of the body, as it is stored: msgpack of `shoal.values`.
+
+        Raises:
+            InvalidValue: it is not valid JSON, or no value.
+        """
+        if self._packed:
+            return bytes(value)
+        try:
+            plain = msgspec.json.decode(value)
+        except _UNDECODABLE as reason:
+            raise no_json(value, reason, what="the body holds a value that is") from None
+        return values.encode(values.from_json(plain))
+
+    def stored_map(self, fields: dict[str, Raw], /) -> bytes:
+        """The same for a map of values, as one value."""
+        return msgspec.msgpack.encode({name: Raw(self.stored(value)) for name, value in fields.items()})
+
+    def as_json(self, part: Raw, /) -> bytes:
+        """A part of the body that is JSON by its nature, as JSON text of one spelling.
+
+        Raises:
+            InvalidValue: it is no JSON.
+        """
+        try:
+            plain = msgspec.msgpack.decode(part) if self._packed else msgspec.json.decode(part)
+            return json.dumps(plain, sort_keys=True, ensure_ascii=False).encode()
+        except (*_UNDECODABLE, TypeError, ValueError) as reason:
+            raise no_json(part, reason, what="the body holds a part that is") from None
+
+    def of_json(self, text: bytes, /) -> Raw:
+        """JSON text, as part of the answer."""
+        return Raw(msgspec.msgpack.encode(msgspec.json.decode(text))) if self.answers_packed else Raw(text)
+
+    def value(self, part: Raw, /) -> Any:
+        """A value of the body, as Python has it.
+
+        Raises:
+            InvalidValue: it is no value, or one of a class that is not registered here.
+        """
+        return values.decode(self.stored(part))
+
+    def of_value(self, value: Any, /) -> Raw:
+        """A value as Python has it, as part of the answer."""
+        return self.shown(values.encode(value))
+
+    def shown(self, stored: bytes, /, schema: str = "") -> Raw:
+        """A stored value, as part of the answer; a channel's says by its checkpoint's schema whose value it is."""
+        if self.answers_packed:
+            return Raw(stored)
+        return Raw(msgspec.json.encode(values.to_json(values.decode_channel(stored, schema))))
+
+    # ── the answer ────────────────────────────────────────────────────────────
+
+    def bookmark_headers(self) -> dict[str, str]:
+        """What the client has seen once it has this answer."""
+        return bookmarks.headers(self._bookmark, bytes_max=self.config.bookmark_header_bytes_max)
+
+    @property
+    def answers_packed(self) -> bool:
+        accepted = (part.split(";")[0].strip().lower() for part in self.request.headers.get("Accept", "").split(","))
+        return next((kind in MSGPACK_TYPES for kind in accepted if kind == JSON or kind in MSGPACK_TYPES), False)
+
+    def answer(self, view: Struct | dict[str, Any], /, *, status: int = 200) -> web.Response:
+        if self.answers_packed:
+            return web.Response(body=msgspec.msgpack.encode(view), status=status, content_type=MSGPACK)
+        return web.Response(body=msgspec.json.encode(view), status=status, content_type=JSON)
+
+
+def name_in(request: web.Request, template: str, part: str) -> str:
+    """The part of the path that a route's template calls `{part}`, as a legal name.
+
+    Raises:
+        InvalidName: it is not.
+    """
+    raw = request.rel_url.raw_path.split("/")[template.split("/").index(f"{{{part}}}")]
+    return check_name(part, decoded(raw, f"{part} name"))
+
+
+def decoded(raw: str, what: str) -> str:
+    """Percent-encoded text.
+
+    Raises:
+        InvalidName: it is no UTF-8, and has no other spelling.
+    """
+    octets = unquote_to_bytes(raw)
+    try:
+        return octets.decode()
+    except UnicodeDecodeError:
+        pass
+    try:
+        octets.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        raise InvalidName(f"the {what} must be UTF-8, percent-encoded. Nothing was written.") from None
+    raise InvalidName(f"the {what} holds {_SURROGATE}. Nothing was written.")
+
+
+def no_json(raw: bytes | Raw, reason: Exception, *, what: str = "the body is") -> InvalidValue:
+    """Why `raw` is not JSON that can be kept."""
+    try:
+        json.dumps(json.loads(bytes(raw)), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return InvalidValue(f"{what} JSON that cannot be kept: it holds {_SURROGATE}. Nothing was written.")
+    except (ValueError, RecursionError):
+        pass
+    return InvalidValue(f"{what} not valid JSON: {reason}. Nothing was written.")
+
+
+def _decoded(raw: bytes, kind: type[_T], *, packed: bool) -> _T:
+    try:
+        return msgspec.msgpack.decode(raw, type=kind) if packed else msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as reason:
+        raise _invalid(reason, "body") from None
+    except _UNDECODABLE as reason:
+        if not packed:
+            raise no_json(raw, reason) from None
+        raise InvalidValue(f"the body is not valid msgpack: {reason}. Nothing was written.") from None
+
+
+def _converted(source: dict[str, str], kind: type[_T], *, what: str) -> _T:
+    try:
+        return msgspec.convert(source, kind, strict=False)
+    except msgspec.ValidationError as reason:
+        raise _invalid(reason, what) from None
+
+
+def _invalid(reason: msgspec.ValidationError, what: str) -> InvalidInput:
+    """msgspec writes the place as `$.limit`, or `unknown field` and the field in back quotes."""
+    text = str(reason)
+    place = re.search(r"at `\$\.?(.+)`$", text) or re.search(r"field `(.+?)`", text)
+    return InvalidInput(f"the {what} is not valid: {text}. Nothing was written.", field=place[1] if place else None)

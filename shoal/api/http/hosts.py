@@ -1,0 +1,69 @@
+"""The host names by which this node may be asked: the defence against DNS rebinding.
+
+A page of another site can let its own name resolve to 127.0.0.1. Its browser then takes this
+node for the page's own server, and sends no Origin that tells. What it does send is the Host
+that the page was loaded from.
+
+Laws:
+
+- A node that listens on this machine alone answers only requests for an IP address, for
+  `localhost`, for its own names in the configuration, and for `allowed_hosts`.
+- A node that other machines reach answers for any name, unless `allowed_hosts` lists them:
+  it has whatever names its network gives it.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from aiohttp import hdrs, web
+
+from shoal.api.http.problems import WrongHost
+from shoal.config import Config
+
+_HOST_CHARS_SHOWN = 100
+
+
+class Hosts:
+    """What a node's configuration allows."""
+
+    def __init__(self, config: Config) -> None:
+        listed = {part.strip().lower() for part in config.allowed_hosts.split(",") if part.strip()}
+        self._checked = "*" not in listed and (bool(listed) or _is_local(config.listen_host))
+        self._names = {*listed, config.listen_host.lower(), _name(config.advertise), "localhost"}
+
+    def check(self, request: web.Request) -> None:
+        """
+        Raises:
+            WrongHost: the request is for a name that is not this node's.
+        """
+        # Not `request.host`: without the header that asks the resolver, which may block. Every browser sends it.
+        host = request.headers.get(hdrs.HOST)
+        if not self._checked or host is None:
+            return
+        name = _name(host)
+        if name in self._names or name.endswith(".localhost") or _is_address(name):
+            return
+        raise WrongHost(
+            f"this node is not {name[:_HOST_CHARS_SHOWN]!r}. Nothing was written. Ask it by its address; or add the name to "
+            "the node's setting allowed_hosts, if a proxy or a name of your own leads here."
+        )
+
+
+def _name(host: str) -> str:
+    """Of "name", "name:port" or "[address]:port"."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower().removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_local(host: str) -> bool:
+    return host.lower() == "localhost" or (_is_address(host) and ip_address(host).is_loopback)

@@ -1,0 +1,165 @@
+"""The listener: connections, their bounds, and the end of all of them.
+
+Laws:
+
+- What is no request is answered by a problem document, too, as is whatever aiohttp refuses by itself.
+- A connection that sends no whole request for `idle_s` is closed. One that does not read its answers has no
+  further request begun, and is cut off once it took nothing for `heartbeat_s`.
+- Past `connections_max` a new one is told so, and closed.
+- Stopping: no new connections, then no new requests, then those under way get
+  `stop_timeout_s` to finish, then sockets are closed with 1001.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from shoal.api.http import problems
+from shoal.api.server import SESSIONS, YJS
+from shoal.config import Config
+from shoal.errors import Overloaded, ShoalError
+
+_LAST_BYTES_S = 1.0
+"""For answers that are made and still leave."""
+_BACKLOG = 128
+_LARGE_BYTES = 32 * 1024
+"""An answer that, with nothing before it, passes no bound of the buffers on its way is below this."""
+
+
+class _Connection(web.RequestHandler):
+    """One connection. Its requests are the application's, which answers all that is one."""
+
+    __slots__ = ("_config", "_open", "_watched")
+
+    def __init__(self, server: web.Server, *, config: Config, open_: set[_Connection]) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]
+            keepalive_timeout=config.idle_s,
+            max_line_size=config.url_bytes_max,
+            max_field_size=config.header_bytes_max,
+            auto_decompress=False,  # `shoal.api.http.bodies` does, and says what is wrong.
+        )
+        self._config = config
+        self._open = open_
+        self._watched: asyncio.TimerHandle
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._open.add(self)
+        if len(self._open) > self._config.connections_max and self.transport is not None:
+            self.transport.write(_full(self._config))
+            self.force_close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._open.discard(self)
+        super().connection_lost(exc)
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """The answer to what the parser refused, or to a bug outside of the application's own net."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun")
+        if isinstance(exc, UnicodeEncodeError):
+            # aiohttp answers `Expect` before the application does, and says what it holds.
+            error: ShoalError = problems.of_parser(None, url_bytes_max=self._config.url_bytes_max)
+        elif status < 500:
+            error = problems.of_parser(exc, url_bytes_max=self._config.url_bytes_max)
+        else:
+            error = problems.internal(exc if isinstance(exc, Exception) else None, where="connection")
+        response = problems.response(error)
+        response.force_close()
+        return response
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        if isinstance(resp, web.HTTPException):
+            resp = problems.response(problems.of_http(resp, method=request.method, path=request.path))
+        is_small = isinstance(resp, web.Response) and isinstance(resp.body, bytes) and len(resp.body) < _LARGE_BYTES
+        if is_small and self.transport is not None and not self.transport.get_write_buffer_size():
+            return await super().finish_response(request, resp, start_time)  # It is on its way at once.
+        self._watch(None)
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self._watched.cancel()
+
+    def _watch(self, before: int | None) -> None:
+        """Look after the answer: it waits until most of it is on its way, which takes as long as its reader likes."""
+        waiting = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        if self.transport is not None and before is not None and waiting >= before:
+            self.transport.abort()
+        else:
+            self._watched = asyncio.get_running_loop().call_later(self._config.heartbeat_s, self._watch, waiting)
+
+
+class Listener:
+    """Serves an application on `listen_host` and `listen_port`."""
+
+    def __init__(self, app: web.Application, *, config: Config) -> None:
+        self._sessions, self._yjs = app[SESSIONS], app[YJS]
+        self._config = config
+        # By the time the runner cleans up, requests have had their time.
+        self._runner = web.AppRunner(app, shutdown_timeout=_LAST_BYTES_S)
+        self._server: asyncio.Server | None = None
+        self._address: tuple[str, int] = ("", 0)
+        self._open: set[_Connection] = set()
+
+    async def start(self) -> None:
+        """Begin to accept.
+
+        Raises:
+            OSError: the address is taken, or not ours.
+        """
+        await self._runner.setup()
+        server = self._runner.server
+        assert server is not None
+
+        def connection() -> _Connection:
+            return _Connection(server, config=self._config, open_=self._open)
+
+        try:
+            loop, config = asyncio.get_running_loop(), self._config
+            self._server = await loop.create_server(connection, config.listen_host, config.listen_port, backlog=_BACKLOG)
+        except OSError:
+            await self._runner.cleanup()
+            raise
+        self._address = self._server.sockets[0].getsockname()[:2]
+
+    @property
+    def url(self) -> str:
+        """Where it listens: with port 0, the port that the system chose."""
+        host, port = self._address
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def stop(self) -> None:
+        """Stop accepting, let what is under way finish within `stop_timeout_s`, close what is left. Twice is allowed."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        try:
+            async with asyncio.timeout(self._config.stop_timeout_s):
+                await asyncio.gather(self._sessions.stop(), self._yjs.stop())
+        except TimeoutError:
+            pass  # Cleaning up closes them, finished or not.
+        await self._runner.cleanup()
+
+
+def _full(config: Config) -> bytes:
+    """What a connection for which there is no place is told."""
+    error = Overloaded(
+        f"the node has {config.connections_max} connections, and takes no more. Nothing was written. "
+        "Try again later, or elsewhere.",
+        retry_after_s=1.0,
+    )
+    response = problems.response(error)
+    body = response.body
+    assert isinstance(body, bytes)
+    head = {**response.headers, "Content-Length": str(len(body)), "Connection": "close"}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
+    return f"HTTP/1.1 {response.status} {response.reason}\r\n{lines}\r\n".encode() + body

@@ -1,0 +1,1 @@
+"""Memory items over HTTP."""

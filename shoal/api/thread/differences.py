@@ -1,0 +1,51 @@
+"""What changed between two checkpoints, over HTTP."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from aiohttp import web
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+from shoal import values
+from shoal.api.http.exchange import Exchange, ReadQuery
+from shoal.values.difference import Change
+from shoal.workflows.differences import difference
+
+
+class DiffQuery(ReadQuery, forbid_unknown_fields=True, kw_only=True):
+    """Both are ids, or names of branches."""
+
+    before: str = field(name="from")
+    after: str = field(name="to", default="main")
+    reveal: bool = False  # Show what is secret.
+
+
+class DifferenceView(Struct):
+    op: Literal["add", "remove", "replace"]
+    path: str  # RFC 6901, within the channel; empty: the channel itself.
+    before: Raw | UnsetType = UNSET
+    after: Raw | UnsetType = UNSET
+
+
+class DiffView(Struct):
+    before: str
+    after: str
+    channels: dict[str, list[DifferenceView]]  # Those that differ.
+
+
+async def diff(exchange: Exchange) -> web.Response:
+    query = exchange.query(DiffQuery)
+    checkpoints = exchange.checkpoints()
+    found = await difference(checkpoints, query.before, query.after, reveal=query.reveal, stale=query.stale)
+    channels = {name: [_view(exchange, change) for change in changes] for name, changes in found.channels.items()}
+    return exchange.answer(DiffView(found.before, found.after, channels))
+
+
+def _view(exchange: Exchange, change: Change) -> DifferenceView:
+    return DifferenceView(
+        change.op,
+        change.path,
+        UNSET if change.op == "add" else exchange.shown(values.encode(change.before)),
+        UNSET if change.op == "remove" else exchange.shown(values.encode(change.after)),
+    )

@@ -1,0 +1,243 @@
+"""Inboxes and worklists over HTTP."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import partial
+from typing import Annotated
+
+from aiohttp import web
+from msgspec import Meta, Raw, Struct
+
+from shoal.api.http.exchange import Exchange, ReadQuery
+from shoal.api.thread.journals import waited
+from shoal.api.thread.threads import moment_ms
+from shoal.errors import InvalidInput, NotFound
+from shoal.protocol.requests import (
+    Dequeue,
+    Enqueue,
+    ListWorklists,
+    QueueEntries,
+    QueueEntry,
+    QueueItem,
+    ReadQueue,
+    ReadQueueEntry,
+)
+from shoal.workflows.queues import item_id, purge
+
+INBOX = ""  # As a queue's name.
+
+
+class SendBody(Struct, forbid_unknown_fields=True):
+    message: Raw
+    key: str | None = None
+    by: str = ""
+
+
+class SentView(Struct):
+    id: str
+    sent: bool  # False: its key was there already.
+
+
+class TakeBody(Struct, forbid_unknown_fields=True):
+    by: str = ""
+
+
+class TakenView(Struct):
+    id: str
+    by: str
+
+
+class ForgetBody(Struct, forbid_unknown_fields=True):
+    before: datetime  # With a time zone: what was taken, or was done, before it.
+
+
+class ForgottenView(Struct):
+    count: int
+
+
+class QueueQuery(ReadQuery, forbid_unknown_fields=True):
+    after: str = ""  # The `place` of the last one of an earlier answer.
+    limit: Annotated[int, Meta(ge=1)] = 100
+    finished: bool = False  # Those that were taken or are done, rather than those that wait.
+
+
+class FinishView(Struct):
+    by: str
+    wall_ms: int
+    result: Raw
+
+
+class InboxQuery(QueueQuery, forbid_unknown_fields=True):
+    wait: Annotated[float, Meta(ge=0)] = 0  # Seconds to wait for a message if there is none yet.
+
+
+class QueueEntryView(Struct):
+    id: str
+    place: str
+    key: str | None
+    by: str
+    wall_ms: int
+    value: Raw
+    finishes: list[FinishView]  # The first counts; more than one: they did not know of each other.
+    others: list[Raw]  # Other values that were put under its key at the same time.
+
+
+class QueueView(Struct):
+    entries: list[QueueEntryView]
+    more: bool
+    pending: int  # In the whole queue.
+    finished: int
+
+
+class WorklistView(Struct):
+    name: str
+    pending: int
+    finished: int
+
+
+class WorklistsView(Struct):
+    worklists: list[WorklistView]
+
+
+class AddItem(Struct, forbid_unknown_fields=True):
+    key: str
+    value: Raw
+
+
+class AddItemsBody(Struct, forbid_unknown_fields=True):
+    items: list[AddItem]
+    by: str = ""
+
+
+class ItemsAddedView(Struct):
+    added: list[str]  # Keys; the others were there.
+
+
+class DoneBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which item: its `id`, or its `key`."""
+
+    id: str | None = None
+    key: str | None = None
+    result: Raw
+    by: str = ""
+
+
+class DoneView(Struct):
+    first: bool  # False: it was done already, and this is by whom and with what result.
+    by: str
+    result: Raw
+
+
+async def send(exchange: Exchange) -> web.Response:
+    body = await exchange.body(SendBody)
+    item = QueueItem(body.key, exchange.stored(body.message))
+    reply = await exchange.call(Enqueue(exchange.name("space"), exchange.name("thread"), INBOX, [item], body.by))
+    return exchange.answer(SentView(reply.ids[0], reply.added[0]), status=201 if reply.added[0] else 200)
+
+
+async def inbox(exchange: Exchange) -> web.Response:
+    query = exchange.query(InboxQuery)
+    found = await _entries(exchange, INBOX, query)
+    if not found.entries and query.wait and not query.finished:
+        read = partial(_entries, exchange, INBOX, query)
+        found = await waited(exchange, "enqueue", query.wait, read, lambda entries: bool(entries.entries))
+    return exchange.answer(page_view(exchange, found))
+
+
+async def forget_messages(exchange: Exchange) -> web.Response:
+    return await _forgotten(exchange, INBOX)
+
+
+async def forget_items(exchange: Exchange) -> web.Response:
+    return await _forgotten(exchange, exchange.name("worklist"))
+
+
+async def _forgotten(exchange: Exchange, queue: str) -> web.Response:
+    body = await exchange.body(ForgetBody)
+    moment_ms(body.before, "before")
+    space, thread = exchange.name("space"), exchange.name("thread")
+    count = await purge(exchange.connection, space, thread, queue, body.before, durability=exchange.durability)
+    return exchange.answer(ForgottenView(count))
+
+
+async def take(exchange: Exchange) -> web.Response:
+    body, id = await exchange.body(TakeBody), exchange.name("message")
+    reply = await exchange.call(Dequeue(exchange.name("space"), exchange.name("thread"), INBOX, id, body.by, once=True))
+    return exchange.answer(TakenView(id, reply.by))
+
+
+async def message(exchange: Exchange) -> web.Response:
+    id = exchange.name("message")
+    request = ReadQueueEntry(exchange.name("space"), exchange.name("thread"), INBOX, id)
+    reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
+    if not reply.entries:
+        raise NotFound(f"there is no message {id}: it was never sent, or is taken and forgotten.")
+    return exchange.answer(_view(exchange, reply.entries[0]))
+
+
+async def worklists(exchange: Exchange) -> web.Response:
+    request = ListWorklists(exchange.name("space"), exchange.name("thread"))
+    reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
+    return exchange.answer(WorklistsView([WorklistView(item.name, item.pending, item.finished) for item in reply.items]))
+
+
+async def worklist(exchange: Exchange) -> web.Response:
+    found = await _entries(exchange, exchange.name("worklist"), exchange.query(QueueQuery))
+    return exchange.answer(page_view(exchange, found))
+
+
+async def item(exchange: Exchange) -> web.Response:
+    name, key = exchange.name("worklist"), exchange.name("item")
+    request = ReadQueueEntry(exchange.name("space"), exchange.name("thread"), name, item_id(key))
+    reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
+    if not reply.entries:
+        raise NotFound(f"worklist {name!r} has no item {key!r}: it was never added, or is done and forgotten.")
+    return exchange.answer(_view(exchange, reply.entries[0]))
+
+
+async def add(exchange: Exchange) -> web.Response:
+    body = await exchange.body(AddItemsBody)
+    items = [QueueItem(item.key, exchange.stored(item.value)) for item in body.items]
+    reply = await exchange.call(
+        Enqueue(exchange.name("space"), exchange.name("thread"), exchange.name("worklist"), items, body.by)
+    )
+    return exchange.answer(ItemsAddedView([item.key for item, new in zip(items, reply.added, strict=True) if new and item.key]))
+
+
+async def done(exchange: Exchange) -> web.Response:
+    body = await exchange.body(DoneBody)
+    space, thread, name = exchange.name("space"), exchange.name("thread"), exchange.name("worklist")
+    reply = await exchange.call(done_request(exchange, space, thread, name, body))
+    return exchange.answer(DoneView(reply.first, reply.by, exchange.shown(reply.result)))
+
+
+def done_request(exchange: Exchange, space: str, thread: str, worklist: str, body: DoneBody) -> Dequeue:
+    """
+    Raises:
+        InvalidInput: it names no item, or two.
+    """
+    if (body.id is None) == (body.key is None):
+        raise InvalidInput("give the item's `id` or its `key`, and not both. Nothing was written.", field="id")
+    id = item_id(body.key) if body.key is not None else body.id
+    assert id is not None
+    return Dequeue(space, thread, worklist, id, body.by, exchange.stored(body.result))
+
+
+async def _entries(exchange: Exchange, queue: str, query: QueueQuery) -> QueueEntries:
+    return await exchange.call(
+        ReadQueue(exchange.name("space"), exchange.name("thread"), queue, query.after, query.limit, query.finished),
+        stale=query.stale,
+    )
+
+
+def page_view(exchange: Exchange, found: QueueEntries) -> QueueView:
+    views = [_view(exchange, entry) for entry in found.entries]
+    return QueueView(views, found.more, found.pending, found.finished)
+
+
+def _view(exchange: Exchange, entry: QueueEntry) -> QueueEntryView:
+    finishes = [FinishView(finish.by, finish.wall_ms, exchange.shown(finish.result)) for finish in entry.finishes]
+    others = [exchange.shown(other) for other in entry.others]
+    value = exchange.shown(entry.value)
+    return QueueEntryView(entry.id, entry.place, entry.key, entry.by, entry.wall_ms, value, finishes, others)

@@ -1,0 +1,80 @@
+"""A save over HTTP: a whole state, or what changed of one."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+from shoal.api.http.exchange import Exchange
+from shoal.errors import InvalidInput
+from shoal.protocol.requests import Save
+from shoal.workflows.settings import setting_of
+
+
+class SaveFields(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Either `state`, or one or more of `update`, `append` and `remove`: all else is as the parent has it."""
+
+    state: dict[str, Raw] | None = None
+    update: dict[str, Raw] = field(default_factory=dict)
+    append: dict[str, list[Raw]] = field(default_factory=dict)  # Channel → the elements that are new at its end.
+    remove: list[str] = field(default_factory=list)
+    metadata: dict[str, Raw] | None = None
+    branch: str = "main"
+    expect_head: str | None = None  # "" expects that the branch does not exist yet.
+    parent: str | None = None  # "" for none. Left out, it is the branch's winner on the node that is asked.
+    schema: str = ""
+    schema_version: int = 0
+    readable_from: int = 0  # Readers of this version of the schema and above understand the state; 0: of this one.
+    secret: list[str] = field(default_factory=list)  # JSON pointers to what commands, diffs and exports must not show.
+    on_conflict: Literal["refuse", "fork"] = "refuse"  # Where the branch has moved on from `parent`.
+    merged: list[str] = field(default_factory=list)  # Heads that it joins, besides its parent.
+    author: str = ""
+    label: str = ""  # A name to find the checkpoint by, within its thread.
+    configuration: dict[str, Raw] | None = None  # What the author runs with; a hash of it is kept, for `resume` to compare.
+    dependencies: dict[str, str] | None = None  # Versions by name; the same.
+
+
+def save_request(exchange: Exchange, space: str, thread: str, fields: SaveFields) -> Save:
+    """
+    Raises:
+        InvalidInput: it is neither a state nor a change of one, or both.
+        InvalidValue: a value is none.
+    """
+    changes = bool(fields.update or fields.append or fields.remove)
+    if changes == (fields.state is not None):
+        raise InvalidInput(
+            "give either `state` (a whole state) or some of `update`, `append` and `remove` (a change). Nothing was written.",
+            field="state",
+        )
+    return Save(
+        space,
+        thread,
+        {name: exchange.stored(value) for name, value in (fields.update if fields.state is None else fields.state).items()},
+        metadata=exchange.stored_map(fields.metadata or {}),
+        branch=fields.branch,
+        parent=fields.parent,
+        expect_head=fields.expect_head,
+        schema=fields.schema,
+        schema_version=fields.schema_version,
+        delta=changes,
+        appended={name: _stored_list(exchange, elements) for name, elements in fields.append.items()},
+        removed=fields.remove,
+        merged=fields.merged,
+        fork=fields.on_conflict == "fork",
+        author=fields.author,
+        readable_from=fields.readable_from,
+        secret=fields.secret,
+        label=fields.label,
+        setting=setting_of(
+            None
+            if fields.configuration is None
+            else {name: exchange.value(part) for name, part in fields.configuration.items()},
+            fields.dependencies,
+        ),
+    )
+
+
+def _stored_list(exchange: Exchange, elements: list[Raw]) -> bytes:
+    return msgspec.msgpack.encode([Raw(exchange.stored(element)) for element in elements])

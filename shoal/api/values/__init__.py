@@ -1,0 +1,1 @@
+"""Registers, sets and maps over HTTP, where a route is not derived."""

@@ -1,0 +1,1 @@
+"""Standard Yjs clients over WebSockets."""

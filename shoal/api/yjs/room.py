@@ -1,0 +1,280 @@
+"""A document's room: the connections of this node that share it, what they send, and what they are sent.
+
+Laws:
+- What is relayed is durable: the room follows the document like any other client,
+  and sends what it is pushed, the author's own updates included.
+- What arrives while a write is under way is one operation when it is done: the
+  first update of a burst leaves at once, and a crowd costs one operation, one
+  message and one encoding per commit, whatever its number.
+- An update that is refused takes none with it: the others of its operation are
+  written without it, and its connection hears why.
+- An update that depends on what this node lacks is held, and written as soon as
+  that is there, whoever brought it: the node follows the document for this, too.
+- Bounded: past `yjs_pending_bytes_max` unwritten bytes nobody here is read, and past
+  `yjs_early_bytes_max` held ones a connection that sends another is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from aiohttp import WSCloseCode
+
+from shoal.api.http.problems import internal
+from shoal.api.yjs.early import EarlyUpdates
+from shoal.config import Config
+from shoal.errors import InvalidValue, Overloaded, ShoalError, SlowConsumer, StorageError, TooLarge, Unavailable
+from shoal.protocol import yjs
+from shoal.protocol.requests import (
+    DocumentState,
+    Early,
+    Edit,
+    Follow,
+    FollowPresence,
+    Presence,
+    Present,
+    Updates,
+    UpdatesTaken,
+)
+from shoal.protocol.session import Session
+from shoal.protocol.yjs import GONE
+
+_SMALL, _MEDIUM = 126, 1 << 16
+_RETRY_S = 0.1
+
+
+class Guest(Protocol):
+    """A connection, as its room sees it."""
+
+    def relay(self, frame: bytes, /) -> None: ...
+    def mention(self, frame: bytes, /) -> None: ...
+    def resync(self) -> None:
+        """What it was sent is not all there is."""
+
+    def written(self, number: int, update: yjs.Update, /) -> None:
+        """It is durable."""
+
+    def early(self) -> None:
+        """An update of this guest depends on what the node lacks; it is held."""
+
+    def refused(self, error: ShoalError, /) -> None: ...
+    def end(self, code: int, reason: str, /) -> None: ...
+
+
+class _Received(NamedTuple):
+    guest: Guest
+    number: int  # Which of the guest's updates it is.
+    update: yjs.Update
+
+
+class Room:
+    def __init__(self, session: Session, space: str, document: str, *, config: Config) -> None:
+        self.space, self.document = space, document
+        self.users = 0  # Connections that are here, or on their way out.
+        self._session = session
+        self._config = config
+        self._guests: dict[Guest, None] = {}
+        self._received: list[_Received] = []
+        self._received_bytes = 0
+        self._early: EarlyUpdates[_Received] = EarlyUpdates(bytes_max=config.yjs_early_bytes_max)
+        self._lately: list[DocumentState | Edit] = []  # Pushed since the write under way began.
+        self._room = asyncio.Event()  # Something was written.
+        self._writing: asyncio.Task[None] | None = None
+        self._present: dict[int, Present] = {}
+        self._tasks = [asyncio.get_running_loop().create_task(work) for work in (self._follow(), self._follow_presence())]
+        self.following = asyncio.Event()  # From here on nothing is missed.
+        self._over: tuple[int, str] | None = None  # Why nobody can be served here any more.
+
+    # ── guests ────────────────────────────────────────────────────────────────
+
+    def enter(self, guest: Guest) -> None:
+        """It is sent what becomes durable from now on."""
+        self._guests[guest] = None
+        if self._over is not None:
+            guest.end(*self._over)
+
+    def leave(self, guest: Guest) -> None:
+        self._guests.pop(guest, None)
+        self._early.drop(lambda received: received.guest is guest)
+
+    async def written(self) -> None:
+        """Return once all that was received is written, held or refused."""
+        while self._writing is not None:
+            await asyncio.wait([self._writing])
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._session.close()
+
+    @property
+    def present(self) -> list[Present]:
+        """Who is there, on any node."""
+        return list(self._present.values())
+
+    # ── what they send ────────────────────────────────────────────────────────
+
+    def take(self, guest: Guest, number: int, update: yjs.Update) -> None:
+        """To be written; `guest` hears what came of it."""
+        self._take([_Received(guest, number, update)])
+
+    def _take(self, some: Sequence[_Received]) -> None:
+        self._received += some
+        self._received_bytes += sum(len(received.update.update) for received in some)
+        if some and self._writing is None:
+            # It begins at the loop's next turn, so that what arrives in one is one operation.
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    @property
+    def is_full(self) -> bool:
+        return self._received_bytes > self._config.yjs_pending_bytes_max
+
+    async def has_room(self) -> None:
+        while self.is_full:
+            self._room.clear()
+            await self._room.wait()
+
+    async def _write(self) -> None:
+        try:
+            while self._received:
+                some = self._received[: self._config.yjs_updates_max]
+                del self._received[: len(some)]
+                await self._write_some(some)
+                self._received_bytes -= sum(len(received.update.update) for received in some)
+                self._room.set()
+        except Exception as bug:
+            self._end(WSCloseCode.INTERNAL_ERROR, internal(bug, where="yjs room").message)
+        finally:
+            self._writing = None
+
+    async def _write_some(self, some: Sequence[_Received]) -> None:
+        request = Updates(self.space, self.document, [received.update.update for received in some])
+        try:
+            while True:
+                self._lately.clear()
+                try:
+                    reply = await self._session.call(request, stale=True)
+                    break
+                except Overloaded as error:
+                    # Many writers wait for the disk: so do ours, who are not read meanwhile.
+                    wait_s = error.detail.get("retry_after_s")
+                    await asyncio.sleep(float(wait_s) if isinstance(wait_s, int | float) else _RETRY_S)
+        except ShoalError as error:
+            if len(some) == 1:
+                some[0].guest.refused(error)
+                return
+            for received in some:
+                await self._write_some([received])
+            return
+        assert isinstance(reply, UpdatesTaken)
+        early = {each.index: each for each in reply.early}
+        for index, received in enumerate(some):
+            if index in early:
+                self._hold(received, early[index])
+            else:
+                received.guest.written(received.number, received.update)
+        # What they wait for may have come while the reply was on its way.
+        for push in self._lately:
+            self._try_again(push)
+
+    def _hold(self, received: _Received, early: Early) -> None:
+        guest = received.guest
+        if guest not in self._guests:
+            return  # It is not acknowledged, and comes again with the next connection.
+        if self._early.hold(received, len(received.update.update), client=early.client, clock=early.clock):
+            guest.early()
+        else:
+            guest.end(
+                WSCloseCode.TRY_AGAIN_LATER, "too many updates depend on ones that are not here yet (yjs_early_bytes_max)"
+            )
+
+    def _try_again(self, push: DocumentState | Edit) -> None:
+        """Write what waited for what this push brought."""
+        if self._early:
+            self._take(self._early.take(yjs.reached(push.update) if isinstance(push, Edit) else yjs.clocks(push.state)))
+
+    # ── what they are sent ────────────────────────────────────────────────────
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async with self._session.subscribe(Follow(self.space, self.document, stale=True)) as pushes:
+                    async for push in pushes:
+                        if not isinstance(push, DocumentState | Edit):
+                            continue
+                        if isinstance(push, Edit):
+                            self._relay(push.update)
+                        else:
+                            self._begin()
+                        if self._writing is not None:
+                            self._lately.append(push)
+                        self._try_again(push)
+            except SlowConsumer:
+                for guest in list(self._guests):
+                    guest.resync()
+            except ShoalError as error:
+                self._end(close_code(error), error.message)
+                return
+            except Exception as bug:
+                self._end(WSCloseCode.INTERNAL_ERROR, internal(bug, where="yjs room").message)
+                return
+
+    async def _follow_presence(self) -> None:
+        try:
+            async with self._session.subscribe(FollowPresence(self.space, self.document)) as pushes:
+                async for push in pushes:
+                    if isinstance(push, Presence) and push.entries:
+                        self._tell_present(push.entries)
+        except ShoalError:
+            return  # Without: the node is stopping, or has too many followers.
+
+    def _tell_present(self, entries: Sequence[Present]) -> None:
+        for present in entries:
+            if present.state == GONE:
+                self._present.pop(present.client, None)
+            else:
+                self._present[present.client] = present
+        frame = message_frame(yjs.encode_awareness(entries))
+        for guest in list(self._guests):
+            guest.mention(frame)
+
+    def _end(self, code: int, reason: str) -> None:
+        self._over = code, reason
+        for guest in list(self._guests):
+            guest.end(code, reason)
+
+    def _begin(self) -> None:
+        self.following.set()
+        for guest in list(self._guests):
+            guest.resync()
+
+    def _relay(self, update: bytes) -> None:
+        frame = message_frame(yjs.encode_update(update))
+        for guest in list(self._guests):
+            guest.relay(frame)
+
+
+def close_code(error: ShoalError) -> WSCloseCode:
+    """What a connection is closed with, of which nothing but the reason is told."""
+    match error:
+        case TooLarge():
+            return WSCloseCode.MESSAGE_TOO_BIG
+        case InvalidValue():
+            return WSCloseCode.INVALID_TEXT
+        case Unavailable() | StorageError():
+            return WSCloseCode.TRY_AGAIN_LATER
+        case _:
+            return WSCloseCode.POLICY_VIOLATION
+
+
+def message_frame(payload: bytes) -> bytes:
+    """A whole binary message as one unmasked WebSocket frame (RFC 6455, 5.2), encoded once for all connections."""
+    size = len(payload)
+    if size < _SMALL:
+        return b"\x82" + bytes((size,)) + payload
+    if size < _MEDIUM:
+        return b"\x82\x7e" + size.to_bytes(2, "big") + payload
+    return b"\x82\x7f" + size.to_bytes(8, "big") + payload

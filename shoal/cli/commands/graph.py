@@ -1,0 +1,98 @@
+"""`shoal graph`: a thread's checkpoints as the graph they are, with its branches, forks and merges."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+import typer
+
+from shoal.cli.absence import check_thread
+from shoal.cli.commands.threads import described, shown_metadata
+from shoal.cli.drawing import ASCII, BOXES, drawn, newest_first
+from shoal.cli.execution import execute
+from shoal.cli.ids import SHORT
+from shoal.cli.options import PANEL, Limit, ThreadName
+from shoal.cli.output import emit, line, note, plain, to_text
+from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.cli.terminal import ago, is_terminal, show_text
+from shoal.workflows.checkpoint import Checkpoint
+from shoal.workflows.checkpoints import ThreadCheckpoints
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command(rich_help_panel=PANEL)(graph)
+
+
+def graph(
+    thread: ThreadName,
+    limit: Limit = 50,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Draw a thread's checkpoints, newest first: its branches, where they part and where they are joined.
+
+    Example: shoal graph researcher-1 --data ./state --space crew
+    """
+    execute(_graph(chosen(data, url, environment=os.environ), space, thread, limit, json=json))
+
+
+async def _graph(target: Target, space: str, name: str, limit: int, *, json: bool) -> None:
+    async with opened(target) as store:
+        await check_thread(store, space, name)
+        checkpoints = ThreadCheckpoints(store.connection, space, name)
+        heads = await checkpoints.heads()
+        # One more of each line than is shown: whether there are older ones is told.
+        found = {each.id: each async for each in checkpoints.reachable(line_max=limit + 1)}
+    order = newest_first({id: each.parents for id, each in found.items()}, lambda id: found[id].wall_ms)
+    shown = [found[id] for id in order[:limit]]
+    marks = _marks(heads)
+    if json:
+        for each in shown:
+            emit(described(each) | {"head_of": marks[each.id]})
+        return
+    _print(shown, marks)
+    if not shown:
+        note(f"thread {name!r} has no checkpoints.")
+    elif len(order) > limit:
+        note(f"older checkpoints are left out; --limit {limit * 10} shows more.")
+
+
+def _marks(heads: Mapping[str, Sequence[str]]) -> defaultdict[str, list[str]]:
+    marks: defaultdict[str, list[str]] = defaultdict(list)
+    for branch, ids in heads.items():
+        for id in ids:
+            marks[id].append(branch)
+    return marks
+
+
+def _print(shown: Sequence[Checkpoint], marks: Mapping[str, Sequence[str]]) -> None:
+    on_terminal = is_terminal()
+    signs = BOXES if on_terminal and (sys.stdout.encoding or "").lower().startswith("utf") else ASCII
+    by_id = {each.id: each for each in shown}
+    for row, id in drawn(by_id, {each.id: each.parents for each in shown}, signs):
+        if id is None:
+            show_text((row, "")) if on_terminal else line(row)
+            continue
+        each, notes = by_id[id], "  ".join(_notes(by_id[id]))
+        names = f"({', '.join(marks[id])})" if marks.get(id) else ""
+        if on_terminal:
+            parts = ((f"{row}  ", ""), (f"{id[:SHORT]}  ", "yellow"), (f"{names}  " if names else "", "bold green"))
+            show_text(*parts, (f"{ago(each.time)}  ", "dim"), (notes, ""))
+        else:
+            told = [f"{row}  {id}", f"{each.time:%Y-%m-%d %H:%M:%S}Z", plain(names), notes]
+            line("  ".join(filter(None, told)))
+
+
+def _notes(each: Checkpoint) -> Iterator[str]:
+    if each.label:
+        yield f"label {plain(each.label)}"
+    if each.author:
+        yield f"by {plain(each.author)}"
+    if metadata := shown_metadata(each):
+        yield to_text(metadata)

@@ -1,0 +1,252 @@
+"""`shoal save`, `edit`, `merge`, `undo`, `redo`, `mutations`: what changes a thread's newest state, and what changed in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import typer
+
+from shoal.cli.absence import check_thread
+from shoal.cli.arguments import json_of
+from shoal.cli.commands.threads import described
+from shoal.cli.execution import execute
+from shoal.cli.ids import checkpoint_id, mutation_id
+from shoal.cli.options import PANEL, Branch, By, Key, Label, LimitOrAll, Reveal, ThreadName
+from shoal.cli.output import emit, line, to_text
+from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.cli.terminal import Listing, ago
+from shoal.client.store import Store
+from shoal.client.thread.thread import Thread
+from shoal.errors import HeadMoved, InvalidInput
+from shoal.workflows.checkpoint import Checkpoint
+from shoal.workflows.merging import UNRESOLVED
+
+Count = Annotated[int, typer.Option("--count", min=1, metavar="N", help="How many of them.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to `app`."""
+    for command in (save, edit, merge, undo, redo, mutations):
+        app.command(rich_help_panel=PANEL)(command)
+
+
+def save(
+    thread: ThreadName,
+    state: Annotated[
+        str,
+        typer.Argument(metavar="JSON", help="The state: channels and their values. - is standard input.", show_default=False),
+    ],
+    branch: Branch = "main",
+    label: Label = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the branch's newest state, whatever it is.")] = False,
+    by: By = "",
+    key: Key = None,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Save a whole state on a new branch, or with --overwrite on an old one. To change parts of one: `shoal edit`.
+
+    Example: shoal save researcher-1 '{"plan": {"step": 1}}' --by me --data ./state --space crew
+    """
+
+    async def saved(_: Store, handle: Thread) -> Checkpoint:
+        found = json_of(state, "the state")
+        if not isinstance(found, dict):
+            raise InvalidInput("a state must be a JSON object of channels and their values. Nothing was written.")
+        try:
+            return await handle.save(found, branch=branch, overwrite=overwrite, label=label or "", key=key)
+        except HeadMoved as moved:
+            raise _unseen(moved, thread, branch) from None
+
+    execute(_made(chosen(data, url, environment=os.environ), space, thread, by, saved, json=json))
+
+
+def _unseen(moved: HeadMoved, thread: str, branch: str) -> HeadMoved:
+    return HeadMoved(
+        f"branch {branch!r} of thread {thread!r} has a state already. Nothing was written. "
+        "Change parts of it with `shoal edit`, or replace it with --overwrite.",
+        **moved.detail,
+    )
+
+
+def edit(
+    thread: ThreadName,
+    patch: Annotated[
+        str,
+        typer.Argument(
+            metavar="JSON", help="New values of channels, or a JSON Patch. - is standard input.", show_default=False
+        ),
+    ],
+    branch: Branch = "main",
+    by: By = "",
+    key: Key = None,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Change the newest state by hand; all that is not named stays as it is.
+
+    Example: shoal edit researcher-1 '[{"op": "replace", "path": "/plan/step", "value": 2}]' --by me --data ./state --space crew
+    """
+
+    async def edited(_: Store, handle: Thread) -> Checkpoint:
+        return await handle.edit(json_of(patch, "the patch"), by=by, branch=branch, key=key)
+
+    execute(_made(chosen(data, url, environment=os.environ), space, thread, by, edited, json=json, exists=True))
+
+
+def merge(
+    thread: ThreadName,
+    heads: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ID]…", help="Checkpoints to join with the branch; without them, all its heads."),
+    ] = None,
+    resolve: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--resolve", metavar="CHANNEL=JSON", help="The value of a channel whose sides do not fit together; may be repeated."
+        ),
+    ] = None,
+    branch: Branch = "main",
+    by: By = "",
+    key: Key = None,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Join a branch's heads in one checkpoint. Channels that do not fit together are named, and nothing is written.
+
+    Example: shoal merge researcher-1 --resolve 'plan={"step": 2}' --data ./state --space crew
+    """
+
+    async def joined(store: Store, handle: Thread) -> Checkpoint:
+        resolved: dict[str, Any] = {}
+        for field in resolve or []:
+            name, found, text = field.partition("=")
+            if not found or not name:
+                raise InvalidInput(f"--resolve must be CHANNEL=JSON; got {field!r}. Nothing was written.")
+            resolved[name] = json_of(text, f"the value of {name!r}")
+        ids = [await checkpoint_id(store, handle, head) for head in heads or []]
+        return await handle.merge(
+            ids or None, lambda channel, _base, _sides: resolved.get(channel, UNRESOLVED), branch=branch, key=key
+        )
+
+    execute(_made(chosen(data, url, environment=os.environ), space, thread, by, joined, json=json, exists=True))
+
+
+def undo(
+    thread: ThreadName,
+    count: Count = 1,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", metavar="ID", help="Take back what this checkpoint changed, rather than the last."),
+    ] = None,
+    branch: Branch = "main",
+    by: By = "",
+    key: Key = None,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Take back what the last checkpoints of a branch changed, as a new checkpoint.
+
+    Example: shoal undo researcher-1 --count 2 --by me --data ./state --space crew
+    """
+
+    async def undone(store: Store, handle: Thread) -> Checkpoint:
+        id = None if checkpoint is None else await checkpoint_id(store, handle, checkpoint)
+        return await handle.undo(count, branch=branch, checkpoint=id, key=key)
+
+    execute(_made(chosen(data, url, environment=os.environ), space, thread, by, undone, json=json, exists=True))
+
+
+def redo(
+    thread: ThreadName,
+    count: Count = 1,
+    branch: Branch = "main",
+    by: By = "",
+    key: Key = None,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Take back the last undos.
+
+    Example: shoal redo researcher-1 --by me --data ./state --space crew
+    """
+
+    async def redone(_: Store, handle: Thread) -> Checkpoint:
+        return await handle.redo(count, branch=branch, key=key)
+
+    execute(_made(chosen(data, url, environment=os.environ), space, thread, by, redone, json=json, exists=True))
+
+
+async def _made(
+    target: Target,
+    space: str,
+    name: str,
+    author: str,
+    make: Callable[[Store, Thread], Awaitable[Checkpoint]],
+    *,
+    json: bool,
+    exists: bool = False,
+) -> None:
+    async with opened(target) as store:
+        if exists:
+            await check_thread(store, space, name)
+        made = await make(store, store.space(space).thread(name, author=author))
+    if json:
+        emit(described(made))
+    else:
+        line(f"{made.id}  on {to_text(made.branch)[1:-1]}" + (f"  {len(made.heads)} heads" if made.forked else ""))
+
+
+def mutations(
+    thread: ThreadName,
+    branch: Branch = "main",
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="ID", help="Only what came after this mutation or checkpoint.")
+    ] = None,
+    limit: LimitOrAll = None,
+    reveal: Reveal = False,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Print what changed in a thread's state, oldest first: each place, with who changed it and when.
+
+    Example: shoal mutations researcher-1 --data ./state --space crew
+    """
+    execute(
+        _mutations(chosen(data, url, environment=os.environ), space, thread, branch, after, limit, reveal=reveal, json=json)
+    )
+
+
+async def _mutations(
+    target: Target, space: str, name: str, branch: str, after: str | None, limit: int | None, *, reveal: bool, json: bool
+) -> None:
+    async with opened(target) as store:
+        await check_thread(store, space, name)
+        thread = store.space(space).thread(name)
+        since = None if after is None else await mutation_id(store, thread, after)
+        headings = ("age", "change", "place", "by", "value")
+        with Listing(*headings, json=json, none=f"nothing changed in thread {name!r}.") as rows:
+            async for found in thread.mutations(branch=branch, after=since, limit=limit, reveal=reveal):
+                fields = {field: getattr(found, field) for field in found.__struct_fields__}
+                place = to_text(found.channel + found.path)[1:-1]
+                by = f"  by {found.author}" if found.author else ""
+                value = "" if found.op == "remove" else to_text(found.after)
+                rows.add(
+                    {**fields, "time": found.time.isoformat()},
+                    f"{found.time:%Y-%m-%d %H:%M:%S}Z  {found.op:<7}  {place}{by}{f'  {value}' if value else ''}",
+                    *(ago(found.time), found.op, place, found.author, value),
+                )

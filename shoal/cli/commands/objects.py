@@ -1,0 +1,173 @@
+"""`shoal watch`, and the shared objects: `doc`, `counter`, `register`, `set`, `map`, `budget`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import Annotated, Any, NamedTuple, cast
+
+import msgspec
+import typer
+
+from shoal.cli.absence import other_spaces, print_names, similar
+from shoal.cli.commands import documents
+from shoal.cli.commands import values as natives
+from shoal.cli.execution import execute
+from shoal.cli.options import PANEL, LimitOrAll, Prefix
+from shoal.cli.output import emit, line, moment
+from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.cli.terminal import show_value
+from shoal.client.store import Space
+from shoal.client.watching import Change, Reset
+from shoal.errors import NotFound
+
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+
+
+class _Kind(NamedTuple):
+    """A kind of shared object: what people type, what they call it, and how it is listed and read."""
+
+    command: str
+    noun: str
+    names: Callable[[Space, str], AsyncIterator[str]]  # Those that begin with the text, in byte order.
+    read: Callable[[Space, str], Awaitable[Any]]
+    writes: Callable[[typer.Typer], None] = lambda group: None  # Adds the commands that change one.
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to `app`."""
+    app.command(rich_help_panel=PANEL)(watch)
+    for kind in _KINDS:
+        group = _group(kind)
+        if kind.command == "doc":
+            documents.extend(group)
+        app.add_typer(group, name=kind.command, rich_help_panel=PANEL)
+
+
+def watch(
+    prefix: Prefix = "",
+    kind: Annotated[
+        list[str] | None, typer.Option("--kind", metavar="KIND", help="Only objects of this kind; may be repeated.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="BOOKMARK", help="Only what came after this; --json shows bookmarks.")
+    ] = None,
+    limit: LimitOrAll = None,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Json = False,
+) -> None:
+    """Print every change in a space, from now on or after a bookmark, until Ctrl-C.
+
+    Example: shoal watch --url http://127.0.0.1:7400 --space crew
+    """
+    execute(_watch(chosen(data, url, environment=os.environ), space, prefix, kind or [], after, limit, json=json))
+
+
+async def _watch(
+    target: Target, space: str, prefix: str, kinds: list[str], after: str | None, limit: int | None, *, json: bool
+) -> None:
+    async with opened(target) as store:
+        shown = 0
+        watching = store.space(space).watch(prefix=prefix, kinds=cast("Any", kinds), after=after)
+        async with aclosing(watching) as changes:
+            async for change in changes:
+                emit(_fields(change)) if json else line(_change(change))
+                shown += 1
+                if shown == limit:
+                    return
+
+
+def _fields(change: Change | Reset) -> dict[str, Any]:
+    if isinstance(change, Reset):
+        return {"what": "reset", "reason": change.reason, "bookmark": change.bookmark}
+    told = {field: getattr(change, field) for field in ("space", "kind", "name", "what", "id", "hlc", "wall_ms")}
+    return {**told, "bookmark": change.bookmark}
+
+
+def _change(change: Change | Reset) -> str:
+    if isinstance(change, Reset):
+        return f"some changes are left out: {change.reason}. Read again what you follow."
+    return f"{moment(change.wall_ms)}  {change.kind} {change.name}  {change.what}  {change.id}".rstrip()
+
+
+def _group(kind: _Kind) -> typer.Typer:
+    """`get NAME`, `list`, and what changes one, for one kind of object."""
+    group = typer.Typer(no_args_is_help=True, help=f"Look at the {kind.noun}s that a space's agents share.")
+    kind.writes(group)
+
+    @group.command(name="get", help=f"Print a {kind.noun} as JSON.")
+    def get(name: Name, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
+        execute(_get(chosen(data, url, environment=os.environ), space, name, kind, json=json))
+
+    @group.command(name="list", help=f"List a space's {kind.noun}s, one name a line.")
+    def list_names(data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
+        execute(_list(chosen(data, url, environment=os.environ), space, kind, json=json))
+
+    return group
+
+
+async def _get(target: Target, space_name: str, name: str, kind: _Kind, *, json: bool) -> None:
+    async with opened(target) as store:
+        space = store.space(space_name)
+        # An object that nobody wrote reads as empty, or as 0: right for
+        # agents, but for a person it would hide a misspelt name.
+        if not await _exists(kind.names(space, name), name):
+            raise NotFound(
+                f"there is no {kind.noun} {name!r} in space {space_name!r}. `shoal {kind.command} list` lists the "
+                "existing ones." + (await other_spaces(store, space_name) or await similar(name, kind.names(space, "")))
+            )
+        value = await kind.read(space, name)
+        emit(value) if json else show_value(value)
+
+
+async def _list(target: Target, space: str, kind: _Kind, *, json: bool) -> None:
+    async with opened(target) as store:
+        await print_names(kind.names(store.space(space), ""), store, space, what=f"{kind.noun}s", json=json)
+
+
+async def _exists(names: AsyncIterator[str], name: str) -> bool:
+    """Of the names that begin with `name`, in order, it would be the first."""
+    async for found in names:
+        return found == name
+    return False
+
+
+async def _read_document(space: Space, name: str) -> Any:
+    async with await space.document(name) as document:
+        return document.to_py()
+
+
+async def _read_counter(space: Space, name: str) -> Any:
+    return await space.counter(name).value()
+
+
+async def _read_register(space: Space, name: str) -> Any:
+    return await space.register(name).get()
+
+
+async def _read_set(space: Space, name: str) -> Any:
+    return await space.set(name).members()
+
+
+async def _read_map(space: Space, name: str) -> Any:
+    return {entry.key: entry.value for entry in await space.map(name).entries()}
+
+
+async def _read_budget(space: Space, name: str) -> Any:
+    found = asdict(await space.budget(name).rights())
+    parts = {part: [msgspec.structs.asdict(each) for each in found[part]] for part in ("holders", "conflicts")}
+    return {**found, **parts}
+
+
+_KINDS = (
+    _Kind("doc", "document", Space.documents, _read_document),
+    _Kind("counter", "counter", Space.counters, _read_counter, natives.counter_writes),
+    _Kind("register", "register", Space.registers, _read_register, natives.register_writes),
+    _Kind("set", "set", Space.sets, _read_set, natives.set_writes),
+    _Kind("map", "map", Space.maps, _read_map, natives.map_writes),
+    _Kind("budget", "budget", Space.budgets, _read_budget, natives.budget_writes),
+)
