@@ -22,7 +22,7 @@ help:  ## Show this list.
 demo: $(RUN)  ## Survey the standard library with nine agents on three nodes, and kill one.
 	$(BIN)/shoal demo
 
-test: $(DEV)  ## Run all tests.
+test: $(DEV)  ## Run all tests but the longer trials of `make chaos`.
 	$(PYTEST) -n $(WORKERS)
 
 chaos: $(DEV)  ## Strike clusters of real nodes with more kinds of faults than `make test` does.
