@@ -282,7 +282,7 @@ async def test_bounds_of_vectors_are_kept(open_bench: Opener) -> None:
     for bad in (items.search(NOTES, vector=[1.0] * 4), items.search(NOTES, vector=[1.0], offset=5, limit=6)):
         with pytest.raises(InvalidInput):
             await bad
-    with pytest.raises(InvalidInput, match="no embedding"):
+    with pytest.raises(InvalidInput, match="needs an embedding"):
         await items.search(NOTES, query="text")
     with pytest.raises(InvalidInput, match="1 vectors for 2 texts"):
         await items.embedded(lambda texts: [[1.0]], fields=["a", "b"]).put(NOTES, "k", {"a": "1", "b": "2"})
