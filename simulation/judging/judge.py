@@ -55,6 +55,9 @@ SETTLED_S_MAX = 5.0
 SERVES_S_MAX = 20.0
 """Healed, every node takes a write within this virtual time."""
 
+SUPPLIED_S_MAX = 60.0
+"""Healed, and holding the same, what saves build on has come from peers within this virtual time, if one has it."""
+
 SWEPT_S_MAX = 60.0
 """Healed, and holding the same, all nodes have swept what was erased within this virtual time."""
 
@@ -102,6 +105,7 @@ async def judge(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:
     found += await _converges(cluster)
     await _serves(cluster, agents, "quorum")
     found += await _converges(cluster)
+    await _supplied(cluster)
     found += await _sweeps(cluster)
     found += await _scrubs(cluster)
     found += _swept_early(cluster, Losses(agents.plan))
@@ -155,6 +159,15 @@ async def _settled(cluster: SimulatedCluster) -> None:
     while any(host.up and host.node.writes_pending for host in cluster.hosts.values()):
         if asyncio.get_running_loop().time() >= ends_at:
             return
+        await asyncio.sleep(cluster.config.tick_s)
+
+
+async def _supplied(cluster: SimulatedCluster) -> None:
+    """What saves build on, and was swept, has come from peers, or nobody gave it."""
+    ends_at = asyncio.get_running_loop().time() + SUPPLIED_S_MAX
+    while any(host.up and host.peer.scrubber.fetches for host in cluster.hosts.values()):
+        if asyncio.get_running_loop().time() >= ends_at:
+            return  # What is lacking shows on the disks.
         await asyncio.sleep(cluster.config.tick_s)
 
 

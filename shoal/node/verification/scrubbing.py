@@ -79,6 +79,11 @@ class Scrubber:
         self._differences.leave(peer)
 
     @property
+    def fetches(self) -> bool:
+        """Whether peers are being asked for what a save builds on: they may be asked again later."""
+        return any(name in self._due for name in self._dangling)
+
+    @property
     def told(self) -> list[str]:
         """What differs, for people."""
         differing = self._differences.all()
