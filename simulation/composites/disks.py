@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulation.composites.stage import ERASERS, FAMILIES, OWN, SAVES, Composed, Stage, pruning
-from simulation.plan import Act, Crash, Cut, Fault, Pause, Restore, Stop
+from simulation.plan import Act, Crash, Cut, Fault, Pause, Restore, Stop, Wipe
 
 
 def forgotten(stage: Stage) -> Composed:
@@ -129,4 +129,30 @@ def one_by_one(stage: Stage) -> Composed:
         )
         faults.append(stage.loss(loser, round(at + for_s * stage.random.random(), 3), stage.between(0.0, at)))
         at = round(at + for_s + stage.between(0.0, 2.0), 3)
+    return Composed(faults, acts, {}, at)
+
+
+def begun_apart(stage: Stage) -> Composed:
+    """Nodes that cannot hear each other give a document different initial content; then one of them loses its disk.
+
+    Clients keep mirrors of the document, and go on with the nodes that have the other content.
+
+    Owed: what the nodes that keep their disks have acknowledged.
+    """
+    faults: list[Fault] = []
+    acts: list[Act] = []
+    at = stage.at
+    for name in stage.random.sample("abc", stage.random.choice((1, 2, 2))):
+        node = stage.random.choice(stage.losers)
+        others = [other for other in stage.nodes if other != node]
+        lost_at, heard_at = at + stage.between(0.6, 1.6), at + stage.between(1.0, 2.5)
+        ends_at = lost_at + stage.between(1.0, 3.0)
+        faults.append(Cut(at=at, sources=[node], targets=others, for_s=round(heard_at - at, 3)))
+        faults.append(Wipe(at=round(lost_at, 3), node=node, down_s=stage.between(0.05, 1.0)))
+        for nodes, began_s in (([node], 0.4), (others, 1.4)):
+            within = (at + 0.05, at + began_s)
+            acts += stage.acts(("begin-page",), nodes, within, most=1, durabilities=("local",), name=name, repeats=0.0)
+        for nodes, within in (([node], (at + 0.3, lost_at)), ([node, node, *others], (lost_at, ends_at))):
+            acts += stage.acts(("edit-page",), nodes, within, most=5, durabilities=("local",), name=name)
+        at = round(ends_at + stage.between(0.2, 1.0), 3)
     return Composed(faults, acts, {}, at)

@@ -83,6 +83,6 @@ MUTANTS = (
         a_mirror_merges_a_beginning_that_its_node_lacks,
         "a mirror merges the beginning that died with its node with the one that the next node shows",
         ("10",),
-        profile="storm",
+        composites=frozenset({"begun_apart"}),
     ),
 )

@@ -31,7 +31,7 @@ from simulation.plan import (
     Wipe,
 )
 
-SEEDS = range(500)
+SEEDS = range(600)
 
 
 @pytest.fixture(scope="module")
