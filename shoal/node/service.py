@@ -425,7 +425,7 @@ def _partly(done: int, what: str) -> Iterator[None]:
         if not done:
             raise
         raise OutcomeUnknown(
-            f"{done} {what}; the rest was not, or its outcome is unknown: {error.message} Repeat the request to do the rest.",
+            f"{done} {what}, and the next part failed: {error.message} Repeat the request to do the rest.",
             **error.detail,
         ) from None
 

@@ -55,7 +55,8 @@ FAMILIES = (
 
 def operations(base: type[Request[Any]] = Request, /) -> list[type[Request[Any]]]:
     """All requests of a base, in the order of their tags."""
-    found = [kind for child in base.__subclasses__() for kind in (operations(child) if child.__subclasses__() else [child])]
+    ours = [child for child in base.__subclasses__() if child.__module__.startswith(__package__)]
+    found = [kind for child in ours for kind in (operations(child) if child.__subclasses__() else [child])]
     return sorted(found, key=lambda kind: str(kind.__struct_config__.tag))
 
 

@@ -176,7 +176,7 @@ async def test_a_prune_that_ends_half_way_does_not_say_that_nothing_was_written(
         return issue(self, located, key)
 
     monkeypatch.setattr(Issuer, "issue", full)
-    with pytest.raises(OutcomeUnknown, match="2 checkpoints are pruned, and the rest is not") as caught:
+    with pytest.raises(OutcomeUnknown, match="2 checkpoints are pruned, and the next part failed: full") as caught:
         await thread.prune(keep_last=1)
     assert caught.value.written == "unknown"
     assert [checkpoint.id async for checkpoint in thread.history()] == ids[:1:-1]

@@ -117,7 +117,7 @@ async def test_a_quorum_write_is_on_two_nodes_when_it_is_acknowledged(fleet: Fle
 
 async def test_without_a_majority_a_quorum_write_is_refused_and_nothing_is_written(fleet: Fleet) -> None:
     await fleet.isolate("a")
-    with pytest.raises(NoQuorum, match="needs 2 of 3 owners"):
+    with pytest.raises(NoQuorum, match="needs 2 of 3 replicas"):
         await fleet["a"].store().space("crew").counter("n").add(1, durability="quorum")
     assert await fleet["a"].store().space("crew").counter("n").value() == 0
 
