@@ -6,8 +6,10 @@ import signal
 
 from hypothesis import settings
 
-# No example has a deadline: how long one takes says more of the machine than of the program.
-settings.register_profile("shoal", deadline=None)
+# No example has a deadline: how long one takes says more of the machine than of the program. Each run draws the same
+# examples, so that it fails where a change is wrong, and not by chance; `pytest --hypothesis-profile=explore` draws new ones.
+settings.register_profile("explore", deadline=None)
+settings.register_profile("shoal", deadline=None, derandomize=True)
 settings.load_profile("shoal")
 
 

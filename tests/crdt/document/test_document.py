@@ -526,8 +526,11 @@ def test_updates_together_come_to_what_each_alone_does(steps: list[Step], rng: A
     kinds: dict[str, RootKind] = {}
     for start in range(0, len(order), many):
         group = [issued[index].update for index in order[start : start + many]]
+        before = together.canonical()
         made = together.integrate_all(group + group[:1]).together
-        assert made is not None
+        if made is None:  # It deleted what was deleted already.
+            assert together.canonical() == before
+            continue
         stored.append(made.update)
         kinds.update(made.inferred)
     assert together.canonical() == alone.canonical()
