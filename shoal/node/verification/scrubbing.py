@@ -80,8 +80,8 @@ class Scrubber:
 
     @property
     def fetches(self) -> bool:
-        """Whether peers are being asked for what a save builds on: they may be asked again later."""
-        return any(name in self._due for name in self._dangling)
+        """Whether what a save builds on is lacking: peers are asked for it, again and again."""
+        return bool(self._dangling)
 
     @property
     def told(self) -> list[str]:
