@@ -1,6 +1,6 @@
 """What a field of a request or a reply holds, where its type does not say it.
 
-Each is written beside the type, `value: Value` or `Annotated[bytes, CURSOR]`, and changes nothing for MessagePack. Other
+Each is written beside the type, `value: Value` or `Annotated[bytes, Shape.CURSOR]`, and changes nothing for MessagePack. Other
 encodings are derived from it: over HTTP a packed value is JSON, a cursor is text that is safe in a URL.
 """
 

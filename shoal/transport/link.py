@@ -156,7 +156,8 @@ class Link:
         """Ask the node; `timeout_s` is `request_timeout_s` unless given.
 
         Raises:
-            OutcomeUnknown: a write left, and no answer came; send it again with the same key.
+            OutcomeUnknown: a write left, and no answer came, or one that is not understood; send it again with the same key.
+            InvalidValue: the answer to a read is not understood.
             Disconnected: the link broke before the request left, or under a read. Nothing was written.
             Unavailable: a read was not answered in time, or there was no room for the request.
             TooLarge: the request is over the node's `request_bytes_max`; it was not sent.
@@ -170,10 +171,15 @@ class Link:
         await self._take_room(ends_at)
         try:
             raw = await self._exchange(id, frame, write=not isinstance(request, Read), ends_at=ends_at)
-            kind: type[R] = reply_of(type(request))
-            return decode_reply(raw, kind)
         finally:
             self._room.release()
+        kind: type[R] = reply_of(type(request))
+        try:
+            return decode_reply(raw, kind)
+        except InvalidValue as reason:
+            if isinstance(request, Read):
+                raise
+            raise self._loss(reason.message.rstrip("."), left=True) from None
 
     def _bounded(self, frame: bytes) -> bytes:
         bytes_max = self.welcome.request_bytes_max

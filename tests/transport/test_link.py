@@ -11,6 +11,7 @@ from aiohttp import web
 from shoal.config import Config
 from shoal.errors import (
     Disconnected,
+    InvalidValue,
     NotFound,
     OutcomeUnknown,
     Overloaded,
@@ -31,11 +32,16 @@ from shoal.protocol.frames import (
     encode_push,
     encode_reply,
 )
-from shoal.protocol.requests import Add, Added, Change, CounterValue, Prune, ReadCounter, Trim, Watch
+from shoal.protocol.requests import Add, Added, Change, CounterValue, Prune, ReadCounter, Reply, Trim, Watch
 from shoal.transport.link import Link
 
 READ = ReadCounter("s", "c")
 WRITE = Add("s", "c", 1)
+
+
+class OfAnotherVersion(Reply, array_like=True, frozen=True, tag="of-another-version"):
+    value: int
+
 
 Dial = Callable[..., Awaitable[Link]]
 Peer = Any  # Of conftest.py.
@@ -312,3 +318,16 @@ async def test_a_port_where_nobody_listens_is_disconnected(peer: Peer) -> None:
     await peer.stop()
     with pytest.raises(Disconnected, match="cannot be reached: connection refused"):
         await Link.dial(url, config=Config())
+
+
+async def test_an_answer_that_is_not_understood_leaves_the_outcome_of_a_write_unknown(peer: Peer, dial: Dial) -> None:
+    """A node of another version has carried it out, and says so in words that this client does not know."""
+    link = await dial()
+    peer.answer = lambda frame: encode_reply(frame.id, OfAnotherVersion(3))
+    with pytest.raises(OutcomeUnknown, match="not understood") as caught:
+        await link.call(WRITE, key="k")
+    assert caught.value.written == "unknown"
+    with pytest.raises(InvalidValue, match="not understood") as read:
+        await link.call(READ)
+    assert read.value.written == "no"
+    assert link.open
