@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-import importlib
 import pkgutil
+from types import ModuleType
 from typing import get_args
 
 import pytest
 from msgspec import Struct
 
 from shoal.protocol import requests
+from shoal.protocol.requests import base, batches, multireads
 from shoal.protocol.requests.base import Maintenance, ObjectRead, ObjectWrite, Read, Reply, Request, Write
+from shoal.protocol.requests.families import FAMILIES
 
-FAMILIES = [
-    module.name for module in pkgutil.iter_modules(requests.__path__) if module.name not in ("declared", "families", "unions")
-]
+OF_SEVERAL = (base, batches, multireads)
+"""Modules that define what requests share, or requests of requests."""
+
+MACHINERY = ("declared", "families", "unions")
 STRUCTS = {value for value in vars(requests).values() if isinstance(value, type) and issubclass(value, Struct)}
 PUSHED = set(get_args(requests.Push)) | {requests.Refused}
 """Replies that answer no request: they are told to who subscribed, or are part of another."""
 
 
-def family_of(family: str) -> str:
-    return f"shoal.protocol.requests.{family}"
+def test_every_module_of_requests_is_a_family() -> None:
+    modules = {
+        found.name.removeprefix(f"{requests.__name__}.")
+        for found in pkgutil.walk_packages(requests.__path__, f"{requests.__name__}.")
+        if not found.ispkg
+    }
+    listed = {module.__name__.removeprefix(f"{requests.__name__}.") for module in (*FAMILIES, *OF_SEVERAL)}
+    assert modules == listed | set(MACHINERY)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_all_that_a_family_defines_is_exported(family: str) -> None:
-    module = importlib.import_module(family_of(family))
-    defined = {value.__name__ for value in vars(module).values() if getattr(value, "__module__", None) == family_of(family)}
-    assert defined <= set(module.__all__)
-    assert all(getattr(requests, name) is getattr(module, name) for name in module.__all__)
+@pytest.mark.parametrize("family", [*FAMILIES, *OF_SEVERAL], ids=lambda family: family.__name__.rpartition(".")[2])
+def test_all_that_a_family_defines_is_exported(family: ModuleType) -> None:
+    defined = {value.__name__ for value in vars(family).values() if getattr(value, "__module__", None) == family.__name__}
+    assert defined <= set(family.__all__)
+    assert all(getattr(requests, name) is getattr(family, name) for name in family.__all__)
 
 
 def test_every_request_is_in_the_union() -> None:

@@ -7,28 +7,12 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from shoal.protocol.requests import (
-    budgets,
-    documents,
-    indexes,
-    items,
-    journal,
-    labels,
-    listings,
-    maps,
-    presence,
-    queues,
-    retention,
-    scalars,
-    schemas,
-    scrutiny,
-    sets,
-    status,
-    steps,
-    subscriptions,
-    threads,
-)
+from shoal.protocol.requests import listings, presence, schemas, status, subscriptions
 from shoal.protocol.requests.base import Reply, Request, reply_of
+from shoal.protocol.requests.document import documents
+from shoal.protocol.requests.items import indexes, items
+from shoal.protocol.requests.thread import journal, labels, queues, retention, scrutiny, steps, threads
+from shoal.protocol.requests.values import budgets, maps, scalars, sets
 
 FAMILIES = (
     budgets,

@@ -7,7 +7,7 @@ from typing import Never
 from msgspec import field
 
 from shoal.protocol.requests.base import Read, Reply
-from shoal.protocol.requests.documents import ANY, Beginning, DocumentState, RootKind
+from shoal.protocol.requests.document.documents import ANY, Beginning, DocumentState, RootKind
 from shoal.protocol.requests.listings import ObjectKind
 from shoal.protocol.requests.presence import FollowPresence, Presence
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from shoal.protocol.requests.base import ObjectRead, Reply
-from shoal.protocol.requests.journal import Event
-from shoal.protocol.requests.threads import Checkpoint
+from shoal.protocol.requests.thread.journal import Event
+from shoal.protocol.requests.thread.threads import Checkpoint
 
 __all__ = ["Damage", "Explain", "Explained", "Verified", "VerifyCheckpoints"]
 

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
 from shoal.protocol.requests.declared import operation
-from shoal.protocol.requests.threads import Deleted
+from shoal.protocol.requests.thread.threads import Deleted
 
 __all__ = [
     "ANY",

@@ -8,8 +8,8 @@ from shoal.errors import RegisterChanged, TooManySiblings
 from shoal.protocol.fields import Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
 from shoal.protocol.requests.declared import Http, operation
-from shoal.protocol.requests.scalars import Sibling
-from shoal.protocol.requests.sets import SetAltered
+from shoal.protocol.requests.values.scalars import Sibling
+from shoal.protocol.requests.values.sets import SetAltered
 
 __all__ = [
     "AddEntry",

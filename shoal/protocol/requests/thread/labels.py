@@ -7,7 +7,7 @@ from msgspec import Struct
 from shoal.crdt.thread.notes import Note as Note
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
 from shoal.protocol.requests.declared import operation
-from shoal.protocol.requests.threads import Checkpoint
+from shoal.protocol.requests.thread.threads import Checkpoint
 
 __all__ = ["Annotate", "Annotated", "Claim", "Claimed", "Labelled", "Labels", "Note", "ReadLabels", "Unlabel", "Unlabelled"]
 

@@ -1,0 +1,1 @@
+"""Requests of shared documents."""

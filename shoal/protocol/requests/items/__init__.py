@@ -1,0 +1,1 @@
+"""Requests of memory items and of their indexes."""

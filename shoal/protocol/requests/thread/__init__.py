@@ -1,0 +1,1 @@
+"""Requests of one thread: checkpoints and branches, journal, labels, queues, steps, status."""

@@ -1,0 +1,1 @@
+"""Requests of counters, registers, sets, maps and budgets."""
