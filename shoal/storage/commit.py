@@ -1,15 +1,15 @@
-"""Group commit: one fsync for all that waits.
+"""Group commit: one fsync for all writes that wait.
 
 Laws:
 - `wait_durable(n)` returns only once a sync that began after write n has returned.
-- One sync is under way at a time. What is written while it runs belongs to
-  the next. The waiters that it covers wake after `on_durable`, a few at each turn
-  of the loop: whoever is woken mostly writes again, and a turn in which all did
-  would keep everybody else waiting, and the disk as well.
+- One sync is under way at a time. A write made while it runs belongs to the next.
+  The waiters that it covers wake after `on_durable`, a few at each turn of the loop:
+  most of them write again at once, and if all did so in one turn, other tasks and
+  the disk would wait.
 - A failed sync is never repeated: the kernel may have dropped the pages and
-  would report success. Its waiters are told that the outcome is unknown, and
-  every later write is refused.
-- Cycles start by writes alone. There is no timer on the write path.
+  would report success. Its waiters get an error that says that the outcome is
+  unknown, and every later write is rejected.
+- Only writes start cycles. There is no timer on the write path.
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ from shoal.storage.interface import Storage
 
 T = TypeVar("T")
 Waiter = Callable[[StorageFull | None], None]
-"""Is told that its write is durable, or why that is not known."""
+"""Is called with None when its write is durable, or with the error if that is not known."""
 
 RETRY_AFTER_S_MIN = 0.01
 WOKEN_PER_TURN = 16
 
 
 class RunBlocking(Protocol):
-    """Runs a call where it may block; the loop's executor, or a simulated one."""
+    """Runs a call where it may block: in the loop's executor, or in a simulated one."""
 
-    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]: ...
+    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]:
+        """Start `call`, once; await its result, or the exception that it raised."""
+        ...
 
 
 class LoggedStorage(Storage, Protocol):
-    """A storage that keeps a log and a witness of it, both of which want care between two writes."""
+    """A storage with a log and a witness of it, both of which need maintenance between two writes."""
 
     def rotate_if_due(self) -> bool:
-        """Begin a new log if the old one is long; True if all that is written is now durable.
+        """Begin a new log if the old one is long; True if all writes are now durable.
 
         Blocks for a sync. Called where `write` is called.
 
@@ -50,7 +52,7 @@ class LoggedStorage(Storage, Protocol):
         ...
 
     def reclaim(self) -> None:
-        """Begin to give back the space of what was deleted. Blocks for a sync. Called where `write` is called.
+        """Begin to give back the space of deleted rows. Blocks for a sync. Called where `write` is called.
 
         Raises:
             StorageFull: as `sync`.
@@ -58,20 +60,20 @@ class LoggedStorage(Storage, Protocol):
         ...
 
     def write_witness(self) -> bool:
-        """Note outside the log what is durable; False if that was known. Blocks for an fsync.
+        """Record outside the log what is durable; False if the record is already up to date. Blocks for an fsync.
 
         Raises:
-            StorageFull: the store refuses further writes.
+            StorageFull: the store rejects further writes.
         """
         ...
 
 
 class GroupCommit:
-    """Owns when to sync. Everything but what `run_blocking` runs is called on one event loop.
+    """Decides when to sync. Everything except what `run_blocking` runs is called on one event loop.
 
     `written` and `durable` are the numbers of the last write made and of the last one known durable; `failed` says why
-    writes are refused, or is None; `cycles` counts the syncs that succeeded. `on_durable` must not raise;
-    nor must `on_failed`, which is told once, at once, why writes are refused from then on.
+    writes are rejected, or is None; `cycles` counts the syncs that succeeded. `on_durable` must not raise;
+    nor must `on_failed`, which is called once, as soon as storage fails, with the reason why writes are rejected from then on.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class GroupCommit:
         self._now = now
         self._waiting: list[tuple[int, Waiter]] = []
         self._pending_since = 0.0  # No pending write is older.
-        self._cycle_s = 0.0  # How long the last sync took: the honest hint for who is turned away.
+        self._cycle_s = 0.0  # How long the last sync took: the retry-after of a rejected write.
         self._error: BaseException | None = None
         self._runner: asyncio.Task[None] | None = None
         self._witness_interval_s = witness_interval_s
@@ -108,17 +110,17 @@ class GroupCommit:
 
     @property
     def lag_s(self) -> float:
-        """How long the oldest write that is not yet durable has waited, at most; 0 if all are."""
+        """An upper bound of how long the oldest write that is not durable has waited; 0 if all are durable."""
         return self._now() - self._pending_since if self.written > self.durable else 0.0
 
     def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
-        """Write to the storage and see to it that a sync follows; return the write's number.
+        """Write to the storage and schedule a sync; return the write's number.
 
         Raises:
             Overloaded: too many writes wait for a sync; nothing was written.
             ReadOnly: storage failed before; nothing was written.
             ShuttingDown: `close` was called; nothing was written.
-            StorageFull: storage failed now; nothing of the write is shown.
+            StorageFull: storage failed now; no part of the write is visible.
         """
         if self.failed is not None or self._closed or self.written - self.durable >= self._writes_pending_max:
             raise self._refusal()
@@ -148,7 +150,7 @@ class GroupCommit:
         await settled
 
     def when_durable(self, number: int, waiter: Waiter, /) -> None:
-        """The same for who does not await: tell `waiter` once, now if it is known, and else at one of the loop's later turns.
+        """As `wait_durable`, with a callback: call `waiter` once, now if the outcome is known, else at a later turn.
 
         Raises:
             ValueError: there is no such write yet.
@@ -163,7 +165,7 @@ class GroupCommit:
             self._waiting.append((number, waiter))
 
     async def close(self) -> None:
-        """Refuse further writes and wait for the last cycle; the storage stays open. Closing twice is allowed."""
+        """Reject further writes and wait for the last cycle; the storage stays open. Closing twice is allowed."""
         self._closed = True
         if self._runner is not None:
             await asyncio.wait([self._runner])
@@ -193,7 +195,7 @@ class GroupCommit:
             self._runner = None
 
     def _settle(self, number: int) -> None:
-        """Tell everyone whom the sync up to `number` covers."""
+        """Wake the waiters that the sync up to `number` covers."""
         self.durable = number
         self.cycles += 1
         if self._on_durable is not None:
@@ -229,8 +231,8 @@ class GroupCommit:
     def _refusal(self) -> Overloaded | ReadOnly | ShuttingDown:
         if self.failed is not None:
             refusal = ReadOnly(
-                f"Storage failed and refuses writes: {self.failed}. Nothing was written. Reads go on; see to the disk, "
-                "then restart the node."
+                f"Storage failed, so writes are rejected: {self.failed}. Nothing was written. Reads still work. "
+                "Check the disk, then restart the node."
             )
             refusal.__cause__ = self._error
             return refusal
@@ -265,7 +267,7 @@ class GroupCommit:
 
 def _settle(settled: asyncio.Future[None], error: StorageFull | None) -> None:
     if settled.done():
-        return  # Who waited was cancelled.
+        return  # The waiting task was cancelled.
     if error is None:
         settled.set_result(None)
     else:

@@ -1,8 +1,8 @@
-"""Whether the versions of pycrdt and rocksdict that are installed are among those that were tested.
+"""Check that the installed versions of pycrdt and rocksdict are among those that were tested.
 
-Shoal relies on what neither promises: how pycrdt orders what is concurrent and numbers
-its clients, and what RocksDB does with a damaged log. pyproject.toml has the same ranges;
-an installer that was told to ignore them leaves this as the only word about it.
+Shoal relies on behaviour that neither promises: how pycrdt orders concurrent changes and
+numbers its clients, and what RocksDB does with a damaged log. pyproject.toml has the same
+ranges; if an installer was told to ignore them, only this check reports it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ TESTED: Mapping[str, tuple[_Version, _Version]] = {
 
 
 def untested(version_of: Callable[[str], str] = metadata.version) -> list[str]:
-    """For each engine that is outside its tested range: which, and what to do. `version_of` is told a distribution's name."""
+    """A warning for each engine outside its tested range, with the command that mends it. `version_of` takes a distribution."""
     told = []
     for name, (first, last) in TESTED.items():
         installed = version_of(name)
         if not first <= _parsed(installed) <= last:
             told.append(
-                f"{name} {installed} is installed, with which this version of Shoal was not tested, and what is written may be "
-                f"read differently elsewhere. Install one that was: pip install '{name}>={_text(first)},<={_text(last)}'"
+                f"{name} {installed} is installed. This version of Shoal was not tested with it, and other nodes may read "
+                "differently what this one writes. Install a tested version: "
+                f"pip install '{name}>={_text(first)},<={_text(last)}'"
             )
     return told
 
 
 def _parsed(version: str) -> _Version:
-    """The numbers that a version begins with; of a pre-release those of its release."""
+    """The numbers that a version begins with; for a pre-release, those of its release."""
     begins = re.match(r"\d+(\.\d+)*", version)
     return tuple(map(int, begins.group().split("."))) if begins else ()
 

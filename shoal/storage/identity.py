@@ -1,12 +1,12 @@
-"""Which copy of a data directory this is.
+"""Tell one copy of a data directory from another.
 
 A directory that was copied, restored from a backup or cloned holds the same bytes as
 the original, so nothing in it can tell the two apart. The file system can: a file has
 an inode number, which no copy keeps, and a generation number, which differs even if
 the inode number is used again. A directory that was only renamed keeps both.
 
-What this cannot notice is a block device or a virtual machine that was set back as a whole: its peers
-tell it (`shoal.cluster.marks`).
+This cannot detect a block device or a virtual machine that was rolled back as a whole. Peers
+detect that (`shoal.cluster.marks`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def identity_of(file: Path) -> bytes:
     """The identity of a file that is made once with its directory and never replaced.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
     """
     descriptor = os.open(file, os.O_RDONLY)
     try:
@@ -33,7 +33,7 @@ def identity_of(file: Path) -> bytes:
 
 
 def _generation(descriptor: int) -> int:
-    """0 where the file system or the platform has none, as tmpfs: its inode numbers are not used again."""
+    """0 if the file system or the platform has none. tmpfs has none, but it never uses an inode number again."""
     with suppress(ImportError, OSError):
         import fcntl
 

@@ -1,13 +1,13 @@
-"""The storage seam: an ordered map of bytes with atomic writes and an explicit fsync.
+"""The storage interface: an ordered map of bytes with atomic writes and an explicit fsync.
 
-Laws, which the contract suite (`tests/storage/test_contract.py`) holds every
-implementation to:
+Laws, which the contract suite (`tests/storage/test_contract.py`) checks for every
+implementation:
 
 - A write is atomic and visible to reads at once; it is durable once a `sync`
   that began after it has returned.
 - After a crash the store holds a prefix of the writes, in the order in which
   they were made: all that were synced, and perhaps some after them.
-- A scan either ends at its end or raises; it is never silently short.
+- A scan either returns all rows or raises; it is never silently short.
 - After a failed write or sync nothing more is written in this opening.
 """
 
@@ -46,27 +46,29 @@ class Storage(Protocol):
         Returns the write's number: 1, 2, 3, … within this opening.
 
         Raises:
-            StorageFull: nothing of it is shown; the store refuses further writes.
+            StorageFull: no part of the write is visible; the store rejects further writes.
         """
         ...
 
     def sync(self) -> int:
-        """Make durable all that was written before the call; return the number that this covers.
+        """Make all writes before the call durable; return the number of the last one.
 
         Blocks, and releases the interpreter lock while it does.
 
         Raises:
-            StorageFull: what was written since the last sync may or may not be on disk.
+            StorageFull: the writes since the last sync may or may not be on disk.
         """
         ...
 
-    def bytes_on_disk(self) -> int: ...
+    def bytes_on_disk(self) -> int:
+        """The space that the store's files occupy, the write-ahead log included; in memory, the size of the durable rows."""
+        ...
 
     @property
     def identity(self) -> bytes:
-        """Names this copy of the store: the same after every restart, another one in a copied or restored directory."""
+        """Names this copy of the store: the same after every restart, different in a copied or restored directory."""
         ...
 
     def close(self) -> None:
-        """Sync and release everything. Closing twice is allowed; nothing else is, after it."""
+        """Sync and release everything. Closing twice is allowed; no other call may follow."""
         ...

@@ -3,9 +3,9 @@
 Laws:
 - A key begins with its table's byte. Integers are big-endian and of fixed
   width, so that key order is number order.
-- Each part of variable length but the last is preceded by its length (two
-  bytes), so that no two tuples share a key and a scan of one object meets that
-  object's rows alone, whatever bytes its name holds.
+- Each part of variable length except the last is preceded by its length (two
+  bytes), so that no two tuples share a key and a scan of one object meets only
+  that object's rows, whatever bytes its name holds.
 - The last part runs to the end of the key, so that rows under one prefix are
   in the order of their last part: names list in byte order.
 
@@ -44,6 +44,7 @@ class Kind(IntEnum):
 
     @property
     def label(self) -> str:
+        """The kind as requests and error texts spell it: `thread`, `document`, …"""
         return self.name.lower()
 
 
@@ -61,6 +62,7 @@ GARBAGE = b"G"
 
 
 def meta(name: str) -> bytes:
+    """A row about the store itself, as the node's id or its origin."""
     return META + name.encode()
 
 
@@ -70,6 +72,7 @@ def vector(partition: int, origin: Origin | None = None) -> bytes:
 
 
 def log(partition: int, dot: Dot) -> bytes:
+    """The log's row of one operation."""
     return LOG + partition.to_bytes(2, "big") + dot.pack()
 
 
@@ -79,6 +82,7 @@ def log_of(partition: int, origin: Origin | None = None) -> bytes:
 
 
 def split_log(key: bytes) -> tuple[int, Dot]:
+    """The partition and the dot of a key that `log` made."""
     return int.from_bytes(key[1:3], "big"), Dot.unpack(key[3 : 3 + DOT_BYTES])
 
 
@@ -89,7 +93,7 @@ def object_rows(partition: int, kind: Kind, space: str, name: str) -> bytes:
 
 
 def split_object(key: bytes) -> tuple[int, Kind, str, str, bytes]:
-    """Partition, kind, space, name and the row's own key; also of a row of its indexes."""
+    """Partition, kind, space, name and the row's own key. It also splits a key below `index_rows`."""
     partition, kind = int.from_bytes(key[1:3], "big"), Kind(key[3])
     space, rest = _take(key[4:])
     name, row = _take(rest)
@@ -103,18 +107,22 @@ def index_rows(partition: int, kind: Kind, space: str, name: str) -> bytes:
 
 
 def snapshot(partition: int, kind: Kind, space: str, name: str) -> bytes:
+    """The row of a document's snapshot."""
     return SNAPSHOT + partition.to_bytes(2, "big") + _identity(kind, space, name)
 
 
 def garbage(partition: int, dot: Dot, nth: int) -> bytes:
+    """The row of the garbage that the `nth` mutation of an operation left."""
     return GARBAGE + partition.to_bytes(2, "big") + dot.pack() + nth.to_bytes(2, "big")
 
 
 def split_garbage(key: bytes) -> tuple[int, Dot]:
+    """The partition and the dot of a key that `garbage` made."""
     return int.from_bytes(key[1:3], "big"), Dot.unpack(key[3 : 3 + DOT_BYTES])
 
 
 def request_key(partition: int, key: str) -> bytes:
+    """The row of an idempotency key in the idempotency table."""
     return KEY + partition.to_bytes(2, "big") + key.encode()
 
 
@@ -125,10 +133,12 @@ def catalog(space: str, kind: Kind, name: str = "") -> bytes:
 
 
 def catalog_of(space: str) -> bytes:
+    """The prefix of a space's entries in the catalog."""
     return CATALOG + _sized(space)
 
 
 def split_catalog(key: bytes) -> tuple[str, Kind, str]:
+    """Space, kind and name of a key that `catalog` made for an object."""
     space, rest = _take(key[1:])
     return space.decode(), Kind(rest[0]), rest[1:].decode()
 

@@ -1,12 +1,12 @@
-"""What lies in a data directory, and whether it may be opened.
+"""The files of a data directory, and the check whether it may be opened.
 
-    LOCK        who has it open (`shoal.storage.lock`)
+    LOCK        names the process that has it open (`shoal.storage.lock`)
     FORMAT      the number of the layout, as text; written last when a store is made
-    WITNESS     what is known to be durable (`shoal.storage.witness`)
+    WITNESS     records what is durable (`shoal.storage.witness`)
     db/         RocksDB
 
-Law: looking changes nothing. A directory of a newer format, a foreign or a
-damaged one is left as it was, byte for byte.
+Law: the check changes nothing. A directory that has a newer format, holds
+something else or is damaged is left as it was, byte for byte.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WITNESS = "WITNESS"
 DATABASE = "db"
 
 _TEMPORARY = ".new"
-# What a creation that was cut short may leave; lost+found is in the root of every fresh ext4 volume.
+# An interrupted creation may leave these; lost+found is in the root of every fresh ext4 volume.
 _HARMLESS = {LOCK, WITNESS, WITNESS + _TEMPORARY, FORMAT + _TEMPORARY, "lost+found"}
 _FORMAT_TEXT = re.compile(r"shoal store, format (\d+)\n")
 _WAL_NAME = re.compile(r"(\d+)\.log")
@@ -36,8 +36,10 @@ def holds_store(directory: Path) -> bool:
 
     Raises:
         StoreTooNew: a newer version wrote it.
-        StoreCorrupt: its FORMAT file cannot be read.
-        StorageError: it is no directory, cannot be read, or holds something else. Nothing was written.
+        StoreCorrupt: its FORMAT file cannot be parsed.
+        StorageError: it is not a directory, cannot be read, holds something else, or has the format of a development version.
+
+        None of them writes anything.
     """
     try:
         names = {entry.name for entry in os.scandir(directory)}
@@ -50,7 +52,7 @@ def holds_store(directory: Path) -> bool:
         _check_format(directory, text)
     elif foreign := sorted(names - _HARMLESS):
         raise StorageError(
-            f"{directory} is not empty and is no store: it holds {foreign[0]!r} and no {FORMAT} file. Nothing was written. "
+            f"{directory} is not empty and is not a store: it holds {foreign[0]!r} and no {FORMAT} file. Nothing was written. "
             "Choose an empty or a new directory."
         )
     return text is not None
@@ -60,7 +62,7 @@ def make(directory: Path) -> None:
     """Make an empty store in `directory`, which is locked. FORMAT comes last: before it there is no store.
 
     Raises:
-        OSError: the disk refused; the next attempt starts over.
+        OSError: the disk failed or is full; the next attempt starts over.
     """
     replace_file(directory / WITNESS, witness.blank())
     replace_file(directory / FORMAT, f"shoal store, format {FORMAT_NUMBER}\n".encode())
@@ -71,7 +73,7 @@ def replace_file(path: Path, content: bytes) -> None:
     """Put `content` at `path` so that a crash leaves the old file or the new one, never a part.
 
     Raises:
-        OSError: the disk refused; the old file stands.
+        OSError: the disk failed or is full. The old file is unchanged, unless only the last sync failed.
     """
     temporary = path.with_name(path.name + _TEMPORARY)
     with open(temporary, "wb") as file:
@@ -98,6 +100,7 @@ def wal_number(name: str) -> int | None:
 
 
 def wal_name(number: int) -> str:
+    """The file name of write-ahead log `number`, as RocksDB writes it."""
     return f"{number:06}.log"
 
 
@@ -112,7 +115,7 @@ def _check_format(directory: Path, text: str) -> None:
     match = _FORMAT_TEXT.fullmatch(text)
     if match is None:
         raise StoreCorrupt(
-            f"{directory / FORMAT} cannot be read: it says {text[:40]!r}. Nothing was written. "
+            f"{directory / FORMAT} cannot be parsed: it says {text[:40]!r}. Nothing was written. "
             "Move the directory aside, then restore a backup or rebuild it from the other nodes."
         )
     if int(match[1]) > FORMAT_NUMBER:

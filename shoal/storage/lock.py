@@ -1,12 +1,12 @@
 """One process per data directory: an advisory lock that dies with its holder.
 
 Laws:
-- The kernel holds the lock (`flock`), the file only says who does: a stale
-  text in it locks nobody out, and `kill -9` frees the directory at once.
-- It belongs to one opening. A second one is refused, in the same process too,
-  and no child inherits it: neither across `exec` nor across `fork`.
-- Where there is no `flock`, as on Windows, nothing is opened: a directory that is
-  not locked could be written by two processes.
+- The kernel holds the lock (`flock`). The file only names the holder: a stale text in
+  it locks nobody out, and `kill -9` frees the directory at once.
+- The lock belongs to one opening. A second opening is rejected, also in the same
+  process, and no child inherits the lock, neither across `exec` nor across `fork`.
+- On a system without `flock`, as Windows, nothing is opened: two processes could
+  write a directory that is not locked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _held: set[int] = set()
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has a directory open."""
+    """The process that has a directory open, as it describes itself. `since_ms`: milliseconds since 1970."""
 
     pid: int
     host: str
@@ -40,6 +40,7 @@ class Holder:
 
     @classmethod
     def this_process(cls, since_ms: int) -> Holder:
+        """This process, without the arguments of its command."""
         # Only the program and its subcommand: later arguments may hold a token.
         words = [Path(sys.argv[0]).name, *[word for word in sys.argv[1:2] if not word.startswith("-")]]
         return cls(pid=os.getpid(), host=platform.node(), command=" ".join(words)[:200], since_ms=since_ms)
@@ -66,17 +67,17 @@ class StoreLock:
         """
         if fcntl is None:
             raise Unsupported(
-                "an embedded store and a node need a POSIX system (Linux, macOS), for they lock their directory with flock. "
-                'Nothing was opened. Connect to a node that runs on one: shoal.connect("http://HOST:7400").'
+                "an embedded store and a node need a POSIX system (Linux, macOS), because they lock their directory with "
+                'flock. Nothing was opened. Connect to a node that runs on one: shoal.connect("http://HOST:7400").'
             )
 
     @classmethod
     def acquire(cls, path: Path, *, holder: Holder) -> StoreLock:
-        """Lock the file at `path` (made if need be) for this opening.
+        """Lock the file at `path` for this opening; make the file if it is missing.
 
         Raises:
             StoreLocked: another opening has it; the text names its holder.
-            StorageError: the file cannot be opened. In both cases nothing was written.
+            StorageError: the file cannot be opened or locked. In both cases nothing was stored.
             Unsupported: as `check_platform` says.
         """
         cls.check_platform()
@@ -105,7 +106,7 @@ class StoreLock:
 
 
 def read_holder(path: Path) -> Holder | None:
-    """Who wrote the file last, whether or not it still holds the lock; None if it does not say."""
+    """The last process that wrote the file, whether or not it still holds the lock; None if the file does not say."""
     try:
         return Holder(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):

@@ -1,6 +1,6 @@
-"""The reference storage: a sorted map in memory that can forget what was not synced.
+"""The reference storage: a sorted map in memory that can forget unsynced writes.
 
-Law: what `crash` returns is what a disk could hold after one: the synced
+Law: `crash` returns what a disk could hold after a crash: the synced
 writes, and the first few after them, in order and whole. Every other
 implementation is compared with this one.
 """
@@ -51,7 +51,7 @@ class _SortedMap:
 
 
 class MemoryStorage:
-    """`failed` says why the store refuses writes, or is None."""
+    """A `LoggedStorage` without files, for tests and the simulator. `failed` says why it rejects writes, or is None."""
 
     def __init__(self, rows: Mapping[bytes, bytes] | None = None, *, identity: bytes = b"memory") -> None:
         self.identity = identity
@@ -65,12 +65,14 @@ class MemoryStorage:
         self.failed: str | None = None
 
     def get(self, key: bytes, /) -> bytes | None:
+        """See `Storage.get`."""
         self._refuse_if_over()
         return self._shown.rows.get(key)
 
     def scan(
         self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
+        """See `Storage.scan`."""
         self._refuse_if_over()
         keys = self._shown.keys(start, stop)
         if reverse:
@@ -78,6 +80,7 @@ class MemoryStorage:
         yield from [(key, self._shown.rows[key]) for key in keys[:limit]]
 
     def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
+        """See `Storage.write`."""
         self._attempt("write")
         write = _Write(dict(rows), tuple(ranges))
         self._shown.apply(write)
@@ -86,6 +89,7 @@ class MemoryStorage:
         return self._written
 
     def sync(self) -> int:
+        """See `Storage.sync`."""
         self._attempt("sync")
         # Writes made by another thread while this one runs wait for the next sync.
         number, count = self._written, len(self._unsynced)
@@ -106,25 +110,27 @@ class MemoryStorage:
         return False
 
     def bytes_on_disk(self) -> int:
+        """The size of the durable keys and values."""
         return sum(len(key) + len(value) for key, value in self._durable.rows.items())
 
     def close(self) -> None:
+        """See `Storage.close`. After a failure it does not sync."""
         if self._over is None and self.failed is None:
             self.sync()
         self._over = self._over or "closed"
 
     def fail_next(self, operation: Literal["write", "sync"], /) -> None:
-        """Let the next `write` or `sync` find the disk full."""
+        """Make the next `write` or `sync` fail, as on a full disk. All later ones fail too, as on a real one."""
         self._fails_next.add(operation)
 
     def alter(self, key: bytes, value: bytes, /) -> None:
-        """Let the disk hold another value than what was written, as if it had always."""
+        """Damage a row: reads return `value` instead of what was written, also after a crash."""
         self._shown.rows[key] = self._durable.rows[key] = value
 
     def left_by_crash(self, keep: int | None = 0) -> MemoryStorage:
         """A copy of what a crash now would leave: the synced writes and the first `keep` unsynced ones.
 
-        0 is a power cut at its worst; None keeps all, as `kill -9` does.
+        0 is the worst power cut; None keeps all, as `kill -9` does.
         """
         self._copies += 1
         return self._left(keep, self.identity + b"/%d" % self._copies)
@@ -137,7 +143,7 @@ class MemoryStorage:
         return left
 
     def crash(self, keep: int | None = 0) -> MemoryStorage:
-        """Crash, and return what is left. This storage is dead from now on: whoever still holds it can do nothing."""
+        """Crash, and return what is left, as `left_by_crash` says. Every later call on this storage raises."""
         left = self._left(keep, self.identity)
         self._over = "lost in a crash"
         return left
@@ -147,7 +153,7 @@ class MemoryStorage:
         if self.failed is None and operation in self._fails_next:
             self.failed = f"the disk was full at a {operation}"
         if self.failed is not None:
-            raise StorageFull(f"Storage refuses to {operation}: {self.failed}. Free some space and open the store again.")
+            raise StorageFull(f"Storage cannot {operation}: {self.failed}. Free some space and open the store again.")
 
     def _refuse_if_over(self) -> None:
         if self._over is not None:

@@ -1,9 +1,9 @@
-"""How RocksDB is set up, and why.
+"""The options of RocksDB, and the reasons for them.
 
 Laws:
-- It never decides by itself when a log ends: its own bounds lie beyond ours (`rocks`).
-- What it keeps in memory has a bound with a name in `shoal.config`.
-- What is stored is checked when it is read, and a log's torn end is all that is forgiven.
+- RocksDB never decides by itself when a log ends: its own bounds lie beyond ours (`rocks`).
+- Each of its caches and buffers has a bound with a name in `shoal.config`.
+- Every block is checked when it is read. Of all damage, only the torn end of a log is accepted.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from shoal.config import Config, KiB, MiB
 
 _WRITE_BUFFER_FACTOR = 4  # RocksDB begins a new log at so many times `memtable_bytes`; ours are begun before that.
 COMPACTS_AT = "level0_file_num_compaction_trigger"
-# That make a compaction due; while space is given back, one does. Every thread's rows are spread over all keys, so a compaction
-# writes all of the next level again, whatever it is made for.
+# So many files make a compaction due; while space is given back, one does. Every thread's rows are spread over all keys, so any
+# compaction writes all of the next level again.
 LEVEL_ZERO_FILES = 8
 
-# What agents save repeats itself across threads and blocks: prompts, tool schemas, the same bytes in a tail and in its chunk.
+# Agents save the same bytes in many threads and blocks: prompts, tool schemas, the same bytes in a tail and in its chunk.
 # A dictionary for each table finds that, and blocks stay small for reads of single rows (docs/decisions/0011).
 _DICTIONARY_BYTES = 64 * KiB
 _ZSTD_LEVEL = 1
@@ -26,6 +26,7 @@ _ZSTD_WINDOW_BITS = -14  # RocksDB's default.
 
 
 def options_for(config: Config, *, create: bool) -> Options:
+    """The options for an opening; with `create`, a missing database is made."""
     options = Options(raw_mode=True)
     options.create_if_missing(create)
     options.set_paranoid_checks(True)

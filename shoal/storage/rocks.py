@@ -1,15 +1,15 @@
 """Storage over RocksDB: unsynced write batches on the caller's thread, `flush_wal` for durability.
 
 Laws, each of which RocksDB breaks if left to itself:
-- A log whose synced part is damaged, cut or gone is refused. Hence the
+- A log whose synced part is damaged, cut or missing is rejected. Hence the
   recovery mode (the default one opens silently with keys missing) and the
-  witness; the check opens read-only first, so that a refusal changes nothing.
-- What survives a crash is a prefix of the writes. RocksDB forgives a torn end
-  in every log, not in the last one only; so a new log is begun only while
-  nothing of the old one is unsynced, and only here: RocksDB's own bounds are
-  set so far away that they are never reached.
-- An iterator that met a bad block looks like one that is at its end. Its
-  `status` is asked after every scan.
+  witness; the check opens read-only first, so that a rejection changes nothing.
+- A prefix of the writes survives a crash. RocksDB accepts a torn end in every
+  log, not only in the last one; so a new log is begun only while nothing of the
+  old one is unsynced, and only here: RocksDB's own bounds are set so high that
+  they are never reached.
+- An iterator that met a bad block looks like one that is at its end, so its
+  `status` is read after every scan.
 - After one failed write or sync nothing is written any more.
 """
 
@@ -39,16 +39,16 @@ from shoal.storage.lock import Holder, StoreLock
 from shoal.storage.options import COMPACTS_AT, LEVEL_ZERO_FILES, options_for
 from shoal.storage.witness import Witness, Witnessed
 
-# What a row costs in a memtable beyond its bytes in a batch: sequence number, skip list links, alignment.
+# The cost of a row in a memtable beyond its bytes in a batch: sequence number, skip list links, alignment.
 ROW_OVERHEAD_BYTES = 64
-# A log is rotated when it holds `memtable_bytes`; at twice that without being asked; RocksDB later still (`options`).
+# The group commit rotates a log when it holds `memtable_bytes`; a write does so at twice that, RocksDB later still (`options`).
 _ROTATE_ANYWAY_FACTOR = 2
 _COLUMN_FAMILY = "default"  # RocksDB's name of the only one.
 _START_OVER = "Move the directory aside, and restore a backup or rebuild it from the other nodes."
 
 
 class Synced(NamedTuple):
-    """What the last sync made durable: our write number, RocksDB's sequence, and `wal_bytes` of log file `wal`."""
+    """The extent of the last sync: our write number, RocksDB's sequence number, and `wal_bytes` of log file `wal`."""
 
     number: int
     sequence: int
@@ -57,7 +57,7 @@ class Synced(NamedTuple):
 
 
 class RocksStorage:
-    """One opening of a data directory. `failed` says why it refuses writes, or is None."""
+    """One opening of a data directory. `failed` says why it rejects writes, or is None; `rotations` counts new logs."""
 
     def __init__(
         self, directory: Path, *, database: Rdict, lock: StoreLock, witness: Witness, identity: bytes, config: Config
@@ -88,10 +88,10 @@ class RocksStorage:
             StoreTooNew: a newer version wrote it.
             StoreCorrupt: a log, table or manifest is damaged, or acknowledged writes are missing.
             StorageFull: the disk is full.
-            StorageError: it is no store, or it cannot be read or written.
-
-            None of them changes what the store holds.
+            StorageError: it is not a store, or it cannot be read or written.
             Unsupported: this system has no `flock`.
+
+        None of them changes the rows of a store.
         """
         StoreLock.check_platform()
         with ExitStack() as undo:
@@ -110,7 +110,7 @@ class RocksStorage:
             database = _open_database(directory, witness=witness.latest, config=config)
             storage = cls(directory, database=database, lock=lock, witness=witness, identity=identity, config=config)
             undo.callback(database.close)
-            # What was recovered must outlive the next crash before anyone is shown it.
+            # Recovered writes must outlive the next crash before anyone sees them.
             storage.sync()
             storage.write_witness()
             undo.pop_all()
@@ -118,9 +118,11 @@ class RocksStorage:
 
     @property
     def synced(self) -> Synced:
+        """The extent of the last sync; tests cut the log behind it."""
         return self._synced
 
     def get(self, key: bytes, /) -> bytes | None:
+        """See `Storage.get`."""
         try:
             value: bytes | None = self._db.get(key)
         except Exception as error:
@@ -130,6 +132,7 @@ class RocksStorage:
     def scan(
         self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
+        """See `Storage.scan`."""
         if (stop is not None and start >= stop) or limit == 0:
             return
         try:
@@ -146,6 +149,7 @@ class RocksStorage:
             raise self._unreadable(error) from error
 
     def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
+        """See `Storage.write`. Beyond twice `memtable_bytes` it also syncs, and begins a new log."""
         self._refuse_if_failed()
         batch = _batch(rows, ranges)
         size = batch.size_in_bytes() + ROW_OVERHEAD_BYTES * batch.len()
@@ -156,13 +160,14 @@ class RocksStorage:
         self._written += 1
         self._log_bytes += size
         if self._log_bytes >= _ROTATE_ANYWAY_FACTOR * self._rotate_bytes:
-            # Nobody rotated, or one write was huge. If this fails, the write is shown all the same: the next
-            # sync tells that it is not durable.
+            # Nobody rotated, or one write was huge. If this fails, the write is visible all the same; the next
+            # sync reports that it is not durable.
             with suppress(StorageFull):
                 self._rotate()
         return self._written
 
     def sync(self) -> int:
+        """See `Storage.sync`."""
         self._refuse_if_failed()
         # In this order: a write that another thread makes meanwhile may be covered, but is not counted.
         number, wal = self._written, self._wal
@@ -177,7 +182,7 @@ class RocksStorage:
         return number
 
     def rotate_if_due(self) -> bool:
-        """Begin a new log if the old one holds `memtable_bytes`; True if all that is written is now durable.
+        """Begin a new log if the old one holds `memtable_bytes`; True if all writes are now durable.
 
         Raises:
             StorageFull: as `sync`.
@@ -188,9 +193,9 @@ class RocksStorage:
         return True
 
     def reclaim(self) -> None:
-        """Have RocksDB compact, in the background, all that was written until now: what was deleted is dropped there.
+        """Have RocksDB compact all writes until now in the background, which drops deleted rows.
 
-        Not by a manual compaction: where rows of its range are in memory that begins a new log, at any time.
+        This is no manual compaction: one would begin a new log, at any time, if rows of its range were in memory.
 
         Raises:
             StorageFull: as `sync`.
@@ -201,7 +206,7 @@ class RocksStorage:
         self._reclaiming = True
 
     def _end_reclaiming(self) -> None:
-        """Go back to compacting now and then once there is nothing left to compact."""
+        """Set the usual trigger of compactions again when nothing is left to compact."""
         # First the memtable becomes a file of the first level, then that is compacted.
         left = ("rocksdb.num-immutable-mem-table", "rocksdb.num-files-at-level0")
         if self._reclaiming and not self._closed and all(self._db.property_value(name) == "0" for name in left):
@@ -209,10 +214,10 @@ class RocksStorage:
             self._db.set_options({COMPACTS_AT: str(LEVEL_ZERO_FILES)})
 
     def write_witness(self) -> bool:
-        """Note what is durable; False if the witness says so already. Never called twice at the same time.
+        """Record what is durable; False if the witness says so already. Never called twice at the same time.
 
         Raises:
-            StorageFull: the store refuses further writes.
+            StorageFull: the store rejects further writes.
         """
         self._refuse_if_failed()
         self._end_reclaiming()
@@ -226,6 +231,7 @@ class RocksStorage:
         return True
 
     def bytes_on_disk(self) -> int:
+        """The disk blocks of all files of RocksDB, in bytes."""
         used = 0
         for entry in os.scandir(self._files):
             # RocksDB deletes files in the background.
@@ -234,12 +240,13 @@ class RocksStorage:
         return used
 
     def close(self) -> None:
+        """See `Storage.close`. A failure is not raised here: it was raised when it happened."""
         if self._closed:
             return
         self._closed = True
         with suppress(StorageFull):
             self.sync()
-        # After a failure RocksDB reports it once more here; it was told when it happened.
+        # After a failure RocksDB reports it once more here.
         with suppress(Exception):
             self._db.close()
             layout.sync_directory(self._files)
@@ -268,13 +275,13 @@ class RocksStorage:
     def _refuse_if_failed(self) -> None:
         if self.failed is not None:
             raise StorageFull(
-                f"The store refuses to write since an earlier failure: {self.failed}. See to the disk, then open it again."
+                f"The store rejects writes since an earlier failure: {self.failed}. Check the disk, then open the store again."
             )
 
     def _fail(self, what: str, error: Exception) -> StorageFull:
         self.failed = f"{what} failed in {self._directory}: {_text(error)}"
         return StorageFull(
-            f"{self.failed}. What was not synced before may or may not be on disk. Nothing more is written until "
+            f"{self.failed}. The writes since the last sync may or may not be on disk. Nothing more is written until "
             "the store is opened again: free some space or replace the disk first."
         )
 
@@ -307,20 +314,20 @@ def _open_database(directory: Path, *, witness: Witnessed, config: Config) -> Rd
 
 
 def _check_sequence(files: Path, *, witness: Witnessed, config: Config) -> None:
-    """Recover the log read-only: what does not pass here has not been touched."""
+    """Recover the log read-only, so that a store that fails the check stays as it was."""
     probe = _rdict(files, options_for(config, create=False), access_type=AccessType.read_only(False))
     sequence = probe.latest_sequence_number()
     probe.close()
     if sequence < witness.sequence:
         raise StoreCorrupt(
             f"{witness.sequence - sequence} row writes are missing from {files}: it ends at {sequence}, and {witness.sequence} "
-            f"was durable. It is an older copy, or a part of it was lost. Nothing was written. {_START_OVER}"
+            f"was durable. The directory is an older copy, or a part of it was lost. Nothing was written. {_START_OVER}"
         )
 
 
 def _rdict(files: Path, options: Options, *, access_type: AccessType | None = None) -> Rdict:
-    # The column family is named, for this binding opens one that is not with the options in the newest OPTIONS file: those that
-    # the opening before had last, but for the filters and the cache, which do not survive such a file.
+    # The column family is named, because this binding opens an unnamed one with the options in the newest OPTIONS file: those
+    # that the opening before had last, without filters and cache, which such a file does not hold.
     return Rdict(str(files), options, {_COLUMN_FAMILY: options}, access_type or AccessType.read_write())
 
 
@@ -329,7 +336,7 @@ def _unopenable(files: Path, error: Exception) -> StorageError:
     if "No space left" in text:
         return StorageFull(f"{files} cannot be opened: {text}. No acknowledged write is lost. Free some space first.")
     if any(cause in text for cause in ("Permission denied", "Read-only file system", "Too many open files", "lock hold by")):
-        return StorageError(f"{files} cannot be opened: {text}. Nothing was written. See to that first.")
+        return StorageError(f"{files} cannot be opened: {text}. Nothing was written. Mend that, then open the store again.")
     return StoreCorrupt(f"{files} is damaged: {text}. Nothing was written. {_START_OVER}")
 
 

@@ -1,14 +1,14 @@
-"""What the store knows to be durable, written beside it, so that a lost file is noticed.
+"""A record of what is durable, kept beside the database, so that a lost file is noticed.
 
-RocksDB opens without a word when its write-ahead log was deleted or cut below
-what had been fsynced, or when the database is an older copy. The witness
-names the highest sequence number and the newest log known to be durable; a
-database that holds less is refused.
+RocksDB opens without an error if its write-ahead log was deleted or cut below
+the fsynced part, or if the database is an older copy. The witness names the
+highest sequence number and the newest log known to be durable; a database that
+holds less is rejected.
 
 Laws:
-- It never claims more than was fsynced: a power cut cannot make it lie.
-- Two slots are written in turn, each in a block of its own: a write that
-  tears leaves the other, older slot.
+- It never claims more than was fsynced: a power cut cannot make it wrong.
+- Two slots are written in turn, each in a block of its own: a torn write
+  leaves the other, older slot.
 
 A slot, big-endian: magic₈ generation₈ sequence₈ wal₈ crc32₄.
 """
@@ -26,21 +26,21 @@ from shoal.errors import StoreCorrupt
 _MAGIC = b"SHOALWIT"
 _SLOT = struct.Struct(">8sQQQ")
 _CHECKSUM = struct.Struct(">I")
-_SLOT_BYTES = 4096  # No device tears a write to one block by writing into another.
+_SLOT_BYTES = 4096  # A torn write to one block does not damage another.
 
 # Overwriting within the file changes no metadata that matters, so that fdatasync is enough where there is one.
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
 
 class Witnessed(NamedTuple):
-    """RocksDB's sequence number, and the number of its newest log file; both only ever grow."""
+    """RocksDB's sequence number, and the number of its newest log file; both only grow."""
 
     sequence: int = 0
     wal: int = 0
 
 
 class Witness:
-    """The open file. `latest` is what it says."""
+    """The open file. `latest` is its content."""
 
     __slots__ = ("_descriptor", "_generation", "latest")
 
@@ -51,10 +51,10 @@ class Witness:
 
     @classmethod
     def open(cls, path: Path) -> Witness:
-        """Read the newest slot whose checksum holds.
+        """Read the newest slot whose checksum is right.
 
         Raises:
-            StoreCorrupt: the file is missing, or no slot holds; nothing was written.
+            StoreCorrupt: the file is missing, or no slot passes its checksum; nothing was written.
         """
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -71,7 +71,7 @@ class Witness:
         """Make `witnessed` durable. Blocks for one fsync.
 
         Raises:
-            OSError: it may or may not be on disk.
+            OSError: the record may or may not be on disk.
         """
         assert self._descriptor is not None, "the witness is closed"
         generation = self._generation + 1
@@ -80,14 +80,14 @@ class Witness:
         self._generation, self.latest = generation, witnessed
 
     def close(self) -> None:
-        """Closing twice is allowed."""
+        """Close the file. Closing twice is allowed."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def blank() -> bytes:
-    """The whole file of a store in which nothing was ever durable."""
+    """The whole file of a store in which nothing is durable yet."""
     return _pack(0, Witnessed()).ljust(_SLOT_BYTES, b"\0") + bytes(_SLOT_BYTES)
 
 
@@ -106,6 +106,6 @@ def _unpack(packed: bytes) -> tuple[int, Witnessed] | None:
 
 def _damaged(path: Path, how: str) -> StoreCorrupt:
     return StoreCorrupt(
-        f"{path} {how}, so it cannot be shown that no acknowledged write is missing. Nothing was written. "
+        f"{path} {how}, so Shoal cannot tell whether acknowledged writes are missing. Nothing was written. "
         "Move the directory aside, then restore a backup or rebuild it from the other nodes."
     )
