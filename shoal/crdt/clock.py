@@ -1,18 +1,18 @@
 """Hybrid logical clock (Kulkarni et al., 2014), as one integer.
 
 Law: a reading is greater than everything the clock has issued or seen. The
-upper 48 bits are milliseconds of wall time, the lower 16 a counter; a counter
-that overflows runs into the milliseconds, which keeps the order and costs
-nothing. A time far ahead is accepted, because refusing it would stall
-replication and clamping it would break causal order; `ahead_ms` lets the caller
-report it. Only a time at the end of all clocks is refused, unless it follows one
-that was seen: a clock that was led to the end could issue no other time.
+upper 48 bits are milliseconds of wall time, the lower 16 a counter. If the counter
+overflows, it runs into the milliseconds, which keeps the order. A time far ahead
+is accepted, because refusing it would stall replication and clamping it would break
+causal order; `ahead_ms` lets the caller report it. A time past `END_MS` is refused
+unless it follows another one that was seen: a clock that has reached the end can
+only issue such times.
 """
 
 from __future__ import annotations
 
 COUNTER_BITS = 16
-END_MS = 1 << 47  # The year 6429: half of what 48 bits hold. The rest is room for those who have seen the last times before it.
+END_MS = 1 << 47  # The year 6429: half of what 48 bits hold. Clocks that have reached it count on in the other half.
 
 _STEP_MS_MAX = 3600 * 1000  # How far a reading past the end may be from what was seen.
 
@@ -31,7 +31,7 @@ class HybridClock:
         return self.last
 
     def observe(self, hlc: int) -> None:
-        """Take note of a reading made elsewhere, or before a restart."""
+        """Advance to a reading made elsewhere, or before a restart."""
         self.last = max(self.last, hlc)
 
     def ahead_ms(self, wall_ms: int) -> int:
@@ -40,10 +40,10 @@ class HybridClock:
 
 
 def is_plausible(hlc: int, *, seen: int) -> bool:
-    """Whether a clock can have issued `hlc`, for one who knows of the reading `seen`.
+    """Whether a clock can have issued `hlc`, if the greatest reading seen here is `seen`.
 
-    Past `END_MS` a reading has to follow another one. Otherwise a single time just before a fixed end
-    would be taken, and everything refused that is issued by whoever took it.
+    A reading past `END_MS` must follow another one. With a fixed end, a node that accepted a time just
+    before it could issue no operation that its peers accept.
     """
     return hlc < END_MS << COUNTER_BITS or hlc <= seen + (_STEP_MS_MAX << COUNTER_BITS)
 

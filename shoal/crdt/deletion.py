@@ -1,18 +1,17 @@
 """The deletion of an object: it ends a generation, and the next may begin.
 
 Laws:
-- Every change of an object belongs to the generation that its issuer knew as the
-  current one, and names it. Each generation has rows of its own, as if it were an
-  object of its own; only the current one's are shown.
+- Every change names the generation that was current for its issuer, and belongs to it.
+  Each generation has rows of its own; only the current one's are shown.
 - A deletion ends the generation that it names and all before it. So the current
-  one is the greatest that was ended, plus one: a function of the set of deletions.
-- A change of a generation that was ended is dead, whenever it arrives; what was begun
-  anew after one deletion does not die by another of the same generation. So a
-  deletion that is sent to two nodes counts once.
+  generation is the greatest that was ended, plus one: a function of the set of deletions.
+- A change of an ended generation is dead, whenever it arrives. If several deletions name
+  one generation, the first ends it and the others leave the next alone. So a deletion that
+  is sent to two nodes counts once.
 
-Row, one per object that was ever deleted, beside its generations' rows and kept for ever:
-    00              generation₄ dot₂₄ hlc₈ wall_ms₈ [client₈ …]: the current one, the deletion that began it,
-                    and the Yjs clients that it named; of several the one with the least dot
+Row, one per object that was ever deleted, beside its generations' rows and kept forever:
+    00              generation₄ dot₂₄ hlc₈ wall_ms₈ [client₈ …]: the current generation, the deletion that
+                    began it (if several did, the one with the least dot), and the Yjs clients that it named
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ class Delete(msgspec.Struct, array_like=True, frozen=True, tag="delete"):
     """The mutation: it ends the generation to which it belongs."""
 
     generation: int
-    clients: list[int] = []  # Of a document: Yjs clients that edited what was ended, and may not edit what comes.
+    clients: list[int] = []  # Of a document: the Yjs clients that edited the ended generation. They may not edit the next.
 
 
 class Deletion(NamedTuple):
-    """What `ROW` holds."""
+    """The row `ROW`: the deletion that began the current generation."""
 
     generation: int  # The current one; from 1.
     dot: Dot
@@ -47,7 +46,7 @@ class Deletion(NamedTuple):
 
 
 def apply(rows: Rows, stamp: Stamp, delete: Delete) -> bool:
-    """`rows` are the object's, not a generation's. Returns whether a new generation is the current one."""
+    """Apply a deletion, and return whether a new generation is now current. `rows` are the object's, not a generation's."""
     before = last(rows)
     made = Deletion(delete.generation + 1, stamp.dot, stamp.hlc, stamp.wall_ms, tuple(delete.clients))
     if before is None or before.generation < made.generation:
@@ -59,17 +58,18 @@ def apply(rows: Rows, stamp: Stamp, delete: Delete) -> bool:
 
 
 def last(rows: Rows) -> Deletion | None:
-    """The deletion that began the current generation; None: the object was never deleted."""
+    """The deletion that began the current generation; None if the object was never deleted."""
     packed = rows.get(ROW)
     return None if packed is None else unpack(packed)
 
 
 def prefix(generation: int) -> bytes:
-    """Of a generation's rows, within the object's. The first one's have none: no row of theirs begins with a 0 byte."""
+    """The prefix of a generation's rows among the object's. The first has none, and no row of it begins with a 0 byte."""
     return ROW + generation.to_bytes(GENERATION_BYTES, "big") if generation else b""
 
 
 def unpack(packed: bytes) -> Deletion:
+    """The deletion in the bytes of row `ROW`."""
     at = GENERATION_BYTES + DOT_BYTES
     return Deletion(
         int.from_bytes(packed[:GENERATION_BYTES], "big"),

@@ -29,21 +29,22 @@ class Dot(NamedTuple):
 
     @classmethod
     def unpack(cls, packed: bytes) -> Dot:
+        """The dot in 24 bytes from `pack`. Nothing is checked."""
         return cls(Origin(packed[:ORIGIN_BYTES]), int.from_bytes(packed[ORIGIN_BYTES:], "big"))
 
 
 DOT_BYTES = ORIGIN_BYTES + 8
 
 
-OVER_MAX = 32  # Entries that a vector holds beside those that it shares with the one that it was made from.
+OVER_MAX = 32  # Entries that a vector holds of its own before it copies the entries that it shares with another.
 
 
 class VersionVector(Mapping[Origin, int]):
     """Immutable map of origin → highest contiguous sequence. Absent means 0; no entry is 0.
 
-    A vector that was made from another shares the other's entries (`_base`, which nothing changes) and holds only those that
-    have grown since (`_over`), each of them greater than the one below it. So taking one operation into a vector, and
-    comparing the two, costs by what changed, however many origins there are.
+    A vector that was made from another shares that one's entries (`_base`, which never changes) and holds only the entries
+    that have grown since (`_over`), each greater than the one below it. So the cost of adding an operation to a vector, and of
+    comparing the two, depends on the changes alone and not on the number of origins.
     """
 
     __slots__ = ("_base", "_frontier", "_over")
@@ -57,7 +58,7 @@ class VersionVector(Mapping[Origin, int]):
     def _of(
         cls, base: dict[Origin, int], over: dict[Origin, int] | None = None, frontier: dict[Origin, int] | None = None
     ) -> VersionVector:
-        """Of entries that are none of them 0, which it keeps."""
+        """Make a vector of entries, none of them 0. It keeps the given dicts."""
         vector = cls.__new__(cls)
         if over and len(over) > OVER_MAX:
             base, over = {**base, **over}, None
@@ -80,6 +81,7 @@ class VersionVector(Mapping[Origin, int]):
         return origin in self._over or origin in self._base
 
     def items(self) -> ItemsView[Origin, int]:
+        """As of a dict; much faster than what `Mapping` derives."""
         return self._merged().items()
 
     def _merged(self) -> dict[Origin, int]:
@@ -101,24 +103,25 @@ class VersionVector(Mapping[Origin, int]):
 
     @property
     def frontier(self) -> VersionVector:
-        """The entries that no other of the vector's operations knows of: a replica that holds these holds all of the vector.
+        """The entries that no other operation of the vector knows of: a replica that holds these holds the whole vector.
 
-        Causal delivery makes it so. A vector of which this is not recorded is its own frontier.
+        This follows from causal delivery. A vector without a recorded frontier is its own frontier.
         """
         return self if self._frontier is None else VersionVector._of(self._frontier)
 
     def with_frontier(self, origins: Iterable[Origin]) -> VersionVector:
-        """The same, of which it is recorded that no operation knows of the last ones of these, and some of all others."""
+        """The same vector, whose recorded frontier is its entries of these origins."""
         return VersionVector._of(self._base, self._over, {origin: self[origin] for origin in origins})
 
     def context_of(self, origin: Origin) -> list[tuple[Origin, int]]:
-        """What the next operation of `origin` names as its context: the frontier's entries of others, sorted by origin."""
+        """The context of the next operation of `origin`: the frontier's entries of other origins, sorted by origin."""
         frontier = self._merged() if self._frontier is None else self._frontier
         if len(frontier) == 1 and origin in frontier:
             return []
         return sorted((o, n) for o, n in frontier.items() if o != origin)
 
     def covers(self, dot: Dot) -> bool:
+        """Whether the operation is among those that the vector covers."""
         return self[dot.origin] >= dot.sequence
 
     def dominates(self, other: VersionVector) -> bool:
@@ -153,7 +156,7 @@ class VersionVector(Mapping[Origin, int]):
         return VersionVector._of(self._base, {**self._over, origin: sequence}, frontier)
 
     def issue(self, dot: Dot) -> VersionVector:
-        """The vector once the holder of it has issued `dot`, which knows of everything here."""
+        """The vector after its holder has issued `dot`, which knows of everything here."""
         origin, sequence = dot
         return VersionVector._of(self._base, {**self._over, origin: sequence}, {origin: sequence})
 
@@ -168,7 +171,7 @@ class VersionVector(Mapping[Origin, int]):
         return VersionVector._of({**grown, **fallen})
 
     def entries(self) -> list[tuple[Origin, int]]:
-        """Sorted by origin."""
+        """All (origin, sequence) pairs, sorted by origin."""
         return sorted(self.items())
 
     def missing(self, theirs: VersionVector) -> dict[Origin, range]:

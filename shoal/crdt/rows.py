@@ -1,8 +1,8 @@
-"""What a data type stands on: the rows of one object, and an operation's stamp.
+"""The two arguments of every data type: the rows of one object, and an operation's stamp.
 
 The node puts a storage transaction behind `Rows`; tests put a dict. Keys are
-relative to the object and begin with one byte that says which rows they are;
-each type documents its own in `docs/STORAGE.md`.
+relative to the object and begin with a byte that tells the kinds of rows apart;
+`docs/STORAGE.md` lists them by type.
 """
 
 from __future__ import annotations
@@ -19,11 +19,17 @@ from shoal.crdt.dot import Dot, VersionVector
 class Rows(Protocol):
     """The rows of one object. Reads see the writes made before them."""
 
-    def get(self, key: bytes, /) -> bytes | None: ...
+    def get(self, key: bytes, /) -> bytes | None:
+        """The value under `key`; None if there is no such row."""
+        ...
 
-    def put(self, key: bytes, value: bytes, /) -> None: ...
+    def put(self, key: bytes, value: bytes, /) -> None:
+        """Write a row, in place of any that has this key."""
+        ...
 
-    def delete(self, key: bytes, /) -> None: ...
+    def delete(self, key: bytes, /) -> None:
+        """Remove a row, if it exists."""
+        ...
 
     def scan(
         self, prefix: bytes, /, *, after: bytes | None = None, reverse: bool = False, limit: int | None = None
@@ -45,7 +51,7 @@ class Stamp(Struct, frozen=True):
     nth: int = 0  # Of the mutation within its operation.
 
     def at(self, nth: int) -> Stamp:
-        """Of the `nth` mutation of the same operation."""
+        """The stamp of the `nth` mutation of the same operation."""
         return self if nth == self.nth else replace(self, nth=nth)
 
     def pack_position(self) -> bytes:
@@ -65,7 +71,7 @@ def successor(prefix: bytes) -> bytes | None:
 
 
 class Within:
-    """The rows below a prefix as rows of their own: for a type that is part of another's object."""
+    """The rows below a prefix, as rows of their own: for a type that is part of another type's object."""
 
     __slots__ = ("_prefix", "_rows")
 
@@ -74,17 +80,21 @@ class Within:
         self._prefix = prefix
 
     def get(self, key: bytes, /) -> bytes | None:
+        """As `Rows.get`."""
         return self._rows.get(self._prefix + key)
 
     def put(self, key: bytes, value: bytes, /) -> None:
+        """As `Rows.put`."""
         self._rows.put(self._prefix + key, value)
 
     def delete(self, key: bytes, /) -> None:
+        """As `Rows.delete`."""
         self._rows.delete(self._prefix + key)
 
     def scan(
         self, prefix: bytes, /, *, after: bytes | None = None, reverse: bool = False, limit: int | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
+        """As `Rows.scan`; keys come without the prefix."""
         start = None if after is None else self._prefix + after
         for key, value in self._rows.scan(self._prefix + prefix, after=start, reverse=reverse, limit=limit):
             yield key[len(self._prefix) :], value

@@ -1,9 +1,9 @@
 """A replicated JSON Schema: its versions, each of which is put once.
 
 Laws:
-- What a version says never changes: of two contents that were put concurrently under
-  one version the least dot's counts on every replica, and the others can be seen.
-- A content that is put again is the same one; its least dot is kept.
+- A version's content never changes: if several contents were put concurrently under
+  one version, the one with the least dot counts on every replica, and the others can be listed.
+- Putting the same content again changes nothing; its least dot is kept.
 
 Rows:
     V version₄ digest₃₂    dot₂₄ nth₂ wall_ms₈ and the content
@@ -25,26 +25,28 @@ _STAMP_BYTES = DOT_BYTES + 2 + 8
 
 
 class Put(msgspec.Struct, array_like=True, frozen=True, tag="put-schema"):
-    """The mutation. Its content is stored once, as a row; the log holds this."""
+    """The mutation: puts a version. Its content is stored once, as a row; the log holds this."""
 
     version: int
     digest: bytes  # SHA-256 of the content.
 
 
 class Content(msgspec.Struct, array_like=True, frozen=True):
-    """What a version says."""
+    """A version's schema, and the threads that it binds."""
 
     json: bytes  # A JSON Schema, as text.
-    threads: str = ""  # Which threads must keep it: a name, or a prefix and `*`; empty: those that are saved under it.
+    threads: str = ""  # The threads that must keep it: a name, or a prefix and `*`. Empty: the threads that are saved under it.
 
 
 class Version(NamedTuple):
+    """A version as the schema's history shows it, with the content that counts."""
+
     version: int
     digest: bytes
     dot: Dot
     wall_ms: int
     content: Content
-    rivals: int  # Other contents that were put concurrently, and do not count.
+    rivals: int  # How many other contents were put concurrently. They do not count.
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -52,11 +54,13 @@ _decoder = msgspec.msgpack.Decoder(Content)
 
 
 def encode(content: Content) -> bytes:
+    """The content's packed form, over which its digest is taken."""
     return _encoder.encode(content)
 
 
 def decode(packed: bytes) -> Content:
-    """
+    """The content in these bytes.
+
     Raises:
         StoreCorrupt: these bytes are no content.
     """
@@ -67,6 +71,7 @@ def decode(packed: bytes) -> Content:
 
 
 def apply(rows: Rows, stamp: Stamp, put: Put, content: bytes) -> None:
+    """Write the content under its version and digest, unless the same content is there with a lesser dot."""
     key = _key(put)
     at = stamp.dot.pack() + stamp.nth.to_bytes(2, "big")
     stored = rows.get(key)
@@ -75,13 +80,17 @@ def apply(rows: Rows, stamp: Stamp, put: Put, content: bytes) -> None:
 
 
 def content_of(rows: Rows, put: Put) -> bytes | None:
-    """What travelled beside a change that was applied."""
+    """The packed content of a change that was applied; None if it is not there."""
     stored = rows.get(_key(put))
     return None if stored is None else stored[_STAMP_BYTES:]
 
 
 def versions(rows: Rows) -> list[Version]:
-    """Oldest first."""
+    """All versions, the oldest first.
+
+    Raises:
+        StoreCorrupt: a content cannot be decoded.
+    """
     found: dict[int, Version] = {}
     least: dict[int, bytes] = {}
     for row, stored in rows.scan(VERSION):

@@ -1,16 +1,16 @@
-"""A budget: an amount that is never overspent, though nobody is asked before a spend.
+"""A budget: an amount that is never overspent, although a spend asks no other node.
 
-Laws (the bounded counter, Balegas et al. 2015, with a pool and accounts of openings):
-- What was granted and not drawn is the *pool*. Each origin has an *account*, whose *rights* are what it
+Laws (the bounded counter, Balegas et al. 2015, with a pool and one account per origin):
+- The *pool* is the amount that was granted and not drawn. Each origin has an *account*, whose *rights* are what it
   drew and was given, less what it gave and spent. An origin spends its own rights only.
-- Only its origin takes rights from an account, and it knows all that it took before; what it does not know
-  of yet can but add to them. So who spends within its rights as it knows them never takes them below 0.
-- Two exceptions need agreement, which is the node's affair (`shoal/node/peers/rights.py`): a draw from the
-  pool, and one from the account of an opening that is over. Here they only add and subtract.
-- A grant and a spend may have a key: of those with one key the one with the least dot counts, as in a
+- Only its origin takes rights from an account, and it knows all that it took before; operations that it does not
+  know of yet can only add rights. So if it spends within its rights as it knows them, they never fall below 0.
+- Two exceptions need agreement, which the node reaches (`shoal/node/peers/rights.py`): a draw from the
+  pool, and a draw from the account of an opening that is over. Here they only add and subtract.
+- A grant and a spend may have a key. If several have one key, the one with the least dot counts, as in a
   counter. A spend that loses gives its rights back to its own account, for good: it cannot win again.
 
-So all rows are sums, but for the keys; any order of the operations gives the same.
+So all rows except those of keys are sums, and any order of the operations gives the same.
 
 Rows:
     G row                        the grants: a counter's rows
@@ -35,28 +35,32 @@ THE_POOL = b""
 
 
 class Grant(msgspec.Struct, array_like=True, frozen=True, tag="grant"):
+    """A mutation: adds an amount to the pool."""
+
     amount: int
     key: str | None = None
 
 
 class Spend(msgspec.Struct, array_like=True, frozen=True, tag="spend"):
+    """A mutation: spends rights of the issuer's account."""
+
     amount: int
     key: str | None = None
 
 
 class Draw(msgspec.Struct, array_like=True, frozen=True, tag="draw-rights"):
-    """Take rights to the issuer's account; a negative amount puts them back."""
+    """A mutation: moves rights to the issuer's account; a negative amount puts them back."""
 
-    source: bytes  # The pool, or the account of this origin.
+    source: bytes  # `THE_POOL`, or the origin whose account they come from.
     amount: int
     node: bytes  # The issuer's.
 
 
 class Transfer(msgspec.Struct, array_like=True, frozen=True, tag="transfer-rights"):
-    """Give rights of the issuer's account to another."""
+    """A mutation: gives rights of the issuer's account to another account."""
 
-    to: bytes
-    node: bytes  # Whose account that is.
+    to: bytes  # The origin of the other account.
+    node: bytes  # Its node.
     amount: int
 
 
@@ -64,12 +68,15 @@ Change = Grant | Spend | Draw | Transfer
 
 
 class Account(NamedTuple):
+    """What one origin may still spend."""
+
     origin: Origin
     node: bytes
     rights: int
 
 
 def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
+    """Apply a mutation of any kind. Whether the rights suffice is checked when it is issued, not here."""
     match change:
         case Grant(amount, key):
             counter.apply(grants(rows), stamp, counter.Add(amount, key))
@@ -87,32 +94,34 @@ def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
 
 
 def grants(rows: Rows) -> Rows:
-    """As a counter's."""
+    """The rows of the grants, for `counter`."""
     return Within(rows, GRANT)
 
 
 def spends(rows: Rows) -> Rows:
+    """The rows of the spends, for `counter`."""
     return Within(rows, SPEND)
 
 
 def remaining(rows: Rows) -> int:
-    """What was granted and not spent, whoever has the rights to it."""
+    """The amount that was granted and not spent, whichever accounts hold the rights to it."""
     return counter.value(grants(rows)) - counter.value(spends(rows))
 
 
 def pool(rows: Rows) -> int:
-    """What was granted and not drawn."""
+    """The amount that was granted and not drawn."""
     return counter.value(grants(rows)) - _drawn(rows)
 
 
 def rights(rows: Rows, origin: bytes) -> int:
+    """What the account of `origin` may still spend; 0 if there is no such account."""
     stored = rows.get(ACCOUNT + origin)
     balance = 0 if stored is None else counter.unpack(stored[ORIGIN_BYTES:])
     return balance - counter.total(spends(rows), Origin(origin))
 
 
 def accounts(rows: Rows) -> list[Account]:
-    """By origin."""
+    """All accounts, by origin."""
     found: list[Account] = []
     for row, stored in rows.scan(ACCOUNT):
         origin = Origin(row[1:])

@@ -1,13 +1,13 @@
 """A counter: keyed adds, and one total per origin.
 
 Laws:
-- The value is the sum of all adds that count. An add without a key counts; of
-  the adds with one key, the one with the least (dot, nth) counts, on every
-  replica, in whatever order they arrive.
+- The value is the sum of all adds that count. An add without a key counts. If several
+  adds have one key, the one with the least (dot, nth) counts, on every replica and in
+  any order of arrival.
 - Another amount under the same key stays visible: per key and amount the least
-  (dot, nth) that claims it is kept. This map joins by minimum, so that its order
-  of growth does not show; retries of one add leave a single claim.
-- Totals are kept as adds arrive, and so is their sum: reading the value reads one
+  (dot, nth) that claims it is kept. This map joins by minimum, so that the order in which
+  it grew does not show; retries of one add leave a single claim.
+- Totals are updated when adds arrive, and so is their sum: reading the value reads one
   row. A total of zero has no row.
 
 Integers are unbounded: two's complement, big-endian, of the least length.
@@ -33,14 +33,14 @@ _CLAIM_BYTES = DOT_BYTES + 2
 
 
 class Add(msgspec.Struct, array_like=True, frozen=True, tag="add"):
-    """The mutation."""
+    """The mutation: adds an amount, which may be negative."""
 
     amount: int
     key: str | None = None
 
 
 class Conflict(NamedTuple):
-    """An add that does not count, for another amount counts under its key."""
+    """An add that does not count, because another amount counts under its key."""
 
     key: str
     amount: int
@@ -48,6 +48,7 @@ class Conflict(NamedTuple):
 
 
 def apply(rows: Rows, stamp: Stamp, add: Add) -> None:
+    """Add the amount, unless its key was claimed by a lesser (dot, nth)."""
     if add.key is None:
         _count(rows, stamp.dot.pack(), add.amount)
     else:
@@ -55,16 +56,17 @@ def apply(rows: Rows, stamp: Stamp, add: Add) -> None:
 
 
 def value(rows: Rows) -> int:
+    """The sum of all adds that count."""
     return _sum(rows, VALUE)
 
 
 def total(rows: Rows, origin: Origin) -> int:
-    """What counts of one origin's adds."""
+    """The sum of one origin's adds that count."""
     return _sum(rows, TOTAL + origin)
 
 
 def find(rows: Rows, key: str) -> int | None:
-    """The amount that counts under `key`."""
+    """The amount that counts under `key`; None if no add has it."""
     winner = rows.get(KEY + key.encode())
     return None if winner is None else unpack(winner[_CLAIM_BYTES:])
 
@@ -125,8 +127,10 @@ def _conflict(row: bytes, claim: bytes) -> Conflict:
 
 
 def pack(number: int) -> bytes:
+    """The bytes of an integer: two's complement, big-endian, of the least length."""
     return number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
 
 
 def unpack(packed: bytes) -> int:
+    """The integer in bytes from `pack`."""
     return int.from_bytes(packed, "big", signed=True)

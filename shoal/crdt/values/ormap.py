@@ -1,13 +1,13 @@
-"""A map of registers, counters and sets by key: changes of different keys never meet.
+"""A map of registers, counters and sets by key: changes of different keys never conflict.
 
 Laws (observed-remove map, as in Riak's: Brown et al. 2014, with causal delivery in place of tombstones):
 - A key's entry has a part of each type: a register's siblings, a counter's adds, a set's members. Each
-  merges as that type does by itself. The key is there while any part holds something.
-- A removal names what its origin showed of the key, part by part, and removes just that; what was
-  written without its knowledge stays. So updating wins over removing, and a removed key leaves nothing.
-- A counter here is its live adds. An origin's new add takes the place of the last one it made without a key, and
-  holds the sum of both; so there is one such row for each origin. Where a removal did not see the new one, it
-  stays whole. Of the adds that one request made, sent again to another node, the least dot's counts.
+  merges as that type does by itself. The key exists while any part holds something.
+- A removal names the content that its origin showed of the key, part by part, and removes just that. Concurrent
+  writes stay. So an update wins over a removal, and a removed key leaves nothing.
+- A counter here is its live adds. An origin's new add replaces its last one without a key, and holds the
+  sum of both; so there is one such row for each origin. If a removal did not see the new add, the new add
+  stays whole. Of the adds that one request made on several nodes, the one with the least dot counts.
 
 Rows:
     E key 00 r row               the register's
@@ -36,6 +36,8 @@ Dots = tuple[tuple[bytes, int], ...]
 
 
 class Put(msgspec.Struct, array_like=True, frozen=True, tag="put-entry"):
+    """A mutation: assigns a value to a key's register."""
+
     key: str
     value: bytes
     context: tuple[tuple[bytes, int], ...]  # Of the key's register.
@@ -43,23 +45,29 @@ class Put(msgspec.Struct, array_like=True, frozen=True, tag="put-entry"):
 
 
 class Add(msgspec.Struct, array_like=True, frozen=True, tag="add-entry"):
+    """A mutation: adds to a key's counter."""
+
     key: str
-    amount: int  # With that of those it takes the place of.
-    over: Dots = ()
+    amount: int  # With the amounts of the adds that it replaces.
+    over: Dots = ()  # The adds that it replaces.
     request: str | None = None
 
 
 class Alter(msgspec.Struct, array_like=True, frozen=True, tag="alter-entry"):
+    """A mutation: adds members to a key's set, and removes members."""
+
     key: str
     add: tuple[Named, ...] = ()
     remove: tuple[Named, ...] = ()
 
 
 class Remove(msgspec.Struct, array_like=True, frozen=True, tag="remove-entry"):
+    """A mutation: removes what its issuer saw of a key."""
+
     key: str
-    siblings: tuple[tuple[bytes, int], ...]  # The context of the key's register,
-    adds: Dots  # the dots of its counter's adds,
-    members: tuple[Named, ...]  # and what is known of its set.
+    siblings: tuple[tuple[bytes, int], ...]  # The context of the key's register.
+    adds: Dots  # The dots of its counter's adds.
+    members: tuple[Named, ...]  # Its set's members, each with the adds of it that were seen.
 
 
 Change = Put | Add | Alter | Remove
@@ -81,6 +89,7 @@ _decoder = msgspec.msgpack.Decoder(tuple[int, str | None])
 
 
 def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
+    """Apply a mutation of any kind, and count the keys."""
     before = holds(rows, change.key)
     match change:
         case Put(key, value, context, request):
@@ -128,12 +137,13 @@ def size(rows: Rows) -> int:
 
 
 def holds(rows: Rows, key: str) -> bool:
+    """Whether the key exists."""
     return next(iter(rows.scan(_entry(key), limit=1)), None) is not None
 
 
 def keys(rows: Rows, *, prefix: str = "", after: str | None = None) -> Iterator[str]:
-    """In the order of their bytes."""
-    # No key holds a control character: whatever a key's rows are, they come before this.
+    """The keys that begin with `prefix`, in the order of their bytes; `after` is exclusive."""
+    # No key holds a control character, so all rows of a key come before this.
     last = None if after is None else _past(after)
     while True:
         row = next(iter(rows.scan(ENTRY + prefix.encode(), after=last, limit=1)), None)
@@ -145,22 +155,22 @@ def keys(rows: Rows, *, prefix: str = "", after: str | None = None) -> Iterator[
 
 
 def register_of(rows: Rows, key: str) -> Rows:
-    """The rows of a key's register, as if it were alone."""
+    """The rows of a key's register, for `register`."""
     return Within(rows, _entry(key) + _REGISTER)
 
 
 def set_of(rows: Rows, key: str) -> Rows:
-    """Those of its set."""
+    """The rows of a key's set, for `orset`."""
     return Within(rows, _entry(key) + _SET)
 
 
 def unkeyed(rows: Rows, key: str, origin: Origin) -> list[Part]:
-    """An origin's adds without a key, to its counter: one, or none."""
+    """An origin's adds without a key to the counter of `key`: one, or none."""
     return list(_parts(_adds(rows, key, _UNKEYED), origin))
 
 
 def value(rows: Rows, key: str) -> int | None:
-    """Its counter's value; None if nothing was added."""
+    """The counter of `key`; None if nothing was added to it."""
     counted: dict[str, int] = {}  # The least dot comes first.
     total, some = 0, False
     for part in _all_parts(rows, key):
@@ -173,7 +183,7 @@ def value(rows: Rows, key: str) -> int | None:
 
 
 def removal(rows: Rows, key: str) -> Remove:
-    """The removal of all that these rows show of a key."""
+    """The removal of everything that these rows show of a key."""
     siblings, members = register_of(rows, key), set_of(rows, key)
     return Remove(
         key,
@@ -189,7 +199,7 @@ def _all_parts(rows: Rows, key: str) -> Iterator[Part]:
 
 
 def _parts(adds: Rows, prefix: bytes = b"") -> Iterator[Part]:
-    """By dot."""
+    """In the order of their dots."""
     for row, stored in adds.scan(prefix):
         yield Part(Dot.unpack(row[:DOT_BYTES]), *_decoder.decode(stored))
 

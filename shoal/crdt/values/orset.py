@@ -1,15 +1,15 @@
-"""A set: adding wins over a removal that has not seen it, and nothing stays of what was removed.
+"""A set: an add wins over a removal that has not seen it, and a removed element leaves nothing.
 
 Laws (ORSWOT, the observed-remove set without tombstones; Bieniusa et al. 2012):
 - An element is a member while an add of it is live. An add replaces the adds of its
   element that its origin knew, and a removal removes them; neither touches any other. So of
-  an add and a removal that did not know of each other the add wins.
-- What an origin knew of an element travels in the change, as the dots of its adds. Causal
-  delivery has brought these to every replica before the change itself: no add can arrive
+  a concurrent add and removal the add wins.
+- A change carries the dots of the adds that its origin knew of each element. Causal
+  delivery has brought these adds to every replica before the change itself: no add can arrive
   after the removal that has seen it, so the live adds are all the state there is.
-- Of one operation's changes the later one has seen the earlier ones.
-- Of the adds of one element that one request made, sent again to another node, each is live until
-  it is seen: an add that is made twice is the same member.
+- Within one operation, a later change has seen the earlier ones.
+- If a request was sent to several nodes, each of the adds that it made is live until
+  it is seen: an element that is added twice is one member.
 
 Elements are opaque bytes; two are one element if their bytes are equal.
 
@@ -38,13 +38,14 @@ class Named(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Alter(msgspec.Struct, array_like=True, frozen=True, tag="alter-set"):
-    """The mutation. What it both removes and adds is a member afterwards."""
+    """The mutation: adds and removes members. An element in both lists is a member afterwards."""
 
     add: tuple[Named, ...] = ()
     remove: tuple[Named, ...] = ()
 
 
 def apply(rows: Rows, stamp: Stamp, alter: Alter) -> None:
+    """Remove, then add, and count the members."""
     grown = 0
     for named in alter.remove:
         before = _dots(rows, named.element)
@@ -57,7 +58,7 @@ def apply(rows: Rows, stamp: Stamp, alter: Alter) -> None:
 
 
 def named(rows: Rows, element: bytes) -> Named:
-    """An element as a change names it that is based on these rows."""
+    """An element with the adds of it that these rows hold: the form in which a change based on them names it."""
     return Named(element, tuple(_dots(rows, element)))
 
 
@@ -68,11 +69,12 @@ def size(rows: Rows) -> int:
 
 
 def contains(rows: Rows, element: bytes) -> bool:
+    """Whether the element is a member."""
     return rows.get(ELEMENT + element) is not None
 
 
 def members(rows: Rows, *, after: bytes | None = None) -> Iterator[bytes]:
-    """In the order of their bytes."""
+    """All members, in the order of their bytes; `after` is exclusive."""
     for row, _ in rows.scan(ELEMENT, after=None if after is None else ELEMENT + after):
         yield row[len(ELEMENT) :]
 
@@ -87,7 +89,7 @@ def _dots(rows: Rows, element: bytes) -> list[Dot]:
 
 
 def _store(rows: Rows, element: bytes, before: list[Dot], after: list[Dot]) -> int:
-    """By how much the set has grown."""
+    """Write the live adds of an element, and return by how much the set has grown: 1, 0 or -1."""
     if after:
         rows.put(ELEMENT + element, b"".join(dot.pack() for dot in after))
     elif before:

@@ -1,34 +1,33 @@
 """A register: the values that were assigned concurrently, none of them lost.
 
 Laws (dotted version vectors, Preguiça et al. 2010):
-- An assign drops the siblings that its context covers, and those that its own
+- An assign removes the siblings that its context covers, and those that its own
   operation assigned before; every other sibling stays beside it. Time decides
   nothing: it only orders the siblings that causality leaves.
-- A context is clipped to what the assign's origin had applied, when it is issued
-  (`clipped`). Causal delivery then has brought, to every replica, all that the context covers before the
-  assign itself; so no sibling can arrive after the assign that replaces it, and
-  the live siblings are all the state there is. Where a client read more than
+- A context is clipped, when it is issued, to the operations that the assign's origin had
+  applied (`clipped`). Causal delivery then brings everything that the context covers to
+  every replica before the assign itself. So no sibling can arrive after the assign that
+  replaces it, and the live siblings are all the state there is. If a client read more than
   the origin had applied, the clip keeps a sibling that the client saw: one too
   many, never one too few.
-- What a reader has seen is, per origin, the greatest sequence among the live
+- A reader has seen, per origin, the greatest sequence among the live
   siblings. That covers each of them. It covers other assigns of those origins
   too, but only earlier ones; the replica had applied them (its vector is
-  contiguous), so they are siblings it showed, or already replaced by something
-  that is, directly or not, in a shown sibling's past. Origins without a live
-  sibling need no entry for the same reason. The partition's whole vector would
-  do as well, and would make every context as long as the list of origins.
+  contiguous), so it showed them as siblings, or they were already replaced by a write
+  in the past of a shown sibling. Origins without a live sibling need no entry for the
+  same reason. The partition's whole vector would be correct too, but it would make every
+  context as long as the list of origins.
+- If one request was sent to several nodes and left several live siblings, the one with the
+  least dot is shown. The others stay in the row, so that order does not matter.
 
-- Of the live siblings that one request made, sent again to another node, the least
-  dot's is shown. The others stay in the row, so that order does not matter.
-
-Redelivery is kept out by the replica's vector. The number of siblings is
-bounded by the node, before it issues an assign: `apply` is total.
+The replica's vector prevents redelivery. The node bounds the number of siblings
+before it issues an assign: `apply` is total.
 
 Rows:
     S                            msgpack [[position₃₄, wall_ms, key, value], …] of the live siblings, by position
 
-One row, for a row each would leave a tombstone in storage at every assign, and a key
-that is written often would be read through all of them.
+There is one row for all siblings. With a row for each, every assign would leave a tombstone in
+storage, and a read of a key that is written often would pass all of them.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from shoal.errors import InvalidValue
 
 SIBLINGS = b"S"
 NO_VALUE = ""
-"""As a version: the register has no value."""
+"""The version of a register without a value."""
 
 _CONTEXT_VERSION = b"\x01"
 
@@ -54,7 +53,7 @@ Entries = tuple[tuple[Origin, int], ...]
 
 
 class Assign(msgspec.Struct, array_like=True, frozen=True, tag="assign"):
-    """The mutation. A context of None covers all that the origin had applied."""
+    """The mutation: assigns a value. A context of None covers everything that the origin had applied."""
 
     value: bytes
     context: tuple[tuple[bytes, int], ...] | None = None
@@ -62,7 +61,7 @@ class Assign(msgspec.Struct, array_like=True, frozen=True, tag="assign"):
 
 
 class AssignedValue(msgspec.Struct, array_like=True, frozen=True):
-    """What one assign left."""
+    """A live sibling, as it is stored."""
 
     position: bytes
     wall_ms: int
@@ -71,15 +70,18 @@ class AssignedValue(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def dot(self) -> Dot:
+        """The operation that assigned it."""
         return Dot.unpack(self.position[8 : 8 + DOT_BYTES])
 
 
 class Sibling(NamedTuple):
+    """A value of the register, as a reader is shown it."""
+
     value: bytes
     dot: Dot
     hlc: int
     wall_ms: int
-    name: bytes  # The key of the request that made it, or else its position: the same, however often the request was sent.
+    name: bytes  # The key of the request that made it, or else its position. A request that was sent twice has one name.
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -88,6 +90,7 @@ _position = attrgetter("position")
 
 
 def apply(rows: Rows, stamp: Stamp, assign: Assign) -> None:
+    """Assign the value, and remove the siblings that its context covers."""
     seen = stamp.context if assign.context is None else context_from(assign.context)
     left = [entry for entry in entries(rows) if not _replaces(stamp, seen, entry.dot)]
     left.append(AssignedValue(stamp.pack_position(), stamp.wall_ms, assign.key, assign.value))
@@ -99,12 +102,13 @@ def _replaces(stamp: Stamp, seen: VersionVector, dot: Dot) -> bool:
 
 
 def entries(rows: Rows) -> list[AssignedValue]:
-    """All that are live, by position."""
+    """All live siblings, by position."""
     stored = rows.get(SIBLINGS)
     return [] if stored is None else _decoder.decode(stored)
 
 
 def store(rows: Rows, live: list[AssignedValue]) -> None:
+    """Write the live siblings, in any order; none removes the row."""
     if live:
         rows.put(SIBLINGS, _encoder.encode(sorted(live, key=_position)))
     else:
@@ -112,12 +116,12 @@ def store(rows: Rows, live: list[AssignedValue]) -> None:
 
 
 def siblings(rows: Rows) -> list[Sibling]:
-    """The live values, greatest (HLC, dot) first: the first is the `latest`."""
+    """The values that are shown, the greatest (HLC, dot) first: the first is the `latest`."""
     return siblings_of(entries(rows))
 
 
 def siblings_of(live: Iterable[AssignedValue]) -> list[Sibling]:
-    """As `siblings`, of what `entries` returned."""
+    """As `siblings`, of the result of `entries`."""
     shown: dict[bytes, Sibling] = {}
     for entry in live:
         name = entry.position if entry.key is None else entry.key.encode()
@@ -128,18 +132,18 @@ def siblings_of(live: Iterable[AssignedValue]) -> list[Sibling]:
 
 
 def version_of(siblings: Iterable[Sibling]) -> str:
-    """32 hex digits: another one for other values; "" where there is none."""
+    """32 hex digits, which differ if the values differ; `NO_VALUE` for none."""
     names = sorted(sibling.name for sibling in siblings)
     return sha256(b"".join(len(name).to_bytes(2, "big") + name for name in names)).hexdigest()[:32] if names else NO_VALUE
 
 
 def context_of(rows: Rows) -> VersionVector:
-    """What a reader of these rows has seen: the context of an assign based on this read."""
+    """The context of an assign that is based on a read of these rows."""
     return context_in(entries(rows))
 
 
 def context_in(live: Iterable[AssignedValue]) -> VersionVector:
-    """As `context_of`, of what `entries` returned."""
+    """As `context_of`, of the result of `entries`."""
     greatest: dict[Origin, int] = {}
     for entry in live:
         origin, sequence = entry.dot
@@ -149,24 +153,25 @@ def context_in(live: Iterable[AssignedValue]) -> VersionVector:
 
 
 def clipped(context: VersionVector, applied: VersionVector) -> VersionVector:
-    """A context as it may be issued by a replica at `applied`."""
+    """The part of a context that a replica at `applied` may issue."""
     if applied.dominates(context):
         return context
     return VersionVector((origin, min(sequence, applied[origin])) for origin, sequence in context.items())
 
 
 def context_entries(context: VersionVector) -> Entries:
-    """A context as an `Assign` carries it; equal contexts give equal entries."""
+    """A context in the form that an `Assign` carries; equal contexts give equal entries."""
     return tuple(context.entries())
 
 
 def pack_context(context: VersionVector) -> bytes:
-    """A context as clients carry it: opaque bytes, with a version."""
+    """A context in the form that clients carry: opaque bytes, with a version."""
     return _CONTEXT_VERSION + context.pack()
 
 
 def unpack_context(packed: bytes) -> VersionVector:
-    """
+    """The context in bytes from `pack_context`.
+
     Raises:
         InvalidValue: `packed` was not made by `pack_context`.
     """
@@ -182,7 +187,7 @@ def unpack_context(packed: bytes) -> VersionVector:
 
 
 def context_from(context: tuple[tuple[bytes, int], ...]) -> VersionVector:
-    """What `context_entries` made entries of."""
+    """The context in entries from `context_entries`."""
     return VersionVector([(Origin(origin), sequence) for origin, sequence in context])
 
 

@@ -1,11 +1,11 @@
-"""How the rights to spend a budget are spread over nodes, ahead of need. Every node decides for itself, by what it knows.
+"""How the rights to spend a budget are spread over nodes, ahead of need. Every node decides for itself, from its own knowledge.
 
 Laws:
-- The shares of all nodes add up to what they have together. Nodes that know the same compute the same shares.
-- A node takes rights up to its share, and only if it has much less. It gives rights that are beyond its share, and beyond
-  what it was told to keep, and no others.
-  So moves come to an end, and a budget costs a number of moves that grows with the logarithm of its amount.
-- Which of the nodes have one right more, where the amount cannot be divided, depends on the budget: rights to many budgets
+- The shares of all nodes add up to the rights that they have together. Nodes that know the same compute the same shares.
+- A node takes rights up to its share, and only if it has much less. It gives only the rights that it has beyond its share
+  and beyond those that it was told to keep. So moves come to an end, and a budget costs a number of moves that grows with
+  the logarithm of its amount.
+- If the amount cannot be divided evenly, the budget decides which nodes have one right more: the rights to many budgets
   of 1 are at many nodes.
 
 Nothing here moves rights. A move is a `budget.Draw` or a `budget.Transfer`, which the node
@@ -20,25 +20,25 @@ from typing import NamedTuple
 
 
 class Spread(NamedTuple):
-    """What a node knows of a budget. Nodes that it does not reach are left out, with what they have."""
+    """A node's knowledge of a budget. Nodes that it cannot reach are left out, with their rights."""
 
     own: bytes
     held: Mapping[bytes, int]  # Node → its rights; this node is among them.
-    pool: int  # What can be drawn now: 0 unless every owner is reached.
-    past: int  # The same, of earlier openings of this node's directory.
+    pool: int  # What can be drawn from the pool now: 0 unless every owner is reached.
+    past: int  # What can be drawn now from the accounts of earlier openings of this node's directory.
     budget: bytes  # Its name.
     kept: int = 0  # Rights that this node was told to have, and keeps.
 
 
 def share(spread: Spread) -> int:
-    """What this node is to have."""
+    """The rights that this node should have."""
     total = max(0, sum(spread.held.values()) + spread.pool + spread.past)
     order = sorted(spread.held, key=lambda node: sha256(spread.budget + node).digest())
     return total // len(order) + (order.index(spread.own) < total % len(order))
 
 
 def to_draw(spread: Spread) -> int | None:
-    """Rights that this node is to have after a draw; None if it is not to draw."""
+    """The rights that this node should have after a draw; None if it should not draw."""
     mine, due = spread.held[spread.own], share(spread)
     if spread.past > 0 or (spread.pool > 0 and _is_short(mine, due)):
         return due
@@ -46,7 +46,7 @@ def to_draw(spread: Spread) -> int | None:
 
 
 def to_ask(spread: Spread) -> tuple[int, dict[bytes, int]]:
-    """How many rights this node is to ask for, and of which nodes, with what they have beyond an even part; 0 for none."""
+    """How many rights to ask for, and the nodes to ask, each with its rights beyond an even part; (0, {}) for none."""
     mine, due = spread.held[spread.own], share(spread)
     if not _is_short(mine, due):
         return 0, {}
@@ -55,12 +55,12 @@ def to_ask(spread: Spread) -> tuple[int, dict[bytes, int]]:
 
 
 def to_give(spread: Spread, asked: int) -> int:
-    """Rights that this node gives to one that asks for `asked` ahead of need."""
+    """The rights that this node gives to a node that asks for `asked` ahead of need."""
     return max(0, min(asked, spread.held[spread.own] - max(share(spread), spread.kept)))
 
 
 def to_give_in_need(held: int, asked: int) -> int:
-    """Rights that a node gives to one that cannot spend: all that is asked for, and half of what it has if that is more."""
+    """The rights that a node gives to one that cannot spend: all that it asks for, and half of its own if that is more."""
     return max(0, min(held, max(asked, held // 2)))
 
 
