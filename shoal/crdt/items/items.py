@@ -5,19 +5,19 @@ Laws (observed-remove, with causal delivery in place of tombstones):
   those which their origin showed. Causal delivery has brought these to every
   replica before; so an entry is live if no operation names it, and the live
   entries are all the state there is.
-- So adding wins: a put that a delete has not seen stays. Of concurrent puts all
+- So adding wins: a put that a delete has not seen stays. Concurrent puts all
   stay; the greatest (HLC, dot) is the item's value, the others are its siblings,
-  until a put or delete that has seen them. Of entries that one request made, sent
-  again to another node, the least dot's is shown.
+  until a put or delete that has seen them. If one request was sent to several
+  nodes, the entry with the least dot is shown.
 - An item is shown until the last of its entries expires; an entry without a time
   to live never does. A refresh moves the expiry of the entries that it names, to
-  the greatest time that any refresh gave. It adds nothing: who deletes or expires
-  the entry, without having seen the refresh, removes it.
-- Nothing here reads a clock: what is expired is a matter of the `now_ms` of who
-  asks. What erases expired rows is an operation like any other.
+  the greatest time that any refresh gave. It adds nothing: a delete or an expiry of
+  the entry removes it even if it has not seen the refresh.
+- Nothing here reads a clock: the caller passes `now_ms`, which decides what is
+  expired. Expired rows are erased by an operation like any other.
 
 Rows (a *path* is each label after the first with a 0 byte behind it, one more 0
-byte, and the key; so paths are in the order of (namespace, key), and all below a
+byte, and the key; so paths are in the order of (namespace, key), and everything below a
 namespace is one range. No label holds a 0 byte or is empty):
     I path                       msgpack [[position₃₄, wall_ms, created_ms, ttl_ms, expires_ms, key, value], …], by position
     T expires_ms₈ path           nothing: when the item expires (derived)
@@ -46,24 +46,30 @@ Seen = tuple[tuple[bytes, int], ...]
 
 
 class Put(msgspec.Struct, array_like=True, frozen=True, tag="put-item"):
+    """A mutation: puts a value under a namespace and a key, in place of the entries in `seen`."""
+
     rest: Rest
     key: str
     value: bytes
     seen: Seen
-    created_ms: int  # Of the item that it replaces, if there was one.
+    created_ms: int  # Of the item that it replaces; this put's own time if there was none.
     ttl_ms: int = NEVER
     expires_ms: int = NEVER
     request: str | None = None  # The request's own key.
-    vectors: tuple[bytes, ...] = ()  # What it is found by, in the form of `shoal.values.vectors`.
+    vectors: tuple[bytes, ...] = ()  # For searches by similarity, in the form of `shoal.values.vectors`.
 
 
 class Delete(msgspec.Struct, array_like=True, frozen=True, tag="delete-item"):
+    """A mutation, and a part of `Expire`: removes the entries in `seen`."""
+
     rest: Rest
     key: str
     seen: Seen
 
 
 class Refreshed(msgspec.Struct, array_like=True, frozen=True):
+    """The new expiry of one item's entries."""
+
     rest: Rest
     key: str
     seen: Seen
@@ -71,15 +77,19 @@ class Refreshed(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Refresh(msgspec.Struct, array_like=True, frozen=True, tag="refresh-items"):
+    """A mutation: moves the expiry of these items."""
+
     items: tuple[Refreshed, ...]
 
 
 class Expire(msgspec.Struct, array_like=True, frozen=True, tag="expire-items"):
+    """A mutation: erases items that had expired when it was issued."""
+
     items: tuple[Delete, ...]
 
 
 class StoredItem(msgspec.Struct, array_like=True, frozen=True):
-    """What one put left."""
+    """A live entry: the result of one put."""
 
     position: bytes
     wall_ms: int
@@ -91,26 +101,31 @@ class StoredItem(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def dot(self) -> Dot:
+        """The operation that put it."""
         return Dot.unpack(self.position[8 : 8 + DOT_BYTES])
 
 
 class Item(NamedTuple):
+    """An item as its rows show it, expired or not."""
+
     rest: Rest
     key: str
-    entries: list[StoredItem]  # As they are shown: the latest first.
-    seen: Seen  # All live ones: what a put or delete that is based on this read replaces.
-    expires_ms: int  # NEVER, or when the last entry does.
+    entries: list[StoredItem]  # The latest first; one for each request.
+    seen: Seen  # All live entries. A put or delete that is based on this read replaces them.
+    expires_ms: int  # When the last entry expires, or NEVER.
 
     @property
     def latest(self) -> StoredItem:
+        """The entry that is the item's value; the others are its siblings."""
         return self.entries[0]
 
     @property
     def version(self) -> str:
-        """32 hex digits: another one for other values, whatever refreshes came."""
+        """32 hex digits, which differ if the values differ; a refresh does not change them."""
         return sha256(b"".join(entry.position for entry in self.entries)).hexdigest()[:32]
 
     def is_expired(self, now_ms: int) -> bool:
+        """Whether the last entry has expired at `now_ms`, milliseconds since 1970."""
         return self.expires_ms != NEVER and self.expires_ms <= now_ms
 
 
@@ -124,6 +139,7 @@ _address = msgspec.json.Decoder(list[str])
 
 
 def apply_put(rows: Rows, stamp: Stamp, put: Put) -> None:
+    """Put the entry, and remove the entries that it has seen."""
     path = path_of(put.rest, put.key)
     before = _entries(rows, path)
     entry = StoredItem(stamp.pack_position(), stamp.wall_ms, put.created_ms, put.ttl_ms, put.expires_ms, put.request, put.value)
@@ -133,13 +149,15 @@ def apply_put(rows: Rows, stamp: Stamp, put: Put) -> None:
 
 
 def apply_delete(rows: Rows, stamp: Stamp, delete: Delete) -> None:
+    """Remove the entries that it has seen."""
     path = path_of(delete.rest, delete.key)
     before = _entries(rows, path)
     _store(rows, path, before, _unseen(before, delete.seen, stamp))
 
 
 def apply_refresh(rows: Rows, stamp: Stamp, refresh: Refresh) -> None:
-    del stamp  # Who refreshed, and when, is nothing to the outcome.
+    """Move the expiry of the entries that it has seen to a later time; entries without a time to live stay as they are."""
+    del stamp  # The outcome does not depend on the issuer or the time.
     for refreshed in refresh.items:
         path = path_of(refreshed.rest, refreshed.key)
         before = _entries(rows, path)
@@ -147,12 +165,13 @@ def apply_refresh(rows: Rows, stamp: Stamp, refresh: Refresh) -> None:
 
 
 def apply_expire(rows: Rows, stamp: Stamp, expire: Expire) -> None:
+    """Remove the entries that it has seen of each item."""
     for erased in expire.items:
         apply_delete(rows, stamp, erased)
 
 
 def _unseen(entries: list[StoredItem], seen: Seen, stamp: Stamp) -> list[StoredItem]:
-    """What stays: neither named, nor put before by the same operation."""
+    """The entries that stay: neither named, nor put before by the same operation."""
     return [entry for entry in entries if entry.dot not in seen and entry.dot != stamp.dot]
 
 
@@ -166,21 +185,21 @@ def _refreshed(entry: StoredItem, refreshed: Refreshed) -> StoredItem:
 
 
 def find(rows: Rows, rest: Sequence[str], key: str) -> Item | None:
-    """The item, expired or not."""
+    """The item, expired or not; None if there is none."""
     path = path_of(rest, key)
     entries = _entries(rows, path)
     return _item(path, entries) if entries else None
 
 
 def below(rows: Rows, rest: Sequence[str], *, after: bytes = b"") -> Iterator[tuple[bytes, int, Item]]:
-    """Path, bytes and item of all items in a namespace and those below it, expired or not, from after a path on."""
+    """Path, bytes and item of all items in a namespace and below it, in order, expired or not; `after` is a path, exclusive."""
     for row, stored in rows.scan(ITEM + labels_of(rest), after=ITEM + after if after else None):
         path = row[1:]
         yield path, len(stored), of_row(path, stored)
 
 
 def stored_after(rows: Rows, path: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Path and `I` row of every item after a path, expired or not; no bytes are before all."""
+    """Path and `I` row of every item after a path, expired or not. An empty path is before all items."""
     for row, stored in rows.scan(ITEM, after=ITEM + path if path else None):
         yield row[1:], stored
 
@@ -188,8 +207,10 @@ def stored_after(rows: Rows, path: bytes) -> Iterator[tuple[bytes, bytes]]:
 def with_vectors(
     rows: Rows, rest: Sequence[str], *, after: bytes = b""
 ) -> Iterator[tuple[bytes, dict[bytes, tuple[bytes, ...]]]]:
-    """The paths of the items below a namespace that have vectors, in order, from after a path on; with the vectors by the
-    positions of their entries."""
+    """The items in a namespace and below it that have vectors, by path: the path, and the vectors by their entries' positions.
+
+    `after` is a path, exclusive.
+    """
     last, found = b"", dict[bytes, tuple[bytes, ...]]()
     for row, stored in rows.scan(VECTORS + labels_of(rest), after=VECTORS + after + b"\x01" if after else None):
         path, position = row[1 : -POSITION_BYTES - 1], row[-POSITION_BYTES:]
@@ -203,14 +224,15 @@ def with_vectors(
 
 
 def vectors_of(rows: Rows, path: bytes, entry: StoredItem) -> tuple[bytes, ...]:
+    """The vectors of one entry; none if it was put without."""
     stored = rows.get(_vectors_row(path, entry.position))
     return () if stored is None else _vectors.decode(stored)
 
 
 def past(rest: Sequence[str], *, deeper: bool) -> bytes:
-    """What to go on after, to skip the items of a namespace; with `deeper` those of the namespaces below it too.
+    """A place to continue after, so as to skip the items of a namespace; with `deeper` also those of the namespaces below it.
 
-    No path can be this: 1 is no byte of a label, since it is a control character.
+    No path is equal to it: a label holds no byte 1, which is a control character.
     """
     return (labels_of(rest)[:-1] if deeper else labels_of(rest)) + b"\x01"
 
@@ -230,6 +252,7 @@ def expired(rows: Rows, before_ms: int, *, limit: int) -> list[Item]:
 
 
 def path_of(rest: Sequence[str], key: str) -> bytes:
+    """The path of an item, as the module's text describes it."""
     return labels_of(rest) + b"\x00" + key.encode()
 
 
@@ -244,6 +267,7 @@ def latest_of(stored: bytes) -> bytes:
 
 
 def split_path(path: bytes) -> tuple[Rest, str]:
+    """The labels after the first, and the key."""
     labels: list[str] = []
     while (end := path.index(b"\x00")) > 0:
         labels.append(path[:end].decode())
@@ -257,13 +281,13 @@ def address(first: str, rest: Sequence[str], key: str) -> str:
 
 
 def split_address(address: str) -> tuple[tuple[str, ...], str]:
-    """Whole namespace and key."""
+    """The whole namespace and the key of an `address`."""
     *labels, key = _address.decode(address)
     return tuple(labels), key
 
 
 def labels_of(rest: Sequence[str]) -> bytes:
-    """The beginning of the paths of a namespace and those below it."""
+    """The common beginning of the paths of a namespace and of those below it."""
     return b"".join(label.encode() + b"\x00" for label in rest)
 
 
