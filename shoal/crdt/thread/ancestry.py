@@ -1,7 +1,7 @@
-"""What checkpoints descend from, along all parents, where `dag.ancestry` follows the first; and when.
+"""The ancestors of checkpoints along all parents (`dag.ancestry` follows first parents), and where a branch was at a time.
 
-Law: nothing here is cut short silently. A walk that would look at more than it may
-raises; a history that was pruned ends where a checkpoint is not stored.
+Law: nothing here is cut short silently. A walk raises if it would look at more checkpoints
+than it may. Where the history was pruned, it ends.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from shoal.crdt.thread import dag
 from shoal.errors import NotFound, TooLarge
 
 VISITS_MAX = 20_000
-BRANCHES_WALKED_MAX = 64  # That began on each other.
+BRANCHES_WALKED_MAX = 64  # From a branch to the one on which it began, and so on.
 
 
 def in_order(rows: Rows, ids: Sequence[bytes]) -> list[bytes]:
-    """Each id once, the least (HLC, id) first: an order that every replica has.
+    """Each id once, the least (HLC, id) first: the same order on every replica.
 
     Raises:
         NotFound: one is no checkpoint of this thread.
@@ -27,10 +27,10 @@ def in_order(rows: Rows, ids: Sequence[bytes]) -> list[bytes]:
 
 
 def common_ancestor(rows: Rows, ids: Sequence[bytes], *, visits_max: int = VISITS_MAX) -> bytes | None:
-    """The newest checkpoint that all `ids` are or descend from; None if there is none.
+    """The newest checkpoint that each of `ids` is or descends from; None if there is none.
 
-    Newest by HLC, in which a parent comes before its child, so that the first that
-    is met from all sides is the one.
+    The walk goes back by HLC, in which a parent comes before its child, so the first
+    checkpoint that is reached from all sides is the newest.
 
     Raises:
         NotFound: an id is no checkpoint of this thread.
@@ -57,17 +57,17 @@ def common_ancestor(rows: Rows, ids: Sequence[bytes], *, visits_max: int = VISIT
             older = dag.shown(rows, parent)
             if older is not None:
                 reach(parent, sides[id], older)
-    raise TooLarge(f"these checkpoints have nothing in common within the last {visits_max}. Nothing was written.")
+    raise TooLarge(f"these checkpoints have no common ancestor within the last {visits_max} checkpoints. Nothing was written.")
 
 
 def as_of(rows: Rows, branch: str, wall_ms: int) -> bytes | None:
-    """Where the branch was at a time, by the clocks of those who put it there; None if it was nowhere.
+    """Where the branch was at a time, by the clocks of the nodes that put it there; None if it did not exist yet.
 
-    Before its own beginning a branch was where it began: on another one.
+    For times before its first save or move, the branch is taken to be where it began: on another branch.
     """
     for _ in range(BRANCHES_WALKED_MAX):
         prefix = dag.WHEN + branch.encode() + b"\x00"
-        # What was pruned since is passed over.
+        # Checkpoints that were pruned since are passed over.
         for row, id in rows.scan(prefix, after=prefix + (wall_ms + 1).to_bytes(8, "big"), reverse=True, limit=VISITS_MAX):
             found = id or row[-dag.ID_BYTES :]
             if dag.checkpoint(rows, found) is not None:
@@ -82,7 +82,7 @@ def as_of(rows: Rows, branch: str, wall_ms: int) -> bytes | None:
 
 
 def _origin(rows: Rows, prefix: bytes, branch: str) -> dag.Checkpoint | None:
-    """The checkpoint, saved on another branch, on which this one began."""
+    """The checkpoint, saved on another branch, on which this branch began."""
     for row, id in rows.scan(prefix, limit=1):
         first = dag.checkpoint(rows, id or row[-dag.ID_BYTES :])
         if first is not None and not id:

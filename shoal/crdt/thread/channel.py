@@ -1,15 +1,15 @@
-"""How a channel's value is stored: as a recipe against the checkpoint before it.
+"""How a channel's value is stored: as a recipe against an earlier checkpoint.
 
 A value is a header, chunks and a tail. The *header* is that of a msgpack array or
 map: it counts the elements, and so changes with each append. The body after it is
-cut by its content (`shoal.crdt.thread.chunking`); what follows the last cut is the *tail*,
-which is written inline, piece by piece, until a cut completes a chunk. The chunks'
+cut by its content (`shoal.crdt.thread.chunking`). The *tail* is what follows the last cut:
+it is written inline, piece by piece, until a cut completes a chunk. The chunks'
 digests are the leaves of a tree (`shoal.crdt.thread.tree`).
 
 Laws:
 - A channel's hash is a function of its value alone, whatever the recipe.
-- An append writes what is new: neither the value's bytes nor the list of its chunks
-  is written again while it grows at its end, but for each byte of the tail once more,
+- An append writes only new bytes: while a value grows at its end, neither its bytes
+  nor the list of its chunks are written again, except each byte of the tail once more
   when its chunk is complete.
 - A chain of recipes is at most `DEPTH_MAX` long; then the tree's tops and the tail
   are written in full, so that loading reads a bounded number of records.
@@ -30,8 +30,8 @@ from shoal.crdt.thread.chunking import CHUNK_BYTES_MIN, cuts
 from shoal.crdt.thread.tree import Tops
 
 DEPTH_MAX = 32
-TINY_BYTES_MAX = 64  # Up to here the bytes cost no more than to say where they are.
-# A record that replaced another one of its checkpoint may stand on a longer chain than its successors knew.
+TINY_BYTES_MAX = 64  # Up to this size a value takes no more space than a reference to it.
+# If two saves made one checkpoint, the record that counts may have a longer chain than the one its successors saw.
 _CHAIN_MAX = 16 * DEPTH_MAX
 
 
@@ -39,28 +39,28 @@ class Recipe(msgspec.Struct, array_like=True, frozen=True):
     """How to make a value: the header, the chunks, the tail.
 
     The chunks are those below `tops`, or without them those of `base`, and then `added`.
-    The tail is that of `base`, if it is kept, and then `tail`.
+    The tail is `tail`, after that of `base` if `keep` is set.
     """
 
-    hash: bytes  # `hash_of` the value; a tiny one is its own, and has none.
+    hash: bytes  # `hash_of` the value; empty for a tiny one, which is compared itself.
     size: int  # Bytes of the whole value.
     header: bytes
     tail: bytes = b""
-    base: bytes = b""  # A checkpoint id, or empty: what that one's channel of this name holds.
-    keep: bool = False
+    base: bytes = b""  # The id of a checkpoint with a channel of this name, or empty.
+    keep: bool = False  # Whether the value's tail begins with that of `base`.
     added: tuple[bytes, ...] = ()  # Digests of chunks.
-    nodes: tuple[bytes, ...] = ()  # Digests of the tree's nodes that these complete.
+    nodes: tuple[bytes, ...] = ()  # Digests of the tree's nodes that these chunks complete.
     tops: Tops = ()
     depth: int = 0  # Recipes to read after this one.
 
     @property
     def points(self) -> bool:
-        """Whether it only says that the value is the base's."""
+        """Whether the value is the same as the base's."""
         return bool(self.base) and self.keep and not (self.tail or self.added or self.tops)
 
 
 class Outline(msgspec.Struct, frozen=True, gc=False):
-    """A value without its chunks' bytes: all that an append needs to know."""
+    """A value without its chunks' bytes: enough to describe an append."""
 
     tops: Tops
     tail: bytes
@@ -78,7 +78,7 @@ _NO_ROWS: Mapping[bytes, bytes] = {}
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """A value taken apart, as far as it is known: what the next save of the same channel is compared with."""
+    """A value taken apart, as far as it is known. The next save of the same channel is compared with it."""
 
     hash: bytes
     size: int
@@ -90,13 +90,15 @@ class Shape(msgspec.Struct, frozen=True):
 
     @property
     def cost_bytes(self) -> int:
-        """What it costs to keep. A digest and its chunk cost about 100 bytes as Python objects; a shape about 400."""
+        """The memory that it takes. A digest and its chunk cost about 100 bytes as Python objects, a shape about 400."""
         if self.pieces is not None:
             return 400 + self.size + 100 * len(self.pieces.digests)
         return 400 if self.outline is None else 400 + len(self.outline.tail) + 70 * sum(map(len, self.outline.tops))
 
 
 class Draft(msgspec.Struct, frozen=True):
+    """A value's description: the recipe to store, the shape to compare the next value with, and the rows to write."""
+
     recipe: Recipe
     shape: Shape
     rows: Mapping[bytes, bytes]  # New chunks, and nodes of the tree, by digest.
@@ -109,7 +111,7 @@ def header_bytes(packed: bytes) -> int:
 
 
 def hash_of(header: bytes, tops: Tops, tail: bytes) -> bytes:
-    """The hash of a value; none for a tiny one."""
+    """The hash of a value; empty for a tiny one."""
     if tops:
         counted = [bytes([len(digests)]) + b"".join(digests) for digests in tops]
         return sha256(b"".join([b"\x01", bytes([len(header)]), header, bytes([len(tops)]), *counted, tail])).digest()
@@ -117,9 +119,9 @@ def hash_of(header: bytes, tops: Tops, tail: bytes) -> bytes:
 
 
 def draft(packed: bytes, base: Shape | None = None, base_id: bytes = b"") -> Draft:
-    """Describe a value, against the same channel of checkpoint `base_id` before it, if there is one.
+    """Describe a value, against the same channel of checkpoint `base_id`, if there is one.
 
-    One that `beyond` knows to go on with the base is what `grow` describes.
+    If the value is known to begin with the base's (`beyond`), `grow` does this at a lower cost.
     """
     start = header_bytes(packed)
     if len(packed) - start < CHUNK_BYTES_MIN:
@@ -137,7 +139,7 @@ def draft(packed: bytes, base: Shape | None = None, base_id: bytes = b"") -> Dra
 
 
 def _draft_small(packed: bytes, start: int, base: Shape | None, base_id: bytes) -> Draft:
-    """The same of a value that is too small to have a chunk: most channels of most saves."""
+    """As `draft`, for a value that is too small to have a chunk: most channels of most saves."""
     header, tail = packed[:start], packed[start:]
     hash = hash_of(header, (), tail)
     old = base.outline if base is not None else None
@@ -147,7 +149,7 @@ def _draft_small(packed: bytes, start: int, base: Shape | None, base_id: bytes) 
 
 
 def beyond(packed: bytes, base: Shape) -> bytes | None:
-    """What follows the base's body in a value that begins with it; None if it does not, or that is not known."""
+    """The bytes after the base's body in a value that begins with it; None if it does not, or that is not known."""
     if base.pieces is None or base.outline is None:
         return None
     at = header_bytes(packed)
@@ -160,9 +162,9 @@ def beyond(packed: bytes, base: Shape) -> bytes | None:
 
 
 def appended(header: bytes, more: bytes, base: Shape) -> bytes | None:
-    """`more` as a packed array, where it is what a list has more than the base; None if they are no such lists.
+    """`more` as a packed array, if a list was extended by it; None if `header` and the base's are not those of such lists.
 
-    So that of a list which goes on with one that is known to be sound only the new elements need be looked at.
+    The base was checked before, so only the new elements have to be.
     """
     count, before = _array(header), _array(base.header)
     if count is None or before is None or count < before:
@@ -173,7 +175,7 @@ def appended(header: bytes, more: bytes, base: Shape) -> bytes | None:
 def extend(elements: bytes, base: Shape, base_id: bytes) -> Draft | None:
     """Describe `base`, a list whose outline is known, with the elements of a packed array at its end.
 
-    None if `base` is no list.
+    Returns None if `base` is no list.
     """
     count, start = _array(base.header), header_bytes(elements)
     added = _array(elements[:start])
@@ -184,7 +186,7 @@ def extend(elements: bytes, base: Shape, base_id: bytes) -> Draft | None:
 
 
 def grow(header: bytes, more: bytes, base: Shape, base_id: bytes) -> Draft:
-    """Describe a value that is `header`, the body of `base`, whose outline is known, and `more`."""
+    """Describe a value of `header`, the body of `base` and `more`. The outline of `base` must be known."""
     if not more and header == base.header:
         return point(base, base_id)
     assert base.outline is not None
@@ -212,7 +214,7 @@ def _written(recipe: Recipe, outline: Outline, pieces: Pieces | None, rows: Mapp
 
 
 def point(base: Shape, base_id: bytes) -> Draft:
-    """Describe a value that is the base's."""
+    """Describe a value that is equal to the base's."""
     if not base.hash:
         assert base.outline is not None  # A tiny value is in its recipe.
         return Draft(Recipe(b"", base.size, base.header, base.outline.tail), base, _NO_ROWS)
@@ -222,7 +224,7 @@ def point(base: Shape, base_id: bytes) -> Draft:
 
 
 def sketch(recipe: Recipe) -> Shape:
-    """What a recipe alone tells of its value."""
+    """The shape of a recipe's value, as far as the recipe alone tells it."""
     # One that only points adds nothing to the chain.
     home, depth = (recipe.base, recipe.depth - 1) if recipe.points else (b"", recipe.depth)
     outline = None if recipe.base else Outline(tree.grown(recipe.tops, recipe.added)[0], recipe.tail)
@@ -301,11 +303,12 @@ def _kept(packed: bytes, at: int, chunks: list[bytes]) -> tuple[int, int]:
 
 
 def is_array(packed: bytes) -> bool:
+    """Whether the value is a msgpack array."""
     return _array(packed[: header_bytes(packed)]) is not None
 
 
 def _array(header: bytes) -> int | None:
-    """The number of elements of a packed array; None if it is none."""
+    """The number of elements of a packed array; None if the header is not an array's."""
     if len(header) == 1 and 0x90 <= header[0] <= 0x9F:
         return header[0] - 0x90
     return int.from_bytes(header[1:], "big") if header[:1] in (b"\xdc", b"\xdd") else None
@@ -320,7 +323,7 @@ def _array_header(count: int) -> bytes:
 def outline_of(recipe: Recipe, of_base: Callable[[bytes], Recipe | None]) -> Outline | None:
     """A value's tops and tail; None if a checkpoint that it is described against is missing.
 
-    `of_base` gives the same channel's recipe in another checkpoint.
+    `of_base` returns the recipe of the same channel in another checkpoint.
     """
     tails: list[bytes] = []
     added: list[tuple[bytes, ...]] = []
@@ -344,7 +347,7 @@ def outline_of(recipe: Recipe, of_base: Callable[[bytes], Recipe | None]) -> Out
 
 
 def is_sound(recipe: Recipe, of_base: Callable[[bytes], Recipe | None]) -> bool:
-    """Whether a recipe makes what its hash names, and has nothing in it that does not count for that."""
+    """Whether a recipe makes the value that its hash names, and holds nothing that does not matter for that."""
     outline = outline_of(recipe, of_base)
     if outline is None or hash_of(recipe.header, outline.tops, outline.tail) != recipe.hash:
         return False

@@ -2,13 +2,13 @@
 
 Laws:
 - A cut depends only on the bytes before it, back to the cut before: two inputs
-  with a common prefix have the same cuts within it, and what is appended moves none.
-- Every chunk is `CHUNK_BYTES_MIN` to `CHUNK_BYTES_MAX` long. What follows the last
-  cut is no chunk yet, and shorter than `CHUNK_BYTES_MAX`.
+  with a common prefix have the same cuts within it, and an append moves no cut.
+- Every chunk is `CHUNK_BYTES_MIN` to `CHUNK_BYTES_MAX` long. The bytes after the last
+  cut are no chunk yet, and fewer than `CHUNK_BYTES_MAX`.
 
 A cut follows a place where a rolling hash of the bytes before it matches a pattern
 (Muthitacharoen et al., LBFS, 2001). The hash is cyclic polynomial (Cohen, 1997): the
-XOR of what a table says of 8 neighbouring bytes, each rotated by its place. All
+XOR of a table's entries for 8 neighbouring bytes, each rotated by its place. All
 positions are computed at once: a block of data is one big integer with eight bits for
 each byte, and three rounds of shift, rotate and XOR each double the window.
 """
@@ -20,7 +20,7 @@ from hashlib import sha256
 
 CHUNK_BYTES_MIN = 1024
 CHUNK_BYTES_MAX = 16384
-# Small enough that what follows the last cut is little to write again in full,
+# Small enough that the tail after the last cut is cheap to write again in full,
 # large enough that the hashes stay below one per cent of the state.
 _PATTERN = re.compile(rb"\x00[\x00-\x1f]", re.DOTALL)  # One place in 2,048.
 _HASHED = 8
@@ -53,7 +53,7 @@ def _hashes(data: bytes) -> bytes:
     for shift, upper, lower in _ROUNDS:
         later = mixed >> 8 * shift
         mixed ^= (later << shift & upper) | (later >> 8 - shift & lower)
-    # Equal bytes hash to one of two values: what those are translated to is no pattern.
+    # Equal bytes hash to one of two values, which are translated to bytes that do not match the pattern.
     return mixed.to_bytes(len(data), "little").translate(_AFTER)
 
 
@@ -65,9 +65,9 @@ def _rolling(data: bytes) -> bytes:
 
 
 def cuts(data: bytes, start: int = 0, *, settled: int = 0) -> list[int]:
-    """Where the chunks of `data[start:]` end; `start` must be a cut, or 0.
+    """Where the chunks of `data[start:]` end. `start` must be a cut, or 0.
 
-    `settled` says that there is no cut after `start` up to there: who appends knows.
+    `settled`: there is no cut between `start` and this offset. A caller that appends knows this from before.
     """
     size = len(data)
     low = max(start + CHUNK_BYTES_MIN, settled + 1)

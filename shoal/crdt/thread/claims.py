@@ -1,11 +1,11 @@
-"""Keys of a journal: which of the appends that claim one is its event.
+"""Keys of a journal: which of the appends that claim a key is its event.
 
 Laws:
 - Of the claims of a key the one with the least (dot, nth) is the event, at its own position.
-- The others stay known until they are trimmed, so that what is left, when the
-  event is trimmed alone, is what there would be had it never been.
-- A claim with another payload than the event's keeps it; one with the event's own
-  holds none. So the rows of a key are a function of its set of claims.
+- The others stay known until they are trimmed. So if the event alone is trimmed, the
+  journal becomes what it would be if the event had never existed.
+- A claim keeps its payload if that differs from the event's, and else stores none. So the
+  rows of a key are a function of its set of claims.
 
 Rows (within the thread's):
     Q key                         position₃₄ digest₃₂: the claim that is the event
@@ -28,13 +28,15 @@ _RANK_BYTES = POSITION_BYTES - HLC_BYTES
 
 
 class KeyedEvent(NamedTuple):
-    """What a key stands for."""
+    """The event that counts under a key: its position, and the digest of its payload."""
 
     position: bytes
     digest: bytes
 
 
 class Claim(NamedTuple):
+    """An append with a key, whether it is the event or not."""
+
     key: str
     position: bytes
     wall_ms: int
@@ -43,10 +45,12 @@ class Claim(NamedTuple):
 
     @property
     def dot(self) -> Dot:
+        """The operation that made it."""
         return dot_of(self.position)
 
 
 def apply(rows: Rows, claim: Claim) -> None:
+    """Add a claim. It becomes the event if no other claim of its key has a lesser (dot, nth)."""
     if find(rows, claim.key) is None:
         _win(rows, claim)
     else:
@@ -54,13 +58,13 @@ def apply(rows: Rows, claim: Claim) -> None:
 
 
 def find(rows: Rows, key: str) -> KeyedEvent | None:
-    """The event of `key`."""
+    """The event of `key`; None if no append has it."""
     packed = rows.get(KEY + key.encode())
     return None if packed is None else KeyedEvent(packed[:POSITION_BYTES], packed[POSITION_BYTES:])
 
 
 def claims_of(rows: Rows, key: str) -> list[Claim]:
-    """All that are there, each with its payload, the event first.
+    """All claims of a key, each with its payload, the event first.
 
     Raises:
         StoreCorrupt: the event's row is not there.
@@ -79,7 +83,7 @@ def claims_of(rows: Rows, key: str) -> list[Claim]:
 
 
 def remove(rows: Rows, key: str, gone: Callable[[Claim], bool]) -> list[Claim]:
-    """Take these claims out, as if they had never been, and return them."""
+    """Remove the claims for which `gone` is true, as if they had never been made, and return them."""
     claims = claims_of(rows, key)
     removed = [claim for claim in claims if gone(claim)]
     if removed:
@@ -88,19 +92,19 @@ def remove(rows: Rows, key: str, gone: Callable[[Claim], bool]) -> list[Claim]:
 
 
 def losers(rows: Rows) -> Iterator[Claim]:
-    """The claims that are no events, by key; those with their event's payload come without it."""
+    """The claims that are no events, by key. If its payload is the same as the event's, a claim comes with an empty payload."""
     for row, stored in rows.scan(LOSER):
         yield _loser(row, stored)
 
 
 def payload(rows: Rows, key: str, position: bytes) -> bytes | None:
-    """That of a claim which is no event, and has another payload."""
+    """The payload of a claim that is no event and has another payload; None if there is no such claim."""
     stored = rows.get(_losers(key) + _rank(position))
     return None if stored is None else stored[HLC_BYTES + 8 + 32 :]
 
 
 def contested(rows: Rows) -> VersionVector:
-    """Covers every claim of a key that was claimed more than once: only such events ever change their place."""
+    """A vector that covers every claim of a key with several claims: only such events ever change their place."""
     dots: list[Dot] = []
     for claim in losers(rows):
         entry = find(rows, claim.key)
@@ -138,7 +142,7 @@ def _lose(rows: Rows, claim: Claim, winning: bytes) -> None:
 
 
 def _rank(position: bytes) -> bytes:
-    """Dot and nth: what decides between claims. Not the HLC, whose order the clocks make."""
+    """Dot and nth: they decide between claims. The HLC does not, because the clocks decide its order."""
     return position[HLC_BYTES:]
 
 

@@ -1,11 +1,11 @@
-"""Consumers of a journal: durable cursors, which only go forward.
+"""Consumers of a journal: durable cursors, which only move forward.
 
 Laws:
-- A consumer's cursor is the join of all that were acknowledged: what one
-  acknowledgement covers may come again (where two readers shared a name), and what
-  none covers always comes.
-- A reset begins a generation. Of two generations the greater one counts alone, so
-  that an acknowledgement of before a reset does not undo it.
+- A consumer's cursor is the join of all acknowledged cursors. If several readers share a
+  name, events that one of them acknowledged may come again; an event that nobody
+  acknowledged always comes.
+- A reset begins a generation. Only the greatest generation counts, so an acknowledgement
+  from before a reset does not undo it.
 
 Rows (within the thread's):
     K 0x00 name        generation₈ acked_ms₈ cursor: the greatest generation, its latest wall time, its join
@@ -27,7 +27,7 @@ GENERATION_MAX = 2**63 - 1
 
 
 class Ack(msgspec.Struct, array_like=True, frozen=True, tag="ack"):
-    """The mutation."""
+    """The mutation: acknowledges events, or resets the consumer by beginning a generation."""
 
     consumer: str
     generation: int
@@ -35,6 +35,8 @@ class Ack(msgspec.Struct, array_like=True, frozen=True, tag="ack"):
 
 
 class Consumer(NamedTuple):
+    """A consumer, and the events that it has acknowledged."""
+
     name: str
     generation: int = 0
     acked_ms: int = 0  # 0: never.
@@ -42,6 +44,7 @@ class Consumer(NamedTuple):
 
 
 def apply(rows: Rows, stamp: Stamp, ack: Ack) -> None:
+    """Join the cursor to the consumer's, or replace it if its generation is greater."""
     before = find(rows, ack.consumer)
     cursor, acked_ms = Cursor.unpack(ack.cursor), stamp.wall_ms
     if ack.generation < before.generation:
@@ -59,7 +62,7 @@ def find(rows: Rows, name: str) -> Consumer:
 
 
 def consumers(rows: Rows, *, after: str | None = None) -> Iterator[Consumer]:
-    """By name."""
+    """All consumers that have acknowledged something, by name; `after` is exclusive."""
     start = None if after is None else CONSUMER + after.encode()
     for row, stored in rows.scan(CONSUMER, after=start):
         yield _unpack(row[len(CONSUMER) :].decode(), stored)

@@ -4,15 +4,16 @@ Laws:
 - A checkpoint's id is a hash over its parents, branch, schema, metadata, channel
   contents and a nonce (the request's key, or else its operation's dot), so that a
   retry elsewhere makes the same checkpoint. What its author had read and ran with
-  is not part of it: who sends a request again may say that otherwise.
+  is not hashed, because it may differ when the request is sent again.
 - Every save and every move of a branch has a token: a checkpoint's id, or a hash of
-  the move's request, so that a retry elsewhere is the same one. It supersedes the
+  the move's request, so that a retry elsewhere has the same one. It supersedes the
   tokens that it names: a save its parents' on its branch, a move all that its
   replica knew. The heads of a branch are the tokens that nothing supersedes: a
   function of the set of operations, so their order does not matter. Heads that name
   more than one checkpoint are a fork; none is ever dropped.
-- Of two operations with one token the least dot's record and time count everywhere;
-  what either supersedes is superseded. The other's record is kept, for who lacks it.
+- If two operations have one token, the record and time of the one with the least dot
+  count everywhere, and the tokens that either names are superseded. The other's record
+  is kept, for peers that lack the operation.
 
 Rows:
     C id₃₂                dot₂₄ hlc₈ wall_ms₈ and the record
@@ -46,11 +47,11 @@ _MOVED = 1 << 63  # No HLC has this bit.
 
 
 class Save(msgspec.Struct, array_like=True, frozen=True, tag="save"):
-    """The mutation. Its record and new chunks are stored once, as rows; the log holds this."""
+    """The mutation: saves a checkpoint. Its record and new chunks are stored once, as rows; the log holds this."""
 
     id: bytes
     record: bytes  # SHA-256 of the record.
-    over: list[bytes] = []  # Tokens that it supersedes: what is left of it once its record is pruned.
+    over: list[bytes] = []  # Tokens that it supersedes. Kept here too, because a prune removes the record.
 
 
 class Move(msgspec.Struct, array_like=True, frozen=True, tag="move"):
@@ -63,7 +64,7 @@ class Move(msgspec.Struct, array_like=True, frozen=True, tag="move"):
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True):
-    """What a checkpoint is, but for its channels' chunks."""
+    """A checkpoint as it is stored, without the chunks of its channels."""
 
     parents: list[bytes]
     branch: str
@@ -74,19 +75,23 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
     channels: dict[str, Recipe]
     author: str = ""
     label: str = ""  # See `shoal.crdt.thread.labels`.
-    setting: bytes = b""  # Packed map: what the author ran with.
-    seen: bytes = b""  # Packed bookmark: what the author had read.
-    readable_from: int = 0  # Of its schema; 0: its own version.
-    secret: list[str] = []  # JSON pointers to what must not be shown.
+    setting: bytes = b""  # Packed map: the author's program, model and such.
+    seen: bytes = b""  # Packed bookmark: the operations that the author had read.
+    readable_from: int = 0  # The least version of its schema that can read it; 0: its own version.
+    secret: list[str] = []  # JSON pointers to parts that must not be shown.
 
 
 class Head(msgspec.Struct, frozen=True, order=True):
+    """A head of a branch. `token` is the save or move that made it, `id` the checkpoint."""
+
     hlc: int
     id: bytes
     token: bytes
 
 
 class Checkpoint(NamedTuple):
+    """A stored checkpoint, with the stamp of the save that counts."""
+
     id: bytes
     dot: Dot
     hlc: int
@@ -99,7 +104,8 @@ _decoder = msgspec.msgpack.Decoder(Record)
 
 
 def decode_record(packed: bytes) -> Record:
-    """
+    """The record in these bytes.
+
     Raises:
         StoreCorrupt: these bytes are no record.
     """
@@ -110,11 +116,12 @@ def decode_record(packed: bytes) -> Record:
 
 
 def encode_record(record: Record) -> bytes:
+    """The record in its stored form, over which a save's `record` hash is taken."""
     return _encoder.encode(record)
 
 
 def identify(record: Record) -> bytes:
-    """The checkpoint's id. Recipes do not count, what they describe does."""
+    """The checkpoint's id. It depends on the channels' contents, not on the recipes that describe them."""
     channels = record.channels.items()
     # A tiny value stands for itself, any other by its hash; they are told apart.
     contents = sorted([(name, recipe.hash, b"" if recipe.hash else recipe.header + recipe.tail) for name, recipe in channels])
@@ -130,7 +137,7 @@ def apply(
 ) -> list[Head]:
     """Apply a save, and return the heads of its branch.
 
-    `chunks` holds those that the record is the first to use; `decoded` is the record, for who has it.
+    `chunks` holds those that the record is the first to use; `decoded` is the record, if the caller has it.
     """
     key = CHECKPOINT + save.id
     stored = rows.get(key)
@@ -152,12 +159,12 @@ def apply(
 
 
 def twin(rows: Rows, id: bytes, dot: Dot) -> bytes | None:
-    """The record that an operation saved `id` with, if it is not the one that counts."""
+    """The record with which an operation saved `id`, if another operation's counts; else None."""
     return rows.get(TWIN + id + dot.pack())
 
 
 def apply_erased(rows: Rows, stamp: Stamp, save: Save, branch: str | None) -> None:
-    """Apply a save whose record is gone: it is no head any more, and what it superseded is none either.
+    """Apply a save whose record is gone: it is no head any more, and neither is any token that it superseded.
 
     `branch` is its own, if its stamp is the one that counts.
     """
@@ -176,7 +183,8 @@ def apply_move(rows: Rows, stamp: Stamp, move: Move) -> list[Head]:
         rows.put(key, _pack_stamp(stamp) + move.to + move.branch.encode())
         _put_when(rows, move.branch, stamp, head, before=stored)
         if stored is None and is_pruned(rows, move.to):
-            rows.delete(PRUNED + move.to)  # By who did not know of this move: who knows a prune moves nothing there.
+            # The prune did not know of this move: a node moves no branch to a checkpoint that it knows to be pruned.
+            rows.delete(PRUNED + move.to)
         return _move_heads(rows, move.branch, head, over=move.over, first=stored is None)
     return _supersede(rows, move.branch, move.over)
 
@@ -197,12 +205,13 @@ def _put_when(rows: Rows, branch: str, stamp: Stamp, head: Head, *, before: byte
 
 
 def when_row(branch: str, wall_ms: int, token: bytes) -> bytes:
+    """The key of the row that says where a branch was put at a time."""
     # No name of a branch has a 0 byte.
     return WHEN + branch.encode() + b"\x00" + wall_ms.to_bytes(8, "big") + token
 
 
 def _move_heads(rows: Rows, branch: str, head: Head, *, over: Iterable[bytes], first: bool) -> list[Head]:
-    """A new head takes the place of what it supersedes; one that came before only renews its HLC, if it is still a head."""
+    """Put a new head in the place of those that it supersedes. A known one only renews its HLC, if it is still a head."""
     before = heads(rows, branch)
     gone = {head.token, *over}
     kept = [other for other in before if other.token not in gone]
@@ -257,7 +266,8 @@ def _unpack_heads(packed: bytes) -> list[Head]:
 
 
 def checkpoint(rows: Rows, id: bytes) -> Checkpoint | None:
-    """
+    """A stored checkpoint, pruned or not; None if its record is not here.
+
     Raises:
         StoreCorrupt: it cannot be decoded.
     """
@@ -271,7 +281,7 @@ def checkpoint(rows: Rows, id: bytes) -> Checkpoint | None:
 
 
 def unpack(id: bytes, stored: bytes) -> Checkpoint:
-    """A row `C`.
+    """The checkpoint in a row `C`.
 
     Raises:
         StoreCorrupt: it cannot be decoded.
@@ -288,7 +298,7 @@ def unpack(id: bytes, stored: bytes) -> Checkpoint:
 
 
 class Lead(msgspec.Struct, frozen=True):
-    """What a checkpoint is, but for its channels."""
+    """A checkpoint without its channels: quick to read."""
 
     id: bytes
     hlc: int
@@ -316,7 +326,7 @@ _front = msgspec.msgpack.Decoder(_Front)
 
 
 def leads(rows: Rows, *, after: bytes | None = None, limit: int | None = None) -> Iterator[Lead]:
-    """All checkpoints whose records are stored, pruned ones too, by id; `after` is one.
+    """All checkpoints whose records are stored, pruned ones too, by id; `after` is an id, exclusive.
 
     Raises:
         StoreCorrupt: one cannot be decoded.
@@ -332,27 +342,28 @@ def leads(rows: Rows, *, after: bytes | None = None, limit: int | None = None) -
 
 
 def is_pruned(rows: Rows, id: bytes) -> bool:
+    """Whether the checkpoint was pruned. Its record may still be here."""
     return rows.get(PRUNED + id) is not None
 
 
 def shown(rows: Rows, id: bytes) -> Checkpoint | None:
-    """As `checkpoint`; None also if it was pruned."""
+    """As `checkpoint`, but None also if it was pruned."""
     return None if is_pruned(rows, id) else checkpoint(rows, id)
 
 
 def erased_branch(rows: Rows, stamp: Stamp, save: Save) -> str | None:
-    """The branch of a save whose record is gone; None if another stamp of it counts."""
+    """The branch of a save whose record is gone; None if another operation's stamp counts for it."""
     names = [key[1:].decode() for key, _ in rows.scan(BRANCH)]
     return next((name for name in names if rows.get(when_row(name, stamp.wall_ms, save.id)) is not None), None)
 
 
 def moved_to(packed: bytes) -> bytes:
-    """The checkpoint of a row `M`."""
+    """The checkpoint in a row `M`."""
     return packed[_STAMP_BYTES : _STAMP_BYTES + ID_BYTES]
 
 
 def packed_record(rows: Rows, id: bytes) -> bytes | None:
-    """The record as it was stored: what a replica sends on."""
+    """The stored bytes of a record, as a replica sends them to others; None if they are not here."""
     stored = rows.get(CHECKPOINT + id)
     return None if stored is None else record_of(stored)
 
@@ -363,11 +374,16 @@ def record_of(stored: bytes) -> bytes:
 
 
 def chunk(rows: Rows, digest: bytes) -> bytes | None:
+    """A chunk, or a node of the tree over chunks; None if it is not here."""
     return rows.get(CHUNK + digest)
 
 
 def ancestry(rows: Rows, start: bytes) -> Iterator[Checkpoint]:
-    """`start` and what it descends from, newest first, along first parents; ends where a parent was pruned."""
+    """`start` and its ancestors along first parents, the newest first. It ends at a parent that was pruned.
+
+    Raises:
+        StoreCorrupt: a checkpoint cannot be decoded.
+    """
     id: bytes | None = start
     while id is not None and (found := shown(rows, id)) is not None:
         yield found

@@ -1,7 +1,7 @@
-"""The rows of a journal's events, and how much there is of them.
+"""The rows of a journal's events, and their totals.
 
-Law: where the totals are kept, they are those of the event rows: every event
-comes and goes through `put` and `drop`.
+Law: if the totals are kept, they are those of the event rows: every event
+is added by `put` and removed by `drop`.
 
 Rows (within the thread's):
     E position₃₄          wall_ms₈ keylength₂ key payload: an event
@@ -24,14 +24,18 @@ PLACE_BYTES = HLC_BYTES + DOT_BYTES  # A position without the number within its 
 
 
 class Event(NamedTuple):
+    """An event of a journal, in its place."""
+
     position: bytes
     key: str | None
     wall_ms: int
     payload: bytes
-    late: bool = False  # To the reader: it sorts before events that were delivered already.
+    late: bool = False  # It sorts before events that this reader already got.
 
 
 class Totals(NamedTuple):
+    """The size of a journal."""
+
     events: int
     bytes: int  # Of the rows' values.
 
@@ -45,14 +49,17 @@ class Issue(NamedTuple):
 
     @property
     def dot(self) -> Dot:
+        """The operation."""
         return dot_of(self.place)
 
 
 def dot_of(position: bytes) -> Dot:
+    """The operation in a position, or in a place."""
     return Dot.unpack(position[HLC_BYTES:PLACE_BYTES])
 
 
 def put(rows: Rows, event: Event) -> None:
+    """Write an event, in a place where there is none."""
     key = b"" if event.key is None else event.key.encode()
     stored = event.wall_ms.to_bytes(8, "big") + len(key).to_bytes(2, "big") + key + event.payload
     rows.put(EVENT + event.position, stored)
@@ -60,7 +67,7 @@ def put(rows: Rows, event: Event) -> None:
 
 
 def drop(rows: Rows, position: bytes) -> None:
-    """What is not there need not be dropped."""
+    """Remove the event at a position, if there is one."""
     stored = rows.get(EVENT + position)
     if stored is not None:
         rows.delete(EVENT + position)
@@ -68,18 +75,20 @@ def drop(rows: Rows, position: bytes) -> None:
 
 
 def find(rows: Rows, position: bytes) -> Event | None:
+    """The event at a position; None if there is none."""
     stored = rows.get(EVENT + position)
     return None if stored is None else unpack(position, stored)
 
 
 def unpack(position: bytes, stored: bytes, *, late: bool = False) -> Event:
+    """The event in a row `E`."""
     end = 10 + int.from_bytes(stored[8:10], "big")
     # A key is never empty: no bytes are no key.
     return Event(position, stored[10:end].decode() or None, int.from_bytes(stored[:8], "big"), stored[end:], late)
 
 
 def issues(rows: Rows, *, after: bytes | None = None) -> Iterator[Issue]:
-    """The events in order, by operation; `after` is a position."""
+    """The events in order, grouped by operation; `after` is a position, exclusive."""
     start = None if after is None else EVENT + after
     for place, group in groupby(rows.scan(EVENT, after=start), key=lambda row: row[0][1 : 1 + PLACE_BYTES]):
         stored = list(group)
@@ -87,13 +96,13 @@ def issues(rows: Rows, *, after: bytes | None = None) -> Iterator[Issue]:
 
 
 def totals(rows: Rows) -> Totals | None:
-    """None: they are not kept."""
+    """The journal's totals; None if they are not kept."""
     packed = rows.get(TOTALS)
     return None if packed is None else Totals(int.from_bytes(packed[:8], "big"), int.from_bytes(packed[8:], "big"))
 
 
 def keep_totals(rows: Rows) -> None:
-    """From now on; the events that are there are counted once."""
+    """Keep totals from now on. The first call reads all events once."""
     if rows.get(TOTALS) is None:
         sizes = [len(stored) for _, stored in rows.scan(EVENT)]
         _put_totals(rows, Totals(len(sizes), sum(sizes)))

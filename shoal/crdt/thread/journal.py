@@ -1,18 +1,18 @@
-"""A thread's journal: an append-only log of events, in one order everywhere.
+"""A thread's journal: an append-only log of events, in the same order everywhere.
 
 Laws:
 - Events are ordered by position: (HLC, dot, nth), a causal order.
-- Of the appends with one key, the one with the least (dot, nth) is the event,
-  on every replica, in whatever order they arrive; its position is the event's.
-- The other appends with a key stay known (`claims`), and so the payload of every append that
+- If several appends have one key, the one with the least (dot, nth) is the event,
+  on every replica and in any order of arrival; its position is the event's.
+- The other appends with a key stay known (`claims`). So the payload of every append that
   was applied can be found again, until it is trimmed (`trimming`).
 
-- A reader gets each event that its cursor does not cover, in order; one that
-  sorts before what it already got is marked `late`. Reading goes in sweeps: each
-  has a target, the replica's vector when it began, returns what the target covers
-  and the cursor does not, and only at its end does the cursor adopt the target.
-  So a page that was cut claims nothing that it did not deliver, and what arrives
-  behind a sweep's back is found by the next. An event that a lesser dot takes
+- A reader gets each event that its cursor does not cover, in order. An event that
+  sorts before one that the reader already got is marked `late`. Reading goes in sweeps. The
+  target of a sweep is the replica's vector when it began; it returns the events that the target
+  covers and the cursor does not, and only at its end does the cursor adopt the target.
+  So a page that was cut short claims only the events that it delivered, and an event that arrives
+  at a place that a sweep has passed is found by the next. An event that a lesser dot takes
   over later is delivered again, at its new position.
 
 Its rows are those of `events`, `claims` and `trimming`.
@@ -39,14 +39,14 @@ _decode_cursor = msgspec.msgpack.Decoder(tuple[int, bytes, bytes, bytes, bytes])
 
 
 class Append(msgspec.Struct, array_like=True, frozen=True, tag="append"):
-    """The mutation. Its payload is stored once, as a row; the log holds this."""
+    """The mutation: appends an event. Its payload is stored once, as a row; the log holds this."""
 
     digest: bytes  # SHA-256 of the payload.
     key: str | None = None
 
 
 class Conflict(NamedTuple):
-    """An append that is no event, for another payload is the event of its key."""
+    """An append that is no event, because another payload is the event of its key."""
 
     key: str
     position: bytes
@@ -55,7 +55,7 @@ class Conflict(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """A pass over the events that is under way."""
+    """A pass over the events that is not at its end."""
 
     target: VersionVector
     after: bytes  # The last position that was looked at.
@@ -69,12 +69,13 @@ class Cursor(NamedTuple):
     sweep: Sweep | None = None
 
     def pack(self) -> bytes:
+        """The cursor in the form that clients and consumers carry."""
         target, after = self.sweep or (VersionVector(), b"")
         return msgspec.msgpack.encode((_CURSOR_VERSION, self.vector.pack(), self.greatest, target.pack(), after))
 
     @classmethod
     def unpack(cls, packed: bytes) -> Cursor:
-        """No bytes are the cursor of a reader that has got nothing.
+        """The cursor in bytes from `pack`. Empty bytes are the cursor of a reader that has got nothing.
 
         Raises:
             InvalidValue: `packed` was not made by `pack`.
@@ -95,14 +96,16 @@ class Cursor(NamedTuple):
 
 
 class Page(NamedTuple):
+    """Some of a journal's events, and where to continue."""
+
     events: list[Event]
     cursor: Cursor
     more: bool  # Ask again with `cursor`; a page may be empty and yet not the last.
-    start: Cursor  # That of the reader.
-    target: VersionVector  # What the sweep is on its way to.
+    start: Cursor  # The reader's, before this page.
+    target: VersionVector  # Of the sweep to which the page belongs.
 
     def cursors(self) -> Iterator[Cursor]:
-        """Per event, the cursor to go on right after it."""
+        """Per event, the cursor to continue with right after it."""
         greatest = self.start.greatest
         for event in self.events:
             greatest = max(greatest, event.position)
@@ -110,6 +113,7 @@ class Page(NamedTuple):
 
 
 def apply(rows: Rows, stamp: Stamp, append: Append, payload: bytes) -> None:
+    """Append the event, or record that another append has its key."""
     position = stamp.pack_position()
     if append.key is None:
         events.put(rows, Event(position, None, stamp.wall_ms, payload))
@@ -118,13 +122,13 @@ def apply(rows: Rows, stamp: Stamp, append: Append, payload: bytes) -> None:
 
 
 def before(rows: Rows, hlc: int, limit: int) -> Iterator[Event]:
-    """The last events before a time, the newest first."""
+    """The last `limit` events before a time, the newest first."""
     for row, stored in rows.scan(EVENT, after=EVENT + hlc.to_bytes(HLC_BYTES, "big"), reverse=True, limit=limit):
         yield events.unpack(row[1:], stored)
 
 
 def conflicts(rows: Rows) -> list[Conflict]:
-    """The appends that are no events, for another payload is: by key and payload the least."""
+    """The appends that are no events, because another payload is the event of their key: per key and payload the least."""
     found: dict[tuple[str, bytes], Conflict] = {}
     for claim in claims.losers(rows):
         entry = claims.find(rows, claim.key)
@@ -134,7 +138,7 @@ def conflicts(rows: Rows) -> list[Conflict]:
 
 
 def payload_of(rows: Rows, stamp: Stamp, append: Append) -> bytes | None:
-    """The payload of an append that was applied to `rows`, also if it is no event; None: it was trimmed, and is gone.
+    """The payload of an append that was applied to `rows`, even if it is no event; None if it was trimmed and swept.
 
     Raises:
         StoreCorrupt: the row that must hold it is not there.
@@ -165,9 +169,9 @@ def read(
 ) -> Page:
     """The next events that `cursor` does not cover, from a replica whose vector is `vector`.
 
-    At most `limit` (from 1), and none after those that reach `bytes_max`.
+    At most `limit` events (from 1), and none after those that reach `bytes_max`.
     `floor_hlc` is the least HLC of the operations that `vector` covers and
-    `cursor.vector` does not: nothing below it is looked at. None: not known.
+    `cursor.vector` does not: no event below it is looked at. None: not known.
     """
     if cursor.sweep is None and cursor.vector.dominates(vector):
         return Page([], cursor, False, cursor, vector)
@@ -190,12 +194,12 @@ def read(
 def behind(
     rows: Rows, cursor: Cursor, vector: VersionVector, *, floor_hlc: int | None, scan_rows_max: int
 ) -> tuple[int, int, bool]:
-    """How many events `read` would still give, how many rows were looked at for that, and whether that was all."""
+    """How many events `read` would still return, how many rows were looked at for that, and whether the count is complete."""
     if cursor.sweep is None and cursor.vector.dominates(vector):
         return 0, 0, True
     target, after = cursor.sweep or (VersionVector(), b"")
     found = scanned = 0
-    # What is left of the sweep, and in the next one what the sweep's target does not cover.
+    # The rest of the sweep, and the events of the next one, which are those that the sweep's target does not cover.
     for row, _ in rows.scan(EVENT, after=_start(cursor._replace(sweep=None), floor_hlc)):
         if scanned == scan_rows_max:
             return found, scanned, False
@@ -208,7 +212,7 @@ def behind(
 def missed(rows: Rows, cursor: Cursor) -> int | None:
     """The greatest HLC of an operation whose events were trimmed before this reader got them; None if there is none."""
     if cursor == Cursor():
-        return None  # It wants what is there.
+        return None  # A new reader starts with the oldest event that there is.
     late = [int.from_bytes(end[:HLC_BYTES], "big") for end in trimming.ends(rows) if not got(cursor, end)]
     return max(late, default=None)
 
@@ -227,7 +231,7 @@ def from_position(position: bytes, vector: VersionVector) -> Cursor:
 
 
 def join(one: Cursor, other: Cursor) -> Cursor:
-    """What a reader has got that has got both; of two sweeps the later one's part, so that some may come again.
+    """A cursor that covers what both cover. Of two sweeps only the later one's part is kept, so some events may come again.
 
     Commutative, associative and idempotent: the vectors' join, and the greater sweep of a total order.
     """
@@ -236,7 +240,7 @@ def join(one: Cursor, other: Cursor) -> Cursor:
 
 
 def clipped(cursor: Cursor, applied: VersionVector) -> Cursor:
-    """A cursor as a replica at `applied` may keep it: it claims nothing that was not there."""
+    """The part of a cursor that a replica at `applied` may keep: it covers no event that the replica lacked."""
     sweep = None if cursor.sweep is None else Sweep(_meet(cursor.sweep.target, applied), cursor.sweep.after)
     return Cursor(_meet(cursor.vector, applied), cursor.greatest, sweep)
 
@@ -258,5 +262,5 @@ def _is_due(row: bytes, target: VersionVector, seen: VersionVector) -> bool:
 
 
 def _meet(target: VersionVector, vector: VersionVector) -> VersionVector:
-    """What both cover: a sweep that goes on at another replica can end only with what that one holds."""
+    """What both cover: a sweep that continues at another replica can end only with operations that this replica holds."""
     return VersionVector((origin, min(sequence, vector[origin])) for origin, sequence in target.items())

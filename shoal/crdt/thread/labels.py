@@ -1,10 +1,10 @@
 """Labels: names by which a thread's checkpoints are found.
 
 Laws:
-- A label names, of the checkpoints that were saved under it and not released
-  since, the one with the greatest (HLC, id), on every replica.
-- A release names the checkpoints that lose the label: what was saved under it
-  meanwhile keeps it. A checkpoint that was released does not get the label back
+- Of the checkpoints that were saved under a label and not released since, the label
+  names the one with the greatest (HLC, id), on every replica.
+- A release lists the checkpoints that lose the label; one that was saved under it
+  concurrently keeps it. A released checkpoint does not get the label back
   when the same save arrives once more, under another dot.
 - Labels are listed in the order of their bytes.
 
@@ -33,12 +33,14 @@ class Release(msgspec.Struct, array_like=True, frozen=True, tag="release"):
 
 
 class LabelEntry(msgspec.Struct, frozen=True, order=True):
+    """A checkpoint that has a label, and the HLC of its save."""
+
     hlc: int
     id: bytes
 
 
 def name(rows: Rows, label: str, entry: LabelEntry, *, first: bool) -> None:
-    """A checkpoint was saved under a label; one saved again only renews its HLC, if it still has the label."""
+    """Record that a checkpoint was saved under a label. One saved again only renews its HLC, if it still has the label."""
     before = entries(rows, label)
     kept = [other for other in before if other.id != entry.id]
     if first or len(kept) < len(before):
@@ -46,6 +48,7 @@ def name(rows: Rows, label: str, entry: LabelEntry, *, first: bool) -> None:
 
 
 def apply(rows: Rows, _stamp: Stamp, release: Release) -> None:
+    """Take the label from these checkpoints."""
     before = entries(rows, release.label)
     kept = [entry for entry in before if entry.id not in release.ids]
     if len(kept) < len(before):
@@ -53,14 +56,14 @@ def apply(rows: Rows, _stamp: Stamp, release: Release) -> None:
 
 
 def entries(rows: Rows, label: str) -> list[LabelEntry]:
-    """The checkpoints that have this label; it names the first."""
+    """The checkpoints that have this label, the greatest (HLC, id) first; the label names the first."""
     return _unpack(rows.get(LABEL + label.encode()) or b"")
 
 
 def listed(
     rows: Rows, prefix: str, *, after: str | None = None, reverse: bool = False, limit: int | None = None
 ) -> Iterator[tuple[str, bytes]]:
-    """Labels that begin with `prefix`, each with the id that it names. `after` is exclusive, in the listing's direction."""
+    """The labels that begin with `prefix`, each with the id that it names. `after` is exclusive, in the listing's direction."""
     start = None if after is None else LABEL + after.encode()
     for key, packed in rows.scan(LABEL + prefix.encode(), after=start, reverse=reverse, limit=limit):
         yield key[1:].decode(), packed[8:_ENTRY_BYTES]

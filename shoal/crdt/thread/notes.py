@@ -1,16 +1,16 @@
-"""Notes: small named values beside a label, which need no checkpoint to be there yet.
+"""Notes: small named values beside a label. The checkpoint need not exist yet.
 
 Laws:
-- What a label's notes are is read from the operations that wrote them, in the order of
-  their positions, which is a causal one: a note that is written `first` stays what it
-  was written as first, any other takes the place of what had its name. So replicas that
-  hold the same operations read the same, whatever the order in which they came.
-- Of the operations with one key the least dot's counts.
-- A cut drops the notes of a label that were known where it was made, and no others.
+- A label's notes are read from the operations that wrote them, in the order of their
+  positions, which is a causal order. A note written as `first` has no effect if its name
+  is taken; any other note replaces the one with its name. So replicas that
+  hold the same operations read the same, in whatever order these came.
+- Of the operations with one key, the one with the least dot counts.
+- A cut drops the notes of a label that its issuer knew, and no others.
 
 Rows (within the thread's, beside the checkpoints'):
     P len₂ label                  a vector: the operations that it covers are cut
-    P len₂ label position₃₄       keylength₂ key content: what one operation wrote
+    P len₂ label position₃₄       keylength₂ key content: the notes of one operation
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
 
     name: bytes
     value: bytes
-    first: bool = False  # It yields to what has its name already.
+    first: bool = False  # It has no effect if its name is taken.
 
 
 class Annotate(msgspec.Struct, array_like=True, frozen=True, tag="annotate"):
-    """The mutation. Its notes are stored once, as a row; the log holds this."""
+    """The mutation: writes notes. They are stored once, as a row; the log holds this."""
 
     label: str
     digest: bytes  # SHA-256 of the packed notes.
@@ -44,7 +44,7 @@ class Annotate(msgspec.Struct, array_like=True, frozen=True, tag="annotate"):
 
 
 class Cut(msgspec.Struct, array_like=True, frozen=True, tag="cut"):
-    """The mutation: the label's notes that a vector covers are dropped."""
+    """The mutation: drops the label's notes that a vector covers."""
 
     label: str
     known: bytes  # The packed vector.
@@ -61,11 +61,13 @@ _decoder = msgspec.msgpack.Decoder(list[Note])
 
 
 def pack(notes: list[Note]) -> bytes:
+    """The notes in the form that travels beside an `Annotate`."""
     return _encoder.encode(notes)
 
 
 def unpack(packed: bytes) -> list[Note]:
-    """
+    """The notes in bytes from `pack`.
+
     Raises:
         InvalidValue: these bytes are no notes.
     """
@@ -76,18 +78,20 @@ def unpack(packed: bytes) -> list[Note]:
 
 
 def apply(rows: Rows, stamp: Stamp, annotate: Annotate, content: bytes) -> None:
+    """Write the notes, under the position of their operation."""
     key = (annotate.key or "").encode()
     rows.put(_prefix(annotate.label) + stamp.pack_position(), len(key).to_bytes(2, "big") + key + content)
 
 
 def cut(rows: Rows, _stamp: Stamp, change: Cut) -> None:
+    """Drop the notes that the cut's vector covers. They are no longer read; their rows stay."""
     row = _prefix(change.label)
     before = VersionVector.unpack(rows.get(row) or b"")
     rows.put(row, before.join(VersionVector.unpack(change.known)).pack())
 
 
 def known(rows: Rows, label: str) -> VersionVector:
-    """A vector that covers the label's notes, and no more of each origin than it must."""
+    """The least vector that covers the label's notes: what a cut of all of them names."""
     greatest: dict[Origin, int] = {}
     for entry in _written(rows, label):
         greatest[entry.dot.origin] = max(entry.dot.sequence, greatest.get(entry.dot.origin, 0))
@@ -127,7 +131,7 @@ def _counting(written: list[_Written]) -> Iterator[bytes]:
 
 
 def _written(rows: Rows, label: str) -> Iterator[_Written]:
-    """What counts of what was written, in the order of positions."""
+    """The operations that are not cut, in the order of positions."""
     prefix = _prefix(label)
     gone = VersionVector()
     for row, stored in rows.scan(prefix):

@@ -1,4 +1,4 @@
-"""Who may write a thread, for writers who agree to ask: the latest claim.
+"""Who may write a thread, among writers that agree to ask: the latest claim.
 
 Law: of all claims the one with the greatest (HLC, token) holds, on every replica, so
 that an owner, once superseded, never becomes current again. Two claims that one
@@ -18,17 +18,18 @@ OWNER = b"O"
 
 
 class Claim(msgspec.Struct, array_like=True, frozen=True, tag="claim"):
-    """The mutation."""
+    """The mutation: claims the thread."""
 
     token: bytes
 
 
 def apply(rows: Rows, stamp: Stamp, claim: Claim) -> None:
+    """Let the claim hold, unless a greater one is known."""
     offered = stamp.hlc.to_bytes(8, "big") + claim.token
     if offered > (rows.get(OWNER) or b""):
         rows.put(OWNER, offered)
 
 
 def owner(rows: Rows) -> bytes:
-    """The token of the claim that holds; no bytes if nobody has claimed the thread."""
+    """The token of the claim that holds; empty if the thread was never claimed."""
     return (rows.get(OWNER) or b"")[8:]

@@ -1,7 +1,7 @@
-"""How far loops have come: per key a number that only grows.
+"""The progress of loops: per key a number that only grows.
 
-Law: a place is the greatest of its generation, and of two generations the greater
-one's counts alone: who begins again begins a generation.
+Law: the greatest generation counts alone, and of it the greatest place. A loop that
+starts again begins a generation.
 
 Rows (within the thread's):
     K 0x02 key         generation₈ place₈
@@ -20,7 +20,7 @@ NUMBER_MAX = 2**63 - 1
 
 
 class Reach(msgspec.Struct, array_like=True, frozen=True, tag="reach"):
-    """The mutation."""
+    """The mutation: a loop has come to a place."""
 
     key: str
     generation: int
@@ -28,18 +28,21 @@ class Reach(msgspec.Struct, array_like=True, frozen=True, tag="reach"):
 
 
 class LoopProgress(NamedTuple):
+    """The progress of one loop. Tuples compare as the law says."""
+
     generation: int = 0
     place: int = 0
 
 
 def apply(rows: Rows, _stamp: Stamp, change: Reach) -> None:
+    """Record the place, if it is beyond the known one."""
     reached = LoopProgress(change.generation, change.place)
     if reached > find(rows, change.key):
         rows.put(PLACE + change.key.encode(), reached.generation.to_bytes(8, "big") + reached.place.to_bytes(8, "big"))
 
 
 def find(rows: Rows, key: str) -> LoopProgress:
-    """Where it is; at the start if there is none."""
+    """The progress of a loop; all zeros if it was never recorded."""
     stored = rows.get(PLACE + key.encode())
     return (
         LoopProgress() if stored is None else LoopProgress(int.from_bytes(stored[:8], "big"), int.from_bytes(stored[8:], "big"))
@@ -47,5 +50,5 @@ def find(rows: Rows, key: str) -> LoopProgress:
 
 
 def count(rows: Rows, limit: int) -> int:
-    """How many there are, up to `limit`."""
+    """How many loops have recorded progress, up to `limit`."""
     return sum(1 for _ in rows.scan(PLACE, limit=limit))

@@ -1,14 +1,14 @@
-"""Pruning: checkpoints that are given up, by their ids.
+"""Pruning: removing old checkpoints, by their ids.
 
 Laws:
-- A prune names the moves of branches to its checkpoints that its issuer knew. One to which
-  a branch was moved without its knowledge stays: so which checkpoints are pruned is a
-  function of the set of operations, and no branch ends at one that is.
-- A pruned checkpoint is shown no more; a history ends before it. Its record and chunks
-  stay until the prune is stable, and what a checkpoint that stays is described by, for longer.
+- A prune names the moves of branches to its checkpoints that its issuer knew. If a branch
+  was moved to a checkpoint by another, concurrent move, the checkpoint stays. So which
+  checkpoints are pruned is a function of the set of operations, and no branch ends at a pruned one.
+- A pruned checkpoint is not shown any more; a history ends before it. Its record and chunks
+  stay until the prune is stable, or longer if a remaining checkpoint's recipe needs them.
 
 Rows (within the thread's, beside the checkpoints'):
-    T id₃₂                dot₂₄: the least of the prunes; gone once the checkpoint's record is
+    T id₃₂                dot₂₄: the least of the prunes; removed with the checkpoint's record
     T                     hlc₈: of the last prune
 """
 
@@ -25,14 +25,14 @@ from shoal.crdt.thread.dag import PRUNED
 
 
 class Prune(msgspec.Struct, array_like=True, frozen=True, tag="prune"):
-    """The mutation."""
+    """The mutation: prunes these checkpoints."""
 
     ids: list[bytes]
     moves: list[bytes] = []  # Tokens of the moves to them that the issuer knew.
 
 
 def moves_to(rows: Rows, ids: set[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """The moves to these checkpoints: the token and the checkpoint of each."""
+    """The token and the checkpoint of each move to one of these checkpoints. It reads all moves of the thread."""
     for key, packed in rows.scan(dag.MOVE):
         to = dag.moved_to(packed)
         if to in ids:
@@ -40,6 +40,7 @@ def moves_to(rows: Rows, ids: set[bytes]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def apply(rows: Rows, stamp: Stamp, prune: Prune) -> None:
+    """Mark the checkpoints as pruned, except those to which a move went that the issuer did not know."""
     known = set(prune.moves)
     reached = {to for token, to in moves_to(rows, set(prune.ids)) if token not in known}
     for id in prune.ids:
@@ -52,16 +53,17 @@ def apply(rows: Rows, stamp: Stamp, prune: Prune) -> None:
 
 
 def marks(rows: Rows, *, after: bytes | None = None, limit: int | None = None) -> Iterator[tuple[bytes, Dot]]:
-    """Pruned checkpoints whose records may be there, by id, and by which operation; `after` is an id."""
+    """The pruned checkpoints whose records may still be here, by id, each with the prune; `after` is an id, exclusive."""
     start = PRUNED if after is None else PRUNED + after
     for key, dot in rows.scan(PRUNED, after=start, limit=limit):
         yield key[1:], Dot.unpack(dot[:DOT_BYTES])
 
 
 def any_pruned(rows: Rows) -> bool:
-    """Whether rows are there that only pruned checkpoints may need."""
+    """Whether there may be records and chunks that only pruned checkpoints need."""
     return next(iter(marks(rows, limit=1)), None) is not None
 
 
 def ever_pruned(rows: Rows) -> bool:
+    """Whether any checkpoint of the thread was ever pruned."""
     return rows.get(PRUNED) is not None

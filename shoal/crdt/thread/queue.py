@@ -3,13 +3,13 @@
 Laws:
 - Of the puts with one key, the one with the least (dot, nth, index) is the entry,
   on every replica; puts of another value under that key stay visible beside it.
-- An entry that anybody finished is pending nowhere from then on, whatever put of its
-  key arrives later. Of those who finished it at the same time all stay visible; the
-  least (dot, nth) is the one whose result counts.
-- What is pending is in the order of positions: (HLC, dot, nth, index).
+- A finished entry is never pending again, whatever put of its key arrives later. If
+  several clients finished it concurrently, all of them stay visible, and the result of the one with
+  the least (dot, nth) counts.
+- Pending entries are in the order of positions: (HLC, dot, nth, index).
 - Forgetting an entry removes the puts and finishes that its origin had seen, and no
-  others: what was put at the same time elsewhere comes out as a new entry. So a key
-  is known until it is forgotten, and its rows are gone after that.
+  others: a concurrent put becomes a new entry. So a key is known until it is
+  forgotten, and its rows are gone after that.
 
 Rows (within the thread's; queue: `I` for the inbox, `W` for worklists, whose names are in the key):
     I P position₃₈         W P len₂ name position₃₈        id₃₂: a pending entry
@@ -39,14 +39,14 @@ Context = tuple[tuple[Origin, int], ...]
 
 
 class Item(msgspec.Struct, array_like=True, frozen=True):
-    """What is put: under a key of its user's or its request's, or under none."""
+    """A value to put: under a key of the user or the request, or under none."""
 
     key: str | None
     value: bytes
 
 
 class Enqueue(msgspec.Struct, array_like=True, frozen=True, tag="enqueue"):
-    """A mutation: put these."""
+    """A mutation: puts these values."""
 
     queue: str
     by: str
@@ -54,7 +54,7 @@ class Enqueue(msgspec.Struct, array_like=True, frozen=True, tag="enqueue"):
 
 
 class Dequeue(msgspec.Struct, array_like=True, frozen=True, tag="dequeue"):
-    """A mutation: one is finished. `key` is the request's: one that went to two nodes finished it once."""
+    """A mutation: finishes an entry. `key` is the request's, so that a request sent to two nodes counts as one finish."""
 
     queue: str
     id: bytes
@@ -64,7 +64,7 @@ class Dequeue(msgspec.Struct, array_like=True, frozen=True, tag="dequeue"):
 
 
 class Purge(msgspec.Struct, array_like=True, frozen=True, tag="purge"):
-    """A mutation: forget these entries, as far as `context` covers them."""
+    """A mutation: forgets these entries, as far as `context` covers them."""
 
     queue: str
     ids: list[bytes]
@@ -72,6 +72,8 @@ class Purge(msgspec.Struct, array_like=True, frozen=True, tag="purge"):
 
 
 class Put(NamedTuple):
+    """A put of an entry."""
+
     position: bytes  # With the index of the item within its mutation.
     wall_ms: int
     by: str
@@ -79,6 +81,8 @@ class Put(NamedTuple):
 
 
 class Finish(NamedTuple):
+    """A finish of an entry."""
+
     position: bytes
     wall_ms: int
     by: str
@@ -87,7 +91,7 @@ class Finish(NamedTuple):
 
 
 class RankedEntry(NamedTuple):
-    """By rank: the first put is the entry, the first finish the one that counts."""
+    """An entry with its puts and finishes by rank: the first put is the entry, the first finish the one that counts."""
 
     key: str | None
     puts: list[Put]
@@ -95,10 +99,11 @@ class RankedEntry(NamedTuple):
 
     @property
     def is_pending(self) -> bool:
+        """Whether it was put and not finished."""
         return bool(self.puts) and not self.finishes
 
     def takers(self) -> list[Finish]:
-        """Those who finished it, one for each request."""
+        """The finishes, one for each request."""
         seen: dict[str, None] = {}
         found = []
         for finish in self.finishes:
@@ -110,6 +115,8 @@ class RankedEntry(NamedTuple):
 
 
 class Counts(NamedTuple):
+    """How many entries a queue has."""
+
     pending: int = 0
     finished: int = 0
 
@@ -121,16 +128,17 @@ _decode = msgspec.msgpack.Decoder(
 
 
 def identify(key: str) -> bytes:
-    """The id of the entry of a key."""
+    """The id of the entry with this key."""
     return sha256(b"\x01" + key.encode()).digest()
 
 
 def identify_position(start: bytes, index: int) -> bytes:
-    """The id of one without a key: the `index`-th of the mutation at position `start`."""
+    """The id of an entry without a key: the `index`-th of the mutation at position `start`."""
     return sha256(b"\x00" + start + index.to_bytes(4, "big")).digest()
 
 
 def apply_enqueue(rows: Rows, stamp: Stamp, change: Enqueue) -> None:
+    """Put the values, each under its own entry."""
     start = stamp.pack_position()
     for index, item in enumerate(change.items):
         position = start + index.to_bytes(4, "big")
@@ -138,11 +146,12 @@ def apply_enqueue(rows: Rows, stamp: Stamp, change: Enqueue) -> None:
         before = entry(rows, change.queue, id) or RankedEntry(item.key, [], [])
         put = Put(position, stamp.wall_ms, change.by, item.value)
         puts = sorted([*before.puts, put], key=lambda put: put.position[_HLC_BYTES:])
-        # Its id tells the key; a finish that came first, or outlived a purge, did not know it.
+        # The entry may be without its key, if a finish came first or outlived a purge.
         _store(rows, change.queue, id, before, before._replace(key=item.key, puts=puts))
 
 
 def apply_dequeue(rows: Rows, stamp: Stamp, change: Dequeue) -> None:
+    """Finish an entry, known or not."""
     before = entry(rows, change.queue, change.id) or RankedEntry(None, [], [])
     finish = Finish(stamp.pack_position(), stamp.wall_ms, change.by, change.key, change.result)
     finishes = sorted([*before.finishes, finish], key=lambda finish: finish.position[_HLC_BYTES:])
@@ -150,6 +159,7 @@ def apply_dequeue(rows: Rows, stamp: Stamp, change: Dequeue) -> None:
 
 
 def apply_purge(rows: Rows, _stamp: Stamp, change: Purge) -> None:
+    """Remove the puts and finishes that the context covers."""
     context = VersionVector(change.context)
     for id in change.ids:
         before = entry(rows, change.queue, id)
@@ -160,6 +170,7 @@ def apply_purge(rows: Rows, _stamp: Stamp, change: Purge) -> None:
 
 
 def entry(rows: Rows, queue: str, id: bytes) -> RankedEntry | None:
+    """An entry, pending or finished; None if it is not known."""
     stored = rows.get(_row(_ENTRY, queue) + id)
     if stored is None:
         return None
@@ -168,31 +179,32 @@ def entry(rows: Rows, queue: str, id: bytes) -> RankedEntry | None:
 
 
 def pending(rows: Rows, queue: str, *, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-    """Positions and ids of what is pending, in order."""
+    """Positions and ids of the pending entries, in order; `after` is a position, exclusive."""
     prefix = _row(_PENDING, queue)
     for row, id in rows.scan(prefix, after=prefix + after if after else None):
         yield row[len(prefix) :], id
 
 
 def finished(rows: Rows, queue: str, *, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-    """Positions of first finishes and ids, in order."""
+    """Positions of first finishes, and ids, in order; `after` is a position, exclusive."""
     prefix = _row(_FINISHED, queue)
     for row, id in rows.scan(prefix, after=prefix + after if after else None):
         yield row[len(prefix) :], id
 
 
 def counts(rows: Rows, queue: str) -> Counts:
+    """How many entries the queue has; reads one row."""
     return _unpack_counts(rows.get(_counts_row(queue)))
 
 
 def worklists(rows: Rows) -> Iterator[tuple[str, Counts]]:
-    """Names in byte order; one without any entries is none."""
+    """Names of the worklists that have entries, in byte order, with their counts."""
     for row, stored in rows.scan(b"W" + _COUNTS):
         yield row[2:].decode(), _unpack_counts(stored)
 
 
 def _store(rows: Rows, queue: str, id: bytes, before: RankedEntry, after: RankedEntry) -> None:
-    """Put an entry in another's place, and what is derived from it."""
+    """Replace an entry, and the rows derived from it."""
     if _spot(before) != _spot(after):
         if (spot := _spot(before)) is not None:
             rows.delete(_row(_PENDING, queue) + spot)
@@ -213,7 +225,7 @@ def _store(rows: Rows, queue: str, id: bytes, before: RankedEntry, after: Ranked
     elif moved != here:
         rows.put(_counts_row(queue), moved.pending.to_bytes(8, "big") + moved.finished.to_bytes(8, "big"))
     if after.puts or after.finishes:
-        # A key is known from its puts; a finish may have come to be there alone.
+        # Only puts tell the key, and a finish may be left without any.
         key = after.key if after.puts else None
         rows.put(_row(_ENTRY, queue) + id, _encoder.encode((key, after.puts, after.finishes)))
     else:

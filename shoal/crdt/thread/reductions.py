@@ -1,12 +1,13 @@
-"""What reducers made of a journal's events up to some place, so that a replay need not begin at the first.
+"""Results of reducers over a journal's events up to some place, so that a replay need not begin at the first.
 
 Laws:
 - A snapshot holds exactly the events up to its position that its vector covers. It
-  stands for all events up to there as long as no operation that its vector does
-  not cover put one there, and none took over a key that was claimed before
-  (`claims.contested`), and nothing was trimmed that is not in it: `holds` says so of the first, `usable` of the others.
-- Of a reducer the greatest version's are kept: its `SNAPSHOTS_KEPT` greatest
-  positions, and at each position the one whose vector covers most.
+  stands for all events up to there under three conditions: no operation that its vector does
+  not cover put an event there (`holds` checks this); no such operation took over a key that was
+  claimed before (`claims.contested`); and no event was trimmed that it does not hold. `usable`
+  checks the last two.
+- Only the greatest version of a reducer is kept: its `SNAPSHOTS_KEPT` greatest
+  positions, and at each position the snapshot whose vector covers most.
 
 Rows (within the thread's):
     K 0x01 len₂ reducer version₈ position₃₄      msgpack [vector, rank₂₆, value]
@@ -32,22 +33,25 @@ _decode = msgspec.msgpack.Decoder(tuple[bytes, bytes, bytes]).decode
 
 
 class Reduce(msgspec.Struct, array_like=True, frozen=True, tag="snapshot"):
-    """The mutation."""
+    """The mutation: stores a snapshot."""
 
     reducer: str
     version: int
     position: bytes
-    vector: bytes  # Packed: of the events up to `position`, those that it covers are in the value.
+    vector: bytes  # Packed. The value holds the events up to `position` that it covers.
     value: bytes
 
 
 class Snapshot(NamedTuple):
+    """A reducer's result for the events up to `position` that `vector` covers."""
+
     position: bytes
     vector: VersionVector
     value: bytes
 
 
 def apply(rows: Rows, stamp: Stamp, change: Reduce) -> None:
+    """Store the snapshot, and remove those that the laws no longer keep."""
     prefix = _prefix(change.reducer)
     version = change.version.to_bytes(8, "big")
     stored = [row for row, _ in rows.scan(prefix)]
@@ -66,7 +70,7 @@ def apply(rows: Rows, stamp: Stamp, change: Reduce) -> None:
 
 
 def usable(rows: Rows, reducer: str, version: int, *, until: bytes | None = None) -> Iterator[Snapshot]:
-    """The snapshots up to position `until`, the latest first, whose events have kept their places."""
+    """The snapshots up to position `until` in which no event has changed its place since, the latest first."""
     prefix = _prefix(reducer) + version.to_bytes(8, "big")
     contested, ends = claims.contested(rows), trimming.ends(rows)
     trimmed, last = trimming.covered(ends), max(ends, default=b"")
@@ -80,10 +84,10 @@ def usable(rows: Rows, reducer: str, version: int, *, until: bytes | None = None
 
 
 def holds(rows: Rows, snapshot: Snapshot, vector: VersionVector, *, floor_hlc: int | None, scan_rows_max: int) -> bool:
-    """Whether no event up to its position is missing from it, at a replica at `vector`.
+    """Whether the snapshot lacks no event up to its position, at a replica at `vector`.
 
-    `floor_hlc`: the least HLC of the operations that `vector` covers and the snapshot's does not; None: not known.
-    False also where more than `scan_rows_max` rows would have to be looked at.
+    `floor_hlc` is the least HLC of the operations that `vector` covers and the snapshot's does not; None: not known.
+    Also False if that would take a look at more than `scan_rows_max` rows.
     """
     start = EVENT + (b"" if floor_hlc is None else floor_hlc.to_bytes(8, "big"))
     for scanned, (row, _) in enumerate(rows.scan(EVENT, after=start)):
@@ -96,6 +100,7 @@ def holds(rows: Rows, snapshot: Snapshot, vector: VersionVector, *, floor_hlc: i
 
 
 def reducers(rows: Rows) -> set[str]:
+    """The names of the reducers that have snapshots."""
     found = set()
     for row, _ in rows.scan(REDUCTION):
         start = len(REDUCTION) + 2
@@ -114,10 +119,11 @@ def _rank(stored: bytes) -> tuple[int, bytes, bytes]:
 
 
 def check(change: Reduce) -> None:
-    """
+    """Check a change from a peer.
+
     Raises:
-        ValueError: it is not what a node would have made.
+        ValueError: no node would have made it.
     """
     if len(change.position) != POSITION_BYTES or not 0 <= change.version <= VERSION_MAX:
-        raise ValueError("no position, or no version")
+        raise ValueError("the position or the version is malformed")
     VersionVector.unpack(change.vector)

@@ -1,10 +1,10 @@
 """How long a journal keeps its events: a rule that the thread carries.
 
-Law: of the rules that were given the one at the greatest position holds, on every
-replica. From the first one on the journal counts its events (`events.keep_totals`).
+Law: of all rules that were set, the one at the greatest position holds, on every
+replica. From the first rule on, the journal counts its events (`events.keep_totals`).
 
 Rows (within the thread's):
-    H p                   msgpack [position₃₄, older_than_ms, bytes, events]: each null where it sets no bound
+    H p                   msgpack [position₃₄, older_than_ms, bytes, events]: each null if it sets no bound
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from shoal.crdt.thread.events import EVENT, HLC_BYTES, PLACE_BYTES, Issue
 from shoal.crdt.thread.trimming import Cut
 
 RULE = b"Hp"
-SLACK_DIVISOR = 8  # Nothing is trimmed by itself before a bound is exceeded by this part of it, so that few appends trim.
+SLACK_DIVISOR = 8  # Appends trim only once a bound is exceeded by this part of it, so that few appends do.
 
 _decode = msgspec.msgpack.Decoder(tuple[bytes, int | None, int | None, int | None]).decode
 
 
 class Retain(msgspec.Struct, array_like=True, frozen=True, tag="retain"):
-    """The mutation. An event goes that is beyond any of these bounds; None: there is no such."""
+    """The mutation: sets the rule. An event goes if it is beyond any of these bounds; None sets no bound."""
 
     older_than_ms: int | None = None
     bytes: int | None = None
@@ -34,7 +34,7 @@ class Retain(msgspec.Struct, array_like=True, frozen=True, tag="retain"):
 
 
 class _Excess(NamedTuple):
-    """What is beyond the bounds."""
+    """How much of the journal is beyond the bounds."""
 
     before: bytes  # Places below this one are too old.
     bytes: int
@@ -45,6 +45,7 @@ class _Excess(NamedTuple):
 
 
 def apply(rows: Rows, stamp: Stamp, retain: Retain) -> None:
+    """Set the rule, unless a later one holds."""
     position = stamp.pack_position()
     earlier = rows.get(RULE)
     if earlier is None or _decode(earlier)[0] < position:
@@ -53,12 +54,13 @@ def apply(rows: Rows, stamp: Stamp, retain: Retain) -> None:
 
 
 def rule(rows: Rows) -> Retain:
+    """The rule that holds; one without bounds if none was ever set."""
     packed = rows.get(RULE)
     return Retain() if packed is None else Retain(*_decode(packed)[1:])
 
 
 def due(rows: Rows, stamp: Stamp, *, events_max: int) -> Cut | None:
-    """What this operation should trim by the rule; None: nothing, or not enough to be worth it."""
+    """The events that this operation should trim by the rule; None if there are none, or too few to be worth it."""
     totals = events.totals(rows)
     if totals is None:
         return None
@@ -73,7 +75,7 @@ def due(rows: Rows, stamp: Stamp, *, events_max: int) -> Cut | None:
 
 
 def too_old(wall_ms: int, older_than_ms: int) -> bytes:
-    """The place below which events are older than that."""
+    """The place below which events are older than `older_than_ms` at `wall_ms`."""
     return (max(0, min(wall_ms, END_MS) - older_than_ms) << COUNTER_BITS).to_bytes(HLC_BYTES, "big")
 
 
@@ -84,10 +86,10 @@ def _beyond(total: int, bound: int | None) -> int:
 
 
 def _age_bound(rows: Rows, stamp: Stamp, older_than_ms: int | None) -> bytes:
-    """No bytes: nothing is too old, or not by enough."""
+    """The place below which events are too old; empty if none are, or too few to be worth it."""
     if older_than_ms is None:
         return b""
-    # Below the last trim is only what came late, which goes with the next: to look there is to look at what was deleted.
+    # Below the last trim are only events that came late, which go with the next. A look there would pass all deleted rows.
     last = max(trimming.ends(rows), default=b"")
     oldest = next(iter(rows.scan(EVENT, after=EVENT + last + b"\xff\xff" if last else None, limit=1)), None)
     slack_ms = older_than_ms // SLACK_DIVISOR
@@ -97,10 +99,11 @@ def _age_bound(rows: Rows, stamp: Stamp, older_than_ms: int | None) -> bytes:
 
 
 def check(retain: Retain) -> None:
-    """
+    """Check a rule from a peer.
+
     Raises:
         ValueError: a bound is out of range.
     """
     for bound in (retain.older_than_ms, retain.bytes, retain.events):
         if bound is not None and not 1 <= bound < 2**63:
-            raise ValueError("a bound is a number from 1")
+            raise ValueError("a bound must be from 1 to 2**63 - 1")

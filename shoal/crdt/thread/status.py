@@ -2,10 +2,10 @@
 
 Laws:
 - Of all moves the one with the greatest position counts. Positions are a causal
-  order, so a move beats every move that its author had seen; of concurrent ones the
+  order, so a move beats every move that its author had seen. Of concurrent moves the
   greatest HLC wins, and all of them stay, in order.
-- Of the moves with one key (a request that went to two nodes) the least (dot, nth)
-  is the move, on every replica.
+- Of the moves with one key (a request that was sent to two nodes) the one with the least
+  (dot, nth) counts, on every replica.
 
 Rows (within the thread's):
     U p position₃₄                     a move: msgpack [status, reason, by, wall_ms, key]
@@ -28,7 +28,7 @@ Status = Literal["running", "paused", "waiting", "done", "failed"]
 
 
 class Move(msgspec.Struct, array_like=True, frozen=True, tag="status"):
-    """The mutation."""
+    """The mutation: sets the status."""
 
     status: Status
     reason: str = ""
@@ -37,7 +37,7 @@ class Move(msgspec.Struct, array_like=True, frozen=True, tag="status"):
 
 
 class StatusRecord(msgspec.Struct, array_like=True, frozen=True):
-    """A move, as it is kept."""
+    """A move, as it is stored."""
 
     status: Status
     reason: str = ""
@@ -51,6 +51,7 @@ _decoder = msgspec.msgpack.Decoder(StatusRecord)
 
 
 def apply(rows: Rows, stamp: Stamp, move: Move) -> None:
+    """Store the move, unless its key was claimed by a lesser (dot, nth)."""
     position = stamp.pack_position()
     if move.key is not None:
         row = KEY + move.key.encode()
@@ -68,7 +69,7 @@ def _rank(position: bytes) -> bytes:
 
 
 def current(rows: Rows) -> StatusRecord | None:
-    """None: nobody ever set one, and the thread is running.
+    """The move that counts; None if none was ever made, and the thread is running.
 
     Raises:
         StoreCorrupt: the row cannot be decoded.
@@ -82,5 +83,5 @@ def current(rows: Rows) -> StatusRecord | None:
 
 
 def is_held(standing: StatusRecord | None) -> bool:
-    """Whether steps have to wait."""
+    """Whether the status makes steps wait: paused, or waiting."""
     return standing is not None and standing.status in ("paused", "waiting")

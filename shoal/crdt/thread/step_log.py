@@ -1,20 +1,20 @@
-"""A thread's ledger: the intents, ends and results of its steps.
+"""A thread's step log: the intents, ends and results of its steps.
 
-A step is an effect that must not be repeated by accident. Whoever is about to cause
-it writes an intent first, and a result or an error after; what has an intent and
-no end may have happened, or not, and only the outside world can tell.
+A step is an effect that must not be repeated by accident. Its author writes an
+intent before the effect, and a result or an error after it. If a step has an intent and
+no end, the effect may have happened or not, and only the outside world can tell.
 
 Laws:
 - A step's state is a function of sets that only grow: intents (one per attempt),
   ends (one per attempt and kind), humans' decisions (one per request), results (one
-  per content), and the last progress of each attempt. Of several that claim one
-  place the least (dot, nth) counts; of progress the greatest position.
-- The intent with the least (dot, nth) says what the step is; the result with the
+  per content), and the last progress of each attempt. If several claim one
+  place, the least (dot, nth) counts; for progress, the greatest position.
+- The intent with the least (dot, nth) defines the step; the result with the
   least (dot, nth) is its result. Other results stay, as conflicts.
-- A result settles the step, whatever else was said of it: what has happened has
-  happened. Then the last decision counts, by position; then an attempt without an
-  end, or with one that is `unkept`, leaves the step open.
-- What was decided on other nodes does not make an intent safe by itself: the
+- A result settles the step, whatever else was recorded: the effect has happened.
+  Without a result the last decision counts, by position. Without a decision an attempt that
+  has no end, or only the end `unkept`, leaves the step open.
+- An intent is not safe merely because this replica shows the step as free: the
   node looks at what a quorum holds before it writes one, and again after.
 
 Rows (within the thread's):
@@ -38,18 +38,18 @@ ENTRY, CONTENT, ORDER, OPEN = b"Sk", b"Sv", b"St", b"So"
 _HLC_BYTES = 8
 
 State = Literal["open", "done", "failed", "ready", "abandoned"]
-"""`ready`: its attempts were withdrawn or given free, and it may be begun again."""
+"""`ready`: all attempts were withdrawn or released by a decision, and it may be begun again."""
 
 EndKind = Literal["error", "withdrawn", "taken", "unkept"]
 """`withdrawn`: nothing was called. `taken`: another attempt took over.
 
-`unkept`: the effect has happened, and its result could not be kept."""
+`unkept`: the effect has happened, but its result could not be stored."""
 
 Decided = Literal["retry", "abandon"]
 
 
 class Intend(msgspec.Struct, array_like=True, frozen=True, tag="step-intent"):
-    """The mutation: an attempt is about to be made."""
+    """A mutation: an attempt is about to be made."""
 
     step: str  # The step's key.
     name: str
@@ -57,12 +57,12 @@ class Intend(msgspec.Struct, array_like=True, frozen=True, tag="step-intent"):
     digest: bytes = b""  # SHA-256 of the arguments, which travel beside it; empty: none were recorded.
     holder: str = ""
     parent: str = ""  # Key of the step within which it was begun.
-    compensation: str = ""  # Name of what undoes it.
+    compensation: str = ""  # Name of the effect that undoes it.
     takes: tuple[str, ...] = ()  # Open attempts that this one replaces.
 
 
 class Progress(msgspec.Struct, array_like=True, frozen=True, tag="step-progress"):
-    """The mutation: how far an attempt is."""
+    """A mutation: how far an attempt has come."""
 
     step: str
     attempt: str
@@ -70,7 +70,7 @@ class Progress(msgspec.Struct, array_like=True, frozen=True, tag="step-progress"
 
 
 class End(msgspec.Struct, array_like=True, frozen=True, tag="step-end"):
-    """The mutation: an attempt came to an end that is no result."""
+    """A mutation: an attempt ended without a result."""
 
     step: str
     attempt: str
@@ -79,10 +79,10 @@ class End(msgspec.Struct, array_like=True, frozen=True, tag="step-end"):
 
 
 class Decide(msgspec.Struct, array_like=True, frozen=True, tag="step-decision"):
-    """The mutation: a human says what is to be done with a step that has no result."""
+    """A mutation: a human's decision on a step that has no result."""
 
     step: str
-    attempts: tuple[str, ...]  # Those that there were: nobody waits for their end any more.
+    attempts: tuple[str, ...]  # The attempts so far. They no longer count as open.
     kind: Decided
     by: str = ""
     reason: str = ""
@@ -90,10 +90,10 @@ class Decide(msgspec.Struct, array_like=True, frozen=True, tag="step-decision"):
 
 
 class Result(msgspec.Struct, array_like=True, frozen=True, tag="step-result"):
-    """The mutation: what the effect came to. The value travels beside it."""
+    """A mutation: the effect's result. The value travels beside it."""
 
     step: str
-    attempt: str  # Empty: a human found out.
+    attempt: str  # Empty if a human supplied the result.
     digest: bytes  # SHA-256 of the value.
     by: str = ""
 
@@ -102,7 +102,7 @@ Change = Intend | Progress | End | Decide | Result
 
 
 class Attempt(msgspec.Struct, array_like=True, frozen=True):
-    """An intent, as it is kept."""
+    """An intent, as it is stored."""
 
     id: str
     position: bytes
@@ -115,6 +115,8 @@ class Attempt(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Ended(msgspec.Struct, array_like=True, frozen=True):
+    """An end of an attempt, as it is stored."""
+
     attempt: str
     kind: EndKind
     position: bytes
@@ -123,6 +125,8 @@ class Ended(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Decision(msgspec.Struct, array_like=True, frozen=True):
+    """A decision, as it is stored."""
+
     kind: Decided
     attempts: tuple[str, ...]
     position: bytes
@@ -133,6 +137,8 @@ class Decision(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):
+    """A result, as it is stored; the value is in a row of its own."""
+
     digest: bytes
     position: bytes
     wall_ms: int
@@ -141,13 +147,15 @@ class Outcome(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Reached(msgspec.Struct, array_like=True, frozen=True):
+    """The last progress of an attempt, as it is stored."""
+
     attempt: str
     position: bytes
     progress: bytes
 
 
 class StepEntry(msgspec.Struct, array_like=True, frozen=True):
-    """All that is known of a step. Each list is in the order of (dot, nth), but for progress, which is by attempt."""
+    """All that is known of a step. Each list is in the order of (dot, nth), except progress, which is by attempt."""
 
     attempts: list[Attempt] = []
     ends: list[Ended] = []
@@ -157,11 +165,12 @@ class StepEntry(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def first(self) -> Attempt:
-        """The intent that says what the step is."""
+        """The intent that defines the step. There must be one."""
         return self.attempts[0]
 
     @property
     def state(self) -> State:
+        """The step's state, by the laws above."""
         if self.results:
             return "done"
         decided = max(self.decisions, key=_position, default=None)
@@ -173,19 +182,20 @@ class StepEntry(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def open_attempts(self) -> list[Attempt]:
-        """Those of which nobody knows how they ended, or whether, or what came of them."""
+        """The attempts that have no known end or result, and on which no decision was made."""
         ended = {end.attempt for end in self.ends if end.kind != "unkept"} | {result.attempt for result in self.results}
         ended.update(*(decision.attempts for decision in self.decisions))
         return [attempt for attempt in self.attempts if attempt.id not in ended]
 
     @property
     def failures(self) -> list[Ended]:
-        """The errors since it was last given free, the latest last."""
+        """The errors since the last decision to retry, the latest last."""
         freed = max((decision.position for decision in self.decisions if decision.kind == "retry"), default=b"")
         errors = [end for end in self.ends if end.kind == "error" and end.position > freed]
         return sorted(errors, key=_position)
 
     def holds(self, attempt: str) -> bool:
+        """Whether the attempt is known."""
         return any(known.id == attempt for known in self.attempts)
 
 
@@ -194,7 +204,7 @@ _decoder = msgspec.msgpack.Decoder(StepEntry)
 
 
 def apply(rows: Rows, stamp: Stamp, change: Change, content: bytes = b"") -> StepEntry:
-    """Apply a change, and return what is known of the step then. `content` is what travelled beside it."""
+    """Apply a change, and return the step's new entry. `content` are the arguments or the result that travel beside it."""
     before = find(rows, change.step)
     entry = _joined(before or StepEntry(), stamp, change)
     if isinstance(change, Intend | Result) and change.digest:
@@ -271,7 +281,7 @@ def _with_progress(progress: list[Reached], new: Reached) -> list[Reached]:
 
 
 def _rank(claim: Attempt | Ended | Decision | Outcome) -> bytes:
-    """Dot and nth: what decides between claims to one place. Not the HLC, whose order the clocks make."""
+    """Dot and nth: they decide between claims to one place. The HLC does not, because the clocks decide its order."""
     return claim.position[_HLC_BYTES:]
 
 
@@ -290,7 +300,8 @@ def _index(rows: Rows, step: str, before: StepEntry | None, entry: StepEntry) ->
 
 
 def find(rows: Rows, step: str) -> StepEntry | None:
-    """
+    """The step's entry; None if the step is not known.
+
     Raises:
         StoreCorrupt: it cannot be decoded.
     """
@@ -304,19 +315,19 @@ def find(rows: Rows, step: str) -> StepEntry | None:
 
 
 def content(rows: Rows, step: str, digest: bytes) -> bytes:
-    """Arguments, or a result.
+    """The packed arguments or result with this digest.
 
     Raises:
         StoreCorrupt: the row that must hold it is not there.
     """
     stored = rows.get(_content_row(step, digest))
     if stored is None:
-        raise StoreCorrupt(f"the value {digest.hex()} of step {step!r} is not in its ledger. Run `shoal verify`.")
+        raise StoreCorrupt(f"the value {digest.hex()} of step {step!r} is missing from the step log. Run `shoal verify`.")
     return stored
 
 
 def listing(rows: Rows, *, only_open: bool, after: bytes = b"") -> Iterator[tuple[bytes, str]]:
-    """Position and key of each step after a position, in the order of their first intents."""
+    """Position and key of each step, in the order of first intents; `after` is a position, exclusive."""
     table = OPEN if only_open else ORDER
     for row, step in rows.scan(table, after=table + after if after else None):
         yield row[len(table) :], step.decode()

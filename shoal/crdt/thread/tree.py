@@ -3,11 +3,11 @@
 Laws:
 - The tops are a function of the list alone, and so are the nodes.
 - A node is the digests of its children in order, stored under its own SHA-256. It is
-  complete when it is made, and never changes: appending to the list makes about one
-  node for every `FANOUT` digests, and leaves all others as they are.
-- Level 0 of the tops holds the newest digests of the list, level n those of nodes over
-  `FANOUT` to the n of them; each level fewer than `FANOUT`. So the list is described
-  by less than `FANOUT` digests for each level, however long it is.
+  complete when it is made, and never changes: an append makes about one node for every
+  `FANOUT` digests, and leaves all others as they are.
+- Level 0 of the tops holds the newest digests of the list; level n holds the digests of
+  nodes that stand for `FANOUT` to the power of n digests each. Each level has fewer than
+  `FANOUT` entries, so a list of any length has a short description.
 
 It is the counter with base `FANOUT` of Merkle mountain ranges (Todd, 2012).
 """
@@ -24,7 +24,7 @@ Tops = tuple[tuple[bytes, ...], ...]
 
 
 def grown(tops: Tops, digests: Sequence[bytes]) -> tuple[Tops, dict[bytes, bytes]]:
-    """The tops once `digests` are appended, and the nodes that this completes, by digest."""
+    """The tops after `digests` are appended, and the nodes that this completes, by digest."""
     if not digests:
         return tops, {}
     levels = [list(level) for level in tops]
@@ -51,11 +51,12 @@ def count(tops: Tops) -> int:
 
 
 def children(node: bytes) -> list[bytes]:
+    """The digests in a node, in order."""
     return [node[at : at + DIGEST_BYTES] for at in range(0, len(node), DIGEST_BYTES)]
 
 
 def leaves(tops: Tops, node_of: Callable[[bytes], bytes]) -> Iterator[bytes]:
-    """The list, in order. `node_of` raises what it likes for a node that it does not have."""
+    """The list, in order. `node_of` returns a node's bytes by digest; its exceptions pass through."""
     for height in range(len(tops) - 1, -1, -1):
         for digest in tops[height]:
             yield from _below(digest, height, node_of)

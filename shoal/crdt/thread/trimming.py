@@ -1,17 +1,17 @@
-"""Trimming: the old end of a journal goes.
+"""Trimming: removing the old end of a journal.
 
 Laws:
-- A trim names, per origin, the last operation whose events go, of those that its
-  issuer had applied: that one's and all earlier ones'. So what is trimmed is a function
-  of the set of trims; an event that the issuer did not know stays, wherever it sorts.
-- A journal is what it would be had the trimmed appends never been: a key lives as
-  long as its event, and may be used again; of its other claims the next one is then the event.
-- What is trimmed is shown no more. Its payload stays until the trim is stable, for
+- A trim names, per origin, the last operation whose events go, among those that its
+  issuer had applied: the events of that one and of all earlier ones go. So which events are
+  trimmed is a function of the set of trims. An event that the issuer did not know stays, wherever it sorts.
+- A journal becomes what it would be if the trimmed appends had never been made. A key is
+  free again once its event is trimmed, unless other claims of it remain: then the next one is the event.
+- A trimmed event is not shown any more. Its payload stays until the trim is stable, for
   peers that lack the append.
 
 Rows (within the thread's, beside the journal's):
     F origin₁₆            sequence₈ hlc₈: the last operation of this origin whose events are trimmed
-    G position₃₄          the payload of an append that is
+    G position₃₄          the payload of a trimmed append
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ END, TRIMMED = b"F", b"G"
 
 
 class Trim(msgspec.Struct, array_like=True, frozen=True, tag="trim"):
-    """The mutation."""
+    """The mutation: trims these events."""
 
     ends: list[bytes]  # 32 bytes each, HLC and dot: of each origin the last operation whose events go.
 
 
 class Cut(NamedTuple):
-    """What a trim would take."""
+    """The events that a trim would remove."""
 
     ends: list[bytes]
     events: int
     bytes: int
-    more: bool  # There is more that should go, in another operation.
+    more: bool  # Whether more events should go, in another operation.
 
 
 def apply(rows: Rows, _stamp: Stamp, trim: Trim) -> None:
+    """Trim the events, and keep their payloads aside."""
     gone = covered(trim.ends)
     for end in trim.ends:
         dot = dot_of(end)
@@ -75,11 +76,11 @@ def cut(
     events_max: int,
     among: Callable[[bytes], bool] = lambda place: True,
 ) -> Cut:
-    """The oldest events for which `goes` holds, an operation's all or none.
+    """The oldest events for which `goes` is true; all events of an operation, or none.
 
-    `goes` gets an operation's events, and how many events and bytes go before it; where it does not
-    hold the rest stays. Past `events_max` no other operation is begun. `context` is what is applied
-    here before the trim. Of places that are not `among` the wanted an origin's must be its last.
+    `goes` gets the events of an operation, and the numbers of events and bytes that go before it. The first operation
+    for which it is false stays, and so do all after it. Once `events_max` is reached, no further operation is taken.
+    `context` is the vector applied here before the trim. `among` selects the places that may be the last of their origin.
     """
     found: dict[Origin, bytes] = {}
     count = size = 0
@@ -97,6 +98,7 @@ def cut(
 
 
 def covered(ends: list[bytes]) -> VersionVector:
+    """The vector of the operations whose events go, with these ends."""
     return VersionVector([dot_of(end) for end in ends])
 
 
@@ -106,18 +108,18 @@ def ends(rows: Rows) -> list[bytes]:
 
 
 def is_trimmed(rows: Rows, dot: Dot) -> bool:
-    """Of an append that was applied here."""
+    """Whether the events of an operation that was applied here are trimmed."""
     end = rows.get(END + dot.origin)
     return end is not None and int.from_bytes(end[:8], "big") >= dot.sequence
 
 
 def payload(rows: Rows, position: bytes) -> bytes | None:
-    """Of a trimmed append; None: it is gone."""
+    """The payload of a trimmed append; None once it is swept."""
     return rows.get(TRIMMED + position)
 
 
 def swept(rows: Rows, ends: list[bytes]) -> Iterator[bytes]:
-    """The rows that these ends alone keep: the payloads up to there."""
+    """The rows to remove once a trim with these ends is stable: the payloads of the events that it covers."""
     gone = covered(ends)
     last = max(ends)
     for row, _ in rows.scan(TRIMMED):
@@ -135,9 +137,10 @@ def _up_to(rows: Rows, last: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def check(trim: Trim, applied: VersionVector) -> None:
-    """
+    """Check a trim from a peer, whose origin had applied `applied`.
+
     Raises:
-        ValueError: it is not what a node would have made that had applied so much.
+        ValueError: no node that had applied this would have made it.
     """
     if not trim.ends or any(len(end) != PLACE_BYTES for end in trim.ends):
         raise ValueError("it names no operations")

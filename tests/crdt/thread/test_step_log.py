@@ -179,7 +179,7 @@ def test_a_step_can_be_abandoned_again_after_a_change_of_mind() -> None:
 def test_what_cannot_be_decoded_or_is_missing_is_said() -> None:
     rows = DictRows()
     step_log.apply(rows, stamp(1), Intend("k", "charge", "x", digest(b"a")), b"a")
-    with pytest.raises(StoreCorrupt, match="is not in its ledger"):
+    with pytest.raises(StoreCorrupt, match="is missing from the step log"):
         step_log.content(rows, "k", digest(b"b"))
     rows.put(step_log.ENTRY + b"k", b"\xc1")
     with pytest.raises(StoreCorrupt, match="cannot be decoded"):
