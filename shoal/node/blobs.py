@@ -1,6 +1,6 @@
-"""The bytes beside a change: what it names by hash, and does not hold.
+"""The bytes beside a change, which names them by hash and does not hold them.
 
-They travel beside the operation, are stored once, as rows, and are found again there.
+They travel beside the operation, are stored once, as rows, and are read from there again.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from shoal.errors import BadOperation
 
 
 class Blobs(NamedTuple):
-    """A record, an event or an update; and a checkpoint's new chunks."""
+    """The blobs of one change: a record, an event or an update; and a checkpoint's new chunks by their SHA-256."""
 
     content: bytes = b""
     chunks: Mapping[bytes, bytes] = {}
-    erased: bool = False  # What is missing here was erased; with no content all is, and the change makes nothing.
-    decoded: Any = None  # The content, where it was decoded already.
+    erased: bool = False  # Missing blobs were erased. If the content is missing too, all were, and the change makes nothing.
+    decoded: Any = None  # The content, if it was decoded already.
 
 
 NOTHING = Blobs()
@@ -28,7 +28,7 @@ ERASED = Blobs(erased=True)
 
 
 def is_gone(beside: Blobs) -> bool:
-    """Whether all of it was erased."""
+    """Whether all blobs of the change were erased."""
     return beside.erased and not beside.content
 
 
@@ -43,20 +43,20 @@ _decoder = msgspec.msgpack.Decoder(list[_Packed])
 
 
 def pack(attached: Iterable[Blobs]) -> bytes:
-    """What goes beside an operation: per mutation its content, its chunks without their hashes, and if some were erased."""
+    """The bytes that go beside an operation: per mutation its content, its chunks without hashes, and if some were erased."""
     return _encoder.encode([_Packed(beside.content, list(beside.chunks.values()), beside.erased) for beside in attached])
 
 
 def unpack(packed: bytes) -> list[Blobs]:
-    """Chunks are found under the hashes that they have.
+    """The blobs of each mutation. The key of a chunk is computed from its bytes, so a forged one is not found.
 
     Raises:
-        BadOperation: these bytes are nothing that `pack` made.
+        BadOperation: `pack` did not make these bytes.
     """
     try:
         unpacked = _decoder.decode(packed)
     except ValueError as error:  # msgspec's own are ValueErrors too.
-        raise BadOperation(f"what came beside it cannot be read ({error})", reason="content") from None
+        raise BadOperation(f"the bytes beside it cannot be read ({error})", reason="content") from None
     return [
         Blobs(packed.content, {sha256(piece).digest(): piece for piece in packed.chunks}, packed.erased) for packed in unpacked
     ]

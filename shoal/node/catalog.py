@@ -1,4 +1,4 @@
-"""The catalog: which objects there are, derived from the operations that touch them."""
+"""The catalog: the objects that exist, derived from the operations that change them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ _PAGE = 256
 
 
 class Catalog:
+    """The stored list of objects. `known_max` bounds the objects remembered as listed, which spare a write a lookup."""
+
     def __init__(self, storage: Storage, *, known_max: int) -> None:
         self._storage = storage
-        self._listed: Recent[Target] = Recent(known_max)  # Known to be: a write need not look again.
+        self._listed: Recent[Target] = Recent(known_max)  # Known to be listed: a write need not look again.
 
     def enter(self, transaction: Transaction, target: Target) -> None:
-        """List an object, if it is not."""
+        """List an object, if it is not listed yet."""
         if target in self._listed:
             return
         entry = _entry(target)
@@ -30,16 +32,17 @@ class Catalog:
         transaction.when_written(lambda: self._listed.put(target))
 
     def leave(self, transaction: Transaction, target: Target) -> None:
-        """Forget an object that was deleted."""
+        """Remove a deleted object from the list."""
         self._listed.drop(target)
         transaction.when_written(lambda: self._listed.drop(target))
         transaction.delete(_entry(target))
 
     def holds(self, target: Target) -> bool:
+        """Whether the object is listed in storage."""
         return self._storage.get(_entry(target)) is not None
 
     def lists(self, transaction: Transaction, target: Target) -> bool:
-        """As `holds`, with what the transaction has written."""
+        """As `holds`, including the writes of the transaction."""
         return transaction.get(_entry(target)) is not None
 
     def names(self, space: str, kind: Kind, *, prefix: str, after: str | None, limit: int) -> list[str]:
@@ -66,7 +69,7 @@ class Catalog:
         return found
 
     def all_of(self, kind: Kind) -> Iterator[Target]:
-        """The objects of a kind in all spaces, a page at a time: it may be held on to while others write."""
+        """The objects of a kind in all spaces. It reads a page at a time, so others may write between two steps."""
         space: str | None = None
         while spaces := self.spaces(after=space, limit=1):
             (space,) = spaces

@@ -13,7 +13,8 @@ from shoal.schemas.pointers import POINTERS_MAX
 
 
 def check_size(config: Config, size: int, what: str) -> None:
-    """
+    """Check the size in bytes of a part of a request, which the error names as `what`.
+
     Raises:
         TooLarge: it has more than `request_bytes_max` bytes.
     """
@@ -22,26 +23,28 @@ def check_size(config: Config, size: int, what: str) -> None:
 
 
 def check_text(config: Config, text: str, what: str) -> None:
-    """
+    """Check a short text, which the error names as `what`.
+
     Raises:
-        TooLarge: it has more than `note_bytes_max` bytes.
+        TooLarge: its UTF-8 has more than `note_bytes_max` bytes.
     """
     if text:
         _check_bytes(len(text.encode(errors="replace")), config.note_bytes_max, what)
 
 
 def check_annotations(config: Config, request: Save) -> None:
-    """What a save says of its author.
+    """Check what a save says about its author: name, setting and bookmark.
 
     Raises:
-        InvalidValue, TooLarge: of its setting or its bookmark.
+        TooLarge: one of them exceeds its bound.
+        InvalidValue: the setting or the bookmark is malformed.
     """
     check_text(config, request.author, "an author")
     if request.setting:
         _check_bytes(len(request.setting), config.setting_bytes_max, "a setting")
         values.check(request.setting)
     if request.seen:
-        _check_bytes(len(request.seen), config.seen_bytes_max, "what an author had read")
+        _check_bytes(len(request.seen), config.seen_bytes_max, "the bookmark of an author")
         Bookmark.unpack(request.seen)
 
 
@@ -51,9 +54,11 @@ def _check_bytes(size: int, bytes_max: int, what: str) -> None:
 
 
 def check_schema(request: Save) -> None:
-    """
+    """Check what a save says about its schema: name, versions and secret fields.
+
     Raises:
-        InvalidName, InvalidInput: the schema that a state claims to keep cannot be one.
+        InvalidName: the schema or a secret field has an illegal name.
+        InvalidInput: a version is out of range, or there are too many secret fields.
     """
     if request.schema:
         check_name("schema", request.schema)

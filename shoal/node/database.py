@@ -1,7 +1,7 @@
 """Data types over storage: every write becomes one operation, every read is covered by an fsync.
 
 Laws:
-- An incarnation takes a new random origin at its first write, recorded in the same
+- An incarnation takes a new random origin at its first write and records it in the
   batch that uses it first, so no restart, restore or clone reuses a dot.
 - A write becomes an operation as `shoal.node.writes.issuing` says.
 - A read waits for the group commit that covers the last write to its partition.
@@ -85,6 +85,8 @@ from shoal.storage.keys import Kind
 
 
 class Database:
+    """The data types of one node, composed over one storage. All methods are called on the event loop."""
+
     def __init__(
         self,
         storage: LoggedStorage,
@@ -204,7 +206,7 @@ class Database:
         return self.issuer.issue(self.issuer.locate(request), key)
 
     def do_chores(self) -> None:
-        """Issue what writes found to be done, as operations of their own. One that is refused is found again."""
+        """Issue the follow-up work that writes noted, as operations of their own. A later write notes a rejected one again."""
         for chores in (self._items.chores, self.documents.chores):
             while chores:
                 with suppress(ShoalError):
@@ -229,7 +231,11 @@ class Database:
         return retention.planned(rows, request, self._environment.now_ms())
 
     def dead(self, partition: int, dot: Dot) -> list[Target]:
-        """The objects whose changes by an operation have no effect: they were deleted, knowing of it or not."""
+        """The objects whose changes by an operation have no effect, because a deletion ended their generation.
+
+        Raises:
+            StoreCorrupt: the operation is missing from the log.
+        """
         body = operation.decode(operation.LogEntry.unpack(self._logged(partition, dot)).packed)
         transaction = Transaction(self._storage)
         found: list[Target] = []
@@ -251,7 +257,7 @@ class Database:
         return stored
 
     def _forget(self, transaction: Transaction, target: Target) -> None:
-        """An object's rows are replaced: what is in memory of it goes once that is written."""
+        """Drop what memory holds of an object once the transaction that replaces its rows is written."""
         if target.kind is Kind.DOCUMENT:
             self.documents.forget(transaction, target)
         elif target.kind is Kind.SCHEMA:
@@ -265,9 +271,10 @@ class Database:
     # ── reads ─────────────────────────────────────────────────────────────────
 
     def show(self, request: requests.ObjectRead[Any], target: Target) -> requests.AnyReply:
-        """Answer a read from what was applied here, durable or not.
+        """Answer a read from the operations applied here, durable or not.
 
         Raises:
+            Unsupported: no handler knows the request.
             ShoalError: as the data types say.
         """
         reader = self._readers.get(type(request))
@@ -276,7 +283,7 @@ class Database:
         return reader(self._view(target), request)
 
     def ranked(self, request: requests.RankItems, target: Target) -> Ranking:
-        """Items by how near they are, step by step; see `shoal.node.items.ranking`."""
+        """Rank items by distance, step by step; see `shoal.node.items.ranking`."""
         return self._rankings.ranked(lambda: self._view(target), request)
 
     def _view(self, target: Target) -> View:
@@ -288,24 +295,27 @@ class Database:
         return listing.threads(self.catalog, request, lambda target: self.document(target).rows, self._config)
 
     def step(self, begun: requests.BeginStep, attempt: str) -> requests.Step:
-        """A step that was begun, as it is here; durable or not."""
+        """A begun step as this node has it, durable or not. `attempt` is the caller's own."""
         rows = self.document(target_of(begun)).rows
         entry = step_log.find(rows, begun.step)
         assert entry is not None
         return steps.shown(rows, begun.step, entry, attempt=attempt)
 
     def document(self, target: Target) -> DocumentContext:
+        """The rows of an object's current generation, of any kind, in a transaction of their own."""
         transaction = Transaction(self._storage)
         return DocumentContext(transaction, self.generations.current(transaction, target).rows, target)
 
     def vector(self, target: Target) -> VersionVector:
+        """As `vector_of`, for the object's partition."""
         return self.vector_of(target.partition)
 
     def vector_of(self, partition: int) -> VersionVector:
-        """What was applied here, durable or not."""
+        """The operations applied here in a partition, durable or not."""
         return self.partitions.load(partition).vector
 
     def holds(self, partition: int, wanted: VersionVector) -> bool:
+        """Whether all operations that `wanted` covers were applied here, durable or not."""
         return not wanted or self.vector_of(partition).dominates(wanted)
 
     def _floor_hlc(self, target: Target, seen: VersionVector) -> int | None:
@@ -320,15 +330,21 @@ class Database:
         return floor
 
     def durable(self, target: Target) -> Awaitable[None]:
-        """Wait until what a read of this object can show is durable."""
+        """Wait until everything that a read of this object can show is durable."""
         return self.durable_of(target.partition)
 
     def durable_of(self, partition: int) -> Awaitable[None]:
+        """Wait until the last write of a partition is durable.
+
+        Raises:
+            StorageFull: the sync failed; the outcome of that write is unknown.
+        """
         return self._commit.wait_durable(self.partitions.written(partition))
 
     def clock_ahead_ms(self) -> int:
-        """How far operations' times are ahead of this node's clock."""
+        """How far the times of operations are ahead of this node's clock."""
         return self._clock.ahead_ms(self._environment.now_ms())
 
     def all_durable(self) -> Awaitable[None]:
+        """As `durable_of`, for the last write of any partition."""
         return self._commit.wait_durable(self._commit.written)

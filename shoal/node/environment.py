@@ -21,15 +21,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Environment:
+    """The clocks, the randomness and the threads that a node may use. `close` ends the threads."""
+
     now_ms: Callable[[], int]  # Wall clock, milliseconds since 1970.
     monotonic: Callable[[], float]  # Seconds.
-    entropy: Callable[[int], bytes]  # That many random bytes.
+    entropy: Callable[[int], bytes]  # So many random bytes.
     run_blocking: RunBlocking
     close: Callable[[], None]
 
 
 def system_environment() -> Environment:
-    """The real one. Its single thread serves fsyncs, which the kernel serialises anyway."""
+    """The clocks and randomness of this machine. Its single thread serves fsyncs, which the kernel serialises anyway."""
     pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="shoal-sync")
 
     def run_blocking(function: Callable[[], T], /) -> Awaitable[T]:

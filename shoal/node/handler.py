@@ -1,7 +1,7 @@
-"""A handler: what a node knows of one family of requests.
+"""The interface of a handler, which serves one family of requests.
 
-Law: a handler checks a request at the edge (`checks`), decides a write (`writers`), and answers a
-read from what is stored (`readers`). It changes an object through `WriteContext.apply` alone. Tables
+Law: a handler checks a request (`checks`), decides a write (`writers`), and answers a read from
+stored rows (`readers`). It changes an object only through `WriteContext.apply`. These are tables
 by request type, so that a new request is one entry.
 """
 
@@ -30,11 +30,11 @@ class Made(NamedTuple):
     change: Change
     attached: Blobs
     id: str  # Of the checkpoint or event, for watchers.
-    edit: Edit | None = None  # What followers of a document are told, if that is more than the change.
+    edit: Edit | None = None  # The push to followers of a document, if it holds more than the change.
 
 
 class WriteContext:
-    """What a write is decided in, and what it makes of the object."""
+    """The input of a write's decision, and the changes that it makes to one object."""
 
     __slots__ = ("_first", "is_remembered", "key", "made", "rows", "target", "transaction")
 
@@ -42,41 +42,42 @@ class WriteContext:
         self.transaction = transaction
         self.target = target
         self.rows = rows
-        self.key = key  # Of the whole request: it makes a write one where the request went to two nodes.
+        self.key = key  # Of the whole request: if the request went to two nodes, it makes their two writes count as one.
         self.made: list[Made] = []
-        # Whether the request's key is kept though nothing changed: what was to be removed may be made before it comes again.
+        # Whether the request's key is kept although nothing changed. A removal needs that: if the request is sent again
+        # after somebody has added the entry, it must not remove it.
         self.is_remembered = False
         self._first = first
 
     @property
     def stamp(self) -> Stamp:
-        """Of the change that is made next."""
+        """The stamp of the next change."""
         return self._first.at(self._first.nth + len(self.made)) if self.made else self._first
 
     def end(self, change: Delete) -> None:
-        """End the object's generation. The row of a deletion stands beside the generations', and is not written here."""
+        """Note the deletion that ends the object's generation. Its row belongs to no generation and is not written here."""
         self.made.append(Made(self.stamp, change, NOTHING, ""))
 
     def apply(self, change: Change, attached: Blobs = NOTHING, *, id: str = "") -> Any:
-        """Make a change, in the object's rows and in the operation. Returns what its type tells of it, if anything."""
+        """Make a change in the object's rows and in the operation. Returns the outcome that its type defines, if any."""
         stamp = self.stamp
         outcome = mutation.apply(self.rows, stamp, change, attached)
         self.made.append(Made(stamp, change, attached, id))
         return outcome
 
     def tell(self, edit: Edit | None) -> None:
-        """Tell followers of a document this of the change that was made last."""
+        """Set the push that followers of a document get for the last change."""
         self.made[-1] = self.made[-1]._replace(edit=edit)
 
 
 class View(Struct, frozen=True):
-    """What a read is answered from."""
+    """The input of a read."""
 
     transaction: Transaction
     target: Target
     rows: ObjectRows
-    vector: VersionVector  # Of the partition: what the answer shows.
-    floor_hlc: Callable[[VersionVector], int | None]  # The least HLC of what a vector does not cover; None: not known.
+    vector: VersionVector  # Of the partition: the operations that the answer can show.
+    floor_hlc: Callable[[VersionVector], int | None]  # The least HLC of the operations that a vector lacks; None: not known.
 
 
 # The tables are heterogeneous: each function takes the request that it is filed under.
@@ -86,12 +87,18 @@ Readers = Mapping[type, Callable[[View, Any], AnyReply]]
 
 
 class Handler(Protocol):
+    """One family of requests, as three tables by request type."""
+
     @property
     def checks(self) -> Checks:
         """Raise InvalidInput, InvalidName, InvalidValue or TooLarge for a write that no node may accept."""
 
     @property
-    def writers(self) -> Writers: ...
+    def writers(self) -> Writers:
+        """Decide a write, apply its changes, and return the reply. A raised error means that nothing is written."""
+        ...
 
     @property
-    def readers(self) -> Readers: ...
+    def readers(self) -> Readers:
+        """Answer a read from the view; nothing is written."""
+        ...

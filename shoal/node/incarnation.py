@@ -1,14 +1,14 @@
-"""One incarnation of a data directory: who this node is, and under which origin it writes.
+"""One incarnation of a data directory: the id of this node, and the origin under which it writes.
 
 Laws:
-- The node's id is made once per directory. A directory that finds itself copied or
-  restored (its storage has another identity than it recorded) is another node: it
-  takes a new id. The origin is made once per incarnation, at its first write, and is
-  recorded in the batch that uses it first.
-- A directory among peers is a learner until `admission` is durable; so is a copy of it, and one that was set
-  back, as a peer says. These two issue nothing until then: what they would build on may be gone everywhere else.
-- The clean-stop marker is set by a stop that flushed everything, and removed by
-  the first write after it. It closes the old origin; it does not lend it.
+- The node's id is made once per directory. If the storage's identity differs from the
+  recorded one, the directory was copied or restored: it is another node and takes a
+  new id. The origin is made once per incarnation, at its first write, and is recorded
+  in the batch that uses it first.
+- A directory among peers is a learner until `admission` is durable. So is a copy, and a directory that was set
+  back, as a peer reports. These two issue nothing until then: the data that they would build on may be erased everywhere else.
+- A stop that flushed everything sets the clean-stop marker; the first write after it
+  removes the marker. The marker closes the old origin. The next incarnation never writes under it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NODE = keys.meta("node")
 _ORIGIN = keys.meta("origin")
 _CLEAN = keys.meta("clean")
 _PAST = keys.meta("past")  # Of older versions: all past origins in one row.
-_OVER = keys.meta("over/")  # And then the origin: a row for each that is over.
+_OVER = keys.meta("over/")  # Followed by the origin: a row for each that is over.
 _IDENTITY = keys.meta("identity")
 _MEMBER = keys.meta("member")
 _RESTORED = keys.meta("restored")
@@ -37,10 +37,13 @@ _TAIL_CHECKED = 16
 
 
 class Incarnation:
+    """The identity of one opening, and whether it may issue. It writes nothing; the caller writes the rows that it returns."""
+
     def __init__(self, storage: Storage, entropy: Callable[[int], bytes]) -> None:
-        """
+        """Read the identity from `storage`; `entropy` returns so many random bytes.
+
         Raises:
-            StoreCorrupt: the last incarnation was cut off, and its log has a hole.
+            StoreCorrupt: the last incarnation did not stop cleanly, and its log has a hole.
         """
         self._storage = storage
         self._entropy = entropy
@@ -52,13 +55,13 @@ class Incarnation:
         self.copied = node is not None and storage.get(_IDENTITY) not in (None, self._identity)
         """Whether this directory is a copy, or was restored from one."""
         self.learner = self.copied or storage.get(_MEMBER) is None
-        """Among peers: whether it may have forgotten, or never held, what others rely on."""
+        """Among peers: whether it may lack operations that others rely on it to hold."""
         restored = storage.get(_RESTORED)
         self._restored = self.copied or restored is not None
         self.told_by = "" if restored in (None, _COPY) else restored.decode()
-        """The peer that knows that this directory was set back; empty if none does."""
+        """The address of the peer that knows that this directory was set back; empty if none does."""
         self.owed = _owed(storage)
-        """What this directory held before it was set back, by partition, as its peers told."""
+        """The operations that this directory held before it was set back, by partition, as its peers reported."""
         self._issues = True
         self.node = entropy(ORIGIN_BYTES) if node is None or self.copied else node
         self.clean = self.created or storage.get(_CLEAN) is not None
@@ -69,26 +72,26 @@ class Incarnation:
 
     @property
     def current(self) -> Origin | None:
-        """None until the first write."""
+        """The origin of this incarnation; None until the first write."""
         return self._origin
 
     @property
     def fence(self) -> str:
-        """Why this node writes nothing now, for people; empty if it does."""
+        """The reason why this node writes nothing now, for people; empty if it writes."""
         if self._issues:
             return ""
         if self.told_by:
             return (
                 f"this node's directory was set back: {self.told_by} knows that it once held more. The node writes nothing "
-                "until it has fetched that and what the others hold, because what it still has may be gone there"
+                "until it has fetched that and everything that the others hold, because they may have erased what it still has"
             )
         return (
-            "this node's directory is a copy, and the node writes nothing until it has fetched what the others hold: what "
-            "the copy has may be gone there"
+            "this node's directory is a copy, and the node writes nothing until it has fetched everything that the others "
+            "hold, because they may have erased what the copy has"
         )
 
     def is_over(self, origin: Origin) -> bool:
-        """Whether this directory was written under that origin, in an incarnation before this one."""
+        """Whether an earlier incarnation of this directory wrote under that origin."""
         if self._gave_up or origin == self._origin:
             return False
         if origin == self.previous or self._storage.get(_OVER + origin) is not None:
@@ -100,7 +103,7 @@ class Incarnation:
         """The origin to write under; the first `transaction` records it.
 
         Raises:
-            CatchingUp: this directory is a copy or was set back, and has still to fetch what its peers hold.
+            CatchingUp: this directory is a copy or was set back, and has not yet fetched what its peers hold.
         """
         if not self._issues:
             raise CatchingUp(f"{self.fence}. Nothing was written. Ask another node, or try again later.")
@@ -116,10 +119,10 @@ class Incarnation:
         return origin
 
     def introduction(self) -> dict[bytes, bytes | None]:
-        """The rows that make the id of a new directory last, before anything else is written; none if it does already.
+        """The rows that make the id of a new directory durable, before anything else is written; none if it is already.
 
-        Peers count a node by its id: it must not be another one after a crash. A copy gives up the origins of its
-        original, which may be alive and spend what it has rights to.
+        Peers count a node by its id, so a crash must not change the id. A copy gives up the origins of its original:
+        the original may still run, and spend what it has rights to.
         """
         if self.created:
             return {**self._identified(), _CLEAN: b"\x01"}
@@ -131,9 +134,9 @@ class Incarnation:
         return {}
 
     def set_back(self, told_by: str, owed: Mapping[int, VersionVector]) -> dict[bytes, bytes | None]:
-        """The peer at `told_by` knows that this directory once held what is `owed`.
+        """Become a learner that issues nothing: the peer at `told_by` knows that this directory once held what is `owed`.
 
-        It is a learner that issues nothing from now on. Returns the rows that keep it one after a restart.
+        Returns the rows that keep it a learner after a restart.
         """
         self.learner, self._issues, self.told_by = True, False, told_by
         rows = {_ONCE + partition.to_bytes(2, "big"): vector.pack() for partition, vector in owed.items()}
@@ -144,7 +147,7 @@ class Incarnation:
         return {**self._identified(), _MEMBER: b"\x01", _RESTORED: None}, [(_ONCE, _ONCE_END)]
 
     def admitted(self) -> None:
-        """`admission` is durable."""
+        """Become a member in memory, now that `admission` is durable."""
         self.learner, self._issues, self.told_by = False, True, ""
 
     def _identified(self) -> dict[bytes, bytes | None]:
@@ -155,10 +158,10 @@ class Incarnation:
         transaction.put(_IDENTITY, self._identity)
         if self.copied and self.learner:
             transaction.delete(_MEMBER)  # That was the original's.
-            transaction.put(_RESTORED, _COPY)  # It holds among peers, also if it first wrote while it was alone.
+            transaction.put(_RESTORED, _COPY)  # Among peers it counts as a copy, even if it first wrote while it was alone.
 
     def settle(self, transaction: Transaction) -> None:
-        """Record who this is with the first write that another node's operations make: it needs no origin."""
+        """Record the node's id with the first write of another node's operations, which needs no origin."""
         if not self._settled:
             self._identify(transaction)
             transaction.delete(_CLEAN)
@@ -171,7 +174,7 @@ class Incarnation:
         self._origin, self._settled = origin, True
 
     def closing(self) -> dict[bytes, bytes | None]:
-        """The rows of the clean-stop marker; none if nothing was written."""
+        """The rows of the clean-stop marker; none if this incarnation wrote nothing."""
         return {_CLEAN: b"\x01"} if self._settled else {}
 
 
@@ -182,7 +185,7 @@ def _owed(storage: Storage) -> dict[int, VersionVector]:
 
 
 def _check_tail(storage: Storage, origin: Origin) -> None:
-    """After a crash: what the vectors claim of the last origin must be in the log."""
+    """Check after a crash that the log holds the last operations that the vectors claim of the last origin."""
     for key, packed in storage.scan(keys.VECTOR, successor(keys.VECTOR)):
         if key[3:] != origin:
             continue

@@ -1,4 +1,4 @@
-"""Ids as users see them: of checkpoints 64 hex digits, 32 bytes here; of events 68, 34 bytes here."""
+"""Ids as users see them: 64 hex digits for a checkpoint, which are 32 bytes here; 68 for an event, which are 34."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from shoal.errors import InvalidInput
 
 
 def unhex(text: str) -> bytes:
+    """The 32 bytes of a checkpoint's id.
+
+    Raises:
+        InvalidInput: `text` is not 64 hex digits.
+    """
     try:
         id = bytes.fromhex(text)
-    except (ValueError, TypeError):  # An embedded store is called from Python, where it may be anything.
+    except (ValueError, TypeError):  # An embedded store is called from Python, where `text` may have any type.
         id = b""
     if len(id) != dag.ID_BYTES:
         raise InvalidInput(f"a checkpoint id is 64 hex digits; got {repr(text)[:80]}. Nothing was written.")
@@ -18,15 +23,15 @@ def unhex(text: str) -> bytes:
 
 
 def hexed(heads: list[dag.Head]) -> list[str]:
-    """What the heads name, the winner first, each once."""
+    """The ids of the heads, the winner first, each once."""
     return list(dict.fromkeys(head.id.hex() for head in heads))
 
 
 def position_of(id: str) -> bytes:
-    """The position of an event.
+    """The position of an event, from its id.
 
     Raises:
-        InvalidInput: this is no event's id.
+        InvalidInput: `id` is not an event's id.
     """
     try:
         position = bytes.fromhex(id)

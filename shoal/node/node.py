@@ -2,10 +2,10 @@
 
 Laws:
 - Starting either gives a node that serves, or raises and releases everything.
-- Stopping refuses new requests, waits for what is under way to be durable, writes
-  the clean-stop marker, and closes. After a failed write it leaves no marker: the
-  next incarnation then checks what the crash left.
-- A listener is not the node's: whoever has one stops it first.
+- Stopping rejects new requests, waits until pending writes are durable, writes the
+  clean-stop marker, and closes. After a failed write it leaves no marker: the next
+  incarnation then checks the log, as after a crash.
+- A listener does not belong to the node: its owner stops it first.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _log = logging.getLogger("shoal.node")
 
 
 class Node:
+    """A running node. `service` answers requests; `replicator` is None if the node has no peers."""
+
     def __init__(self, storage: LoggedStorage, *, config: Config, environment: Environment) -> None:
         """Compose a node over an open storage, which it closes when it stops.
 
@@ -103,13 +105,13 @@ class Node:
 
     def _failed(self, reason: str) -> None:
         _log.error(
-            "this node is read-only from now on, for storage failed: %s Writes are refused, reads go on. See to the disk, then "
-            "restart the node.",
+            "this node is read-only from now on, because storage failed: %s Writes are rejected, reads still work. Check the "
+            "disk, then restart the node.",
             reason if reason.endswith(".") else f"{reason}.",
         )
 
     def session(self, bookmark: Bookmark | None = None) -> ServiceSession:
-        """A session of its own for each consumer of this node."""
+        """A new session, which continues from `bookmark`. Each consumer of this node needs its own."""
         return self.service.session(bookmark)
 
     @property
@@ -119,12 +121,12 @@ class Node:
 
     @property
     def writes_pending(self) -> int:
-        """Written, not yet durable."""
+        """The number of writes that are not yet durable."""
         return self._commit.written - self._commit.durable
 
     @property
     def durable_lag_s(self) -> float:
-        """How long the oldest of them has waited."""
+        """An upper bound of how long the oldest of them has waited, in seconds."""
         return self._commit.lag_s
 
     async def stop(self) -> None:
@@ -151,7 +153,7 @@ async def open_node(directory: Path, *, config: Config, environment: Environment
     """Open, or make, the store in `directory`, and start a node on it. It closes `environment` when it stops.
 
     Raises:
-        StoreLocked, StoreTooNew, StoreCorrupt, StorageFull, StorageError: as `RocksStorage.open`.
+        StoreLocked, StoreTooNew, StoreCorrupt, StorageFull, StorageError, Unsupported: as `RocksStorage.open`.
         InvalidConfig: `config` is out of range.
     """
     checked(config)
@@ -164,7 +166,7 @@ async def open_node(directory: Path, *, config: Config, environment: Environment
     try:
         return Node(await asyncio.shield(opening), config=config, environment=environment)
     except BaseException:
-        # A thread cannot be cancelled: what it opens after all has to be closed, or the directory stays locked.
+        # A thread cannot be cancelled. If it still opens the store, the store must be closed, or the directory stays locked.
         with suppress(Exception):
             (await opening).close()
         environment.close()

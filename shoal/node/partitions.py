@@ -1,7 +1,7 @@
-"""What this replica has applied, per partition: the tip of every origin's log.
+"""The operations that this replica has applied, per partition: the tip of every origin's log.
 
-Law: a tip is read from storage once and kept in step with what is written, so that
-`vector` always covers a contiguous prefix of every origin's log in storage.
+Law: a tip is read from storage once and updated with every write, so that `vector`
+always covers a contiguous prefix of every origin's log in storage.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shoal.storage.interface import Storage
 
 
 class Partition:
-    """Mutable; one per partition of a node."""
+    """One partition of a node: the applied operations (`vector`, `tips`) and the durable ones (`durable`). Mutable."""
 
     __slots__ = ("durable", "endings", "number", "operations", "tips", "totals", "vector", "written")
 
@@ -29,30 +29,31 @@ class Partition:
         self.tips = tips
         vector = VersionVector({origin: tip.sequence for origin, tip in tips.items()})
         self.vector = vector.with_frontier(origin for origin, tip in tips.items() if not tip.known)
-        self.durable = self.vector  # What of it survives a crash, and so may be told to peers.
-        # It covers every deletion that was applied; which those were is not known after a start.
+        self.durable = self.vector  # The part that survives a crash, and so may be sent to peers.
+        # It covers every applied deletion. After a start it is not known which operations were deletions.
         self.endings = self.vector.frontier
-        self.operations = 0  # That are durable.
+        self.operations = 0  # The number of durable ones.
         self.totals = Totals() if totals is None else totals
         for origin, sequence in vector.items():
             self._count(origin, sequence)
         self.written = 0  # Number of the last storage write that touched this partition.
 
     def tip(self, origin: Origin) -> Tip:
+        """The last applied operation of an origin; `NO_TIP` if there is none."""
         return self.tips.get(origin, NO_TIP)
 
     def adopt(self, vector: VersionVector, tips: dict[Origin, Tip], *, written: int) -> None:
-        """Take note of several at once; `tips` are those that moved."""
+        """Record a write's operations: the new vector, the tips that moved, and the write's number."""
         self.vector = vector
         self.tips.update(tips)
         self.written = written
 
     def ends(self, dot: Dot) -> None:
-        """Take note of an operation that deletes."""
+        """Record an operation that deletes."""
         self.endings = self.endings.join(VersionVector([dot]))
 
     def settle(self, dot: Dot) -> None:
-        """An applied operation became durable."""
+        """Record that an applied operation became durable."""
         self.durable = self.durable.advance(dot)
         self._count(dot.origin, 1)
 
@@ -62,7 +63,7 @@ class Partition:
 
 
 class Ahead:
-    """A partition as it will be once a write is made."""
+    """A partition as it will be once a write is made. Nothing changes in the partition before `written`."""
 
     __slots__ = ("partition", "tips", "vector")
 
@@ -72,10 +73,14 @@ class Ahead:
         self.tips: dict[Origin, Tip] = {}
 
     def tip(self, origin: Origin) -> Tip:
+        """As `Partition.tip`, including the operations taken here."""
         return self.tips.get(origin) or self.partition.tip(origin)
 
     def take(self, dot: Dot, tip: Tip, knowing: VersionVector) -> dict[Origin, Tip]:
-        """An operation is applied. Returns the tips that change with it: its own, and those that it is the first to know of."""
+        """Apply an operation from a peer, whose issuer had applied `knowing`.
+
+        Returns the tips that change: its own, and those that it is the first to imply.
+        """
         frontier = self.vector.frontier
         changed = {o: replace(self.tip(o), known=True) for o, n in frontier.items() if o != dot.origin and knowing[o] >= n}
         changed[dot.origin] = tip
@@ -84,7 +89,7 @@ class Ahead:
         return changed
 
     def issue(self, dot: Dot, tip: Tip, context: Sequence[tuple[Origin, int]]) -> dict[Origin, Tip]:
-        """As `take`, of an operation that is issued here."""
+        """As `take`, for an operation that is issued here; `context` is its frontier."""
         changed = {o: replace(self.tip(o), known=True) for o, _ in context} if context else {}
         changed[dot.origin] = tip
         self.vector = self.vector.issue(dot)
@@ -92,21 +97,22 @@ class Ahead:
         return changed
 
     def written(self, number: int) -> None:
-        """The write is made."""
+        """Update the partition: the write was made and has this number."""
         self.partition.adopt(self.vector, self.tips, written=number)
 
 
 class Partitions:
-    """All of them, loaded when first needed: at most `PARTITIONS`."""
+    """All partitions, each loaded when first needed: at most `PARTITIONS`."""
 
     def __init__(self, storage: Storage, clock: HybridClock) -> None:
         self._storage = storage
         self._clock = clock
         self._loaded: dict[int, Partition] = {}
         self.totals = Totals()
-        """What is durable of the loaded partitions."""
+        """The durable operations of the loaded partitions."""
 
     def load(self, number: int) -> Partition:
+        """The partition of this number; the first call reads its tips from storage."""
         found = self._loaded.get(number)
         if found is None:
             found = self._loaded[number] = Partition(number, self._tips(number), self.totals)
@@ -124,15 +130,15 @@ class Partitions:
             start = successor(keys.vector(number))
 
     def vectors(self) -> dict[int, VersionVector]:
-        """What was applied, durable or not, of the loaded partitions that hold anything."""
+        """The applied operations, durable or not, of the loaded partitions that hold any."""
         return {number: partition.vector for number, partition in self._loaded.items() if partition.vector}
 
     def holding(self) -> list[int]:
-        """The numbers of the loaded partitions that hold anything durable."""
+        """The numbers of the loaded partitions that hold durable operations."""
         return [number for number, partition in self._loaded.items() if partition.durable]
 
     def written(self, number: int) -> int:
-        """Number of the write that a reader of this partition must wait for; 0 if there was none."""
+        """The number of the write that a reader of this partition must wait for; 0 if there was none."""
         found = self._loaded.get(number)
         return 0 if found is None else found.written
 

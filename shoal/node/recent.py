@@ -1,8 +1,8 @@
-"""A bounded set that forgets those members first that were asked for least recently.
+"""A bounded set that forgets its least recently used members first.
 
-Law: of the last half of `members_max` members that were put or found none is forgotten. It keeps two
-halves, of which the older one is dropped as a whole once the newer one is full: to find a member costs
-no more than to look it up.
+Law: the last `members_max / 2` members that were put or found are never forgotten. The set keeps two
+halves and drops the older one as a whole once the newer one is full, so that a lookup costs no more
+than in a plain set.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Recent(Generic[T]):
+    """A set of at most `members_max` members, at least two. A lookup that finds a member renews it."""
+
     def __init__(self, members_max: int) -> None:
         self._half = max(1, members_max // 2)
         self._newer: set[T] = set()
@@ -31,10 +33,12 @@ class Recent(Generic[T]):
         return len(self._newer | self._older)
 
     def put(self, member: T) -> None:
+        """Add or renew a member; this may drop the older half."""
         if len(self._newer) >= self._half and member not in self._newer:
             self._older, self._newer = self._newer, set()
         self._newer.add(member)
 
     def drop(self, member: T) -> None:
+        """Remove a member, if it is there."""
         self._newer.discard(member)
         self._older.discard(member)

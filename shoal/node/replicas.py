@@ -1,6 +1,6 @@
-"""What a service has to know of the other owners: whether copies were made, and what they can bring.
+"""What a service needs of the other owners: whether they hold copies of a write, and missing data from them.
 
-`SingleNode` is the answer of a store without peers; `shoal.node.peers.replicator` has that of a cluster.
+`SingleNode` serves a store without peers; `shoal.node.peers.quorum` serves a cluster.
 """
 
 from __future__ import annotations
@@ -19,31 +19,33 @@ from shoal.protocol.requests import ClusterView, Durability
 
 @dataclass(slots=True)
 class Repairs:
-    """What came of damage in this incarnation."""
+    """The outcome of damage that this incarnation met."""
 
     rows: int = 0  # Fetched again from a peer.
-    failed: int = 0  # Requests that met damage which no peer could mend.
+    failed: int = 0  # Requests that met damage that no peer could repair.
 
 
 class ReadRepair(Protocol):
-    """Of what one request finds damaged in an object."""
+    """Repairs the damage that one request meets in an object."""
 
     async def repair(self, error: StoreCorrupt, /) -> None:
-        """Return once it is worth trying again.
+        """Fetch the rows that `error` lost from peers; return when the request can be tried again.
 
         Raises:
-            StoreCorrupt: no peer has what is lost; it says who was asked.
+            StoreCorrupt: no peer has the lost rows; it names the peers that were asked.
         """
         ...
 
 
 class Replicas(Protocol):
+    """The owners of the data, as the service of one node sees them."""
+
     async def wait_applied(self, partition: int, wanted: VersionVector, /) -> None:
-        """Return once this replica has applied what `wanted` names, within `session_wait_s`.
+        """Return once this replica has applied all operations that `wanted` covers, within `session_wait_s`.
 
         Raises:
-            SessionBehind: it could not be had in time.
-            BookmarkLost: all owners are linked, and none holds it.
+            SessionBehind: they did not arrive in time.
+            BookmarkLost: all owners are linked, and none holds them.
         """
         ...
 
@@ -56,92 +58,104 @@ class Replicas(Protocol):
         ...
 
     async def wait_replicated(self, partition: int, wanted: VersionVector, durability: Durability, /) -> None:
-        """Return once enough owners hold what `wanted` covers, which is durable here, within `quorum_timeout_s`.
+        """Return once enough owners hold what `wanted` covers, within `quorum_timeout_s`. It is durable here already.
 
         Raises:
-            OutcomeUnknown: too few were known to; the error says who.
+            OutcomeUnknown: too few are known to hold it; the error names those that do.
         """
         ...
 
     @property
     def size(self) -> int:
-        """How many there are, this node included."""
+        """The number of owners, this node included."""
         ...
 
     @property
     def refilling(self) -> bool:
-        """Whether this node is a learner, and an owner told it of more than has come yet."""
+        """Whether this node is a learner that has not yet fetched everything that an owner reported."""
         ...
 
     @property
     def learning(self) -> list[str]:
-        """If this node is a learner: why, and how far it is with each of the others."""
+        """If this node is a learner: the reason, and its progress with each of the others; else empty. For people."""
         ...
 
     async def catch_up(self, partition: int, durability: Durability = "quorum", /) -> None:
-        """Return once this replica has applied whatever a quorum (or all) held of a partition when this was called.
+        """Return once this replica has applied everything that a quorum (or all) held of a partition when this was called.
 
         Raises:
-            NoQuorum: too few owners said in time what they hold, or what they hold could not be had.
+            NoQuorum: too few owners reported in time what they hold, or it could not be fetched in time.
         """
         ...
 
     async def heard(self, partition: int, /) -> None:
-        """Ask whoever is linked, and return once this replica has applied what they held of a partition when
-        this was called, or `rights_wait_s` is over.
+        """Ask the linked owners; return once this replica has applied what they held of a partition when this was called.
+
+        It also returns, without an error, when `rights_wait_s` is over.
         """
         ...
 
     @property
     def linked(self) -> frozenset[bytes]:
-        """The other owners that can be sent to now, as nodes."""
+        """The ids of the other owners that have a link to this node now."""
         ...
 
     async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /, *, spare: bool = False) -> None:
-        """Ask others for rights to spend of a budget, until there are so many more or all were asked; those that are
-        known to have more of them are asked first. With `spare` only the known ones are asked, for what they can spare.
+        """Ask the others for rights of a budget, until `amount` more have arrived or all were asked.
+
+        `known` says how many each node holds; those with more are asked first. With `spare` only these are asked, and
+        only for rights that they can spare.
         """
         ...
 
     def holdings(self, partition: int, /) -> dict[str, Holding]:
-        """What the other owners, by their addresses, are known to hold there."""
+        """What each of the other owners, by its address, is known to hold of a partition."""
         ...
 
     def read_repair(self, target: Target, /) -> ReadRepair:
-        """For one request about an object."""
+        """A read repair for one request about an object."""
         ...
 
     @property
-    def mended(self) -> Repairs: ...
+    def mended(self) -> Repairs:
+        """The counts of this incarnation's read repairs."""
+        ...
 
-    def view(self) -> ClusterView: ...
+    def view(self) -> ClusterView:
+        """The cluster as this node sees it, for `shoal status` and the API."""
+        ...
 
 
 def mendable(row: bytes) -> bool:
-    """Whether a peer can be asked for a row, and what it answers be checked."""
+    """Whether a row can be fetched from a peer and checked: only chunks and checkpoints, which their hashes name."""
     return len(row) == 1 + dag.ID_BYTES and row.startswith((dag.CHUNK, dag.CHECKPOINT))
 
 
 def unmended(target: Target, error: StoreCorrupt, why: str, asked: list[str]) -> StoreCorrupt:
-    """The error of a damage that stays."""
+    """The error for damage that could not be repaired; `asked` names the peers."""
     if not error.lost:
-        return error  # There was nothing to ask for.
+        return error  # It names no rows that a peer could send.
     return StoreCorrupt(f"{named(target)}: {error.message}{why}", lost=error.lost, asked=asked)
 
 
 def named(target: Target) -> str:
-    """An object, for people."""
+    """The object's kind, name and space, for error texts."""
     return f"{target.kind.label} {target.name!r} of space {target.space!r}"
 
 
 class SingleNode:
-    """A single node is every owner there is: its own fsync is quorum, and all."""
+    """The `Replicas` of a node without peers: it is the only owner, so its own fsync is a quorum, and all."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
         self.mended = Repairs()
 
     async def wait_applied(self, partition: int, wanted: VersionVector, /) -> None:
+        """There is nobody to wait for.
+
+        Raises:
+            BookmarkLost: always; it is called only if this node lacks `wanted`.
+        """
         raise BookmarkLost(
             "this store has no peers and lacks operations that the bookmark names: the bookmark is from another "
             "store, or this store is "
@@ -149,36 +163,40 @@ class SingleNode:
         )
 
     async def reachable(self, durability: Durability, /) -> None:
-        return None
+        """Return at once."""
 
     async def wait_replicated(self, partition: int, wanted: VersionVector, durability: Durability, /) -> None:
-        return None
+        """Return at once."""
 
     size = 1
     refilling = False
 
     @property
     def learning(self) -> list[str]:
+        """Empty: a single node is no learner."""
         return []
 
     async def catch_up(self, partition: int, durability: Durability = "quorum", /) -> None:
-        return None
+        """Return at once."""
 
     async def heard(self, partition: int, /) -> None:
-        return None
+        """Return at once."""
 
     linked: frozenset[bytes] = frozenset()
 
     async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /, *, spare: bool = False) -> None:
-        return None
+        """Return at once: nobody else holds rights."""
 
     def holdings(self, partition: int, /) -> dict[str, Holding]:
+        """Empty: there are no other owners."""
         return {}
 
     def read_repair(self, target: Target, /) -> ReadRepair:
+        """A repair that always fails, and counts that."""
         return _Unmendable(self.mended, target)
 
     def view(self) -> ClusterView:
+        """A cluster of one member."""
         return self._view
 
 

@@ -1,14 +1,15 @@
-"""Which replicated schemas a state must keep, and whether it does.
+"""The replicated schemas that a state must conform to, and whether it does.
 
 Laws:
-- A node decides by the schemas that it has applied. One that is put elsewhere
-  reaches it as any write does: until then its saves go by what it has, and what
-  they break so is listed (`violations`), as is what a merge broke.
-- A save under the name of a schema of its space keeps the version that it names;
-  a version that is not there is refused. Where the newest version of a schema
-  names threads, a save of such a thread under another name, or none, keeps that.
-- Of a state that builds on a checked one, only channels that changed are checked
-  again, where the schema speaks of each by itself.
+- A node decides by the schemas that it has applied. A schema that was put on another
+  node arrives as any write does. Until then saves are checked against the schemas
+  that are here; `violations` lists the states that break a later one, and those
+  that a merge broke.
+- A save under the name of a schema of its space must conform to the version that it
+  names; a missing version is rejected. If the newest version of a schema names
+  threads, a save of such a thread under another name, or none, must conform to that version.
+- If a schema constrains each channel by itself, only the channels that changed since
+  a checked state are checked again.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from shoal.storage.keys import Kind
 
 _SPACES_MAX = 1024  # Whose schemas are kept in memory.
 _RULES_MAX = 1024  # Compiled.
-_SOUND_MAX = 65536  # Channels' contents that are known to keep a rule.
+_SOUND_MAX = 65536  # Contents of channels that are known to conform to a rule.
 
 
 class Claim(NamedTuple):
-    """What is saved: where, and under which schema."""
+    """A save's space and thread, and the schema that it names; `schema` is empty if it names none."""
 
     space: str
     thread: str
@@ -45,13 +46,15 @@ class Claim(NamedTuple):
 
 
 class State(NamedTuple):
-    """A whole state, of which only what is needed is read."""
+    """A whole state, whose channels are read only if needed."""
 
-    hashes: Mapping[str, bytes]  # Of all channels; empty for one that is not worth remembering.
-    packed: Callable[[str], bytes]
+    hashes: Mapping[str, bytes]  # Of all channels; an empty hash means that the result is not remembered.
+    packed: Callable[[str], bytes]  # The packed value of a channel.
 
 
 class Broken(NamedTuple):
+    """A schema that a state breaks, and the first flaw."""
+
     schema: str
     version: int
     flaw: Flaw
@@ -61,6 +64,8 @@ _Versions = dict[int, schema.Version]
 
 
 class Rules:
+    """The schemas of all spaces, read from storage when first needed and kept in memory, up to a bound."""
+
     def __init__(self, storage: Storage, catalog: Catalog, config: Config) -> None:
         self._storage = storage
         self._catalog = catalog
@@ -69,15 +74,16 @@ class Rules:
         self._sound: Recent[tuple[bytes, str, bytes]] = Recent(_SOUND_MAX)
 
     def forget(self, space: str) -> None:
-        """A schema of this space was put."""
+        """Drop the schemas of a space from memory, because one was put or deleted."""
         self._spaces.pop(space, None)
 
     def any(self, space: str) -> bool:
-        """Whether a space has schemas at all."""
+        """Whether a space has any schema."""
         return bool(self._of_space(space))
 
     def enforce(self, claim: Claim, state: Callable[[], State]) -> None:
-        """
+        """Check a state before it is saved. `state` is called only if a schema governs the save.
+
         Raises:
             SchemaViolation: the state breaks a schema; nothing may be written.
         """
@@ -95,7 +101,7 @@ class Rules:
             )
 
     def breaks(self, claim: Claim, state: Callable[[], State]) -> list[Broken]:
-        """The first flaw for each schema that a stored state breaks."""
+        """For each schema that a stored state breaks, its first flaw."""
         governing = self._governing(claim)
         return self._breaks(governing, state()) if governing else []
 
@@ -167,5 +173,5 @@ def _compiled(json: bytes) -> Rule | InvalidSchema:
 
 
 def matches(threads: str, thread: str) -> bool:
-    """Whether a schema's `threads` name this one."""
+    """Whether a schema's `threads`, a name or a prefix with `*`, covers a thread."""
     return thread.startswith(threads[:-1]) if threads.endswith("*") else thread == threads

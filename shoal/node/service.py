@@ -1,15 +1,15 @@
-"""Answers every request: the node's side of `shoal.protocol.session.Session`. What reads are owed is in `reads`.
+"""Answers every request: the node's side of `shoal.protocol.session.Session`. `reads` answers the reads.
 
 Laws:
 - A write builds on at least what its session's bookmark names, or gets a typed error; the
-  bookmark takes in what an answer shows before the answer is given.
-- The types of a request's fields, its names, keys and packed values are checked here, at the edge,
-  before anything else; what is behind may rely on them. Only the channels of a save are checked where
-  they are compared with what they go on from, so that what is known is not looked at again.
-- A write is answered once it is as durable as was asked, and what is refused once all that
-  the refusal shows is durable.
-- A request's error is that request's alone. When storage fails the node goes on
-  reading, and refuses writes with the reason.
+  bookmark includes what an answer shows before the answer is given.
+- The types of a request's fields, its names, keys and packed values are checked here, before
+  anything else; the code behind relies on that. Only the channels of a save are checked later, where
+  they are compared with the checkpoint that they build on, so that unchanged ones are not checked again.
+- A write is answered once it is as durable as was asked. A rejection is sent once everything that
+  it shows is durable.
+- An error affects only its own request. When storage fails, the node still reads, and rejects
+  writes with the reason.
 """
 
 from __future__ import annotations
@@ -68,14 +68,16 @@ from shoal.storage.keys import Kind
 from shoal.version import __version__
 
 _PROMPT = frozenset(get_args(AnyWrite)) - {requests.DrawRights}
-"""Writes that may wait for nothing but the disk."""
+"""Writes that may wait only for the disk."""
 _DURABILITIES = ("memory", "local", "quorum", "all")
 _PRUNED_LISTED_MAX = 10_000
-_REFILLING = "it began with an empty directory, and fetches from its peers what they hold"
-_COUNTED_MAX = 1000  # A status must stay cheap: it is asked at every probe.
+_REFILLING = "it began with an empty directory, and is fetching the data that its peers hold"
+_COUNTED_MAX = 1000  # A status must stay cheap: every probe asks for it.
 
 
 class Service:
+    """The service of one node, for all its sessions. `presences` serves what is never stored."""
+
     def __init__(
         self,
         database: Database,
@@ -104,11 +106,11 @@ class Service:
         self._stopping = False
 
     def start(self) -> None:
-        """Begin what it does in the background, on the running loop."""
+        """Start its background tasks on the running loop."""
         self._spreading.start()
 
     def session(self, bookmark: Bookmark | None = None) -> ServiceSession:
-        """A session of its own for each consumer."""
+        """A new session, which continues from `bookmark`. Each consumer needs its own."""
         return ServiceSession(self, Bookmark() if bookmark is None else bookmark)
 
     async def call(
@@ -121,7 +123,7 @@ class Service:
         durability: Durability = "local",
         stale: bool = False,
     ) -> AnyReply:
-        """See `Session.call`."""
+        """See `Session.call`. `bookmark` is the session's, and grows by what the answer shows."""
         if isinstance(request, requests.Prune):
             return await self._prune(request, bookmark, durability, stale=stale)
         if isinstance(request, requests.Trim):
@@ -145,20 +147,20 @@ class Service:
             )
         located = self._located(request, key)
         if durability == "memory" and _spends(request):
-            durability = "local"  # What a crash could still take back would be spent twice.
+            durability = "local"  # A crash could take the spend back, and the amount would be spent twice.
         partition = located.partition
         if not stale and not self._database.holds(partition, bookmark.vector(partition)):
             await self._replicas.wait_applied(partition, bookmark.vector(partition))
         if durability in ("quorum", "all"):
             await self._replicas.reachable(durability)
             if isinstance(request, requests.BeginStep):
-                # Somebody's intent, or result, may be where a quorum acknowledged it, and not here.
+                # A quorum may have acknowledged another intent, or the result, that has not arrived here.
                 await self._replicas.catch_up(partition)
-        self._refuse_if_stopping()  # It may have begun to, meanwhile.
+        self._refuse_if_stopping()  # It may have begun to stop meanwhile.
         try:
             issued = await self._issued(located, key)
         except (Conflict, RightsElsewhere):
-            # A refusal names what is there: no more than an answer may it show what a crash could still take back.
+            # A rejection names what is stored. Like an answer, it must not show what a crash could still take back.
             shown = self._database.vector_of(partition)
             await self._database.durable_of(partition)
             bookmark.note(partition, shown)
@@ -168,7 +170,7 @@ class Service:
             raise
         self._database.do_chores()
         if durability == "memory":
-            await asyncio.sleep(0)  # Others, and the sync, get their turn between two writes of an eager caller.
+            await asyncio.sleep(0)  # Others, and the sync, get their turn between two writes of one caller.
         else:
             await self._commit.wait_durable(issued.number)
             if durability != "local":
@@ -180,7 +182,10 @@ class Service:
         return issued.reply
 
     def begin(self, request: AnyWrite, bookmark: Bookmark, told: Told, /, *, key: str | None, stale: bool) -> bool:
-        """A write of `local` durability, as `_write`, if it waits for nothing before it is issued; see `Prompt.begin`."""
+        """Start a write of `local` durability now, if nothing has to be awaited before it is issued; see `Prompt.begin`.
+
+        Returns False if something has to be; then nothing was written, and the caller uses `call`.
+        """
         self._refuse_if_stopping()
         located = self._located(request, key)
         partition = located.partition
@@ -189,7 +194,7 @@ class Service:
         try:
             issued = self._database.issuer.issue(located, key)
         except (Conflict, RightsElsewhere, SchemaViolation, StoreCorrupt):
-            return False  # Before this is answered, something is to be durable, fetched or mended.
+            return False  # Before this is answered, something must become durable, be fetched or be repaired.
         self._database.do_chores()
 
         def durable(error: StorageFull | None) -> None:
@@ -220,21 +225,21 @@ class Service:
                 provided = True
             except StoreCorrupt as error:
                 if isinstance(located.request, requests.Batch):
-                    raise  # It does not say of which object.
+                    raise  # The error does not say which object is damaged.
                 repair = repair or self._replicas.read_repair(located.targets[0])
                 await repair.repair(error)
 
     async def _refuse_dead(self, located: Located, issued: Issued, bookmark: Bookmark, durability: Durability) -> None:
         """
         Raises:
-            DeletedMeanwhile: what was written has no effect on an object that was deleted.
-            OutcomeUnknown: whether it has any is not known.
+            DeletedMeanwhile: an object was deleted, so the write has no effect there.
+            OutcomeUnknown: it is not known whether the write has an effect.
         """
         if issued.dot is None:
             return
         partition = located.partition
         if issued.again:
-            # The owners acknowledged it to the node that issued it: this one may lack what they knew.
+            # The owners acknowledged it to the node that issued it. This node may lack deletions that they know.
             try:
                 await self._replicas.catch_up(partition, durability)
             except NoQuorum as error:
@@ -259,7 +264,7 @@ class Service:
         )
 
     async def _looked_again(self, request: requests.BeginStep, reply: AnyReply, partition: int, bookmark: Bookmark) -> AnyReply:
-        """The step as it is once a quorum holds the intent: of two that began it at once, at least one sees the other."""
+        """The step once a quorum holds the intent. If two callers begin it at once, at least one sees the other."""
         assert isinstance(reply, requests.Step)
         if not reply.begun:
             return reply
@@ -267,8 +272,8 @@ class Service:
             await self._replicas.catch_up(partition)
         except NoQuorum as error:
             unknown = OutcomeUnknown(
-                f"the intent of step {request.step!r} is written, and whether another was at the same time is not known: "
-                f"{error.message} Begin it again with the same attempt."
+                f"the intent of step {request.step!r} is written, but it is not known whether another attempt began at the "
+                f"same time: {error.message} Begin it again with the same attempt."
             )
             raise unknown from None
         seen = self._database.step(request, reply.attempt)
@@ -288,7 +293,7 @@ class Service:
     async def _prune(
         self, request: requests.Prune, bookmark: Bookmark, durability: Durability, *, stale: bool
     ) -> requests.PruneReport:
-        """Plan step by step, then give up what it names piece by piece. It needs no key: what is gone is not planned again."""
+        """Plan step by step, then discard the planned ids piece by piece. It needs no key: a repeat plans only what is left."""
         await self._reach_for_plan(request, bookmark, stale=stale)
         plan = await in_turns(self._database.planned(request))
         ids = [id.hex() for id in plan.gone]
@@ -303,7 +308,7 @@ class Service:
     async def _trim(
         self, request: requests.Trim, bookmark: Bookmark, durability: Durability, *, stale: bool
     ) -> requests.TrimReport:
-        """As a prune: a plan, and then piece by piece, which takes what is there by then."""
+        """As a prune: plan, then trim piece by piece. Each piece takes the events that are there by then."""
         await self._reach_for_plan(request, bookmark, stale=stale)
         plan = await in_turns(self._database.planned_trim(request))
         if request.dry_run or not plan.events:
@@ -335,9 +340,10 @@ class Service:
             )
 
     def admit(self) -> None:
-        """
+        """Check whether this node may accept a new session.
+
         Raises:
-            CatchingUp: the node takes no sessions now.
+            CatchingUp: the node is still fetching the data that its peers hold.
         """
         if self._replicas.refilling:
             raise CatchingUp(
@@ -374,6 +380,7 @@ class Service:
 
     @asynccontextmanager
     async def subscribe(self, subscription: Subscription, bookmark: Bookmark, /) -> AsyncIterator[AsyncIterator[Push]]:
+        """See `Session.subscribe`. `bookmark` is the session's, and grows by what the pushes show."""
         check_name("space", subscription.space)
         if self._stopping:
             raise ShuttingDown("the node is stopping. Subscribe again, here later or on another node.")
@@ -390,7 +397,7 @@ class Service:
             subscriber = Subscriber(subscription, bookmark, self._feed.bytes_max)
         with self._feed.told(subscriber):
             if isinstance(subscription, requests.Follow):
-                # Subscribed first, then read in the same step: no update can fall between.
+                # Subscribe first, then read in the same step, so that no update falls between.
                 target = Target(Kind.DOCUMENT, subscription.space, check_name("document", subscription.document))
                 wanted = bookmark.vector(target.partition)
                 if not subscription.stale and not self._database.holds(target.partition, wanted):
@@ -398,16 +405,16 @@ class Service:
                 state = self._database.documents.follow(self._database.document(target), subscription)
                 shown = self._database.vector(target)
                 await self._database.durable(target)
-                bookmark.note(target.partition, shown)  # Already now: the first answer to who subscribes tells it.
+                bookmark.note(target.partition, shown)  # Already now: the first answer to the subscriber carries it.
                 subscriber.lead(state, target.partition, shown)
             elif self._commit.failed is None or isinstance(subscriber, ResumableWatch):
-                # What was written while nobody watched was not staged: once it is durable, nothing can be missed. A
-                # resumed watch reads it from the log: if it will never be durable here, the watch has to go elsewhere.
+                # Changes written while nobody watched were not staged. Once they are durable, none can be missed. A
+                # resumed watch reads them from the log; if they can never be durable here, the watch must go elsewhere.
                 await self._database.all_durable()
             yield subscriber
 
     async def close(self) -> None:
-        """Refuse what comes from now on, end the subscriptions, and wait for what is under way to be durable."""
+        """Reject new requests, end the subscriptions, and wait until pending writes are durable."""
         self._stopping = True
         await self._spreading.stop()
         self.presences.stop()
@@ -418,7 +425,7 @@ class Service:
 
 @contextmanager
 def _partly(done: int, what: str) -> Iterator[None]:
-    """An error of a later piece does not say that nothing was written."""
+    """Turn an error of a later piece into `OutcomeUnknown`, because earlier pieces were written."""
     try:
         yield
     except ShoalError as error:
@@ -447,6 +454,7 @@ class ServiceSession:
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> R:
+        """See `Session.call`."""
         check_manner(key, durability, stale)
         request = conforming(request)
         reply: Any
@@ -467,13 +475,16 @@ class ServiceSession:
         durability: Durability = "local",
         stale: bool = False,
     ) -> bool:
+        """See `Prompt.begin`."""
         if durability != "local" or type(request) not in _PROMPT:
             return False
         check_manner(key, durability, stale)
         return self._service.begin(conforming(request), self.bookmark, told, key=key, stale=stale)  # type: ignore[arg-type]
 
     def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
+        """See `Session.subscribe`."""
         return self._service.subscribe(conforming(subscription), self.bookmark)
 
     async def close(self) -> None:
+        """End the presences that this session announced."""
         self._service.presences.leave(self)

@@ -1,4 +1,4 @@
-"""Which object a request is about: the second field of the request names it, and says its kind."""
+"""The object that a request is about. The second field of the request holds its name, and that field's name is its kind."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ from shoal.storage.keys import KINDS, Kind
 
 
 class Target(NamedTuple):
+    """Names one object."""
+
     kind: Kind
     space: str
     name: str
 
     @property
     def partition(self) -> int:
+        """The number of the partition that holds it; see `cluster.partition`."""
         return partition_of(self.space, self.name)
 
     @property
     def snapshot_key(self) -> bytes:
+        """The key of its snapshot, if it is a document."""
         return keys.snapshot(self.partition, *self)
 
 
 def target_of(request: requests.ObjectWrite[Any] | requests.ObjectRead[Any] | requests.Maintenance[Any]) -> Target:
+    """The object that a request names. The names must be checked before, or partition and keys would be wrong."""
     label = request.__struct_fields__[1]
     return Target(KINDS[label], request.space, getattr(request, label))

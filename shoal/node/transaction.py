@@ -1,8 +1,8 @@
 """Writes that have not been made yet, over storage that has not seen them.
 
 Law: reads see the transaction's own writes, then storage; nothing reaches storage
-until the caller hands `rows` to one atomic write. What must follow the outcome
-(caches to update, or to drop) is registered here and runs exactly once.
+until the caller passes `rows` to one atomic write. Work that depends on the outcome
+(caches to update, or to drop) is registered here; the caller runs it once.
 """
 
 from __future__ import annotations
@@ -19,14 +19,20 @@ from shoal.errors import StoreCorrupt
 class Readable(Protocol):
     """The reading half of a `Storage`."""
 
-    def get(self, key: bytes, /) -> bytes | None: ...
+    def get(self, key: bytes, /) -> bytes | None:
+        """See `Storage.get`."""
+        ...
 
     def scan(
         self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
-    ) -> Iterator[tuple[bytes, bytes]]: ...
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """See `Storage.scan`."""
+        ...
 
 
 class Transaction:
+    """One write in the making. `rows` are its writes by key; None deletes."""
+
     __slots__ = ("_abandoned", "_read", "_storage", "_written", "rows")
 
     def __init__(self, storage: Readable) -> None:
@@ -37,6 +43,7 @@ class Transaction:
         self._abandoned: list[Callable[[], None]] = []
 
     def get(self, key: bytes) -> bytes | None:
+        """The value of `key`, or None; storage is asked once for each key."""
         if key in self.rows:
             return self.rows[key]
         if key not in self._read:
@@ -44,14 +51,17 @@ class Transaction:
         return self._read[key]
 
     def put(self, key: bytes, value: bytes) -> None:
+        """Set a row."""
         self.rows[key] = value
 
     def delete(self, key: bytes) -> None:
+        """Delete a row, whether or not it exists."""
         self.rows[key] = None
 
     def scan(
         self, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
+        """As `Storage.scan`, merged with the transaction's own writes. Write nothing while it is iterated."""
         own = sorted((key for key in self.rows if start <= key and (stop is None or key < stop)), reverse=reverse)
         if not own:
             return self._storage.scan(start, stop, reverse=reverse, limit=limit)
@@ -69,16 +79,20 @@ class Transaction:
         self._abandoned += inner._abandoned
 
     def when_written(self, then: Callable[[], None]) -> None:
+        """Register work to do after the write was made."""
         self._written.append(then)
 
     def when_abandoned(self, then: Callable[[], None]) -> None:
+        """Register work to do if the write is not made."""
         self._abandoned.append(then)
 
     def written(self) -> None:
+        """Run the work registered with `when_written`. The caller has made the write."""
         for then in self._written:
             then()
 
     def abandoned(self) -> None:
+        """Run the work registered with `when_abandoned`. The caller makes no write."""
         for then in self._abandoned:
             then()
 
@@ -97,9 +111,10 @@ class ObjectRows:
         return self._prefix + row
 
     def get(self, key: bytes, /) -> bytes | None:
-        """
+        """The value of one of the object's rows, or None.
+
         Raises:
-            StoreCorrupt: storage cannot read it; `lost` says so.
+            StoreCorrupt: storage cannot read it; `lost` names the row.
         """
         try:
             return self._transaction.get(self._prefix + key)
@@ -107,14 +122,17 @@ class ObjectRows:
             raise StoreCorrupt(error.message, lost=(key,)) from error
 
     def put(self, key: bytes, value: bytes, /) -> None:
+        """See `Rows.put`."""
         self._transaction.rows[self._prefix + key] = value
 
     def delete(self, key: bytes, /) -> None:
+        """See `Rows.delete`."""
         self._transaction.rows[self._prefix + key] = None
 
     def scan(
         self, prefix: bytes, /, *, after: bytes | None = None, reverse: bool = False, limit: int | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
+        """See `Rows.scan`."""
         start = self._prefix + prefix
         stop = successor(start)
         if after is not None:

@@ -177,7 +177,7 @@ async def test_a_node_that_turns_read_only_logs_it_at_once_and_once(
     told = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(told) == 1
     status = await bench.store.status()
-    assert f"this node is read-only from now on, for storage failed: {status.reason}" in told[0].getMessage()
+    assert f"this node is read-only from now on, because storage failed: {status.reason}" in told[0].getMessage()
     for _ in range(3):
         with pytest.raises(ReadOnly):
             await bench.space.counter("n").add(1)
