@@ -1,1 +1,1 @@
-"""Documents: Yjs updates as rows, and what they build."""
+"""Documents: Yjs updates as rows, and the content that they build."""

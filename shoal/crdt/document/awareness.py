@@ -1,12 +1,12 @@
-"""Who is present, and what they say of themselves: Yjs' awareness as a table that time runs over.
+"""Who is present, and the state that each client announces: Yjs' awareness as a table with timeouts.
 
 Laws:
-- An entry belongs to who announced it first, be it a connection of this node or
-  another node, until that one leaves or the entry ages out; others cannot change it.
-- Of one client the newer clock counts; at an equal clock what is gone does.
-- An entry that is not renewed for `timeout_s` is gone. What is gone is remembered
+- An entry belongs to the connection of this node, or the other node, that announced it first, until
+  that one leaves or the entry ages out; others cannot change it.
+- Of one client the newer clock counts; at an equal clock its leaving does.
+- An entry that is not renewed for `timeout_s` ends. An ended entry is remembered
   for as long again, so that an echo of it brings nobody back.
-- Nothing here is durable, and nothing is promised but this: what is not renewed
+- Nothing here is durable. There is one promise: an entry that is not renewed
   disappears, on every node.
 
 Times are seconds on the caller's clock. States are opaque; `GONE` is one of them.
@@ -22,13 +22,15 @@ GONE = b"null"
 
 
 class Topic(NamedTuple):
-    """Where one is present."""
+    """Where a client is present."""
 
     space: str
     document: str  # Empty: in the space itself.
 
 
 class ClientState(NamedTuple):
+    """An entry: a Yjs client's state, with the clock that orders its changes."""
+
     client: int
     clock: int
     state: bytes
@@ -42,7 +44,7 @@ class _Held(NamedTuple):
 
 
 class Elsewhere(NamedTuple):
-    """The owner of what another node announced."""
+    """The owner of an entry that another node announced."""
 
     node: bytes
 
@@ -58,13 +60,13 @@ class Awareness:
         self._bytes = 0
 
     def __len__(self) -> int:
-        """Entries, those that are gone and remembered included."""
+        """The number of entries, including ended ones that are remembered."""
         return sum(map(len, self._topics.values()))
 
     def announce(self, owner: Hashable, topic: Topic, entry: ClientState, now: float) -> ClientState | None:
-        """Take what an owner says, if it may say it; the entry that is there now if that is another one, and gone.
+        """Take an owner's announcement, if it may make it.
 
-        Who is told that it is gone and is not says so with a newer clock.
+        Returns the remembered entry if the client is held to be gone: to come back it must announce a newer clock. Else None.
         """
         held = self._topics.get(topic, {}).get(entry.client)
         if held is None or held.owner is None:
@@ -73,14 +75,14 @@ class Awareness:
             elif held is not None and entry.state != GONE:
                 return ClientState(entry.client, held.clock, GONE)
         elif (held.owner == owner and _supersedes(entry, held)) or (
-            # Who was at another node, and is here now, is ahead of what came from there.
+            # A client that moved here from another node is ahead of the entry from there.
             isinstance(held.owner, Elsewhere) and not isinstance(owner, Elsewhere) and entry.clock > held.clock
         ):
             self._hold(owner, topic, entry, now)
         return None
 
     def hear(self, node: bytes, topic: Topic, entry: ClientState, now: float) -> bool:
-        """Take what another node says of a client of its own; True if that is news."""
+        """Take another node's announcement of a client of its own; True if it changed anything."""
         held = self._topics.get(topic, {}).get(entry.client)
         owner = Elsewhere(node)
         if held is None:
@@ -93,11 +95,11 @@ class Awareness:
         return _supersedes(entry, held) and self._hold(owner, topic, entry, now)
 
     def leave(self, owner: Hashable, now: float) -> list[tuple[Topic, ClientState]]:
-        """What was an owner's is gone; that is returned."""
+        """End all entries of an owner, and return them."""
         return self._end([(topic, client) for topic, client, held in self._all() if held.owner == owner], now)
 
     def expire(self, now: float) -> list[tuple[Topic, ClientState]]:
-        """What was not renewed is gone, and is returned; what has been gone for long enough is forgotten."""
+        """End the entries that were not renewed, and return them. Forget those that ended long enough ago."""
         late = [(topic, client, held) for topic, client, held in self._all() if held.until <= now]
         for topic, client, held in late:
             if held.owner is None:
@@ -105,23 +107,23 @@ class Awareness:
         return self._end([(topic, client) for topic, client, held in late if held.owner is not None], now)
 
     def entries(self, topic: Topic) -> list[ClientState]:
-        """Who is present."""
+        """The entries of those who are present."""
         held = self._topics.get(topic, {})
         return [ClientState(client, one.clock, one.state) for client, one in held.items() if one.owner is not None]
 
     def own(self) -> Iterator[tuple[Topic, ClientState]]:
-        """What was announced at this node."""
+        """The entries that were announced at this node."""
         for topic, client, held in self._all():
             if held.owner is not None and not isinstance(held.owner, Elsewhere):
                 yield topic, ClientState(client, held.clock, held.state)
 
     def find(self, topic: Topic, client: int) -> ClientState | None:
-        """What is known of a client, be it gone."""
+        """A client's entry, ended or not; None if it is not known."""
         held = self._topics.get(topic, {}).get(client)
         return None if held is None else ClientState(client, held.clock, held.state)
 
     def has_room(self, topic: Topic, client: int, size: int) -> bool:
-        """Whether a state of so many bytes has a place."""
+        """Whether there is room for a state of `size` bytes."""
         there = self._topics.get(topic, {})
         known = there.get(client)
         return (known is not None or len(there) < self._entries_max) and (

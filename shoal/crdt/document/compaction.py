@@ -1,19 +1,19 @@
-"""Compaction: many updates of a document as one, without what was deleted.
+"""Compaction: replacing many updates of a document by one, without deleted content.
 
 Laws:
-- A compaction names, per origin, the last operation whose updates it covers, of those that its
-  issuer had applied, and the update that all of these build. So what is covered is a causally
+- A compaction names, per origin, the last operation whose updates it covers, among those that its
+  issuer had applied, and the update that all of these build. So the covered operations are a causally
   closed set, and a function of the set of compactions.
-- Applying one takes nothing away: a peer may lack what it covers. What it covers goes once it is
-  stable, and once it was seen that the merged update holds it.
-- An update that was erased before it came is awaited: the document has a gap until a compaction
-  is there that covers it, which is later in the same causal order.
-- A beginning is never erased: what it brought is shown where another one counts.
+- Applying one removes nothing, because a peer may lack an update that it covers. Covered updates are removed
+  once the compaction is stable, and once the merged update was proved to contain them.
+- If a peer sends an update as erased, the update is awaited: the document has a gap until a compaction
+  arrives that covers it, later in the same causal order.
+- A beginning is never erased: if another one counts, its content is shown from its update.
 
 Rows (within the document's, beside its updates):
     C position₃₄      24 bytes per origin: the last operation whose updates are in the merged one
     M position₃₄      the merged update
-    W position₃₄      empty: an update that was erased before it came
+    W position₃₄      empty: an update that was erased before it arrived here
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 
 _COVERAGE, _MERGED, _AWAITED = b"C", b"M", b"W"
-_PROVED_AT_ONCE = 64  # Updates that are looked at before others get a turn.
+_PROVED_AT_ONCE = 64  # Updates that `proved` reads before it lets others run.
 
 
 class Compact(msgspec.Struct, array_like=True, frozen=True, tag="compact"):
-    """The mutation. Its content is the merged update."""
+    """The mutation: compacts the document. Its content is the merged update."""
 
-    digest: bytes  # SHA-256 of it.
+    digest: bytes  # SHA-256 of the merged update.
     ends: bytes  # A packed version vector: per origin the last operation whose updates are in it.
 
 
 class Cut(NamedTuple):
-    """What a compaction would cover."""
+    """The updates that a compaction would cover."""
 
-    ends: VersionVector  # What others cover is in it.
-    updates: int  # That no other covers.
-    more: bool  # There are more that could be, in another operation.
+    ends: VersionVector  # Per origin the last operation, including those that other compactions cover.
+    updates: int  # How many of them no other compaction covers.
+    more: bool  # Whether another operation could cover more.
 
 
 class CurrentCompaction(NamedTuple):
@@ -61,7 +61,7 @@ class CurrentCompaction(NamedTuple):
 
 
 def apply(rows: Rows, stamp: Stamp, compact: Compact, merged: bytes) -> bool:
-    """Put an operation's rows. Returns whether the document had a gap, and has none any more."""
+    """Write a compaction's rows. Returns whether this closed the document's last gap."""
     position = stamp.pack_position()
     rows.put(_COVERAGE + position, compact.ends)
     rows.put(_MERGED + position, merged)
@@ -74,16 +74,17 @@ def apply(rows: Rows, stamp: Stamp, compact: Compact, merged: bytes) -> bool:
 
 
 def apply_erased(rows: Rows, stamp: Stamp, update: document.Update) -> None:
-    """Put the rows of an update that a compaction erased, which is still to come."""
+    """Write the rows of an update that a peer sent as erased. The compaction that covers it is still to come."""
     document.declare(rows, stamp, update)
     rows.put(_AWAITED + stamp.pack_position(), b"")
 
 
 def check(compact: Compact, applied: VersionVector, merged: bytes) -> None:
-    """
+    """Check a compaction from a peer, whose origin had applied `applied`.
+
     Raises:
-        ValueError: it is not what a node would have made that had applied so much.
-        InvalidValue, NotReady: the merged update is none, or has a gap.
+        ValueError: no node that had applied this would have made it.
+        InvalidValue, NotReady: the merged update is malformed, or has a gap.
     """
     ends = VersionVector.unpack(compact.ends)
     if not ends:
@@ -94,7 +95,7 @@ def check(compact: Compact, applied: VersionVector, merged: bytes) -> None:
 
 
 def has_gap(rows: Rows) -> bool:
-    """Whether an update was erased whose compaction is not here yet: the document cannot be built."""
+    """Whether an update was erased whose compaction has not arrived yet. If so, the document cannot be built."""
     return next(rows.scan(_AWAITED, limit=1), None) is not None
 
 
@@ -107,22 +108,22 @@ def covered(rows: Rows) -> VersionVector:
 
 
 def is_awaited(rows: Rows, stamp: Stamp) -> bool:
-    """Whether this update was erased before it came, and what covers it is still to come."""
+    """Whether this update arrived as erased, and the compaction that covers it has not arrived."""
     return rows.get(_AWAITED + stamp.pack_position()) is not None
 
 
 def is_erased(rows: Rows, stamp: Stamp, update: document.Update) -> bool:
-    """Whether an update whose row is not there may be missing."""
+    """Whether the row of this update may be absent."""
     if is_awaited(rows, stamp):
         return True
     return not update.genesis and covered(rows).covers(stamp.dot)
 
 
 def content_of(rows: Rows, stamp: Stamp, compact: Compact) -> bytes | None:
-    """The merged update of a compaction that was applied; None: it went, for another one covers it.
+    """The merged update of a compaction that was applied; None if it was removed because another covers it.
 
     Raises:
-        StoreCorrupt: it is missing, and should not be.
+        StoreCorrupt: it is missing, and no other covers it.
     """
     merged = rows.get(_MERGED + stamp.pack_position())
     ends = VersionVector.unpack(compact.ends)
@@ -134,7 +135,7 @@ def content_of(rows: Rows, stamp: Stamp, compact: Compact) -> bytes | None:
 
 
 def standing(rows: Rows) -> list[CurrentCompaction]:
-    """The compactions that no other covers whole; of equal ones the later. They hold what all of them do.
+    """The compactions that no other covers whole; of equal ones the later. Together they hold the content of all.
 
     Raises:
         StoreCorrupt: one of them is missing.
@@ -156,7 +157,7 @@ def uncovered(rows: Rows, ends: VersionVector) -> Iterator[tuple[bytes, bytes]]:
 
 
 def updates(rows: Rows) -> Iterator[bytes]:
-    """All that is here of a document, merged or not, in an order in which it can be applied.
+    """All updates of a document that are stored, merged or not, in an order in which they can be applied.
 
     Raises:
         StoreCorrupt: a merged update is missing.
@@ -166,7 +167,7 @@ def updates(rows: Rows) -> Iterator[bytes]:
 
 
 def cut(rows: Rows, *, before_hlc: int, updates_max: int) -> Cut:
-    """The oldest updates that no compaction covers, of those before a time."""
+    """The oldest updates that no compaction covers, of those before a time (`before_hlc`), about `updates_max` of them."""
     before = covered(rows)
     found: dict[Origin, int] = {}
     count = 0
@@ -182,7 +183,9 @@ def cut(rows: Rows, *, before_hlc: int, updates_max: int) -> Cut:
 
 
 def content(rows: Rows, ends: VersionVector) -> list[bytes]:
-    """What a merged update that covers `ends` is built of, `covered` within it, in an order in which it can be applied.
+    """The updates from which to build a merged update that covers `ends`, in an order in which they can be applied.
+
+    `ends` must cover everything that `covered` returns.
 
     Raises:
         StoreCorrupt: a merged update is missing.
@@ -201,16 +204,16 @@ def content(rows: Rows, ends: VersionVector) -> list[bytes]:
 
 
 def find(rows: Rows, position: bytes) -> CurrentCompaction | None:
-    """The compaction at a position; None if it went, or never came."""
+    """The compaction at a position; None if it was removed, or never arrived."""
     ends, merged = rows.get(_COVERAGE + position), rows.get(_MERGED + position)
     return None if ends is None or merged is None else CurrentCompaction(position, VersionVector.unpack(ends), merged)
 
 
 def proved(rows: Callable[[], Rows], found: CurrentCompaction, digest: bytes) -> Iterator[None]:
-    """Look, some updates at a time, whether a compaction holds all that it covers. `rows` gives them as they are now.
+    """Check, some updates at a time, that a compaction contains all that it covers. `rows` returns the current rows.
 
     Raises:
-        StoreCorrupt: it does not, or is damaged.
+        StoreCorrupt: it does not, or it is damaged.
     """
     position, ends, merged = found
     if hashlib.sha256(merged).digest() != digest:
@@ -227,7 +230,7 @@ def proved(rows: Callable[[], Rows], found: CurrentCompaction, digest: bytes) ->
 
 
 def swept(rows: Rows, ends: VersionVector, *, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-    """Positions and updates that a stable compaction no longer needs, from strictly above a position."""
+    """Positions and updates that a stable compaction makes unnecessary, strictly after position `after`."""
     kept = document.beginnings(rows)
     for position, update in document.updates(rows, after=after):
         if ends.covers(dot_of(position)) and position not in kept:
@@ -235,13 +238,13 @@ def swept(rows: Rows, ends: VersionVector, *, after: bytes | None = None) -> Ite
 
 
 def superseded_by(rows: Rows, found: CurrentCompaction) -> list[bytes]:
-    """Positions of the compactions whose place this one takes."""
+    """Positions of the compactions that this one replaces."""
     position, ends, _ = found
     return [other for other, theirs in _coverages(rows) if other != position and _is_below(theirs, other, ends, position)]
 
 
 def superseding(rows: Rows, position: bytes, ends: VersionVector) -> list[bytes]:
-    """Positions of those that take the place of the one at `position`."""
+    """Positions of the compactions that replace the one at `position`."""
     return [other for other, theirs in _coverages(rows) if other != position and _is_below(ends, position, theirs, other)]
 
 
@@ -251,10 +254,11 @@ def rows_of(position: bytes) -> tuple[bytes, bytes]:
 
 
 class _Proof:
-    """Whether a merged update holds others: with them it must be what it is without."""
+    """Whether a merged update contains others: applying them must not change it."""
 
     def __init__(self, merged: bytes) -> None:
-        """
+        """Start from a merged update.
+
         Raises:
             InvalidValue: the engine refuses it.
         """
@@ -263,7 +267,7 @@ class _Proof:
         self._before = self._form()
 
     def add(self, updates: Iterable[bytes]) -> None:
-        """In causal order.
+        """Apply updates, in causal order.
 
         Raises:
             InvalidValue: the engine refuses one of them.
@@ -280,7 +284,7 @@ class _Proof:
             self._doc.apply_update(update)
 
     def _form(self) -> tuple[yjs.StateVector, bytes]:
-        """State vector and deletions: where both are equal, so is the document."""
+        """State vector and deletions: if both are equal, the documents are."""
         state = self._doc.get_state()
         return yjs.parse_state(state), yjs.pack_deletes(yjs.parse(self._doc.get_update(state)).deletes)
 

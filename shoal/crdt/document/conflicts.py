@@ -1,15 +1,15 @@
-"""Values that a document lost: concurrent sets of one key of a map, of which one stands and the others go silently.
+"""Values that a document lost: of concurrent sets of one map key one wins, and the others would be lost silently.
 
 Laws:
-- A set builds on the one that its author saw, which is its left origin. A set on which nobody
-  built, and which is not the one that stands, was overwritten by somebody who did not see it.
-- What was overwritten is a function of the updates and of their order; on every replica that is
+- A set builds on the one that its author saw, which is its left origin. If nobody built on a set, and it is
+  not the winner, then it was overwritten by somebody who had not seen it.
+- Which values were overwritten is a function of the updates and of their order; on every replica that is
   the order of their positions.
-- Whoever deletes the value that stands has seen it: that is no conflict.
+- A client that deletes the winning value has seen it: that is no conflict.
 - A run of sets that were replaced in one go costs as much as a single set, whatever its length: an update of a few
   bytes can claim billions.
 
-The order of the sets of one key is the engine's (YATA: Nicolaescu et al. 2016): the last one stands.
+The order of the sets of one key is the engine's (YATA: Nicolaescu et al. 2016): the last one wins.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from shoal.crdt.document.content import to_py
 from shoal.crdt.document.structs import Id, Item, Shared, walk
 
 ELEMENT = "*"
-"""In a path: an element of an array. Where it stands there is not known."""
+"""In a path: an element of an array. Its index is not known."""
 
 Container = str | Id
-"""A root by its name, a shared type by its item."""
+"""A root, by its name, or a shared type, by its item."""
 
-_DEPTH_MAX = 64  # `NESTING_MAX` of a document; past it nothing is shown.
+_DEPTH_MAX = 64  # `NESTING_MAX` of a document. Deeper values are not shown.
 
 
 class Overwritten(NamedTuple):
@@ -37,14 +37,14 @@ class Overwritten(NamedTuple):
     path: tuple[str, ...]
     lost: Any
     lost_client: int
-    stands: Any  # What is there now; None if it was deleted.
-    stands_client: int  # Who overwrote it.
-    at: bytes  # The position of the later one's update.
-    id: Id  # Of the lost one.
+    stands: Any  # The value of the key now; None if it was deleted.
+    stands_client: int  # The client that overwrote it.
+    at: bytes  # The position of the later of the two updates.
+    id: Id  # Of the lost value.
 
 
 class _KeyRun:
-    """A run of sets of one key in one go, each on the one before: only the last of them can stand. Mostly one."""
+    """A run of sets of one key in one go, each on the one before: only the last of them can win. Mostly a single set."""
 
     __slots__ = ("at", "deleted", "first", "id", "origin", "right", "value")
 
@@ -59,7 +59,7 @@ class _KeyRun:
         return self.id[0] == id[0] and self.first <= id[1] <= self.id[1]
 
     def split(self, at: int) -> _KeyRun:
-        """Cut off those before a clock."""
+        """Cut off and return the sets before a clock."""
         client = self.id[0]
         before = _KeyRun(Item(client, self.first, at - self.first, self.origin, self.right), self.at)
         self.first, self.origin = at, before.id
@@ -73,11 +73,11 @@ class _Key:
 
     def __init__(self) -> None:
         self.entries: list[_KeyRun] = []
-        self.leaves: set[Id] = set()  # On which nobody built.
-        self.told: set[Id] = set()  # Those that were lost when it was last looked at.
+        self.leaves: set[Id] = set()  # The sets on which no other set builds.
+        self.told: set[Id] = set()  # The sets that were known to be lost after the last update.
 
     def index(self, id: Id | None) -> int | None:
-        """Most are near the end."""
+        """Where the set with this id is. The search starts at the end, where most are."""
         if id is None:
             return None
         return next((index for index in range(len(self.entries) - 1, -1, -1) if self.entries[index].holds(id)), None)
@@ -113,10 +113,10 @@ class _Key:
         if entry.origin in self.leaves:
             self.leaves.discard(entry.origin)
             if origin is not None and not isinstance(self.entries[origin].value, Shared):
-                self.entries[origin].value = None  # It is told no more.
+                self.entries[origin].value = None  # It is not shown any more.
 
     def _cut(self, id: Id) -> None:
-        """See that no run goes on across this one."""
+        """Split a run so that none spans this id."""
         at = self.index(id)
         if at is not None and self.entries[at].first < id[1]:
             self.entries.insert(at, self.entries[at].split(id[1]))
@@ -125,7 +125,7 @@ class _Key:
         return self.leaves - {self.entries[-1].id}
 
     def stands_over(self, lost: Id) -> _KeyRun:
-        """The first to the right that was not lost itself."""
+        """The first set to the right that was not lost itself."""
         at = self.index(lost)
         assert at is not None
         gone = self.lost()
@@ -138,18 +138,18 @@ class _Key:
 
 
 class Conflicts:
-    """Of one document; takes its updates in causal order."""
+    """The overwritten values of one document. It takes the document's updates in causal order."""
 
     def __init__(self) -> None:
         self._known: dict[int, int] = {}  # Client → the clock after its last item here.
         self._keys: dict[tuple[Container, str], _Key] = {}
         self._of = _KeyOfSet()
         self._places: dict[int, tuple[list[int], list[Container | None]]] = defaultdict(lambda: ([], []))
-        self._held: dict[Container, list[tuple[Id, Id | None, Any]]] = {}  # Of shared types within others: what is in a list.
+        self._held: dict[Container, list[tuple[Id, Id | None, Any]]] = {}  # The lists of shared types within others.
         self._inside: dict[Container, list[str]] = defaultdict(list)  # The keys of a container.
 
     def add(self, update: bytes, at: bytes = b"") -> list[Overwritten]:
-        """Take an update, and say what was lost by it. `at` is its position.
+        """Take the update at a position, and return the newly overwritten values: older ones, and any that it brings.
 
         Raises:
             InvalidValue: it is no update.
@@ -163,7 +163,7 @@ class Conflicts:
         return [lost for key in touched for lost in self._new(key)]
 
     def overwritten(self) -> Iterator[Overwritten]:
-        """All that was lost, in no particular order."""
+        """All overwritten values, in no particular order."""
         for key, sets in self._keys.items():
             for id in sorted(sets.lost()):
                 if not sets.entry(id).deleted:
@@ -178,7 +178,7 @@ class Conflicts:
         sets.told = lost
 
     def _ready(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Those that are new, each after what it stands beside or within."""
+        """The new items, each after those that it is beside or within."""
         waiting: dict[int, list[Item]] = defaultdict(list)
         for item in items:
             waiting[item.client].append(item)
@@ -224,7 +224,7 @@ class Conflicts:
         self._run(item, container)
         if not isinstance(container, tuple) or not item.held:
             return
-        # Only within shared types that may be lost is it needed what a list holds.
+        # A list is needed only if it is within a shared type, which may be lost.
         held = self._held.setdefault(container, [])
         after = item.origin
         for offset, value in enumerate(item.held):
@@ -234,7 +234,7 @@ class Conflicts:
             after = id
 
     def _delete(self, client: int, clock: int, length: int) -> None:
-        """Mark what was deleted by somebody who saw it. What is gone with a loss is not marked: it is told of."""
+        """Mark values as deleted by a client that saw them. A value within an overwritten one is not marked, but told."""
         for key in self._of.within(client, clock, clock + length):
             last = self._keys[key].entries[-1]
             if last.id[0] == client and clock <= last.id[1] < clock + length and not self._is_lost(key[0]):
@@ -313,7 +313,7 @@ class Conflicts:
         return items
 
     def _entries(self, id: Id, depth: int) -> dict[str, Any]:
-        """Of a map, or the attributes of an element."""
+        """The entries of a map, or the attributes of an element."""
         found: dict[str, Any] = {}
         for key in sorted(self._inside.get(id, ())):
             last = self._keys[id, key].entries[-1]
@@ -323,7 +323,7 @@ class Conflicts:
 
 
 def _after(item: Item, known: int) -> Item:
-    """What is left of it from the clock `known` on."""
+    """The part of an item from the clock `known` on."""
     cut = known - item.clock
     if cut <= 0:
         return item
@@ -332,7 +332,7 @@ def _after(item: Item, known: int) -> Item:
 
 
 class _KeyOfSet:
-    """Which key the sets of each client are of. A client's come in the order of their clocks."""
+    """The key of each set, by client and clock. A client's sets come in the order of their clocks."""
 
     def __init__(self) -> None:
         self._runs: dict[int, tuple[list[int], list[int], list[tuple[Container, str]]]] = defaultdict(lambda: ([], [], []))
@@ -349,7 +349,7 @@ class _KeyOfSet:
         return keys[at] if at >= 0 and id[1] < stops[at] else None
 
     def within(self, client: int, start: int, stop: int) -> dict[tuple[Container, str], None]:
-        """Of sets in a range of clocks."""
+        """The keys of the sets in a range of clocks."""
         starts, stops, keys = self._runs.get(client, ([], [], []))
         return dict.fromkeys(keys[bisect_right(stops, start) : bisect_left(starts, stop)])
 

@@ -1,18 +1,18 @@
-"""What the roots of a document hold, as plain values.
+"""The content of a document's roots, as plain values.
 
     map              a dict, keys in order
     array            a list
     text             a string; formats and embedded objects are not shown (pycrdt's `Text.diff` tells them)
     XML fragment     a list of nodes
     XML element      {"tag": "p", "attributes": {…}, "children": [nodes]}
-    XML text         a string where it is nothing but characters, else {"text": [runs], "attributes": {…}}
+    XML text         a string if it is only characters, else {"text": [runs], "attributes": {…}}
 
-A run is {"insert": characters or an embedded object, "attributes": {formats, if any}}, as in Quill's deltas; a shared type
-that is embedded is {"shared": its plain form} instead. A fragment within XML is {"children": [nodes]}.
+A run is {"insert": characters or an embedded object, "attributes": {formats, if any}}, as in Quill's deltas; for an
+embedded shared type it is {"shared": its plain form} instead. A fragment within XML is {"children": [nodes]}.
 
 Laws:
-- Equal content is shown alike on every replica: runs are joined where formats are equal.
-- Of XML all is shown but one thing: an embedded bare string reads as characters.
+- Equal content is shown alike on every replica: adjoining runs of equal formats are joined.
+- All XML is shown, with one ambiguity: an embedded bare string looks like characters.
 - Numbers are floats to the engine: an integral one within ±(2⁵³ − 1) is shown as an integer.
 """
 
@@ -45,7 +45,8 @@ def open_root(doc: pycrdt.Doc[Any], name: str, kind: RootKind) -> Any:
 
 
 def check_kind(name: str, kind: str, declared: str) -> None:
-    """
+    """Check the kind that a root is to have against the declared one.
+
     Raises:
         InvalidValue: `kind` is none.
         RootConflict: the root was declared as another kind.
@@ -80,7 +81,7 @@ def to_py(value: Any) -> Any:
 
 
 def sorted_entries(value: Any) -> Iterator[tuple[str, Any]]:
-    """Those of a map. A key that another client gave a mere format has no value."""
+    """A map's entries, keys in order. A key to which another client gave a mere format has no value, and is left out."""
     for key in sorted(value.keys()):
         with suppress(KeyError):
             yield key, value[key]
@@ -98,18 +99,18 @@ def _xml_to_py(node: Any) -> Any:
 
 
 def within(shown: Any) -> Any:
-    """A node of XML as it is shown among others: a fragment is a list by itself."""
+    """A node as it is shown among the children of another: a fragment is {"children": …} there, not a list."""
     return {"children": shown} if isinstance(shown, list) else shown
 
 
 def attributes_of(node: Any) -> dict[str, Any]:
-    """Of an XML element or text, keys in order."""
-    # Of an attribute that is a shared type pycrdt returns the bare engine's object.
+    """The attributes of an XML element or text, keys in order."""
+    # For an attribute that is a shared type pycrdt returns the bare engine's object.
     return {key: to_py(node._maybe_as_type_or_doc(value)) for key, value in sorted(node.attributes, key=_first)}
 
 
 def runs_of(text: Any) -> list[dict[str, Any]]:
-    """Of an XML text."""
+    """The runs of an XML text."""
     runs: list[dict[str, Any]] = []
     for chunk, formats in text.diff():
         shared = isinstance(chunk, pycrdt.Map | pycrdt.Array | pycrdt.Text | Xml)
@@ -121,7 +122,7 @@ def runs_of(text: Any) -> list[dict[str, Any]]:
 
 
 def append_run(runs: list[dict[str, Any]], run: dict[str, Any]) -> None:
-    """Add it, or join it with the last one where both are characters of equal formats."""
+    """Add a run, or join it with the last one if both are characters of equal formats."""
     if runs and _is_written(run) and _is_written(runs[-1]) and runs[-1].get("attributes") == run.get("attributes"):
         runs[-1]["insert"] += run["insert"]
     else:
@@ -133,6 +134,7 @@ def _is_written(run: dict[str, Any]) -> bool:
 
 
 def shown_text(runs: list[dict[str, Any]], attributes: dict[str, Any]) -> Any:
+    """An XML text as it is shown: a string if it is only characters."""
     if attributes or any("attributes" in run or not _is_written(run) for run in runs):
         return {"text": runs, "attributes": attributes}
     return "".join(run["insert"] for run in runs)

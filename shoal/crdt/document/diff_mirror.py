@@ -1,14 +1,14 @@
-"""A plain copy of a document's root, kept in step by the engine's events, which says what each of them changed.
+"""A plain copy of a document's root that follows the engine's events and tells what each of them changed.
 
 Laws:
-- After a transaction's events the copy is what `to_py` gives of the root itself.
-- Its differences, done one after the other to what was shown before, give what is shown
-  after: an index is that at which its difference is done.
-- What it costs grows with the change; in a text also with the text, by one copy of its bytes.
-- In XML a path leads through what is shown: (root, 0, "children", 2, "attributes", "level"). A text of XML that is more than
+- After a transaction's events the copy is equal to `to_py` of the root itself.
+- The differences, applied one after the other to the content before, give the content
+  after: an index is valid when its difference is applied.
+- The cost grows with the change; for a text also with the text, by one copy of its bytes.
+- In XML a path leads through the shown form: (root, 0, "children", 2, "attributes", "level"). An XML text that is more than
   characters, before or after, is "set" as a whole.
 
-The engine says of lists and texts how many were deleted, not what: that is what the copy is for.
+The copy is needed because the engine tells how many elements or characters were deleted, but not which.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from shoal.crdt.document.content import Xml, attributes_of, sorted_entries, to_p
 
 DifferenceKind = Literal["add", "set", "delete", "insert"]
 
-# An embedded object of another editor's takes one position. No UTF-8 has this byte.
+# An object that another editor embedded takes one position. This byte never occurs in UTF-8.
 _EMBEDDED = b"\xff"
 
 
 class Difference(NamedTuple):
-    """What changed in one place.
+    """One change in one place.
 
-    `set` of a text of XML, or of a root that holds what its kind does not: the path leads to it. Otherwise:
-    `add`, `set` and `delete` of a map's key, which ends the path: `old` and `new` are its values (None: there was
-    none). `insert` and `delete` in an array or a text: the path ends with the index, which in a text counts UTF-8 bytes,
-    and what was inserted or deleted is a list, or a string.
+    `set` of an XML text, or of a root that holds content of another kind: the path leads to it. Otherwise:
+    `add`, `set` and `delete` of a map's key, which ends the path: `old` and `new` are its values (None if there was
+    none). `insert` and `delete` in an array or a text: the path ends with the index, which in a text counts UTF-8 bytes;
+    `new` or `old` is the list, or the string, that was inserted or deleted.
     """
 
     kind: DifferenceKind
@@ -43,7 +43,7 @@ class Difference(NamedTuple):
 
 
 class _Node:
-    """A copy of an element or a fragment of XML; the latter has no tag."""
+    """A copy of an XML element or fragment. A fragment has no tag."""
 
     __slots__ = ("attributes", "children", "listed", "tag")
 
@@ -67,7 +67,7 @@ class _Node:
 
 
 class _Characters:
-    """A copy of a text of XML, as it is shown."""
+    """A copy of an XML text, as it is shown."""
 
     __slots__ = ("plain",)
 
@@ -76,11 +76,11 @@ class _Characters:
 
 
 class _Astray(Exception):
-    """The events do not lead through what is shown: other clients put there what belongs elsewhere."""
+    """The events do not lead through the shown content: another client put content there that does not belong."""
 
 
 class DiffMirror:
-    """Of the root `name`, which is `shared`, and not kept alive."""
+    """Mirrors the root `name`, whose shared type is `shared`. It holds only a weak reference to that."""
 
     def __init__(self, name: str, shared: Any) -> None:
         self._name = name
@@ -88,13 +88,14 @@ class DiffMirror:
         self._copy = _copied(shared)
 
     def to_py(self) -> Any:
+        """The copy as plain values, equal to `to_py` of the root."""
         return _shown(self._copy)
 
     def follow(self, events: Sequence[Any]) -> list[Difference]:
-        """Take over one transaction's events of the root and what is within it."""
+        """Apply one transaction's events, of the root and everything within it, and return the changes."""
         found: list[Difference] = []
         try:
-            # Those around come first: what is within a new value is in the copy of that value already.
+            # Outer events first: a new value is copied with everything within it.
             for event in sorted(events, key=lambda event: len(event.path)):
                 found += self._follow(event)
         except _Astray:
@@ -106,7 +107,7 @@ class DiffMirror:
         path: tuple[str | int, ...] = (self._name,)
         for step in event.path:
             if isinstance(inside, bytearray):
-                return []  # Of what a text embeds nothing is shown.
+                return []  # Objects embedded in a text are not shown.
             if isinstance(inside, _Characters):
                 return _follow_characters(inside, path, live, [])
             inside, live, path = _entered(inside, live, path, step)
@@ -127,11 +128,11 @@ class DiffMirror:
 
 
 def _entered(inside: Any, live: Any, path: tuple[str | int, ...], step: Any) -> tuple[Any, Any, tuple[str | int, ...]]:
-    """What is at a step of an event's path: its copy, itself, and where it is shown."""
+    """The copy at a step of an event's path, the shared type itself, and the path at which it is shown."""
     try:
         if not isinstance(inside, _Node):
             return inside[step], live[step], (*path, step)
-        # Where something else is among the nodes the engine's indices are others, and it panics at them.
+        # If other content is among the nodes, the engine's indices differ, and it panics at them.
         if isinstance(step, int) and len(inside.children) == len(live.children):
             at = (*path, step) if inside.listed else (*path, "children", step)
             return inside.children[step], live.children[step], at
@@ -192,7 +193,7 @@ def _follow_node(node: _Node, path: tuple[str | int, ...], event: Any) -> list[D
 
 
 def _attribute(element: Any, change: dict[str, Any]) -> dict[str, Any]:
-    """A change as of a map's key; of a shared type the engine tells the bare object."""
+    """A change in the form of a map's key. For a shared type the engine gives the bare object."""
     if change["action"] == "delete":
         return change
     return {**change, "newValue": to_py(element._maybe_as_type_or_doc(change["newValue"]))}

@@ -1,4 +1,4 @@
-"""Documents: Yjs updates as rows. What they build is in `shoal.crdt.document.live`.
+"""Documents: Yjs updates as rows. `shoal.crdt.document.live` builds their content.
 
 Law: the updates are the document. A row is put once and never changed, so that
 replicas which hold the same operations hold equal rows, in any order.
@@ -6,15 +6,15 @@ replicas which hold the same operations hold equal rows, in any order.
 Rows:
 
     U position₃₄      a Yjs v1 update (HLC order is a causal order)
-    R name            [[kind, dot₂₄], …]: what the root was declared as, least dot first
-    I name            the same for what it was taken for, by an update of a client that declares nothing
-    A client₈         [author, dot₂₄]: who edits under this Yjs client id, as the least dot says
+    R name            [[kind, dot₂₄], …]: the kinds that the root was declared as, least dot first
+    I name            the same for the kinds that were inferred, from updates of clients that declare none
+    A client₈         [author, dot₂₄]: who edits under this Yjs client id, by the operation with the least dot
     G hash₃₂          [client, clocks, [position₃₄, …], roots]: a genesis, and the updates that brought it, in order
 
 Root types carry no kind on the wire, so their kind travels beside the update.
-Of two concurrent declarations the least dot counts; the other stays listed, and
-its content stays in the document. What a root was declared as counts before what
-it was taken for (`shoal.crdt.document.inference`).
+Of two concurrent declarations the one with the least dot counts; the other stays listed, and
+its content stays in the document. A declared kind counts before an inferred one
+(`shoal.crdt.document.inference`).
 """
 
 from __future__ import annotations
@@ -42,22 +42,25 @@ class Update(msgspec.Struct, array_like=True, frozen=True, tag="update"):
     digest: bytes  # SHA-256 of the payload.
     roots: dict[str, RootKind] = {}  # Declared.
     authors: dict[int, str] = {}  # By Yjs client id; the sender comes first.
-    inferred: dict[str, RootKind] = {}  # What roots were taken for.
-    genesis: bytes = b""  # Of a beginning: its hash.
-    attempt: repeats.Attempt | None = None  # Of an edit that a node made: the request that it was made for.
+    inferred: dict[str, RootKind] = {}  # By this update's use of roots that nobody declared.
+    genesis: bytes = b""  # The hash of the beginning, if the update is one.
+    attempt: repeats.Attempt | None = None  # The request of an edit that a node made.
 
     @property
     def kinds(self) -> dict[str, RootKind]:
+        """Declared and inferred kinds together, by root."""
         return {**self.inferred, **self.roots}
 
 
 class Declaration(NamedTuple):
+    """A kind of a root, and the operation that declared it."""
+
     kind: RootKind
     dot: Dot
 
 
 def apply(rows: Rows, stamp: Stamp, update: Update, payload: bytes) -> None:
-    """Put an operation's rows. Total: whether the update may be issued at all is `LiveDocument.check`'s business."""
+    """Write an operation's rows. Total: `LiveDocument.check` decides whether the update may be issued at all."""
     rows.put(_UPDATE + stamp.pack_position(), payload)
     declare(rows, stamp, update)
     if update.genesis:
@@ -67,13 +70,13 @@ def apply(rows: Rows, stamp: Stamp, update: Update, payload: bytes) -> None:
         if (packed := rows.get(row)) is not None:
             known = _unpack_genesis(packed)
             positions = sorted({*known.positions, position})
-            # Clients bring beginnings too, and one might err: the first in the order of all replicas says what it is.
+            # Clients bring beginnings too, and one might be wrong: the first in the order of all replicas counts.
             genesis = (genesis if positions[0] == position else known)._replace(positions=positions)
         rows.put(row, msgspec.msgpack.encode(tuple(genesis)))
 
 
 def declare(rows: Rows, stamp: Stamp, update: Update) -> None:
-    """Put what an operation says beside its update: kinds of roots, authors, and the request."""
+    """Write the rows that go with an update: kinds of roots, authors, and the request."""
     if update.attempt is not None:
         repeats.note(rows, stamp, update.attempt)
     for row, kinds in ((_ROOT, update.roots), (_INFERRED, update.inferred)):
@@ -90,16 +93,16 @@ def declare(rows: Rows, stamp: Stamp, update: Update) -> None:
 
 
 class Beginning(NamedTuple):
-    """A genesis."""
+    """A genesis, and the updates that brought it."""
 
     client: int
     clocks: int
-    positions: list[bytes]  # Of its updates: one of each node that made it unaware of the others. They are equal.
+    positions: list[bytes]  # Of its updates, which are equal: one from each node that made it without knowing of the others.
     roots: dict[str, RootKind]
 
 
 def lost_geneses(rows: Rows, *, known: Callable[[bytes], bool] = lambda position: True) -> list[Beginning]:
-    """Of those at known positions all but that with the least hash.
+    """The geneses that do not count: of those at known positions, all but the one with the least hash.
 
     Raises:
         StoreCorrupt: a row cannot be read.
@@ -113,11 +116,12 @@ def beginnings(rows: Rows) -> set[bytes]:
 
 
 def begun_with(rows: Rows) -> dict[bytes, dict[str, RootKind]]:
-    """The hashes of all beginnings, the one that counts first, and their roots."""
+    """The hashes of all geneses, the one that counts first, and their roots."""
     return {row[1:]: _unpack_genesis(packed).roots for row, packed in rows.scan(_GENESIS)}
 
 
 def is_begun_with(rows: Rows, digest: bytes) -> bool:
+    """Whether the document has a genesis with this hash, counting or not."""
     return rows.get(_GENESIS + digest) is not None
 
 
@@ -126,7 +130,7 @@ def _geneses(rows: Rows) -> list[Beginning]:
 
 
 def withdrawn(rows: Rows, *, known: Callable[[bytes], bool] = lambda position: True) -> bytes:
-    """An update that deletes what geneses and repeats brought that do not count; it brings nothing if there are none."""
+    """An update that deletes the content of geneses and repeats that do not count; it is empty if there are none."""
     deletes = [(lost.client, 0, lost.clocks) for lost in lost_geneses(rows, known=known) if lost.clocks]
     deletes += repeats.deletes(rows, known=known)
     return b"\x00" + yjs.pack_delete_set(deletes)
@@ -159,22 +163,22 @@ def row_of(position: bytes) -> bytes:
 
 
 def holds(rows: Rows, stamp: Stamp) -> bool:
-    """Whether the update that was applied under `stamp` is still there."""
+    """Whether the row of the update that was applied under `stamp` still exists."""
     return rows.get(row_of(stamp.pack_position())) is not None
 
 
 def updates(rows: Rows, *, after: bytes | None = None, at: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-    """Positions and updates in causal order, from strictly above position `after`, or that at a position.
+    """Positions and updates in causal order: those strictly after position `after`, or the one at position `at`.
 
-    A snapshot serves as the start only while every update at or below its
-    position is in it; an operation that arrives below makes it void.
+    A snapshot serves as the start only while it contains every update at or below its
+    position; an operation that arrives below makes it void.
     """
     for key, payload in rows.scan(_UPDATE + at, after=None if after is None else _UPDATE + after):
         yield key[1:], payload
 
 
 def declarations(rows: Rows, name: str) -> list[Declaration]:
-    """What a root was declared as, the one that counts first.
+    """The kinds that a root was declared as, the one that counts first.
 
     Raises:
         StoreCorrupt: its row cannot be read.
@@ -183,7 +187,7 @@ def declarations(rows: Rows, name: str) -> list[Declaration]:
 
 
 def declared_by(rows: Rows, name: str) -> list[Dot]:
-    """The operations that declared a root, or took it for something."""
+    """The operations that declared a root, or from which its kind was inferred."""
     return [declared.dot for row in (_ROOT, _INFERRED) for declared in _unpack(rows.get(row + name.encode()))]
 
 
@@ -197,7 +201,7 @@ def roots(rows: Rows) -> dict[str, RootKind]:
 
 
 def declared_roots(rows: Rows) -> dict[str, RootKind]:
-    """Those that somebody declared; raises as `roots` does."""
+    """As `roots`, without those whose kind was only inferred."""
     return _kinds(rows, _ROOT)
 
 
@@ -207,7 +211,7 @@ def _kinds(rows: Rows, row: bytes) -> dict[str, RootKind]:
     kinds: dict[str, RootKind] = {}
     for key, packed in rows.scan(row):
         name, first = key[1:].decode(), _unpack(packed)[0]
-        # What a beginning that does not count declared is no more than what the one that counts did.
+        # A declaration by a beginning that does not count yields to the beginning that does.
         kinds[name] = geneses[0].roots.get(name, first.kind) if first.dot in lost else first.kind
     return kinds
 
@@ -218,7 +222,7 @@ def dot_of(position: bytes) -> Dot:
 
 
 def authors(rows: Rows) -> dict[int, str]:
-    """Who edits, by Yjs client id, of those who said so.
+    """The authors that gave their names, by Yjs client id.
 
     Raises:
         StoreCorrupt: a row cannot be read.

@@ -1,13 +1,12 @@
-"""Edit shared types in place, until they hold what is wanted, by a small change: so that concurrent edits of the rest survive.
+"""Edit shared types in place to hold the wanted content, by a small change, so that concurrent edits of the rest survive.
 
 Laws:
-- What is equal is left alone. Objects become shared maps and lists shared arrays, at every level; a plain one
+- Equal content is left alone. Objects become shared maps and lists shared arrays, at every level; a plain one
   that differs becomes shared.
-- A map is edited key by key. A text by the runs of characters that differ. Of an array those elements
-  stay that are equal; objects with an "id" are matched by it, other objects and lists that stand where another stood
-  are edited in place.
-- What is wanted is checked before anything is edited: `Editor` refuses it, or all of it can be done.
-- XML is edited as `shoal.crdt.document.markup` says. A new root is never XML: a list is an array.
+- A map is edited key by key, a text by the runs of characters that differ. In an array equal elements
+  stay; objects with an "id" are matched by it; other objects and lists in the place of such ones are edited in place.
+- The wanted content is checked before anything is edited: `Editor` refuses it, or all of it can be done.
+- XML is edited by `shoal.crdt.document.markup`. A new root is never XML: a list is an array.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ from shoal.crdt.document.yjs import VALUE_DEPTH_MAX
 from shoal.errors import InvalidValue, TooLarge
 from shoal.names import check_name
 
-# Values that one request may put, nested ones counted: the engine finds an array's index by walking it, so
-# that an array of 10,000 takes 0.6 s and one of 20,000 takes 2 s. Copies count, for they could double at each step.
+# Values that one request may put, counting nested ones: the engine finds an array's index by walking it, so
+# that an array of 10,000 takes 0.6 s and one of 20,000 takes 2 s. Copies count, because they could double at each step.
 VALUES_MAX = 10_000
 
 NOTHING: Mapping[RootKind, Any] = {"map": {}, "array": [], "text": "", "xml": []}
-"""What an empty root shows."""
+"""The content of an empty root."""
 
 _ID = "id"
 
 
 class Edited(NamedTuple):
-    """What to issue: a Yjs update (`EMPTY` if nothing changed), and the roots that it is the first to use."""
+    """The update to issue (`EMPTY` if nothing changed), and the roots that it is the first to use."""
 
     update: bytes
     roots: dict[str, RootKind]
 
 
 def on_copy(document: LiveDocument, edit: Callable[[pycrdt.Doc[Any]], dict[str, RootKind]], *, client_id: int) -> Edited:
-    """What `edit`, which returns the roots that it declares, makes of `document`, which stays as it is.
+    """Run `edit`, which returns the roots that it declares, on a copy of `document`, which stays as it is.
 
     `client_id` must never have been used before.
     """
@@ -59,13 +58,13 @@ def on_copy(document: LiveDocument, edit: Callable[[pycrdt.Doc[Any]], dict[str, 
         with _panics(), doc.transaction():
             declared = edit(doc)
     finally:
-        doc.unobserve(observing)  # Or the engine would keep the copy for ever.
+        doc.unobserve(observing)  # Or the engine would keep the copy forever.
     return Edited(updates[0] if updates else EMPTY, declared)
 
 
 @contextmanager
 def _panics() -> Iterator[None]:
-    """Make an error of the engine's panics, at places that it does not expect to hold what another client put there."""
+    """Turn the engine's panics into errors. It panics if another client put content where it does not belong."""
     try:
         yield
     except BaseException as error:
@@ -75,9 +74,10 @@ def _panics() -> Iterator[None]:
 
 
 def read_json(packed: bytes, what: str) -> Any:
-    """
+    """Parse JSON without NaN and infinities.
+
     Raises:
-        InvalidValue: it is not JSON; `what` it is says the text.
+        InvalidValue: it is not JSON; the text names it as `what`.
     """
     try:
         return json.loads(packed, parse_constant=_refuse_constant)
@@ -86,32 +86,34 @@ def read_json(packed: bytes, what: str) -> Any:
 
 
 def read_content(packed: bytes) -> Any:
-    """JSON text as what a document is to hold: plain values, with bytes and the like from their tagged form.
+    """JSON text as the content of a document: plain values; bytes and the like from their tagged form.
 
     Raises:
-        InvalidValue: it is not JSON, or holds what is no value.
+        InvalidValue: it is not JSON, or a tagged form is malformed.
     """
     return values.from_json(read_json(packed, "the content"))
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 class Editor:
-    """For one request: it counts what it puts."""
+    """Edits for one request. It counts the values that it puts."""
 
     def __init__(self, values_max: int = VALUES_MAX) -> None:
         self._values_left = values_max
 
     def replace(self, doc: pycrdt.Doc[Any], kinds: Mapping[str, RootKind], wanted: Any) -> dict[str, RootKind]:
-        """Make a document's content `wanted`, and return the roots that are new. A root that is not in it is emptied.
+        """Make a document's content `wanted`, and return the roots that are new. A root that `wanted` lacks is emptied.
+
+        If it raises, nothing was edited.
 
         Raises:
-            InvalidValue: it is no object of objects, arrays and strings that a document can hold. Nothing was edited.
-            InvalidName: a root's name is not legal. Likewise.
-            RootConflict: a root exists as another kind. Likewise.
-            TooLarge: it holds more than `VALUES_MAX` values. Likewise.
+            InvalidValue: it is no object of objects, arrays and strings that a document can hold.
+            InvalidName: a root's name is not legal.
+            RootConflict: a root exists as another kind.
+            TooLarge: it holds more than `VALUES_MAX` values.
         """
         declared = self.check_content(doc, kinds, wanted)
         for name, kind in {**kinds, **declared}.items():
@@ -119,7 +121,7 @@ class Editor:
         return declared
 
     def check_content(self, doc: pycrdt.Doc[Any], kinds: Mapping[str, RootKind], wanted: Any) -> dict[str, RootKind]:
-        """The roots that are new in what is wanted. Raises as `replace`."""
+        """The new roots in the wanted content. Raises as `replace`."""
         if not isinstance(wanted, dict):
             fail("a document is an object of roots")
         declared: dict[str, RootKind] = {}
@@ -135,28 +137,29 @@ class Editor:
         return declared
 
     def check_root(self, doc: pycrdt.Doc[Any], name: str, kind: RootKind | None, wanted: Any) -> None:
-        """Whether a root, of a kind if it is there, can be made to be what is wanted. Raises as `check`."""
+        """Check that a root, of this `kind` if it exists, can be given the wanted content. Raises as `check`."""
         if kind == "xml" and not equal(to_py(open_root(doc, name, kind)), wanted):
             markup.normal(wanted, self.count)
         elif kind != "xml":
             self.count(wanted)
 
     def check(self, value: Any) -> None:
-        """
+        """Check a value without counting it.
+
         Raises:
-            InvalidValue: it is nothing that a document can hold.
-            TooLarge: with what was put before it holds more than `VALUES_MAX` values.
+            InvalidValue: a document cannot hold it.
+            TooLarge: with the values before it, it is more than `VALUES_MAX` values.
         """
         left = self._values_left
         self.count(value)
         self._values_left = left
 
     def count(self, value: Any) -> None:
-        """Raises as `check`."""
+        """Check a value, and count it. Raises as `check`."""
         self.shared(value)
 
     def shared(self, value: Any, depth: int = 0) -> Any:
-        """`value` ready to be put into a document: objects and arrays as shared types. Raises as `check`."""
+        """`value` ready to be put into a document, objects and arrays as shared types. It is counted. Raises as `check`."""
         self._values_left -= 1
         if self._values_left < 0:
             raise TooLarge(f"it puts more than {VALUES_MAX} values; send it in parts. Nothing was written.")
@@ -172,7 +175,7 @@ class Editor:
         return value
 
     def fill(self, shared: Any, wanted: Any) -> None:
-        """Make the content of a shared type `wanted`, which is of its kind."""
+        """Make the content of a shared type `wanted`, which must be of its kind."""
         if isinstance(shared, pycrdt.Text):
             splice_text(shared, wanted)
         elif isinstance(shared, pycrdt.Array):
@@ -184,7 +187,7 @@ class Editor:
             self._fill_map(shared, wanted)
 
     def put(self, parent: Any, key: Any, wanted: Any) -> None:
-        """Make an entry of a map, or an element of an array, `wanted`: in place if it can be."""
+        """Make an entry of a map, or an element of an array, `wanted`; in place if possible."""
         held = parent[key]
         if _can_be(held, wanted):
             self.fill(held, wanted)
@@ -202,7 +205,7 @@ class Editor:
 
     def _fill_array(self, array: pycrdt.Array[Any], wanted: list[Any]) -> None:
         old, new = ([_mark(item) for item in to_py(items)] for items in (array, wanted))
-        # From the end, so that what comes before stays where it is.
+        # From the end, so that the elements before keep their places.
         for start, stop, first, last in reversed(differences(old, new)):
             paired = 0
             while paired < min(stop - start, last - first) and _can_be(array[start + paired], wanted[first + paired]):
@@ -218,12 +221,12 @@ class Editor:
                 self.put(array, index, item)
 
 
-# For what was checked before.
+# For values that were checked before.
 _UNCOUNTED = Editor(sys.maxsize).count
 
 
 def _can_be(held: Any, wanted: Any) -> bool:
-    """Whether what is held can be edited until it is `wanted`."""
+    """Whether the held value can be edited into the wanted one."""
     return (
         (isinstance(held, pycrdt.Text) and isinstance(wanted, str))
         or (isinstance(held, pycrdt.Array) and isinstance(wanted, list))
@@ -241,17 +244,17 @@ def _is_xml(wanted: Any) -> bool:
 
 
 def _mark(item: Any) -> str:
-    """Equal for elements that are the same, or are to be made the same."""
+    """Equal for elements that are equal, or that are to be edited into each other."""
     if isinstance(item, dict) and isinstance(item.get(_ID), str | int):
         return f"id {item[_ID]!r}"
     return json.dumps(item, sort_keys=True, default=repr)
 
 
 def splice_text(text: pycrdt.Text, wanted: str) -> None:
-    """Edit a text where it differs. Objects that are embedded in it stay where they are.
+    """Edit a text where it differs. Objects that are embedded in it stay.
 
     Raises:
-        InvalidValue: it holds a lone surrogate.
+        InvalidValue: `wanted` holds a lone surrogate.
     """
     held = str(text)
     check_text(wanted)
@@ -282,10 +285,10 @@ def _places(text: pycrdt.Text) -> list[int]:
 
 
 def kind_of(name: Any, value: Any, known: RootKind | None = None) -> RootKind:
-    """What a root is to be that holds `value`, and is of a kind if it is there. `name` is for the message.
+    """The kind of a root for `value`, or its `known` kind if it exists. `name` is for the message.
 
     Raises:
-        InvalidValue: it can be no root.
+        InvalidValue: no root can hold the value.
     """
     if known == "xml" and isinstance(value, list):
         return known
@@ -297,7 +300,8 @@ def kind_of(name: Any, value: Any, known: RootKind | None = None) -> RootKind:
 
 
 def check_text(text: str) -> str:
-    """
+    """Return the text.
+
     Raises:
         InvalidValue: it holds a lone surrogate.
     """
@@ -318,4 +322,5 @@ def _check_plain(value: Any) -> None:
 
 
 def fail(why: str) -> NoReturn:
+    """Raise InvalidValue with this text."""
     raise InvalidValue(why)

@@ -1,13 +1,13 @@
-"""The beginning of a document: content that each side may give it, and that does not double when they meet.
+"""The beginning of a document: content that several clients may give it, and that does not double when they meet.
 
 Laws:
 - A genesis is an update under a Yjs client id that follows from its content and generation. So two
-  nodes that begin a document alike make the same update, byte for byte, and it counts once.
-- Of different ones that with the least hash counts, on every replica: what the others brought is deleted
-  wherever they are known (`shoal.crdt.document.document.withdrawn`), and stays in the rows, to be seen.
-- A lesser hash makes a greater client id, so that where two set one key the engine keeps the one that counts.
+  nodes that begin a document with equal content make the same update, byte for byte, and it counts once.
+- Of different ones the genesis with the least hash counts, on every replica. The content of the others is deleted
+  wherever they are known (`shoal.crdt.document.document.withdrawn`), and stays in the rows, where it can be seen.
+- A lesser hash makes a greater client id, so that if two set one key, the engine keeps the one that counts.
 
-What was edited in the meantime on top of one that does not count is merged as far as it stands on something that stays.
+An edit on top of a genesis that does not count is merged as far as the content on which it builds remains.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from shoal.errors import BadOperation
 
 
 class Genesis(NamedTuple):
+    """A beginning as an update, ready to issue."""
+
     digest: bytes
     client_id: int
     update: bytes
@@ -34,9 +36,10 @@ class Genesis(NamedTuple):
 
 
 def begin(content: Any, generation: int) -> Genesis:
-    """
+    """The genesis of this content, for a generation of a document.
+
     Raises:
-        InvalidValue, InvalidName, TooLarge: it is no content of a document.
+        InvalidValue, InvalidName, TooLarge: a document cannot hold the content.
     """
     # Keys in one order, so that equal content is made by equal edits.
     text = json.dumps(values.to_json(content), sort_keys=True, separators=(",", ":"))
@@ -48,24 +51,26 @@ def begin(content: Any, generation: int) -> Genesis:
 
 
 def client_of(digest: bytes) -> int:
+    """The Yjs client id of a genesis with this hash."""
     return CLIENT_MAX - (int.from_bytes(digest[:8], "big") >> 11)
 
 
 def check(digest: bytes, update: bytes) -> None:
-    """
+    """Check a genesis from a client or a peer.
+
     Raises:
-        BadOperation: a genesis holds another client's edits, or deletes.
+        BadOperation: it holds another client's edits, or deletes.
         InvalidValue: it is no update.
     """
     parsed = parse(update)
     if len(digest) != hashlib.sha256().digest_size or parsed.structs.keys() - {client_of(digest)} or parsed.deletes:
-        raise BadOperation("a genesis is not under the client id that follows from its hash", reason="content")
+        raise BadOperation("a genesis does not use the client id that follows from its hash", reason="content")
 
 
 def cut_out(doc: pycrdt.Doc[Any], digest: bytes) -> tuple[bytes, bytes]:
-    """A genesis as a document holds it: the update that brought it, and one of what was deleted of it since.
+    """A genesis as a document holds it: the update that brought it, and an update of its later deletions.
 
-    Of what was deleted the engine may keep no more than the clocks.
+    Of deleted content the engine may keep no more than the clocks.
     """
     client = client_of(digest)
     others = {**parse_state(doc.get_state()), client: 0}

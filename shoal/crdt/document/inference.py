@@ -1,14 +1,14 @@
-"""The kind of a root that nobody declared, from how an update uses it.
+"""The kind of a root that nobody declared, inferred from an update's use of it.
 
-Law: a standard Yjs client names a root without saying what it is, so that the
-first update which uses it must tell. The rule, in this order:
+Law: a standard Yjs client names a root without its kind, so the
+first update that uses it must tell. The rule, in this order:
 
-1. a root whose items without a key hold elements or texts of XML, and nothing else, is XML, though there be keys:
-   they are the attributes of a client to which the root is a text of XML;
-2. a root with keys is a map, though items without a key are beside them;
-3. one whose items hold text, formatting or embedded objects is a text;
-4. one whose items hold values, bytes or shared types is an array;
-5. one of which the update shows only deleted items is a text.
+1. if the items without a key hold XML elements or texts and nothing else, the root is XML, even if there are keys:
+   these are the attributes of a client for which the root is an XML text;
+2. if it has keys, it is a map, even if there are items without a key;
+3. if its items hold text, formatting or embedded objects, it is a text;
+4. if its items hold values, bytes or shared types, it is an array;
+5. if the update shows only deleted items of it, it is a text.
 
 An item that has a neighbour does not name its root; its neighbours lead there.
 """
@@ -31,7 +31,7 @@ def infer(parsed: Parsed, known: Iterable[str]) -> dict[str, RootKind]:
 
 
 def _kind(listed: set[int], *, keyed: bool) -> RootKind:
-    """`listed` is what the items without a key hold."""
+    """`listed`: the kinds of content of the items without a key."""
     if NODE in listed and not listed & (TEXT_CONTENT | ARRAY_CONTENT):
         return "xml"
     if keyed:
@@ -42,7 +42,7 @@ def _kind(listed: set[int], *, keyed: bool) -> RootKind:
 
 
 def _contents(parsed: Parsed, names: list[str]) -> dict[str, set[int]]:
-    """What the items of each root hold that have no key."""
+    """The kinds of content of each root's items without a key."""
     contents: dict[str, set[int]] = {name: set() for name in names}
     roots: dict[_At, str | None] = {}
     clocks = {client: [struct.clock for struct in structs] for client, structs in parsed.structs.items()}
@@ -55,11 +55,11 @@ def _contents(parsed: Parsed, names: list[str]) -> dict[str, set[int]]:
 
 
 def _root(at: _At, structs: dict[int, list[Struct]], clocks: dict[int, list[int]], roots: dict[_At, str | None]) -> str | None:
-    """The root that an item is in, by way of its neighbours; None if it is in another item, or unknown here."""
+    """The root that an item is in, found along its neighbours; None if it is in another item, or not known here."""
     path: list[_At] = []
     root: str | None = None
     while at not in roots:
-        roots[at] = None  # Also where neighbours lead in a circle.
+        roots[at] = None  # So the walk ends even if neighbours form a circle.
         path.append(at)
         struct = structs[at[0]][at[1]]
         if struct.root is not None:

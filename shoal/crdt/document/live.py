@@ -1,13 +1,13 @@
-"""A document in memory: the live replica that its updates build, over the Yjs engine.
+"""A document in memory: the live replica that its updates build, with the Yjs engine.
 
 Laws:
 - A live document holds whole causal histories only: `check` decides whether an
   update is ready, well formed and within bounds before the engine sees it.
 - Equal `canonical` bytes mean equal documents. A state vector alone is no
-  digest, for deletions do not move it.
+  digest, because deletions do not change it.
 
-A long integer is kept only in the memory of the replica that set it, and is
-rounded on the wire and on disk, which is why it is shown rounded everywhere.
+Only the replica that set a long integer has it exactly, and in memory alone: it is
+rounded on the wire and on disk, so it is shown rounded everywhere.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from shoal.errors import InvalidValue, RootConflict, ShoalError, StoreCorrupt, T
 from shoal.names import check_name
 
 EMPTY = b"\x00\x00"
-"""The update that brings nothing."""
+"""The empty update."""
 
 EMPTY_STATE = b"\x00"
 # Shared types within shared types: the engine frees them recursively, and overflows its stack past some 10,000.
 # With `VALUE_DEPTH_MAX` it also keeps every document within the depth that `shoal.values` shows as JSON, 192: an
 # element of XML is shown two levels deep, and a format in it five more.
 NESTING_MAX = 64
-_TYPES_KNOWN_MAX = 65_536  # Ids of shared types whose depth is remembered; past it they are forgotten.
+_TYPES_KNOWN_MAX = 65_536  # Ids of shared types whose depth is remembered. Beyond it all are forgotten.
 
 _MERGED_AT_ONCE = 32  # The engine's merge takes time that grows with the square of what it merges.
 
 
 class Together(NamedTuple):
-    """Updates of several clients, as one that was applied."""
+    """Updates of several clients that were applied as one."""
 
     update: bytes
-    inferred: dict[str, RootKind]  # What the roots that nobody had declared were taken for.
+    inferred: dict[str, RootKind]  # The kinds of roots that nobody had declared.
 
 
 class Integrated(NamedTuple):
-    """What came of several updates."""
+    """The outcome of several updates."""
 
-    together: Together | None  # None: those that were ready bring nothing new.
+    together: Together | None  # None if those that were ready brought nothing new.
     early: list[Early]  # Those that were not ready, and were left out.
 
 
 class LiveDocument:
-    """A document in memory. It never edits by itself; `fork` does."""
+    """A document in memory. It makes no edits of its own: those are made on a `fork`."""
 
     def __init__(
         self,
@@ -70,19 +70,21 @@ class LiveDocument:
         roots: Mapping[str, RootKind] = {},
         declared: Iterable[str] | None = None,
     ) -> None:
-        """Build it from a snapshot and the updates after it, in causal order; of its `roots` all are `declared`, or these.
+        """Build it from a snapshot and the updates after it, in causal order.
+
+        Of `roots`, those in `declared` were declared, and the others inferred; None: all were declared.
 
         Raises:
             StoreCorrupt: they cannot be read, or one of them builds on another that is missing.
         """
         self._bytes_max, self._roots_max = bytes_max, roots_max
-        self.sound = True  # False once the engine refused what had passed the check: to be built again.
+        self.sound = True  # False once the engine refused an update that had passed the check: build the document again.
         self.roots: dict[str, RootKind] = dict(roots)
         self._inferred = set() if declared is None else set(roots).difference(declared)
         self._doc, held = _built(snapshot, updates)
         self._state = yjs.parse_state(self._doc.get_state())
         self._bytes = held  # An upper bound of the whole state's size.
-        # How deep shared types nest: an upper bound too, measured when it matters. To begin with, nothing is known.
+        # How deep shared types nest: an upper bound too, measured only when it exceeds the limit.
         self._deepest = NESTING_MAX if self._state else 0
         self._shared: dict[tuple[int, int], int] = {}
 
@@ -126,7 +128,7 @@ class LiveDocument:
         return Together(update, inferred)
 
     def merge(self, update: bytes) -> None:
-        """Apply an update that another replica has checked, whose bounds and roots were that one's to decide.
+        """Apply an update that another replica has checked. Bounds and roots were that replica's to decide.
 
         Raises:
             NotReady, InvalidValue: it cannot be applied; build the document again from its rows.
@@ -151,18 +153,19 @@ class LiveDocument:
         """Decide whether `integrate` would apply an update.
 
         Raises:
-            NotReady: it depends on one that is missing here.
+            NotReady: it depends on an update that is missing here.
             InvalidValue: it is no Yjs update of values and shared types, or uses a root without declaring it.
             InvalidName: a root's name is not legal.
-            RootConflict: a root is, or is used, as another kind.
+            RootConflict: a root is declared or used as another kind than it has.
             TooLarge: the update or the document would be over its bound.
         """
         self._checked(update, roots)
 
     def check_room(self, size: int, roots: Iterable[str]) -> None:
-        """
+        """Check that the document may grow by `size` bytes and have these roots.
+
         Raises:
-            TooLarge: with so many bytes more, or with these roots, the document would be over its bound.
+            TooLarge: the document would be over its bound.
         """
         self._check_size(size)
         self._check_root_count(roots)
@@ -174,7 +177,7 @@ class LiveDocument:
 
     @property
     def clients(self) -> list[int]:
-        """The Yjs clients that edited it."""
+        """The Yjs client ids that edited it."""
         return sorted(self._state)
 
     def state(self) -> bytes:
@@ -182,7 +185,7 @@ class LiveDocument:
         return yjs.pack_state(self._state)
 
     def update_since(self, state: bytes) -> bytes:
-        """What a replica with this state vector lacks. Deletions come whole.
+        """The update that a replica with this state vector lacks. It holds all deletions.
 
         Raises:
             InvalidValue: `state` is no state vector.
@@ -196,10 +199,10 @@ class LiveDocument:
         return self._doc.get_update(EMPTY_STATE)
 
     def canonical(self) -> bytes:
-        """Equal, byte for byte, on all replicas that applied the same updates, in any causal order.
+        """Bytes that are equal on all replicas that applied the same updates, in any causal order.
 
-        It holds kinds, state vector, deletions, and a SHA-256 of the content,
-        which differs even where two clients shared an id by mistake.
+        They hold kinds, state vector, deletions, and a SHA-256 of the content,
+        which differs even if two clients used one id by mistake.
         """
         deletes = yjs.parse(self._deleted()).deletes
         content = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":")).encode()
@@ -211,11 +214,11 @@ class LiveDocument:
         return {name: to_py(open_root(self._doc, name, kind)) for name, kind in sorted(self.roots.items())}
 
     def to_json(self) -> Any:
-        """The same as JSON, where bytes, long integers and non-finite floats are tagged as `shoal.values` does."""
+        """As `to_py`, but as JSON: bytes, long integers and non-finite floats are tagged as in `shoal.values`."""
         return values.to_json(self.to_py())
 
     def _deleted(self) -> bytes:
-        """An update of nothing but what is deleted."""
+        """An update of deletions alone."""
         return self._doc.get_update(self._doc.get_state())
 
     def fork(self, *, client_id: int) -> pycrdt.Doc[Any]:
@@ -247,7 +250,7 @@ class LiveDocument:
             raise TooLarge(f"a document has at most {self._roots_max} roots; this would be one more. Nothing was written.")
 
     def _yields(self, name: str, kind: RootKind) -> bool:
-        """Whether a root that was only taken for what it is may be declared as another kind: it shows nothing yet."""
+        """Whether a root whose kind was only inferred may be declared as another kind: it is still empty."""
         return name in self._inferred and "map" not in (kind, self.roots[name]) and not self._shows(name)
 
     def _shows(self, name: str) -> bool:
@@ -266,7 +269,7 @@ class LiveDocument:
             # The keys of a fragment are the attributes of a client for which the root is an XML text.
             if kinds[name] != "xml" and name in (parsed.listed if kinds[name] == "map" else parsed.keyed):
                 raise RootConflict(
-                    f"the root {name[:80]!r} is already declared as {kinds[name]}, and the update uses another kind. "
+                    f"the root {name[:80]!r} is declared as {kinds[name]}, and the update uses it as another kind. "
                     "Nothing was written."
                 )
 
@@ -288,14 +291,14 @@ class LiveDocument:
         return advanced
 
     def _nesting(self) -> tuple[int, dict[tuple[int, int], int]]:
-        """How deep shared types nest, exactly, and the latest of them: also those that no reader looks at."""
+        """How deep shared types nest, exactly, and the latest of them; types that no reader sees count too."""
         measured = readiness.advance(yjs.parse(self.snapshot()), {})
         known = measured.shared if len(measured.shared) <= _TYPES_KNOWN_MAX else {}
         return measured.deepest, dict(known)
 
 
 def _built(snapshot: bytes, updates: Iterable[bytes]) -> tuple[pycrdt.Doc[Any], int]:
-    # It never edits, so that its client id never meets another's.
+    # It never edits, so its client id cannot collide with another.
     doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=0)
     applied = list(updates)
     try:
@@ -303,7 +306,7 @@ def _built(snapshot: bytes, updates: Iterable[bytes]) -> tuple[pycrdt.Doc[Any], 
             # Neither `merge_updates` nor one transaction: the cost of either grows with the square of what is in it.
             for update in (snapshot, *applied):
                 doc.apply_update(update)
-        packed = doc.get_state()  # Once: it is a transaction of the engine's, which looks at all that is deleted.
+        packed = doc.get_state()  # Once: it is a transaction of the engine's, which reads all deletions.
         state = yjs.parse_state(packed)
         complete = all(_is_in(update, packed, state) for update in applied)
     except ShoalError as error:
@@ -314,13 +317,13 @@ def _built(snapshot: bytes, updates: Iterable[bytes]) -> tuple[pycrdt.Doc[Any], 
 
 
 def _is_in(update: bytes, packed: bytes, state: yjs.StateVector) -> bool:
-    """True if the engine integrated all of it: what remains has no structs, and deletes only what is there."""
+    """Whether the engine integrated all of it: the rest has no structs, and its deletions are of known content."""
     rest = pycrdt.get_update(update, packed)
     return rest[0] == 0 and all(clock + length <= state.get(client, 0) for client, clock, length in yjs.parse(rest).deletes)
 
 
 def merged(updates: Sequence[bytes]) -> bytes:
-    """Several updates as one, in pieces. Hostile bytes must not come here: see `shoal.crdt.document.yjs`.
+    """Several updates as one. All must have passed `shoal.crdt.document.yjs.parse`: hostile bytes can kill the process.
 
     Raises:
         InvalidValue: the engine refuses one of them.
@@ -334,7 +337,7 @@ def merged(updates: Sequence[bytes]) -> bytes:
 
 @contextmanager
 def engine(what: str) -> Iterator[None]:
-    """Turn the engine's errors into InvalidValue: also its panics, which are no `Exception`.
+    """Turn the engine's errors, and its panics, which are no `Exception`, into InvalidValue.
 
     Raises:
         InvalidValue: `what`, and the engine's reason.

@@ -1,13 +1,13 @@
-"""Edit XML in place until it is what is wanted, by a small change: so that concurrent edits of the rest survive.
+"""Edit XML in place until it is as wanted, by a small change, so that concurrent edits of the rest survive.
 
 Laws:
-- What is wanted is in the form that `shoal.crdt.document.content` shows; "attributes" and "children" may be left out.
-- Nodes that are equal are left alone. Others are edited in place where that can be: a text as a text, an element as one of
-  the same tag and, where both have it, the same "id"; of it attributes are set one by one. The rest is replaced.
-- Of a text those characters stay that are equal, and formats are set where they differ.
-- What is wanted is checked before anything is edited: `normal` refuses it, or all of it can be done, but where the XML that
-  is there holds what no reader is shown. What only another client can make is refused: a shared type embedded in
-  a text, a fragment within XML.
+- The wanted nodes have the form that `shoal.crdt.document.content` shows; "attributes" and "children" may be left out.
+- Nodes that are equal are left alone. Others are edited in place if possible: a text as a text; an element if the
+  wanted one has the same tag and, if both have it, the same "id". Its attributes are set one by one. The rest is replaced.
+- In a text, equal characters stay, and formats are set where they differ.
+- The wanted nodes are checked before anything is edited: `normal` refuses them, or `fill` can make them, unless the
+  existing XML holds something that no reader is shown. Things that only another client can make are refused:
+  a shared type embedded in a text, a fragment within XML.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from shoal.errors import InvalidValue
 DEPTH_MAX = 64  # `NESTING_MAX` of a document.
 
 Check = Callable[[Any], None]
-"""Raises for a plain value that a document cannot hold, and counts it."""
+"""Counts a plain value; raises if a document cannot hold it."""
 
 
 def normal(wanted: Any, check: Check, depth: int = 0) -> list[Any]:
-    """The nodes that are wanted, as they will be shown: nothing left out, runs joined.
+    """The wanted nodes in the form in which they will be shown: complete, with runs joined.
 
     Raises:
-        InvalidValue: they can be no XML.
+        InvalidValue: they are not valid XML.
     """
     if not isinstance(wanted, list):
         _fail("XML is an array of nodes")
@@ -46,12 +46,16 @@ def normal(wanted: Any, check: Check, depth: int = 0) -> list[Any]:
 
 
 def fill(parent: Any, wanted: list[Any]) -> None:
-    """Make the children of a fragment or an element those that are `wanted`, which are `normal`."""
+    """Give a fragment or an element the `wanted` children, which must be `normal`.
+
+    Raises:
+        InvalidValue: the existing XML cannot be edited by its places. Discard the edit.
+    """
     children = parent.children
     held = [to_py(child) for child in children]
     if len(held) != len(children):
-        _fail("another client put into the XML what belongs elsewhere, so that it cannot be edited by its places")
-    # From the end, so that what comes before stays where it is.
+        _fail("another client put a node into the XML that does not belong there, so its nodes cannot be addressed by index")
+    # From the end, so that the nodes before keep their places.
     for start, stop, first, last in reversed(differences([_mark(node) for node in held], [_mark(node) for node in wanted])):
         paired = 0
         while paired < min(stop - start, last - first) and _can_be(held[start + paired], wanted[first + paired]):
@@ -86,15 +90,15 @@ class _Cell(NamedTuple):
     """A character or an embedded object."""
 
     value: Any
-    mark: str  # Equal for what is equal.
+    mark: str  # Equal if the cells are.
     formats: str  # As JSON.
-    size: int  # What it takes of a position, which counts UTF-8 bytes.
+    size: int  # In UTF-8 bytes, which positions count; 1 for an embedded object.
 
 
 def _fill_text(text: Any, wanted: list[_Cell]) -> None:
     held = _cells(runs_of(text))
     if sum(cell.size for cell in held) != len(text):
-        _fail("another client put into a text what belongs elsewhere, so that it cannot be edited by its places")
+        _fail("another client put content into a text that does not belong there, so it cannot be addressed by index")
     for start, stop, first, last in reversed(differences([cell.mark for cell in held], [cell.mark for cell in wanted])):
         at = sum(cell.size for cell in held[:start])
         if start < stop:
@@ -103,7 +107,7 @@ def _fill_text(text: Any, wanted: list[_Cell]) -> None:
             put = text.insert if isinstance(piece, str) else text.insert_embed
             put(at, piece, formats)
             at += size
-    # What was inserted may have taken on the formats around it.
+    # Inserted text may have taken on the formats around it.
     at = 0
     for (has, wants), pairs in groupby(zip(_cells(runs_of(text)), wanted, strict=True), _formats):
         size = sum(cell.size for cell, _ in pairs)
@@ -144,14 +148,14 @@ def _pieces(cells: list[_Cell]) -> Iterator[tuple[Any, dict[str, Any], int]]:
 
 
 def _mark(node: Any) -> str:
-    """Equal for nodes that are the same, or are to be made the same."""
+    """Equal for nodes that are equal, or that are to be edited into each other."""
     if isinstance(node, dict) and "tag" in node and isinstance(node["attributes"].get("id"), str | int):
         return f"id {node['tag']} {node['attributes']['id']!r}"
     return _json(node)
 
 
 def _can_be(held: Any, wanted: Any) -> bool:
-    """Whether a node can be edited until it is what is wanted."""
+    """Whether a node can be edited into the wanted one."""
     if not _is_element(held) or not _is_element(wanted):
         return _is_text(held) and _is_text(wanted)
     return held["tag"] == wanted["tag"] and same_id(held["attributes"].get("id"), wanted["attributes"].get("id"))

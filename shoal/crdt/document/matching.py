@@ -1,6 +1,6 @@
-"""What is alike in two sequences, so that as little as possible is edited.
+"""The differences of two sequences, so that an edit changes as little as possible.
 
-Finding the least change takes time that grows with the square of what differs: past a bound all that lies
+Finding the least change takes time that grows with the square of the part that differs. Beyond a bound everything
 between the first and the last difference is replaced as a whole.
 """
 
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-# The product of the lengths of two pieces of which the least difference is sought: some tens of milliseconds.
+# The greatest product of the lengths of two pieces whose least difference is sought: some tens of milliseconds.
 MATCHED_MAX = 1 << 20
 
 
 def differences(held: Sequence[Any], wanted: Sequence[Any]) -> list[tuple[int, int, int, int]]:
-    """Where two sequences differ: `held[start:stop]` is `wanted[first:last]`, in order."""
+    """Where two sequences differ: (start, stop, first, last), in order: `held[start:stop]` becomes `wanted[first:last]`."""
     before, after = common(held, wanted)
     old, new = held[before : len(held) - after], wanted[before : len(wanted) - after]
     if not old and not new:
@@ -31,7 +31,7 @@ def differences(held: Sequence[Any], wanted: Sequence[Any]) -> list[tuple[int, i
 
 
 def common(held: Sequence[Any], wanted: Sequence[Any]) -> tuple[int, int]:
-    """How many items two sequences share at their beginning, and at their end besides."""
+    """How many items two sequences share at their beginning, and how many of the rest at their end."""
     most = min(len(held), len(wanted))
     before = next((i for i in range(most) if held[i] != wanted[i]), most)
     most -= before
@@ -40,7 +40,7 @@ def common(held: Sequence[Any], wanted: Sequence[Any]) -> tuple[int, int]:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Equality of JSON: numbers by value, true is not 1."""
+    """Equality of JSON: numbers by value; true is not 1."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -49,4 +49,5 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def same_id(held: Any, wanted: Any) -> bool:
+    """Whether two objects may be the same one: their ids are equal, or one has none."""
     return held is None or wanted is None or equal(held, wanted)

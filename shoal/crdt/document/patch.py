@@ -2,19 +2,19 @@
 
 Laws:
 - All or nothing: the operations run on a copy; a failure leaves no trace.
-- What a patch does not name stays the same object, so that concurrent edits of
-  it merge. What it replaces is edited in place where that can be (`shoal.crdt.document.editing`).
+- Objects that a patch does not name stay the same, so concurrent edits of
+  them merge. A value that it replaces is edited in place if possible (`shoal.crdt.document.editing`).
 - Objects and arrays become shared maps and arrays, at every level; a plain one
   becomes shared once something within it is written.
-- XML is patched as what it is shown as (`shoal.crdt.document.content`), and then edited in place until it is that, by as
-  little as possible: what is between the operations need not be XML.
+- XML is patched in its shown form (`shoal.crdt.document.content`), and then edited in place to match, by
+  as little as possible. Between the operations it need not be valid XML.
 
-A pointer's (RFC 6901) first segment names a root, which `add` declares: an
-object as a map, an array as an array, a string as a text. Roots are for ever:
-removing one empties it. The whole document (the pointer "") can be tested, not
-written. A move is a removal and an addition: what moves becomes a new object.
+The first segment of a pointer (RFC 6901) names a root, which `add` declares: an
+object as a map, an array as an array, a string as a text. Roots exist forever:
+removing one empties it. The whole document (the pointer "") can be tested, but not
+written. A move is a removal and an addition, so the moved value becomes a new object.
 Values are JSON as `shoal.values.from_json` reads it: plain ones and bytes.
-Integers past ±(2⁵³ − 1) are refused, since the engine would round them.
+Integers past ±(2⁵³ − 1) are refused, because the engine would round them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def patch(document: LiveDocument, packed: bytes, *, client_id: int) -> Edited:
     `client_id` must never have been used before.
 
     Raises:
-        InvalidValue: it is no JSON Patch, or an operation's target is not there; the text names the operation.
+        InvalidValue: it is no JSON Patch, or an operation's target does not exist; the text names the operation.
         Conflict: a `test` failed.
         RootConflict: a root exists as another kind.
         TooLarge: it has more than `OPERATIONS_MAX` operations, or puts more than `VALUES_MAX` values.
@@ -78,7 +78,7 @@ class _Patching:
         self._kinds = dict(kinds)
         self.declared: dict[str, RootKind] = {}
         self._values = Editor()
-        self._xml: dict[str, Any] = {}  # Of roots of XML that were written: what is wanted.
+        self._xml: dict[str, Any] = {}  # The wanted content of the XML roots that were read or written.
 
     def run(self, operation: Mapping[str, Any]) -> None:
         path = _tokens(operation["path"])
@@ -98,10 +98,10 @@ class _Patching:
                     raise Conflict("the existing value differs")
 
     def finish(self) -> None:
-        """Edit what was patched as plain values.
+        """Edit the XML roots into their wanted content.
 
         Raises:
-            InvalidValue: it is no XML.
+            InvalidValue: that is no XML.
         """
         for name, wanted in self._xml.items():
             try:
@@ -163,7 +163,7 @@ class _Patching:
         self._fill(name, value)
 
     def _fill(self, name: str, value: Any) -> None:
-        """Make a root's content `value`, and leave alone what is equal."""
+        """Make a root's content `value`; equal parts are left alone."""
         self._values.check(value)
         if self._kinds[name] == "xml":
             self._xml[name] = to_py(value)
@@ -178,7 +178,7 @@ class _Patching:
         return self._xml[name]
 
     def _read(self, path: list[str]) -> Any:
-        """What `path` points to, as plain Python."""
+        """The value at `path`, as plain Python."""
         if not path:
             return {name: to_py(self._root(name)) for name in self._kinds}
         return to_py(self._find(path))
@@ -191,7 +191,7 @@ class _Patching:
         return found
 
     def _container(self, path: list[str]) -> Any:
-        """The shared map or array at `path`, plain ones on the way become shared; of XML the plain one."""
+        """The shared map or array at `path`; plain ones on the way become shared. In XML, the plain one."""
         in_xml = self._kind(path) == "xml"
         found = self._root(path[0])
         for token in path[1:]:
@@ -272,7 +272,7 @@ def _key(container: Any, token: str) -> Any:
 
 
 def _index(token: str, length: int, *, end: bool = False) -> int:
-    """An array index; one past the end (or "-") only where `end` allows it."""
+    """An array index. With `end` it may be one past the last, or "-"."""
     if end and token == "-":
         return length
     if not (token.isascii() and token.isdigit()) or (token[0] == "0" and token != "0") or len(token) > 10:

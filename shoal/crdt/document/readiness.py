@@ -1,10 +1,10 @@
-"""What becomes of a document by an update: whether it is ready, and how deep shared types nest then.
+"""Whether an update of a document is ready, and how deep shared types nest after it.
 
-Law: `advance` replays the engine's own rule: a struct is integrated once its
-origins, its parent and its client's previous clock are there; an update is
-ready if all its structs are, and all that it deletes is there by then. An
+Law: `advance` follows the engine's own rule: a struct is integrated once its
+origins, its parent and its client's previous clock are known; an update is
+ready if all its structs are, and everything that it deletes is known by then. An
 update that is not ready names one clock that it needs; it cannot become ready
-before a client has reached that clock.
+before the client has reached that clock.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from shoal.errors import NotReady
 
 
 class Advanced(NamedTuple):
-    """What a document will be once an update is applied."""
+    """The state of a document after an update is applied."""
 
     state: StateVector
     deepest: int  # An upper bound of how deep shared types nest, roots not counted.
-    shared: dict[tuple[int, int], int]  # The update's shared types, by id → an upper bound of how many are around each.
+    shared: dict[tuple[int, int], int]  # The update's shared types: id → an upper bound of how many are around it.
 
 
 class Early(NamedTuple):
-    """An update that is not ready, and one clock that it needs: `client` has to reach `clock`."""
+    """An update that is not ready, and one clock that it needs: `client` must reach `clock`."""
 
-    which: int  # Its index.
+    which: int  # Its index among the given updates.
     client: int
     clock: int
 
@@ -38,15 +38,15 @@ NO_TYPES: Mapping[tuple[int, int], int] = {}
 
 
 class Lacking(NamedTuple):
-    """Why an update is not ready: `client` has to reach `clock` first."""
+    """Why an update is not ready: `client` must reach `clock` first."""
 
     client: int
     clock: int
-    deletes: bool  # True if the update would delete what is there.
+    deletes: bool  # True if the update deletes up to that clock, False if it builds on it.
 
 
 def early(parts: Sequence[Parsed], state: StateVector) -> list[Early]:
-    """Which of these updates are not ready, even once the others are applied to a document at `state`.
+    """The updates that are not ready, even once the others are applied to a document at `state`.
 
     An update counts as a whole: two that each need a part of the other are both early.
     """
@@ -69,22 +69,24 @@ def early(parts: Sequence[Parsed], state: StateVector) -> list[Early]:
 def advance(
     parsed: Parsed, state: StateVector, *, deepest: int = 0, shared: Mapping[tuple[int, int], int] = NO_TYPES
 ) -> Advanced:
-    """What becomes of a document at `state`, whose types nest `deepest` deep, some of them known as `shared`.
+    """Apply an update to a document at `state`, whose types nest `deepest` deep, some of them known as `shared`.
 
     Raises:
-        NotReady: the update depends on what that document lacks.
+        NotReady: the update depends on another that the document lacks.
     """
     found = attempt(parsed, state, deepest=deepest, shared=shared)
     if isinstance(found, Lacking):
-        what = "deletes what" if found.deletes else "depends on one that"
-        raise NotReady(f"the update {what} has not arrived yet. Nothing was written. Send the updates that it builds on first.")
+        what = "deletes content" if found.deletes else "depends on an update"
+        raise NotReady(
+            f"the update {what} that has not arrived yet. Nothing was written. Send the updates that it builds on first."
+        )
     return found
 
 
 def attempt(
     parsed: Parsed, state: StateVector, *, deepest: int = 0, shared: Mapping[tuple[int, int], int] = NO_TYPES
 ) -> Advanced | Lacking:
-    """The same as `advance`, where an update that is not ready is an answer."""
+    """As `advance`, but returns `Lacking` if the update is not ready."""
     after = dict(state)
     depths = _Depths(deepest, shared)
     left = {client: iter(structs) for client, structs in parsed.structs.items()}
@@ -104,7 +106,7 @@ def attempt(
             after[client] = max(after.get(client, 0), struct.clock + struct.length)
             heads[client] = next(left[client], None)
             moved = True
-        if moved:  # Else two clients that wait for each other would wake each other for ever.
+        if moved:  # Else two clients that wait for each other would wake each other forever.
             runnable.extend(waiting.pop(client, ()))
     for client, head in heads.items():
         if head is not None:
@@ -116,7 +118,7 @@ def attempt(
 
 
 def _lacking(client: int, heads: Mapping[int, Struct | None], parsed: Parsed, state: StateVector) -> Lacking:
-    """What the stuck `client` waits for in the end: no struct that the update itself would bring."""
+    """The clock for which the stuck `client` waits in the end: not one that the update itself would bring."""
     followed: set[int] = set()
     while True:
         followed.add(client)
@@ -132,7 +134,7 @@ def _lacking(client: int, heads: Mapping[int, Struct | None], parsed: Parsed, st
 
 
 def _missing(client: int, struct: Struct, state: StateVector) -> tuple[int, int] | None:
-    """The client and the clock that this struct waits for; its own client, for ever, if a clock is skipped."""
+    """The client and the clock that this struct waits for; its own client, forever, if a clock is skipped."""
     known, end = state.get(client, 0), struct.clock + struct.length
     if end <= known:
         return None  # Applied before; the engine skips it.
@@ -145,7 +147,7 @@ def _missing(client: int, struct: Struct, state: StateVector) -> tuple[int, int]
 
 
 class _Depths:
-    """How many shared types are around each item of an update: an upper bound, exact where enough is known."""
+    """How many shared types are around each item of an update: an upper bound, exact if enough is known."""
 
     def __init__(self, deepest: int, shared: Mapping[tuple[int, int], int]) -> None:
         self.deepest = deepest
@@ -154,7 +156,7 @@ class _Depths:
         self._runs: dict[int, tuple[list[int], list[int]]] = {}
 
     def note(self, client: int, struct: Struct) -> None:
-        # Siblings are equally deep, so that the least bound of them holds.
+        # Siblings are equally deep, so the least of their bounds holds.
         depth = min((self._at(need, inside=struct.inside) for need in struct.needs), default=0)
         clocks, depths = self._runs.setdefault(client, ([], []))
         if not depths or depths[-1] != depth:

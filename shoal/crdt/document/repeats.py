@@ -1,11 +1,11 @@
 """An edit whose request reached several nodes that had not heard of each other: one of the edits counts.
 
 Laws:
-- Each node made an edit of its own, under a Yjs client id of its own. Of those of one request the one with the
+- Each node made an edit of its own, under a Yjs client id of its own. Of the edits of one request the one with the
   least dot counts, on every replica, in any order of arrival.
-- Elements and characters that the others inserted are deleted wherever both are known. Shared types within them go
-  with them. What the others set at a key stays: they set it to the same, and the engine keeps one of the two.
-- What they deleted stays deleted. Where both edited the same content it is the same.
+- Elements and characters that the others inserted are deleted wherever both are known, and so are the shared types
+  within them. Values that the others set at a key stay: all edits set the same, and the engine keeps one.
+- Their deletions stay. If both edited the same content, they deleted the same.
 
 Rows, beside the document's others:
     P request₁₆       [[position₃₄, client, [[clock, length], …]], …]: the edits of a request, least dot first
@@ -35,26 +35,28 @@ Span = tuple[int, int]
 
 
 class Attempt(msgspec.Struct, array_like=True, frozen=True):
-    """What an edit says of the request that it was made for."""
+    """An edit's description of itself, for the request that it was made for."""
 
-    request: bytes  # Of its key, hashed.
-    client: int  # Under which it was made, and nothing else.
-    spans: list[Span]  # What it inserted into sequences that were there.
+    request: bytes  # The hash of its key.
+    client: int  # The Yjs client id, used for this edit alone.
+    spans: list[Span]  # Its insertions into sequences that existed before.
 
 
 class Repeat(NamedTuple):
+    """One of the edits of a request."""
+
     position: bytes
     client: int
     spans: list[Span]
 
 
 def attempt(request_key: str, client: int, update: bytes) -> Attempt:
-    """Describe an edit. `request_key` is unique to a request and a document."""
+    """Describe an edit. `request_key` must be unique to a request and a document."""
     return Attempt(sha256(request_key.encode()).digest()[:REQUEST_BYTES], client, inserted(update, client))
 
 
 def inserted(update: bytes, client: int) -> list[Span]:
-    """The clocks of what `client` put into sequences that none of its own structs made, in order, adjoining ones as one.
+    """The clocks of `client`'s insertions into sequences that this update does not make, in order, adjoining ones as one.
 
     Raises:
         InvalidValue: `update` is no Yjs update.
@@ -79,27 +81,28 @@ def _is_outer(struct: Struct, client: int, clocks: list[int], outer: list[bool])
     if struct.root is not None:
         return True
     if any(needed != client for needed, _ in struct.needs):
-        return True  # It is beside, or within, what another client made.
+        return True  # It is beside, or within, an item of another client.
     if struct.inside or not struct.needs:
         return False
-    # Siblings of its own are where it is.
+    # Its own siblings are in the same place.
     return outer[bisect_right(clocks, struct.needs[0][1]) - 1]
 
 
 def check(found: Attempt, update: bytes) -> None:
-    """
+    """Check an edit's description, from a peer.
+
     Raises:
         BadOperation: it does not describe this update.
-        InvalidValue: `update` is none.
+        InvalidValue: `update` is no Yjs update.
     """
     if len(found.request) != REQUEST_BYTES or not 0 <= found.client <= CLIENT_MAX:
-        raise BadOperation("it names a request or a client that cannot be", reason="content")
+        raise BadOperation("it names an impossible request or client", reason="content")
     if yjs.parse(update).structs.keys() - {found.client} or found.spans != inserted(update, found.client):
-        raise BadOperation("it names other insertions than it makes", reason="content")
+        raise BadOperation("the insertions that it names are not those that it makes", reason="content")
 
 
 def note(rows: Rows, stamp: Stamp, made: Attempt) -> None:
-    """Put the rows of an edit."""
+    """Write the rows of an edit."""
     row = _REQUEST + made.request
     repeats = {repeat.position: repeat for repeat in _unpack(rows.get(row))}
     repeats[stamp.pack_position()] = Repeat(stamp.pack_position(), made.client, made.spans)
@@ -116,7 +119,7 @@ def is_repeated(rows: Rows, made: Attempt) -> bool:
 
 
 def deletes(rows: Rows, *, known: Callable[[bytes], bool]) -> Iterator[tuple[int, int, int]]:
-    """Client, clock and length of what edits inserted that do not count, among those at known positions.
+    """Client, clock and length of each insertion to delete: those of edits that do not count, among edits at known positions.
 
     Raises:
         StoreCorrupt: a row cannot be read.

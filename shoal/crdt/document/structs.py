@@ -1,6 +1,6 @@
-"""What stands in a Yjs v1 update: its items, where each is put, and what it holds.
+"""The items of a Yjs v1 update: where each is put, and its content.
 
-Law: only what `shoal.crdt.document.yjs.parse` has passed is read; of that every struct is told, in the update's order.
+Law: the update must have passed `shoal.crdt.document.yjs.parse`. Every struct of it is returned, in the update's order.
 """
 
 from __future__ import annotations
@@ -29,18 +29,22 @@ class Shared(NamedTuple):
 
 
 class Item(NamedTuple):
+    """One struct of an update."""
+
     client: int
     clock: int
     length: int
     origin: Id | None = None
     right: Id | None = None
-    parent: str | Id | None = None  # A root, or an item; None where the neighbours say it.
-    key: str | None = None  # Likewise.
-    held: tuple[Any, ...] | None = None  # Its values, characters or `Shared`; None of what was deleted, or is no content.
+    parent: str | Id | None = None  # A root, or an item; None if the neighbours tell it.
+    key: str | None = None  # None also if the neighbours tell it.
+    held: tuple[Any, ...] | None = None  # Its values, characters or `Shared`; None if it was deleted, or has none.
 
 
 class Walked(NamedTuple):
-    items: list[Item]  # What was collected is an item that holds nothing, and stands nowhere.
+    """The content of an update."""
+
+    items: list[Item]  # A garbage-collected one has no content and no place.
     deletes: list[tuple[int, int, int]]  # Client, clock, length.
 
 
@@ -48,7 +52,7 @@ def walk(update: bytes) -> Walked:
     """Read a whole update.
 
     Raises:
-        InvalidValue: it is none.
+        InvalidValue: it is no update.
     """
     reader = _Walker(update)
     items = list(reader.items())
@@ -72,7 +76,7 @@ class _Walker(Reader):
     def _item(self, client: int, clock: int) -> Item:
         flags = self._byte()
         if flags in (_GC, _SKIP):
-            # What is skipped is elsewhere: nothing is said of it.
+            # Skipped clocks are in another update, so they are left out.
             return Item(client, clock, self._length(), parent=_NOWHERE if flags == _SKIP else None)
         origin = self._id() if flags & _HAS_ORIGIN else None
         right = self._id() if flags & _HAS_RIGHT_ORIGIN else None
@@ -105,7 +109,7 @@ class _Walker(Reader):
         return 1, (json.loads(self.text()),)
 
     def _value(self) -> Any:
-        """One plain value; `parse` has seen that it does not nest too deep."""
+        """One plain value. `parse` has bounded how deep it nests."""
         tag = self._byte()
         if tag in _CONSTANTS:
             return _CONSTANTS[tag]

@@ -1,13 +1,13 @@
-"""Read a Yjs v1 update before the engine sees it: what it needs, and what it brings.
+"""Read a Yjs v1 update before the engine sees it: the structs that it needs, and those that it brings.
 
-Law: nothing reaches pycrdt that `parse` has not walked to its last byte. Two
+Law: nothing reaches pycrdt that `parse` has not walked to its last byte. There are two
 measured reasons: an update that depends on a missing one stays pending inside
-a pycrdt document for good, and a value nested 100,000 deep (200 KB) overflows
-the engine's stack and kills the process; a bound on size alone stops neither.
-What it tells is enough for `shoal.crdt.document.readiness` to decide what is ready.
+a pycrdt document forever, and a value nested 100,000 deep (200 KB) overflows
+the engine's stack and kills the process. A bound on size alone prevents neither.
+The result is enough for `shoal.crdt.document.readiness` to decide what is ready.
 
-The format is that of Yjs 13's UpdateEncoderV1. Strings are as long as their
-UTF-16 code units, as Yjs clocks count them.
+The format is that of Yjs 13's UpdateEncoderV1. The length of a string is its number of
+UTF-16 code units, as Yjs clocks count it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ CLOCK_MAX = 2**32 - 1
 
 RootKind = Literal["map", "array", "text", "xml"]
 StateVector = dict[int, int]
-"""Client → the clock that it uses next."""
+"""Client → the next clock that it will use."""
 
 _GC, _DELETED, _BINARY, _STRING, _EMBED, _FORMAT, _TYPE, _ANY, _SKIP = 0, 1, 3, 4, 5, 6, 7, 8, 10
 TEXT_CONTENT = frozenset((_STRING, _EMBED, _FORMAT))
-"""What only texts hold."""
+"""Kinds of content that only texts hold."""
 
 ARRAY_CONTENT = frozenset((_ANY, _BINARY, _TYPE))
-"""What only arrays hold, but for the shared types within a text."""
+"""Kinds of content that only arrays hold, except for shared types, which a text may embed."""
 
 NODE = 32 + _TYPE
-"""A shared type that is an element or a text of XML, told apart from the others; the format has no such number."""
+"""An XML element or text, told apart from other shared types. The format has no such number."""
 
 _REFUSED = {2: "JSON of an old Yjs", 9: "sub-documents", 11: "moves"}
 _ARRAY, _MAP, _TEXT, _XML_ELEMENT, _XML_FRAGMENT, _XML_HOOK, _XML_TEXT = range(7)
@@ -46,19 +46,21 @@ _ANY_INTEGER, _ANY_BUFFER, _ANY_ARRAY, _ANY_MAP, _ANY_STRING = 125, 116, 117, 11
 
 
 class Struct(NamedTuple):
+    """An item, or a range of clocks without content, as far as readiness and inference need it."""
+
     clock: int
     length: int
     needs: tuple[tuple[int, int], ...]  # (client, clock) of its origins, or of its parent.
     inside: bool  # True if `needs` names the parent, not siblings.
     shared: bool  # True if it is itself a shared type.
-    gap: bool = False  # True if it only says that these clocks are elsewhere.
-    root: str | None = None  # If its parent is a root, and no sibling tells which.
-    content: int = 0  # What kind of content it has, as the format numbers them, or `NODE`.
-    keyed: bool = False  # True if it says that it is at a key.
+    gap: bool = False  # True if it only skips clocks, which another update has.
+    root: str | None = None  # Its parent, if that is a root and no sibling tells which.
+    content: int = 0  # Its kind of content, as the format numbers them, or `NODE`.
+    keyed: bool = False  # True if it names a key.
 
 
 class Parsed(NamedTuple):
-    """What an update holds, without its values."""
+    """The structure of an update, without its values."""
 
     structs: dict[int, list[Struct]]  # By client, in clock order.
     deletes: list[tuple[int, int, int]]  # Client, clock, length.
@@ -80,7 +82,7 @@ def parse(update: bytes) -> Parsed:
 
 
 def split(update: bytes) -> tuple[bytes, list[tuple[int, int, int]]]:
-    """An update without its deletions, and those.
+    """An update without its deletions, and the deletions: client, clock, length.
 
     Raises:
         InvalidValue: as `parse`.
@@ -111,13 +113,13 @@ def _parse_structs(reader: Reader) -> Parsed:
 
 
 def joined(parts: Sequence[Parsed]) -> Parsed:
-    """Several updates as one: what they need and bring together."""
+    """Several updates as one, with everything that they need and bring."""
     if len(parts) == 1:
         return parts[0]
     structs: dict[int, list[Struct]] = {}
     for part in parts:
         for client, found in part.structs.items():
-            # A gap in one may be filled by another; if it is not, the clock of what follows it says so.
+            # Another update may fill a gap. If none does, the clock of the next struct shows it.
             structs.setdefault(client, []).extend(struct for struct in found if not struct.gap)
     for found in structs.values():
         found.sort(key=_clock)
@@ -134,7 +136,7 @@ def parse_state(packed: bytes) -> StateVector:
     """Read a state vector.
 
     Raises:
-        InvalidValue: it is none.
+        InvalidValue: it is malformed.
     """
     reader = Reader(packed)
     state = {reader.client(): reader.integer() for _ in range(reader.count())}
@@ -149,7 +151,7 @@ def pack_state(state: StateVector) -> bytes:
 
 
 def pack_deletes(deletes: list[tuple[int, int, int]]) -> bytes:
-    """Deletions as bytes: sorted, adjoining ranges made one, so that equal sets give equal bytes."""
+    """Deletions as bytes, in a form of Shoal's own: sorted, adjoining ranges joined, so that equal sets give equal bytes."""
     joined: list[tuple[int, int, int]] = []
     for client, clock, length in sorted(deletes):
         if joined and joined[-1][0] == client and clock <= joined[-1][1] + joined[-1][2]:
@@ -161,7 +163,7 @@ def pack_deletes(deletes: list[tuple[int, int, int]]) -> bytes:
 
 
 def pack_delete_set(deletes: list[tuple[int, int, int]]) -> bytes:
-    """Deletions, as an update holds them behind its structs."""
+    """Deletions in the form that an update has after its structs."""
     ranges: dict[int, list[bytes]] = {}
     for client, clock, length in sorted(deletes):
         ranges.setdefault(client, []).append(_varuint(clock) + _varuint(length))
@@ -171,7 +173,7 @@ def pack_delete_set(deletes: list[tuple[int, int, int]]) -> bytes:
 
 
 class Reader:
-    """A cursor over lib0's encoding. Every method raises InvalidValue where the bytes end or make no sense."""
+    """A cursor over lib0's encoding. Every method raises InvalidValue if the bytes end too early or make no sense."""
 
     __slots__ = ("_data", "_position")
 
@@ -180,15 +182,17 @@ class Reader:
         self._position = 0
 
     def taken(self) -> bytes:
-        """What was read so far."""
+        """The bytes that were read so far."""
         return self._data[: self._position]
 
     def end(self) -> None:
+        """Check that nothing follows."""
         if self._position != len(self._data):
             _refuse(f"{len(self._data) - self._position} bytes follow its end")
 
     def integer(self) -> int:
-        # Most of what an update costs is here, in client ids of eight bytes: no call for each of them.
+        """An unsigned integer of variable length."""
+        # Most of the time to parse an update is spent here, on client ids of eight bytes: no call for each byte.
         data, position = self._data, self._position
         value = shift = 0
         for byte in data[position : position + 9]:
@@ -201,25 +205,28 @@ class Reader:
         return _refuse("it ends too early" if shift < 63 else "a number is out of range")
 
     def count(self) -> int:
-        """A number of things that follow, each of which takes a byte or more."""
+        """The number of parts that follow, each of which takes at least one byte."""
         value = self.integer()
         if value > len(self._data) - self._position:
             _refuse("it ends too early")
         return value
 
     def client(self) -> int:
+        """A client id."""
         value = self.integer()
         if value > CLIENT_MAX:
             _refuse("a client id is out of range")
         return value
 
     def text(self) -> str:
+        """A string, with its length before it."""
         try:
             return self._take(self.integer()).decode()
         except UnicodeDecodeError:
             _refuse("a string is not UTF-8")
 
     def struct(self, clock: int, roots: tuple[set[str], set[str]]) -> Struct:
+        """The struct at `clock`. The roots that it names are added to `roots`: those without a key, those with one."""
         flags = self._byte()
         if flags in (_GC, _SKIP):
             return Struct(clock, self._length(), (), False, False, flags == _SKIP)
@@ -238,6 +245,7 @@ class Reader:
         return Struct(clock, length, tuple(needs), inside, False, False, root, content, bool(flags & _HAS_KEY))
 
     def deletes(self) -> list[tuple[int, int, int]]:
+        """The deletions at the end of an update: client, clock, length."""
         found: list[tuple[int, int, int]] = []
         for _ in range(self.count()):
             client = self.client()
@@ -264,7 +272,7 @@ class Reader:
         return root
 
     def _type(self) -> int:
-        """Walk what says which shared type an item is; `NODE` or another."""
+        """Walk the description of a shared type; `NODE` or another kind of content."""
         shared = self.integer()
         if shared == _XML_ELEMENT:
             self.text()
@@ -275,7 +283,7 @@ class Reader:
         return NODE if shared in (_XML_ELEMENT, _XML_TEXT) else _TYPE
 
     def _content(self, content: int) -> int:
-        """Walk an item's content; the clocks that it covers."""
+        """Walk an item's content, and return the number of clocks that it covers."""
         if content == _ANY:
             many = self._length()
             for _ in range(many):
@@ -298,7 +306,7 @@ class Reader:
         return 1
 
     def _any(self) -> None:
-        """Walk one plain value; a stack of counts, since recursion is what a hostile value is after."""
+        """Walk one plain value, with a stack of counts: a hostile value could exhaust recursion."""
         open_counts = [(1, False)]
         while open_counts:
             left, keyed = open_counts.pop()

@@ -183,5 +183,5 @@ def test_xml_that_holds_what_is_no_node_is_not_edited_by_its_places() -> None:
     root = open_root(doc, "x", "xml")
     root.children.append("a")
     doc.get("x", type=pycrdt.Array).insert(0, "a value")
-    with pytest.raises(InvalidValue, match="belongs elsewhere"):
+    with pytest.raises(InvalidValue, match="cannot be addressed by index"):
         Editor().replace(doc, {"x": "xml"}, {"x": ["b"]})
