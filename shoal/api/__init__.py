@@ -1,1 +1,1 @@
-"""The public surface of a node: REST for people, one WebSocket for clients. Everything stands on a `Session`."""
+"""The public surface of a node: REST, and one WebSocket for client libraries. All of it uses a `Session`."""

@@ -1,4 +1,4 @@
-"""Several writes at once over HTTP: all or none, in one partition."""
+"""Several writes in one HTTP request, in one partition: all are applied, or none."""
 
 from __future__ import annotations
 
@@ -20,10 +20,14 @@ from shoal.protocol.requests.families import union
 
 
 class SaveOp(SaveFields, tag_field="op", tag="save"):
+    """Save a checkpoint of a thread."""
+
     thread: str
 
 
 class SendOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="send"):
+    """Send a message to a thread's inbox."""
+
     thread: str
     message: Raw
     key: str | None = None
@@ -31,32 +35,44 @@ class SendOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="send"):
 
 
 class TakeOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="take"):
+    """Take a message of a thread's inbox."""
+
     thread: str
     id: str
     by: str = ""
 
 
 class EndStepOp(EndFields, forbid_unknown_fields=True, tag_field="op", tag="end-step", kw_only=True):
+    """Write a step's result or error."""
+
     thread: str
     step: str
 
 
 class DoneOp(queues.DoneBody, forbid_unknown_fields=True, tag_field="op", tag="done", kw_only=True):
+    """Mark an item of a worklist as done."""
+
     thread: str
     worklist: str
 
 
 class ChangeEntryOp(ChangeEntryBody, forbid_unknown_fields=True, tag_field="op", tag="change-entry", kw_only=True):
+    """Add to the counter of a map's key, or change its set."""
+
     map: str
     key: str
 
 
 class PutItemOp(PutBody, forbid_unknown_fields=True, tag_field="op", tag="put-item", kw_only=True):
+    """Put a memory item."""
+
     namespace: list[str]
     key: str
 
 
 class DeleteItemOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="delete-item"):
+    """Delete a memory item."""
+
     namespace: list[str]
     key: str
     expect: str | None = None
@@ -71,14 +87,24 @@ else:
 
 
 class BatchBody(Struct, forbid_unknown_fields=True):
+    """The writes of one request; all their objects must be in one partition."""
+
     writes: list[Op]
 
 
 class BatchView(Struct):
-    replies: list[dict[str, Any]]  # One per write, as its own route would answer.
+    """The replies to a batch."""
+
+    replies: list[dict[str, Any]]  # One per write: as its own route would answer.
 
 
 async def batch(exchange: Exchange) -> web.Response:
+    """Apply several writes in one operation: all of them or none.
+
+    Raises:
+        SpansPartitions: the objects are not all in one partition.
+        ShoalError: whatever the first rejected write raises; then none is applied.
+    """
     body = await exchange.body(BatchBody)
     space = exchange.name("space")
     reply = await exchange.call(Batch([_write(exchange, space, op) for op in body.writes]))

@@ -2,10 +2,10 @@
 
 Laws:
 
-- A body has the fields of its request but for those that the path names; an answer has the fields of its reply. Their
-  names and types are the protocol's, as `shoal.protocol.fields` says: packed values are JSON, cursors are text.
-- A request with an `expect` takes the version also as `If-Match`, and a reply's `version` is the answer's ETag.
-- What is derived is made once, when the routes are.
+- A body has the fields of its request except those that the path names; an answer has the fields of its reply. Their
+  names and types are the protocol's, converted as `shoal.protocol.fields` says: packed values are JSON, cursors are text.
+- A request with an `expect` also takes the version as `If-Match`, and a reply's `version` is the answer's ETag.
+- All of this is derived once, when the route table is built.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from shoal.protocol.requests.declared import Http, declaration_of
 from shoal.protocol.requests.families import operations
 
 SOURCES: dict[type[Struct], tuple[type[Struct], dict[str, str]]] = {}
-"""Of each derived class: the class that it is derived from, and the names of its fields there."""
+"""For each derived class, the class that it is derived from, and the names of its fields there."""
 
 EXAMPLES: dict[type[Struct], Any] = {}
-"""Of derived bodies."""
+"""An example of each derived body."""
 
 _Taken = Callable[[Exchange, Any, str], Any]
 _Shown = Callable[[Exchange, Any], Any]
 
 
 class _Form(NamedTuple):
-    """How a field is over HTTP. None: as in the protocol."""
+    """The form of a field over HTTP. If `take` or `show` is None, it is as in the protocol."""
 
     type: Any
     take: _Taken | None = None  # From a body; the field's name is for errors.
@@ -77,6 +77,7 @@ class Derived:
         self._has_version = "version" in reply_of(kind).__struct_fields__
 
     def route(self) -> Route:
+        """The route by which the API serves this operation."""
         http, body = self.http, self._body
         query = self._query or (ReadQuery if self.is_read else WriteQuery)
         return Route(
@@ -94,7 +95,7 @@ class Derived:
         )
 
     def ops(self) -> list[type[Struct]]:
-        """It as a part of a batch or of a multi-read, by each of its names."""
+        """The types of this operation as a part of a batch or a multi-read: one for each of its names."""
         named = [_Field(name, shown, _Form(str), NODEFAULT, NODEFAULT) for shown, name in self._path.items()]
         fields = [*named, *self._fields]
         names = (("".join(part.title() for part in op.split("-")) + "Op", op) for op in self.http.ops)
@@ -131,7 +132,7 @@ class Derived:
 
 
 def show(exchange: Exchange, reply: Reply) -> Struct:
-    """What is shown of a reply."""
+    """A reply as it is shown over HTTP."""
     return _shown_struct(type(reply))(exchange, reply)
 
 
@@ -217,12 +218,12 @@ def _shown_struct(kind: type[Struct]) -> Callable[[Exchange, Any], Struct]:
 
 @cache  # Likewise.
 def _view(kind: type[Struct]) -> type[Struct]:
-    """The class of what is shown of a reply, or of a part of one."""
+    """The class that shows a reply, or a part of one."""
     return _made(f"{kind.__name__}View", kind, [(field.shown, field.form.type) for field in _fields(kind)], {})
 
 
 def _struct(name: str, source: type[Struct], fields: list[_Field], **options: Any) -> type[Struct]:
-    """A class of what is taken; it refuses fields that it does not know."""
+    """The class of a body, a query or a part of a batch. Decoding rejects unknown fields."""
     parts: list[Any] = []
     for field in fields:
         if field.default_factory is not NODEFAULT:

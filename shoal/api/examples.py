@@ -34,7 +34,7 @@ PARTS: dict[str, str] = {
     "worklist": "pages",
     "item": "page-1",
 }
-"""Of the parts of paths."""
+"""Examples of the parts of paths, by the name of the part."""
 
 BODIES: dict[Any, Any] = {
     **EXAMPLES,
@@ -73,4 +73,4 @@ BODIES: dict[Any, Any] = {
     items.SearchBody: {"namespace": ["memory"], "filter": {"tea": True}},
     items.NamespacesBody: {"prefix": ["memory"]},
 }
-"""By the type of a route's body."""
+"""Examples of bodies, by the type of a route's body."""

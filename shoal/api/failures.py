@@ -1,7 +1,7 @@
-"""The errors that a route can answer with, for its description.
+"""The errors of each route, for its description.
 
-Law: those that all routes of a kind have follow from what the route declares; a route names the others. What an
-error is, is told where its class is: in the tree of `shoal.errors`, or in its docstring.
+Law: errors that all routes of a kind share follow from the route's declaration; a route names the others. The
+description of an error comes from the tree in `shoal.errors`, or from the docstring of its class.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _WRITE = (
 
 
 def failures(route: Route) -> list[type[ShoalError]]:
-    """In the order of their status."""
+    """The errors of a route, ordered by status and code."""
     found = {
         *ALWAYS,
         *(_NAMED if "{" in route.path else ()),
@@ -61,9 +61,9 @@ def failures(route: Route) -> list[type[ShoalError]]:
 
 
 def told(error: type[ShoalError]) -> str:
-    """What it means."""
+    """The description of an error, in one line."""
     if error is ShoalError:
-        return "the node met an error that it did not expect; its log says more"
+        return "the node met an unexpected error; see its log"
     return _TREE.get(error.__name__) or (error.__doc__ or "").partition("\n")[0].rstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, what does it count: for orchestrators and people."""
+"""Liveness, readiness, metrics and the state of the cluster, for orchestrators and people."""
 
 from __future__ import annotations
 
@@ -17,16 +17,22 @@ METRICS: web.AppKey[Metrics] = web.AppKey("metrics", Metrics)
 
 
 class Alive(Struct):
+    """The process answers."""
+
     status: Literal["alive"] = "alive"
 
 
 class Ready(Struct, omit_defaults=True):
+    """The node takes reads and writes."""
+
     status: Literal["ready"]
     node: str
-    reason: str = ""  # Why it counts in no quorum yet: it is learning from the others.
+    reason: str = ""  # Why it counts in no quorum yet: it is a learner.
 
 
 class NodeView(Struct):
+    """The state and the counts of the node that answers; `requests.NodeStatus` describes each field."""
+
     node: str
     version: str
     origin: str
@@ -46,7 +52,7 @@ class NodeView(Struct):
 
 
 class MemberView(Struct):
-    """An owner, as the node that answers sees it; `requests.Member` says what each field is."""
+    """An owner, as the node that answers sees it; `requests.Member` describes each field."""
 
     name: str
     node: str
@@ -64,6 +70,8 @@ class MemberView(Struct):
 
 
 class ClusterDocument(Struct):
+    """The owners and the node itself, as the node that answers sees them."""
+
     cluster: str
     size: int
     quorum: int
@@ -71,16 +79,16 @@ class ClusterDocument(Struct):
     early: int
     quarantined: list[str]
     clock_ahead_ms: int
-    disagreements: list[str]  # Nodes that have other members, or the address of another node; and what to do.
-    learning: list[str]  # If the node is a learner: how far it is with each of the others. Until then it counts in no quorum.
-    differing: list[str]  # Objects whose rows differ from a peer's at equal vectors, and what came of it here.
-    replaced: int  # Objects whose rows were replaced by what the log makes, in this opening.
+    disagreements: list[str]  # Nodes with other members, or with the address of another node, and how to mend that.
+    learning: list[str]  # If the node is a learner and so counts in no quorum: how far it is with each of the others.
+    differing: list[str]  # Objects whose rows differ from a peer's at equal vectors, and how this node settled it.
+    replaced: int  # Objects whose rows were rebuilt from the log, since the node started.
     members: list[MemberView]  # The node that answers first.
-    node: NodeView  # More of that one.
+    node: NodeView  # More about the node that answers.
 
 
 async def healthz(exchange: Exchange) -> web.Response:
-    """200 as long as the process answers: asks nothing of the node, so that a full disk does not restart it."""
+    """200 as long as the process answers. It does not ask the node, so that a full disk causes no restart."""
     return exchange.answer(Alive())
 
 
@@ -103,11 +111,13 @@ async def readyz(exchange: Exchange) -> web.Response:
 
 
 async def metrics(exchange: Exchange) -> web.Response:
+    """The metrics in Prometheus's text format; each scrape asks the node for its status."""
     text = exchange.request.app[METRICS].scrape(await node_status(exchange), await _view(exchange))
     return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 async def cluster(exchange: Exchange) -> web.Response:
+    """The members as this node sees them, and more of this node."""
     view, status = await _view(exchange), await node_status(exchange)
     document = ClusterDocument(
         cluster=view.cluster,
@@ -132,6 +142,7 @@ async def _view(exchange: Exchange) -> ClusterView:
 
 
 async def node_status(exchange: Exchange) -> NodeStatus:
+    """Ask the session for the node's status."""
     return await exchange.call(Status())
 
 

@@ -1,12 +1,11 @@
-"""What a node counts, for Prometheus.
+"""A node's metrics, for Prometheus.
 
 Laws:
 
-- Labels are bounded: kinds and outcomes are ours, and of spaces the first
-  `SPACES_LABELLED_MAX` have their own, all others share one.
-- Counting happens in one place: `Metered` wraps the session, and every door of
-  the API goes through it.
-- Nothing global: each node has its own registry.
+- Labels are bounded: kinds and outcomes are a fixed set, the first `SPACES_LABELLED_MAX` spaces have labels
+  of their own, and all other spaces share one.
+- Requests are counted in one place: `Metered` wraps each session that the API opens.
+- Nothing is global: each node has its own registry.
 - Names follow Prometheus's conventions: counters end in `_total`, units are seconds and bytes.
 """
 
@@ -46,14 +45,14 @@ _SECONDS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.25
 
 
 class Backlog(NamedTuple):
-    """What only the node can say of itself at this moment."""
+    """Values that the node computes when it is asked."""
 
     writes_pending: int = 0  # Written, not yet durable.
     durable_lag_s: float = 0.0  # How long the oldest of them has waited.
 
 
 class Metrics:
-    """One node's. `backlog` is asked at each scrape; `version` is Shoal's."""
+    """The metrics of one node. `backlog` is called at each scrape; `version` is Shoal's."""
 
     def __init__(self, backlog: Callable[[], Backlog] | None = None, *, version: str = "") -> None:
         self.registry = registry = CollectorRegistry()
@@ -80,14 +79,14 @@ class Metrics:
         self._spaces: dict[str, Counter] = {}
 
     def count(self, request: AnyRequest, outcome: str, seconds: float) -> None:
-        """Take note of one answered request; `outcome` is "ok" or an error's code."""
+        """Count one answered request. `outcome` is "ok" or an error's code; `seconds` is how long it took."""
         answered, duration = self._kind(type(request))
         duration.observe(seconds)
         if outcome != "ok":
             self._requests.labels(_tag(type(request)), outcome).inc()
             return
         answered.inc()
-        # Only what was answered: a refused name is no space, and may be of any length.
+        # Only successes: a rejected name is no space, and may have any length.
         space = _space(request)
         if space is not None:
             self._space(space).inc()
@@ -123,9 +122,9 @@ class Metrics:
 
 
 class _Scraped:
-    """What the node says of itself at this scrape, and what was counted here.
+    """The values that the node computed for this scrape, and the counters.
 
-    Without the time at which each counter began: it doubles the series, and Prometheus has no use for it.
+    The times at which counters were created are left out: they double the series, and Prometheus does not use them.
     """
 
     def __init__(self, told: list[Metric], counted: CollectorRegistry) -> None:
@@ -185,10 +184,10 @@ def _of_cluster(cluster: ClusterView) -> Iterator[Metric]:
 
 
 class Metered:
-    """A `Session` that counts what another one answers.
+    """A `Session` that counts the answers of another one.
 
-    `monotonic` is a clock in seconds; the event loop's own, which stands in for
-    it, counts whole milliseconds under uvloop.
+    `monotonic` is a clock in seconds. The default is the event loop's own clock, which
+    counts whole milliseconds under uvloop.
     """
 
     __slots__ = ("_metrics", "_monotonic", "_prompt", "_session")
@@ -201,11 +200,13 @@ class Metered:
 
     @property
     def bookmark(self) -> Bookmark:
+        """The bookmark of the session inside."""
         return self._session.bookmark
 
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> R:
+        """See `Session.call`; counts the request with its outcome and duration, also if it is cancelled."""
         begun, outcome = self._monotonic(), "bug"
         try:
             reply = await self._session.call(request, key=key, durability=durability, stale=stale)
@@ -230,6 +231,7 @@ class Metered:
         durability: Durability = "local",
         stale: bool = False,
     ) -> bool:
+        """See `Prompt.begin`; counts the request once it is answered. False if the session inside is not a `Prompt`."""
         if self._prompt is None:
             return False
         begun = self._monotonic()
@@ -248,6 +250,7 @@ class Metered:
 
     @asynccontextmanager
     async def subscribe(self, subscription: Subscription, /) -> AsyncIterator[AsyncIterator[Push]]:
+        """See `Session.subscribe`; a gauge shows how many are open."""
         async with self._session.subscribe(subscription) as pushes:
             self._metrics.subscriptions.inc()
             try:
@@ -256,6 +259,7 @@ class Metered:
                 self._metrics.subscriptions.dec()
 
     async def close(self) -> None:
+        """Close the session inside."""
         await self._session.close()
 
 

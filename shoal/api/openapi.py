@@ -1,7 +1,7 @@
-"""The OpenAPI 3.1 description, made from the route table and the types that decode its bodies.
+"""The OpenAPI 3.1 description, generated from the route table and the types that decode bodies.
 
-Law: nothing is said twice. Tags are the modules of the handlers, meanings of fields are their comments
-(`shoal.api.glossary`), errors follow from the routes (`shoal.api.failures`).
+Law: no text is written twice. Tags come from the modules of the handlers, descriptions of fields from their
+comments (`shoal.api.glossary`), and errors from the routes (`shoal.api.failures`).
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from shoal.names import KEY_BYTES_MAX, NAME_BYTES_MAX
 
 _REF = "#/components/schemas/{name}"
 _PROBLEM = {"$ref": _REF.format(name="Problem")}
-_KEY = "The same key again, with the same request, is applied once."
-_IF_MATCH = "An ETag: the write is refused (412) unless this is the version of what it changes, on the node that is asked."
-_IF_ABSENT = "`*`: the write is refused (412) if there is something already."
-_IF_CHANGED = "ETags that the client holds: if one is the answer's, it is 304 and has no body."
-_ETAG = "The answer's version, a period, and a digest of its bytes; after a write the version alone."
+_KEY = "A request that is sent again with the same key is applied once."
+_IF_MATCH = "An ETag. The write is rejected (412) if the object has another version on this node."
+_IF_ABSENT = "`*`: the write is rejected (412) if the object exists."
+_IF_CHANGED = "ETags that the client holds. If one is the answer's, the answer is 304 without a body."
+_ETAG = "The answer's version, a period, and a digest of its bytes; after a write, the version alone."
 
 
 class Problem(Struct):
-    """RFC 9457; the error's detail fields stand beside these."""
+    """A problem document (RFC 9457). The error's detail fields are further members."""
 
     type: str  # "urn:shoal:error:" and the code.
-    title: str  # The code, in words.
+    title: str  # The code as words.
     status: int  # The HTTP status.
-    detail: str  # What happened, whether anything was written, and what the caller can do.
-    code: str  # Which error it is.
-    written: str  # "no", "yes" or "unknown".
+    detail: str  # The text: what happened, whether anything was written, and what the caller can do.
+    code: str  # The code of the error, such as "not-found".
+    written: str  # Whether anything was written: "no", "yes" or "unknown".
 
 
 def describe(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def describe(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
             "title": "Shoal",
             "version": version,
             "summary": "A durable, replicated state layer for AI agents.",
-            "description": "Every refusal is a problem document (RFC 9457). Where a GET is served HEAD is, too.",
+            "description": "Every error is a problem document (RFC 9457). Every route for GET also answers HEAD.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -101,7 +101,7 @@ def _heading(module: str) -> str:
 
 
 def _structs(kinds: Sequence[Any]) -> Iterator[type[Struct]]:
-    """The classes that these are made of."""
+    """The struct classes among these types and their parts."""
     for kind in kinds:
         if isinstance(kind, type) and issubclass(kind, Struct):
             yield kind
@@ -138,7 +138,7 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
         },
     }
     if route.has_etag:
-        operation["responses"]["304"] = {"description": "The client holds it already"}
+        operation["responses"]["304"] = {"description": "The client already holds this answer"}
     if route.body is not None:
         content = _content(route.body, route.body_type)
         content[route.body_type]["example"] = BODIES[route.body]
@@ -147,7 +147,7 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refusals(route: Route) -> Iterator[tuple[str, str]]:
-    """The status of each refusal, and the name of what describes it, which routes with the same errors share."""
+    """The status of each error answer, and the name of its description, which routes with the same errors share."""
     for status, found in groupby(failures(route), key=lambda error: error.status):
         yield str(status), ".".join([str(status), *(error.code for error in found)])
 

@@ -1,6 +1,6 @@
-"""What a person sees who opens a node in a browser: what it is, and the description of its API.
+"""The pages that a node shows in a browser: a summary of the node, and the description of its API.
 
-Law: these pages ask no other host for anything, and run no script but the viewer that comes with Shoal
+Law: these pages load nothing from other hosts, and run no script except the viewer that comes with Shoal
 (`viewer/`, see docs/decisions/0034-http.md); their Content-Security-Policy says so.
 """
 
@@ -54,9 +54,11 @@ ABOUT: web.AppKey[About] = web.AppKey("about", About)
 
 
 class Welcome(Struct):
+    """The answer to `GET /`: the node, and the paths where a client goes on."""
+
     name: str
-    summary: str  # What it is.
-    version: str  # Of Shoal, as it runs here.
+    summary: str  # What Shoal is.
+    version: str  # The version of Shoal that this node runs.
     node: str  # The node's id.
     docs: str = DOCS_PATH  # The description of the API, for people.
     openapi: str = "/v1/openapi.json"  # The same, for programs.
@@ -64,10 +66,11 @@ class Welcome(Struct):
     ready: str = "/readyz"  # Does it take reads and writes?
     metrics: str = "/metrics"  # For Prometheus.
     cluster: str = "/v1/cluster"  # The nodes and their state.
-    spaces: str = "/v1/spaces"  # What is kept here.
+    spaces: str = "/v1/spaces"  # The spaces of the store.
 
 
 async def welcome(exchange: Exchange) -> web.Response:
+    """`Welcome`, as a page if the client accepts HTML, else as JSON or msgpack."""
     about = exchange.request.app[ABOUT]
     view = Welcome("shoal", _SUMMARY, about.version, about.node)
     if _HTML not in exchange.request.headers.get(hdrs.ACCEPT, ""):
@@ -83,7 +86,7 @@ async def welcome(exchange: Exchange) -> web.Response:
 
 
 async def docs(_exchange: Exchange) -> web.Response:
-    """The description, as the viewer shows it."""
+    """The description of the API, shown by the viewer."""
     attributes = {
         "spec-url": "v1/openapi.json",
         "render-style": "focused",

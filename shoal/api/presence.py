@@ -1,4 +1,4 @@
-"""Who is present, over HTTP. To be present takes a connection that lasts: the session's, or that of a Yjs client."""
+"""Presence over HTTP, to read only: a client announces itself through a session or a Yjs connection, which lasts."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ from shoal.protocol.requests import ReadPresence
 
 
 class PresentView(Struct):
+    """One client that is present."""
+
     id: int
-    state: Raw  # What they say of themselves.
+    state: Raw  # The state that the client announced.
 
 
 class PresenceView(Struct):
+    """The clients that are present, on all nodes."""
+
     members: list[PresentView]
 
 
 async def in_space(exchange: Exchange) -> web.StreamResponse:
+    """The clients present in a space, as its sessions announced them."""
     return await _read(exchange, "")
 
 
 async def in_document(exchange: Exchange) -> web.StreamResponse:
+    """The clients present in a document, Yjs clients included."""
     return await _read(exchange, exchange.name("document"))
 
 

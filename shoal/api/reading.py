@@ -1,4 +1,4 @@
-"""Several reads at once over HTTP: of one partition, as of one moment."""
+"""Several reads in one HTTP request, of one partition and as of one moment."""
 
 from __future__ import annotations
 
@@ -50,65 +50,89 @@ Limit = Annotated[int, Meta(ge=1)]
 
 
 class LoadOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="load"):
+    """Load a checkpoint: by its id, by a label, or the head of a branch."""
+
     thread: str
-    checkpoint: str | None = None  # Its id; left out, the branch's winner.
+    checkpoint: str | None = None  # Its id. If left out, the winning head of the branch.
     branch: str = "main"
     label: str | None = None
     channels: list[str] | None = None
 
 
 class HeadsOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="heads"):
+    """Read the heads of each branch."""
+
     thread: str
 
 
 class EventsOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="events"):
+    """Read a thread's journal."""
+
     thread: str
     after: str = ""
     limit: Limit = 1000
 
 
 class StepsOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="steps"):
+    """List a thread's steps."""
+
     thread: str
     open: bool = False
     limit: Limit = 1000
 
 
 class StatusOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="status"):
+    """Read a thread's status."""
+
     thread: str
 
 
 class InboxOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="inbox"):
+    """Read the messages that wait in a thread's inbox."""
+
     thread: str
     limit: Limit = 100
 
 
 class WorklistOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="worklist"):
+    """Read the items of a worklist that are to be done."""
+
     thread: str
     worklist: str
     limit: Limit = 100
 
 
 class RegisterOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="register"):
+    """Read a register and its siblings."""
+
     register: str
 
 
 class ReadSetOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="set"):
+    """Read a page of a set."""
+
     set: str
     after: str = ""
     limit: Limit = 1000
 
 
 class MapOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="map"):
+    """Read entries of a map."""
+
     map: str
-    keys: list[str] | None = None  # Those of these keys; left out, the first `limit`.
+    keys: list[str] | None = None  # Only these keys. If left out, the first `limit`.
     limit: Limit = 1000
 
 
 class DocumentOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="document"):
+    """Read a document as JSON."""
+
     document: str
 
 
 class ItemOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="item"):
+    """Read a memory item."""
+
     namespace: list[str]
     key: str
 
@@ -138,23 +162,36 @@ else:
 
 
 class ReadBody(Struct, forbid_unknown_fields=True):
+    """The reads of one request; all their objects must be in one partition."""
+
     reads: list[Op]
 
 
 class ReadView(Struct):
-    replies: list[Any] = field(default_factory=list)  # One per read, as its own route would answer, or {"error": …}.
+    """The replies to several reads."""
+
+    replies: list[Any] = field(default_factory=list)  # One per read: as its own route would answer, or {"error": …}.
 
 
 class ErrorView(Struct):
+    """The error of one read; the other reads are answered."""
+
     code: str
     detail: str
 
 
 class FailedView(Struct):
+    """The reply in the place of a read that failed."""
+
     error: ErrorView
 
 
 async def read(exchange: Exchange) -> web.Response:
+    """Answer several reads as of one moment. A read that fails is answered with its error and does not fail the others.
+
+    Raises:
+        SpansPartitions: the objects are not all in one partition.
+    """
     body, space = await exchange.body(ReadBody), exchange.name("space")
     request = MultiRead([_read(exchange, space, op) for op in body.reads])
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)

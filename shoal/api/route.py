@@ -1,6 +1,6 @@
-"""A route: what a request to a path does, and what its description says.
+"""A route: the handler of a method and a path, and its description.
 
-A part in braces is one part of the path, `[^/]+`, percent-encoded.
+A part in braces stands for one part of the path, `[^/]+`, percent-encoded.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ THREAD = SPACE + "/threads/{thread}"
 
 
 class Route(NamedTuple):
+    """One row of the route table."""
+
     method: str
     path: str
     handler: Handler
@@ -33,18 +35,19 @@ class Route(NamedTuple):
     body_type: str = "application/json"
     reads: bool = False  # Though its method is POST.
     compares: bool = False  # It takes the version that is expected, as `If-Match`.
-    errors: tuple[type[ShoalError], ...] = ()  # Besides those that all routes of its kind have (`shoal.api.failures`).
+    errors: tuple[type[ShoalError], ...] = ()  # In addition to those of all routes of its kind (`shoal.api.failures`).
 
     @property
     def writes(self) -> bool:
+        """Whether a request may write, so that it has an idempotency key, a durability and a deadline."""
         return self.method != "GET" and not self.reads
 
     @property
     def has_etag(self) -> bool:
-        """Whether it shows what a client may hold already."""
+        """Whether an answer has an ETag, so that a client that holds it gets 304."""
         return self.method == "GET" and self.has_bookmark and self.content_type == "application/json"
 
     @property
     def has_bookmark(self) -> bool:
-        """Whether it shows or changes what is kept, rather than how the node is."""
+        """Whether it reads or writes stored data, rather than the node's own status."""
         return self.path.startswith("/v1/spaces")

@@ -1,6 +1,6 @@
-"""Every route, once: the server is built from this table, and so is its description.
+"""The table of all routes, from which the server and its description are built.
 
-Routes of operations that declare their place in HTTP are derived; those that need a person's hand are here.
+Routes of operations that declare their HTTP form are derived; the others are written here.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ ROUTES: tuple[Route, ...] = (
     *STEP_ROUTES,
     *THREAD_ROUTES,
     *JOURNAL_ROUTES,
-    Route("GET", "/", pages.welcome, "What answers here, and where to look", pages.Welcome),
-    Route("GET", pages.DOCS_PATH, pages.docs, "This description, for people", content_type="text/html"),
-    Route("GET", pages.VIEWER_PATH, pages.viewer, "The viewer of that page", content_type="text/javascript"),
+    Route("GET", "/", pages.welcome, "This node, and the paths to its parts", pages.Welcome),
+    Route("GET", pages.DOCS_PATH, pages.docs, "This description as a page", content_type="text/html"),
+    Route("GET", pages.VIEWER_PATH, pages.viewer, "The script of that page", content_type="text/javascript"),
     Route("GET", "/healthz", health.healthz, "Is the process alive?", health.Alive),
     Route("GET", "/readyz", health.readyz, "Does the node take reads and writes?", health.Ready),
-    Route("GET", "/metrics", health.metrics, "Counts for Prometheus", content_type="text/plain"),
+    Route("GET", "/metrics", health.metrics, "Metrics for Prometheus", content_type="text/plain"),
     Route("GET", "/v1/cluster", health.cluster, "The nodes and their state", health.ClusterDocument),
     Route("GET", "/v1/spaces", spaces.list_spaces, "List spaces", spaces.SpacesView, query=spaces.SpacesQuery),
     Route(
@@ -134,12 +134,12 @@ ROUTES: tuple[Route, ...] = (
         query=ReadQuery,
         errors=(NotFound,),
     ),
-    Route("GET", f"{SPACE}/presence", presence.in_space, "Who is present in a space", presence.PresenceView),
+    Route("GET", f"{SPACE}/presence", presence.in_space, "The clients present in a space", presence.PresenceView),
     Route(
         "GET",
         f"{SPACE}/documents/{{document}}/presence",
         presence.in_document,
-        "Who is present in a document, Yjs clients included",
+        "The clients present in a document, Yjs clients included",
         presence.PresenceView,
     ),
     Route(
@@ -158,7 +158,7 @@ ROUTES: tuple[Route, ...] = (
         "PUT",
         f"{SPACE}/documents/{{document}}",
         documents.put_document,
-        "Edit a document in place until it is this, and return it",
+        "Edit a document in place until it equals the body, and return it",
         Any,
         body=dict[str, Any],
         query=documents.EditQuery,
@@ -169,7 +169,7 @@ ROUTES: tuple[Route, ...] = (
         "DELETE",
         f"{SPACE}/documents/{{document}}",
         documents.delete_document,
-        "Delete a document everywhere (also if there is none)",
+        "Delete a document on every node (no error if there is none)",
         documents.GoneView,
         query=WriteQuery,
         compares=True,
@@ -179,7 +179,7 @@ ROUTES: tuple[Route, ...] = (
         "POST",
         f"{SPACE}/documents/{{document}}/compact",
         documents.compact,
-        "Make a document's updates one, without what was deleted",
+        "Replace a document's updates by one, without deleted content",
         documents.CompactView,
         body=documents.CompactBody,
         query=WriteQuery,
@@ -189,7 +189,7 @@ ROUTES: tuple[Route, ...] = (
         "GET",
         f"{SPACE}/documents/{{document}}/conflicts",
         documents.conflicts,
-        "What concurrent sets of one key lost, latest first",
+        "Values that concurrent assignments overwrote, latest first",
         documents.ConflictsView,
         query=ReadQuery,
         errors=(NotFound,),
@@ -204,7 +204,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("GET", f"{SPACE}/sets/{{set}}", sets.read, "A page of a set's members", sets.MembersView, query=sets.MembersQuery),
     Route("GET", f"{SPACE}/maps/{{map}}", maps.read, "Entries of a map", maps.EntriesView, query=maps.EntriesQuery),
-    Route("GET", ENTRY, maps.read_entry, "What a key of a map holds", maps.EntryView, query=ReadQuery, errors=(NotFound,)),
+    Route("GET", ENTRY, maps.read_entry, "An entry of a map", maps.EntryView, query=ReadQuery, errors=(NotFound,)),
     Route(
         "POST",
         ENTRY,
@@ -248,7 +248,7 @@ ROUTES: tuple[Route, ...] = (
         "POST",
         f"{SPACE}/items:search",
         items.search,
-        "Items of a namespace and those below it, by a filter",
+        "Items of a namespace and of those below it, by a filter or a vector",
         items.SearchView,
         body=items.SearchBody,
         query=ReadQuery,

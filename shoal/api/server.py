@@ -2,11 +2,11 @@
 
 Laws:
 
-- Whatever a handler raises is answered as a problem document; a bug is logged
-  and answered with 500, and nobody else notices.
-- A route that takes GET takes HEAD: the same answer without its body.
-- A page of another origin is refused before anything else (`shoal.api.http.origins`), then a URL that
-  is malformed: what a handler sees is text.
+- Every exception of a handler is answered as a problem document; a bug is logged
+  and answered with 500, and other requests continue.
+- A route for GET also answers HEAD, with the same headers and no body.
+- Requests of other origins' pages are rejected first (`shoal.api.http.origins`), then malformed
+  URLs, so that handlers see only valid text.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _HANDSHAKE = ("connection", "sec-websocket-")
 _NO_BYTE = re.compile("%(?![0-9A-Fa-f]{2})")
 
 OpenSession = Callable[[Bookmark], Session]
-"""A session of its own for each consumer: a WebSocket, or one HTTP request. It keeps the bookmark that it is given."""
+"""Opens a session for one consumer: a WebSocket, or one HTTP request. The session updates the bookmark that it is given."""
 
 Door = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _Handler = Door
 
 
 class Sessions:
-    """The session sockets that are open, their bound, and what a stop has to wait for."""
+    """The open session sockets, their bound, and the requests that a stop waits for."""
 
     def __init__(
         self,
@@ -78,14 +78,14 @@ class Sessions:
         """Answer one client until it leaves.
 
         Raises:
-            ShuttingDown, Overloaded: before the WebSocket is there, so that a crowd costs little.
+            ShuttingDown, Overloaded: raised before the upgrade, so that a crowd costs little.
         """
         if self.stopping.is_set():
-            raise ShuttingDown("the node is stopping. Nothing was written. Try again later, or elsewhere.")
+            raise ShuttingDown("the node is stopping. Nothing was written. Try again later, or at another node.")
         if len(self._open) >= self._config.sessions_max:
             raise Overloaded(
-                f"the node has {self._config.sessions_max} sessions, and takes no more. Nothing was written. "
-                "Try again later, or elsewhere.",
+                f"the node has {self._config.sessions_max} sessions, which is its maximum. Nothing was written. "
+                "Try again later, or at another node.",
                 retry_after_s=1.0,
             )
         config = self._config
@@ -100,7 +100,7 @@ class Sessions:
         except Exception as bug:
             if not socket.prepared:
                 raise
-            # Past the upgrade there is no HTTP answer any more. ConnectionError: the peer left.
+            # After the upgrade there is no HTTP answer any more. ConnectionError: the peer left.
             if not isinstance(bug, ConnectionError):
                 problems.internal(bug, where="session")
                 await socket.close(code=WSCloseCode.INTERNAL_ERROR)
@@ -111,7 +111,7 @@ class Sessions:
 
     @contextmanager
     def request_under_way(self) -> Iterator[None]:
-        """Around each HTTP request, so that `stop` can wait for it."""
+        """A context for each HTTP request, so that `stop` can wait for it."""
         self._requests += 1
         try:
             yield
@@ -120,7 +120,7 @@ class Sessions:
             self._finished.set()
 
     async def stop(self) -> None:
-        """Take nothing new, let requests and sessions finish what is under way, and close the sessions."""
+        """Accept nothing new, let the requests under way finish, and close the sessions."""
         self.stopping.set()
         await asyncio.gather(*(served.stop() for served in self._open))
         while self._requests:
@@ -144,13 +144,13 @@ def create_app(
     doors: Mapping[str, Door] | None = None,
     admit: Callable[[], None] = lambda: None,
 ) -> web.Application:
-    """The application that answers by sessions that it opens; to be made inside a running event loop.
+    """The application, which opens sessions to answer. Call it inside a running event loop.
 
-    `node` (hex) and `version` are what clients are told at the handshake; `now_s`
-    is the node's clock, in seconds since 1970;
-    `backlog` is asked at each scrape of /metrics; `monotonic` (seconds) times
-    requests. `doors` are further GET routes, as those that peers come in by.
-    `admit` raises what a session is refused with at its hello.
+    Clients learn `node` (hex) and `version` at the handshake. `now_s` is the node's
+    clock, in seconds since 1970. `backlog` is called at each scrape of /metrics.
+    `monotonic` is a clock in seconds to time requests. `doors` are further WebSocket
+    routes by their paths, such as the peers'. `admit` is called at a session's hello;
+    if it raises a `ShoalError`, the session is rejected with it.
     """
     metrics = Metrics(backlog, version=version)
 
@@ -178,9 +178,9 @@ def create_app(
 
 
 def _add(app: web.Application, method: str, path: str, handler: _Handler) -> None:
-    """Serve a path by a method, and by HEAD if that is GET."""
+    """Serve a method at a path; with GET, also HEAD."""
     pattern = _pattern(path)
-    # One resource for each path: the router tries them one by one.
+    # One resource per path, because the router tries them one by one.
     known = (each for each in app.router.resources() if isinstance(each, web.Resource) and each.raw_match(pattern))
     resource = next(known, None) or app.router.add_resource(pattern)
     resource.add_route(method, handler)
@@ -228,7 +228,7 @@ def _handler(
 async def _answer(route: Route, exchange: Exchange) -> web.StreamResponse:
     try:
         if route.writes and exchange.stopping.is_set():
-            raise ShuttingDown("the node is stopping. Nothing was written. Send it again, here later or elsewhere.")
+            raise ShuttingDown("the node is stopping. Nothing was written. Send it again later, or to another node.")
         exchange.query(route.query)
         if route.writes and not route.compares:
             conditions.check_none(exchange.request)
@@ -238,7 +238,7 @@ async def _answer(route: Route, exchange: Exchange) -> web.StreamResponse:
 
 
 def _pattern(path: str) -> str:
-    """aiohttp's own pattern of a part leaves out braces, which are legal in names: `{crew-7}/planner`."""
+    """The path with a pattern for each part: aiohttp's own excludes braces, which are legal in names (`{crew-7}/planner`)."""
     return re.sub(r"{(\w+)}", r"{\1:[^/]+}", path)
 
 
@@ -256,9 +256,9 @@ def _description(version: str) -> _Handler:
 def _upgrading(door: Door) -> _Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         if request.method != "GET" or request.headers.get("Upgrade", "").strip().lower() != "websocket":
-            raise problems.UpgradeRequired("this route is a WebSocket's. Nothing was written. Begin one, by GET.")
+            raise problems.UpgradeRequired("this route is a WebSocket. Nothing was written. Open it with GET and Upgrade.")
         if not all(text.isascii() for name, text in request.headers.items() if name.lower().startswith(_HANDSHAKE)):
-            raise problems.Malformed("a header of the WebSocket's handshake is not ASCII. Nothing was written.")
+            raise problems.Malformed("a header of the WebSocket handshake is not ASCII. Nothing was written.")
         return await door(request)
 
     return handle
@@ -282,15 +282,16 @@ def _problems(origins: Origins, hosts: Hosts) -> Middleware:
 
 
 def _check_url(raw: str) -> None:
-    """
+    """Check a URL as it was sent.
+
     Raises:
-        Malformed: it is not text in percent-encoding.
+        Malformed: it is not percent-encoded UTF-8.
     """
     if "%" not in raw:
         return  # The parser lets nothing but ASCII through.
     if _NO_BYTE.search(raw):
         raise problems.Malformed(
-            "a `%` in the URL begins no percent-encoded byte. Nothing was written. Write a percent sign as %25."
+            "a `%` in the URL is not followed by two hex digits. Nothing was written. Write a percent sign as %25."
         )
     decoded(raw, "URL")
 
@@ -306,7 +307,7 @@ def _problem(request: web.Request, reason: Exception) -> web.Response:
         case web.HTTPException():
             return problems.response(problems.of_http(reason, method=request.method, path=request.path))
         case ConnectionError() if request.transport is None or request.transport.is_closing():
-            return problems.response(Disconnected("the client left before it was answered."))
+            return problems.response(Disconnected("the client left before the answer."))
         case _:
             return problems.response(problems.internal(reason, where=f"{request.method} {request.path}"))
 

@@ -3,21 +3,21 @@
 Laws:
 
 - Requests start in the order in which they arrive, and are answered in the
-  order in which they finish. One that fails, whatever the reason, is answered
-  with an error for its id; the socket is closed only when the messages
-  themselves are not understood, or a bound is passed.
-- A write that waits for nothing but the disk is begun in the step in which it arrives,
-  and has no task; unless another request waits to begin.
-- Bounded in both directions: past `session_requests_max` requests under way, or
-  `session_send_bytes_max` bytes of them, the socket is not read; while more than
-  `session_send_bytes_max` bytes wait to be sent no request is begun, and a peer
-  that takes nothing of them for `heartbeat_s` is cut off. Pushes wait earlier, so
-  that a slow watcher loses its subscription and not its session.
-- A reply has with it what the session's bookmark changed by, no later than what
-  it shows (`shoal.protocol.bookmark_delta`).
-- A request is begun no more once its caller has given up: what was made since is not for it to change.
-- A broken socket cancels subscriptions and lets requests finish: a session's
-  place is free only once its last request is done.
+  order in which they finish. If a request fails, its id is answered with an
+  error; the socket is closed only if a message cannot be decoded or a bound
+  is exceeded.
+- A write that waits only for the disk begins as soon as its frame arrives, without a
+  task, unless another request waits to begin.
+- Both directions are bounded. Above `session_requests_max` requests under way, or
+  `session_send_bytes_max` bytes of them, the socket is not read. While more than
+  `session_send_bytes_max` bytes wait to be sent, no request begins, and a client
+  that reads nothing for `heartbeat_s` is cut off. Pushes wait before that point, so
+  that a slow watcher loses its subscription but not its session.
+- A reply carries the change of the session's bookmark, so that the client's bookmark
+  covers all that the reply shows (`shoal.protocol.bookmark_delta`).
+- A request does not begin after its caller has given up, because it could overwrite newer changes.
+- If the socket breaks, subscriptions are cancelled and requests finish; the session counts
+  against the bound until its last request is done.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ class SessionSocket:
         self._outbox: list[bytes] = []
         self._unsent_bytes = 0
         self._calls: dict[asyncio.Task[None], None] = {}  # In order of arrival.
-        self._unbegun: set[int] = set()  # Frames that have a task which has not begun them.
+        self._unbegun: set[int] = set()  # Frames whose task has not begun them yet.
         self._begun = 0  # Requests under way without a task.
-        self._call_bytes = 0  # Of all of them.
+        self._call_bytes = 0  # The bytes of all requests under way.
         self._subscriptions: dict[int, asyncio.Task[None]] = {}
         self._stirred = asyncio.Event()  # There is something to send.
-        self._sent = asyncio.Event()  # Something was.
+        self._sent = asyncio.Event()  # Something was sent.
         self._answered = asyncio.Event()  # A request has finished.
         self._stopping = False
         self._welcomed_at = 0.0
@@ -122,7 +122,7 @@ class SessionSocket:
             self._abort_later()
 
     async def stop(self) -> None:
-        """Refuse new requests, let those under way finish and be sent, then close with 1001."""
+        """Reject new requests, let those under way finish and their answers be sent, then close with 1001."""
         self._stopping = True
         if not self._socket.prepared:
             return  # Still in the HTTP handshake; `serve` closes it.
@@ -143,7 +143,7 @@ class SessionSocket:
             async with asyncio.timeout(self._config.connect_timeout_s):
                 first = await self._socket.receive()
             if first.type is not WSMsgType.BINARY:
-                await self._close(WSCloseCode.PROTOCOL_ERROR, "the first message is no hello")
+                await self._close(WSCloseCode.PROTOCOL_ERROR, "the first message is not a hello")
                 return False
             decode_hello(first.data)
             self._admit()
@@ -178,7 +178,7 @@ class SessionSocket:
             await self._close(WSCloseCode.UNSUPPORTED_DATA, "messages are binary")
 
     def _is_full(self) -> bool:
-        """Whether as much is under way as may be."""
+        """Whether as many requests are under way as allowed."""
         return (
             len(self._calls) + self._begun >= self._config.session_requests_max
             or self._call_bytes > self._config.session_send_bytes_max
@@ -195,7 +195,7 @@ class SessionSocket:
     def _accept(self, frame: CallerFrame) -> None:
         match frame:
             case CallFrame():
-                # Behind what waits to begin it waits too: requests keep their order.
+                # If others wait to begin, it waits too, so that requests keep their order.
                 if self._unbegun or not self._begin(frame):
                     self._start(frame)
             case SubscribeFrame():
@@ -224,7 +224,7 @@ class SessionSocket:
     # ── answering ─────────────────────────────────────────────────────────────
 
     def _begin(self, call: CallFrame) -> bool:
-        """Begin a request that needs no task, for it waits for nothing but the disk; False if it needs one."""
+        """Begin a request that waits only for the disk, without a task; False if it needs one."""
         if self._prompt is None or self._stopping or self._socket.closed or not self._has_room():
             return False
         size = len(memoryview(call.request))
@@ -277,16 +277,17 @@ class SessionSocket:
         return self._welcomed_at + call.until_ms / 1000 if call.until_ms else None
 
     def _refuse_late(self, call: CallFrame) -> None:
-        """
+        """Reject a request whose caller has given up, because it could overwrite newer changes.
+
         Raises:
-            Unavailable: its caller has given up by now, and may have made anew what it would change.
+            Unavailable: it has; nothing was written.
         """
         ends_at = self._ends_at(call)
         if ends_at is not None and asyncio.get_running_loop().time() >= ends_at:
-            raise Unavailable("the request came after its caller had given up. Nothing was written. Send it again.")
+            raise Unavailable("the request arrived after its caller had given up. Nothing was written. Send it again.")
 
     async def _take_turn(self) -> bool:
-        """Wait until the peer has taken enough of what was answered; False if it is gone."""
+        """Wait until the client has read enough of the answers; False if it is gone."""
         async with self._turn:
             while not self._has_room() and not self._socket.closed:
                 self._sent.clear()
@@ -298,7 +299,7 @@ class SessionSocket:
         return not self._socket.closed
 
     def _has_room(self) -> bool:
-        """Whether no more than it may waits to be sent."""
+        """Whether the bytes that wait to be sent are within their bound."""
         return self._unsent_bytes <= self._config.session_send_bytes_max
 
     def _subscribe(self, frame: SubscribeFrame) -> None:
@@ -316,15 +317,18 @@ class SessionSocket:
         self._unbegun.discard(id)  # It may have been cancelled before it began.
 
     def _refuse_subscription(self, id: int) -> None:
-        """
+        """Check whether a subscription may begin.
+
         Raises:
-            InvalidInput: the id is taken. Overloaded: there are too many. ShuttingDown: it is too late.
+            InvalidInput: its id is in use.
+            Overloaded: the session has too many.
+            ShuttingDown: the node is stopping.
         """
         if self._stopping:
             raise _stopping()
         if id in self._subscriptions:
             raise InvalidInput(
-                f"a subscription with the id {id} is under way. Nothing was written. Choose another.", field="id"
+                f"a subscription with the id {id} is under way. Nothing was written. Use another id.", field="id"
             )
         if len(self._subscriptions) >= self._config.subscriptions_max:
             raise Overloaded(
@@ -354,8 +358,8 @@ class SessionSocket:
 
     async def _relay(self, id: int, pushes: AsyncIterator[Push]) -> None:
         async for push in pushes:
-            # Wait here rather than in the outbox: what the consumer does not take piles up in the
-            # subscription's own buffer, whose overflow ends the subscription and leaves the session alone.
+            # Wait here, not in the outbox: pushes that the client does not read then fill the
+            # subscription's own buffer, whose overflow ends the subscription but not the session.
             while self._unsent_bytes > self._config.subscription_bytes_max:
                 self._sent.clear()
                 await self._sent.wait()
@@ -387,7 +391,7 @@ class SessionSocket:
                 frames, self._outbox = self._outbox, []
                 await self._transmit(frames)
         except ConnectionError:
-            # The peer is gone, which the reader sees too; what waits can no longer be sent.
+            # The peer is gone, which the reader sees too; nothing more can be sent.
             self._outbox.clear()
             self._unsent_bytes = 0
             self._sent.set()
@@ -400,7 +404,7 @@ class SessionSocket:
             self._sent.set()
 
     async def _close(self, code: WSCloseCode, reason: str) -> None:
-        """Say why, and wait for the peer to agree; one that does not even read is cut off."""
+        """Close with a reason, and wait for the client to agree; one that reads nothing is cut off."""
         try:
             async with asyncio.timeout(self._config.heartbeat_s):
                 await self._socket.close(code=code, message=reason.encode()[:_CLOSE_REASON_BYTES_MAX])
@@ -414,7 +418,7 @@ class SessionSocket:
             self._transport.abort()
 
     def _abort_later(self) -> None:
-        """The last bytes have a while to leave: to flush them to a peer that reads nothing would take for ever."""
+        """Cut the connection off after a time for its last bytes: flushing them to a client that reads nothing never ends."""
         if self._transport is not None and self._transport.get_write_buffer_size():
             asyncio.get_running_loop().call_later(self._config.heartbeat_s, self._transport.abort)
 
@@ -431,4 +435,4 @@ def _answer_of(error: Exception) -> ShoalError:
 
 
 def _stopping() -> ShuttingDown:
-    return ShuttingDown("the node is stopping. Nothing was written. Send it again, here later or elsewhere.")
+    return ShuttingDown("the node is stopping. Nothing was written. Send it again later, or to another node.")

@@ -1,4 +1,4 @@
-"""Spaces over HTTP: what there is in them, and what changes."""
+"""The spaces of a node and the objects of a space, over HTTP."""
 
 from __future__ import annotations
 
@@ -13,25 +13,34 @@ from shoal.protocol.requests import ListObjects, ListSpaces, ObjectKind
 
 
 class SpacesQuery(Struct, forbid_unknown_fields=True):
+    """A page of the spaces."""
+
     after: str | None = None
     limit: Annotated[int, Meta(ge=1)] = 1000
 
 
 class SpacesView(Struct):
+    """A page of the names of spaces, in byte order."""
+
     spaces: list[str]
     more: bool
 
 
 class ObjectsQuery(SpacesQuery, forbid_unknown_fields=True):
+    """A page of a space's objects, by the beginning of their names."""
+
     prefix: str = ""
 
 
 class NamesView(Struct):
+    """A page of the names of objects of one kind."""
+
     names: list[str]  # In byte order.
     more: bool  # Ask again with after=names[-1].
 
 
 async def list_spaces(exchange: Exchange) -> web.Response:
+    """List the spaces that this node holds."""
     query = exchange.query(SpacesQuery)
     reply = await exchange.call(ListSpaces(query.after, query.limit))
     return exchange.answer(SpacesView(reply.names, reply.more))

@@ -2,14 +2,14 @@
 
 Laws:
 
-- Each change is one event, `change`, with a JSON object as its data, and where to go on as its
-  `id`: a browser that comes back, to whatever node, says so (`Last-Event-ID`), and is told what
-  it has missed. The first event, `began`, has an `id` too. An `id` that is too long for a header is left
-  out: who goes on then may be told again what came after the last one that there was.
-- A comment goes out after `heartbeat_s` without an event, so that a dead peer is noticed.
-- A consumer that falls behind gets no silent gap: the event `reset` takes the place of what
-  was left out. One that does not read at all is cut off once a write has waited for `heartbeat_s`.
-- A node that stops ends the stream.
+- Each change is one `change` event with a JSON object as its data and a position as its `id`. A browser that
+  reconnects, to any node, sends the last `id` (`Last-Event-ID`) and receives the changes that it missed. The
+  first event, `began`, has an `id` too. An `id` that is too long for a header is left out; after a reconnect
+  the changes since the last `id` are then sent again.
+- If there is no event for `heartbeat_s`, a comment is sent, so that a dead peer is noticed.
+- A consumer that falls behind gets no silent gap: a `reset` event takes the place of the changes that
+  were left out. A consumer that reads nothing is cut off after a write has waited for `heartbeat_s`.
+- When the node stops, the stream ends.
 """
 
 from __future__ import annotations
@@ -30,18 +30,22 @@ from shoal.protocol.requests import Change, ObjectKind, Push, Reset, Watch, Watc
 from shoal.workflows.listing import check_kinds
 
 RETRY_MS = 1000
-"""After which a browser whose connection broke comes back."""
+"""The time after which a browser reconnects."""
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class WatchQuery(Struct, forbid_unknown_fields=True):
+    """The changes that are wanted, and where to begin."""
+
     kind: ObjectKind | None = None
-    kinds: str = ""  # With commas between them; empty: all.
+    kinds: str = ""  # Several kinds, with commas between them; empty: all.
     prefix: str = ""
-    after: str | None = None  # The id of an event, to go on after it; the header Last-Event-ID comes first.
+    after: str | None = None  # The id of an event, to continue after it. The header Last-Event-ID takes precedence.
 
 
 class ChangeView(Struct):
+    """One change of one object."""
+
     space: str
     kind: ObjectKind
     name: str
@@ -52,10 +56,18 @@ class ChangeView(Struct):
 
 
 class ResetView(Struct):
+    """Changes were left out."""
+
     reason: str  # Read the state again.
 
 
 async def watch(exchange: Exchange) -> web.StreamResponse:
+    """Stream a space's changes until the client leaves or the node stops.
+
+    Raises:
+        InvalidInput: a kind is unknown.
+        InvalidValue: `after` or `Last-Event-ID` is not the id of an event.
+    """
     query = exchange.query(WatchQuery)
     kinds = [kind for kind in query.kinds.split(",") if kind]
     check_kinds(kinds)
@@ -74,7 +86,7 @@ async def watch(exchange: Exchange) -> web.StreamResponse:
             await stream.write(b": watching\nretry: %d\n\n" % RETRY_MS)
             await stream.relay(changes)
         except (TimeoutError, ConnectionError):
-            # It reads nothing, or is gone: there is no one left to tell.
+            # The client reads nothing, or is gone.
             if exchange.request.transport is not None:
                 exchange.request.transport.abort()
     return response

@@ -23,11 +23,15 @@ from shoal.protocol.requests import (
 
 
 class EditQuery(WriteQuery, forbid_unknown_fields=True):
+    """The parameters of an edit."""
+
     author: str = ""
 
 
 class ConflictView(Struct):
-    path: list[str]  # "*" is some element of an array.
+    """One value that lost to a concurrent assignment."""
+
+    path: list[str]  # "*" stands for an element of an array.
     lost: Raw
     lost_by: str
     stands: Raw
@@ -36,26 +40,34 @@ class ConflictView(Struct):
 
 
 class GoneView(Struct):
+    """The result of a deletion."""
+
     existed: bool
 
 
 class ConflictsView(Struct):
-    conflicts: list[ConflictView]  # Latest first.
+    """The values that concurrent assignments overwrote."""
+
+    conflicts: list[ConflictView]  # The latest first.
     more: bool
 
 
 class CompactBody(Struct, forbid_unknown_fields=True):
-    older_than_s: Seconds = 0.0  # What is younger is spared.
+    """How old an update must be to be compacted."""
+
+    older_than_s: Seconds = 0.0  # Only compact updates that are older than so many seconds.
 
 
 class CompactView(Struct):
-    updates: int  # That are part of one from now on.
-    bytes: int  # Of that one; 0 if there was nothing to do.
-    more: bool  # There are more, for another request.
+    """The result of a compaction."""
+
+    updates: int  # How many updates were replaced by one.
+    bytes: int  # The size of that one; 0 if there was nothing to do.
+    more: bool  # Whether there are more to compact, for another request.
 
 
 class PatchStep(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One step of a JSON Patch (RFC 6902), for the schema; the data type checks what it means."""
+    """One step of a JSON Patch (RFC 6902). It describes the body only: the node checks the steps."""
 
     op: str
     path: str
@@ -64,6 +76,7 @@ class PatchStep(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 async def read_document(exchange: Exchange) -> web.Response:
+    """Read a document as JSON. Its content's version is the ETag."""
     reply = await exchange.call(
         ReadDocumentJson(exchange.name("space"), exchange.name("document")), stale=exchange.query(ReadQuery).stale
     )
@@ -71,11 +84,18 @@ async def read_document(exchange: Exchange) -> web.Response:
 
 
 async def patch_document(exchange: Exchange) -> web.Response:
+    """Apply a JSON Patch as an edit in place, so that concurrent edits merge.
+
+    Raises:
+        InvalidInput: the body is not an array, or a step is malformed.
+        Conflict: a `test` failed, or a path is not there; nothing was written.
+        DocumentChanged: the content is not the version that `If-Match` names; nothing was written.
+    """
     patch = await exchange.raw_body(JSON_PATCH, JSON)
     try:
         msgspec.json.decode(patch, type=list[Raw])
     except msgspec.ValidationError:
-        raise InvalidInput("a JSON Patch is an array of steps (RFC 6902). Nothing was written.") from None
+        raise InvalidInput("a JSON Patch must be an array of steps (RFC 6902). Nothing was written.") from None
     except (msgspec.DecodeError, RecursionError) as reason:
         raise no_json(patch, reason) from None
     author = exchange.query(EditQuery).author
@@ -85,6 +105,11 @@ async def patch_document(exchange: Exchange) -> web.Response:
 
 
 async def put_document(exchange: Exchange) -> web.Response:
+    """Edit a document in place until its content equals the body.
+
+    Raises:
+        DocumentChanged: the content is not the version that `If-Match` names; nothing was written.
+    """
     content = exchange.as_json(Raw(await exchange.raw_body(JSON, *MSGPACK_TYPES)))
     author = exchange.query(EditQuery).author
     expect = exchange.expected(None)
@@ -93,6 +118,7 @@ async def put_document(exchange: Exchange) -> web.Response:
 
 
 async def conflicts(exchange: Exchange) -> web.Response:
+    """List the values that concurrent assignments overwrote."""
     request = ReadConflicts(exchange.name("space"), exchange.name("document"))
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
     views = [
@@ -105,12 +131,14 @@ async def conflicts(exchange: Exchange) -> web.Response:
 
 
 async def compact(exchange: Exchange) -> web.Response:
+    """Replace old updates of a document by one, a bounded number per request."""
     body = await exchange.body(CompactBody)
     reply = await exchange.call(Compact(exchange.name("space"), exchange.name("document"), int(body.older_than_s * 1000)))
     return exchange.answer(CompactView(reply.updates, reply.bytes, reply.more))
 
 
 async def delete_document(exchange: Exchange) -> web.Response:
+    """Delete a document on every node. It is no error if there is none."""
     reply = await exchange.call(DeleteDocument(exchange.name("space"), exchange.name("document"), exchange.expected(None)))
     return exchange.answer(GoneView(reply.existed))
 

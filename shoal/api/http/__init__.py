@@ -1,1 +1,1 @@
-"""What every HTTP request and answer goes through."""
+"""The parts of the API that handle every HTTP request and answer."""

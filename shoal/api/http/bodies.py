@@ -2,11 +2,10 @@
 
 Laws:
 
-- A body is refused before it is kept: by its Content-Length, by what has come of it, and by
-  what it decompresses to, whichever passes `request_bytes_max` first. All bodies together
-  take no more than `bodies_bytes_max`.
-- A body that is not what its headers say is an error of its sender: 400, and nothing is written.
-- A client that sends nothing of a body for `heartbeat_s` is refused, and one that leaves is no error of ours.
+- A body is rejected as soon as its Content-Length, the part that has arrived, or its decompressed size
+  exceeds `request_bytes_max`. All bodies together take at most `bodies_bytes_max`.
+- A body that does not match its headers is an error of its sender: 400, and nothing is written.
+- If a client sends nothing of a body for `heartbeat_s`, the request fails. A client that leaves is not an error of the node.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Bodies:
 
     @contextmanager
     def under_way(self) -> Iterator[Receiving]:
-        """Around one request: what it reads counts until it is answered."""
+        """A context for one request: the bytes that it reads count until it is answered."""
         receiving = Receiving(self, self._config)
         try:
             yield receiving
@@ -45,26 +44,27 @@ class Bodies:
             self._bytes -= receiving.bytes
 
     def take(self, size: int) -> None:
-        """
+        """Count `size` bytes.
+
         Raises:
-            Overloaded: there is no place for so many bytes more.
+            Overloaded: all bodies together would exceed their bound.
         """
         if self._bytes + size > self._config.bodies_bytes_max:
             raise Overloaded(
-                f"the bodies of all requests under way pass {self._config.bodies_bytes_max} bytes. Nothing was written. "
-                "Try again later, or elsewhere.",
+                f"the bodies of all requests under way exceed {self._config.bodies_bytes_max} bytes. Nothing was written. "
+                "Try again later, or at another node.",
                 retry_after_s=1.0,
             )
         self._bytes += size
 
 
 class Receiving:
-    """One request's body."""
+    """The body of one request, which its handler may read."""
 
     def __init__(self, bodies: Bodies, config: Config) -> None:
         self._bodies = bodies
         self._config = config
-        self.bytes = 0  # Counted in the sum.
+        self.bytes = 0  # Its part of the sum.
 
     async def read(self, request: web.Request) -> bytes:
         """The body, decompressed.
@@ -96,16 +96,14 @@ class Receiving:
                 body += part
         except TimeoutError:
             raise RequestTimeout(
-                f"nothing more of the body came for {self._config.heartbeat_s:g} s. Nothing was written. Send it again."
+                f"the body stopped for {self._config.heartbeat_s:g} s. Nothing was written. Send it again."
             ) from None
         except _LEFT as reason:
-            raise InvalidValue(
-                f"the body ended before it was whole, or is malformed ({type(reason).__name__}). Nothing was written."
-            ) from None
+            raise InvalidValue(f"the body is incomplete or malformed ({type(reason).__name__}). Nothing was written.") from None
 
     async def _part(self, content: StreamReader) -> bytes:
         if content.is_eof():
-            return await content.readany()  # All of it is here, and nothing to wait for.
+            return await content.readany()  # All of it is here.
         async with asyncio.timeout(self._config.heartbeat_s):
             return await content.readany()
 
@@ -122,10 +120,10 @@ class Receiving:
         if len(whole) > bound:
             raise self._too_large()
         if not stream.eof:
-            raise InvalidValue(f"the body's {encoding} data ends before it is whole. Nothing was written.")
+            raise InvalidValue(f"the body's {encoding} data is incomplete. Nothing was written.")
         if stream.unused_data:
             # Further members of a gzip file, too: thousands of empty ones would cost much, and clients send one.
-            raise InvalidValue(f"the body's {encoding} data is followed by something else. Nothing was written.")
+            raise InvalidValue(f"the body's {encoding} data is followed by other bytes. Nothing was written.")
         self._take(len(whole))
         return whole
 
@@ -135,6 +133,6 @@ class Receiving:
 
     def _too_large(self) -> TooLarge:
         return TooLarge(
-            f"the body takes more than {self._config.request_bytes_max} bytes. Nothing was written. "
+            f"the body has more than {self._config.request_bytes_max} bytes. Nothing was written. "
             "Split it, or raise request_bytes_max."
         )

@@ -1,10 +1,9 @@
-"""The bookmark of an HTTP client, which it keeps as text between its requests.
+"""The bookmark of an HTTP client, which the client keeps as text between its requests.
 
-Law: an answer's bookmark names what its request named and was shown, as far as
-`bookmark_header_bytes_max` has place for it: what this request touched comes
-first. If something is left out the answer says of how many partitions, so that
-nobody takes it for the whole: until the client gives the older text as well, a
-read of those may be older than what it has seen.
+Law: an answer's bookmark covers the bookmark of its request and the state that the answer shows, as far as
+it fits `bookmark_header_bytes_max`; the partitions of this request come first. If partitions are left out,
+the answer says how many. Reads of those may be older than the client has seen, unless it sends
+its older bookmark too.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ HEADER = "Shoal-Bookmark"
 LEFT_OUT = "Shoal-Bookmark-Left-Out"
 
 # For the description of the routes.
-NAMED = "The header of an earlier answer, of any node: this one shows no less than what that client had written and seen."
-TOLD = "What the client has written and seen, this answer included; to be given with its next request, to any node."
-SAID = "Of how many partitions the bookmark has no place; to be shown no less of those, give the older text as well."
+NAMED = "The bookmark of an earlier answer of any node: this answer shows at least what the client had written and seen."
+TOLD = "A bookmark of all that the client has written and seen, including this answer. Send it with the next request."
+SAID = "The number of partitions that did not fit the bookmark. To cover them, send the older bookmark too."
 
 
 def named(request: web.Request) -> Bookmark:
-    """What the request's header, or several of it, name.
+    """The bookmark in the request's headers; several of them are joined.
 
     Raises:
-        InvalidValue: it is no bookmark.
+        InvalidValue: a header is not a bookmark.
     """
     bookmark = Bookmark()
     for text in request.headers.getall(HEADER, ()):
@@ -36,7 +35,7 @@ def named(request: web.Request) -> Bookmark:
 
 
 def headers(bookmark: SharedBookmark, *, bytes_max: int) -> dict[str, str]:
-    """The headers of an answer that `bookmark` was shown."""
+    """The headers that give `bookmark` to the client, in at most `bytes_max` bytes of text."""
     chosen, left_out = bookmark.within(bytes_max)
     told = {HEADER: chosen.text()}
     return {**told, LEFT_OUT: str(left_out)} if left_out else told

@@ -1,14 +1,14 @@
-"""Conditional requests (RFC 9110, section 13): the ETags of answers, and writes that depend on one.
+"""Conditional requests (RFC 9110, section 13): ETags of answers, and writes that depend on one.
 
 Laws:
 
 - An answer's ETag is `"VERSION.DIGEST"`: the version that nodes compare, and a digest of the answer's bytes in
-  its format, so that equal tags are equal answers. `-` stands where there is no version; then the tag serves
-  `If-None-Match` alone. The answer to a write has the version alone, for it does not show the whole.
-- `If-Match` goes to the node as the version that the write expects, which compares it in the step that writes:
-  a document's content as JSON, an item's or a register's version, a branch's only head. It compares on the
-  node that is asked: what others write at the same time, elsewhere, is merged as ever.
-- A condition that would not be compared is refused, and never ignored.
+  its format, so that equal tags mean equal answers. Without a version it is `-`, and the tag is of use for
+  `If-None-Match` alone. The ETag of a write is the version alone, because the answer does not show the whole.
+- `If-Match` becomes the version that the write expects; the node compares it in the same step as it writes.
+  It is the digest of a document's content as JSON, the version of an item or a register, or a branch's only head.
+  The comparison covers the node that is asked: concurrent writes at other nodes are merged as always.
+- A condition that cannot be compared is rejected, never ignored.
 """
 
 from __future__ import annotations
@@ -21,35 +21,36 @@ from aiohttp import hdrs, web
 from shoal.errors import InvalidInput, Unsupported
 
 ABSENT = ""
-"""As an expected version: there is none yet."""
+"""The expected version of an object that must not exist yet."""
 _UNNAMED = "-"
 _DIGEST_BYTES = 12
 _TAG = re.compile(r'"([^".\s]*)(?:\.([0-9a-f]+))?"')
 
 
 def expected(request: web.Request, given: str | None, *, field: str) -> str | None:
-    """The version that a write expects by its headers, or by what its body or query has `given` as `field`.
+    """The version that a write expects: from its headers, or `given` as `field` in its body or query.
 
     Raises:
         InvalidInput, Unsupported: the condition cannot be compared; nothing was written.
     """
     named = _expected(request)
     if named is not None and given is not None and named != given:
-        raise InvalidInput(f"the headers expect another version than `{field}`. Nothing was written.", field=field)
+        raise InvalidInput(f"the headers and `{field}` expect different versions. Nothing was written.", field=field)
     return given if named is None else named
 
 
 def check_none(request: web.Request) -> None:
-    """
+    """Reject a condition on a route that compares none.
+
     Raises:
-        Unsupported: the request has a condition, and its route compares nothing.
+        Unsupported: the request has one.
     """
     if hdrs.IF_MATCH in request.headers or hdrs.IF_NONE_MATCH in request.headers:
         raise Unsupported("this route compares no version. Nothing was written. Leave out If-Match and If-None-Match.")
 
 
 def tagged(request: web.Request, response: web.StreamResponse, version: str | None) -> web.StreamResponse:
-    """`response` with its ETag; 304 in its place if the client holds the same."""
+    """`response` with its ETag, or 304 in its place if the client holds the same."""
     if not isinstance(response, web.Response) or not isinstance(response.body, bytes) or response.status >= 300:
         return response
     if request.method not in ("GET", "HEAD"):
@@ -62,23 +63,25 @@ def tagged(request: web.Request, response: web.StreamResponse, version: str | No
     if held.strip() == "*" or tag in re.findall(r'"[^"]*"', held):
         response = web.Response(status=304)
     response.headers[hdrs.ETAG] = tag
-    response.headers[hdrs.CACHE_CONTROL] = "no-cache"  # Ask each time, and have it told that nothing changed.
+    response.headers[hdrs.CACHE_CONTROL] = "no-cache"  # Ask each time; the answer is 304 if nothing changed.
     return response
 
 
 def _expected(request: web.Request) -> str | None:
     match, none_match = (request.headers.get(name) for name in (hdrs.IF_MATCH, hdrs.IF_NONE_MATCH))
     if match is not None and none_match is not None:
-        raise InvalidInput("give If-Match or If-None-Match, not both. Nothing was written.")
+        raise InvalidInput("give either If-Match or If-None-Match, not both. Nothing was written.")
     if none_match is not None:
         if none_match.strip() != "*":
-            raise Unsupported("a write takes `If-None-Match: *` alone, for what is not there yet. Nothing was written.")
+            raise Unsupported(
+                "a write supports only `If-None-Match: *`, for an object that must not exist yet. Nothing was written."
+            )
         return ABSENT
     if match is None:
         return None
     tag = _TAG.fullmatch(match.strip())
     if tag is None or tag[1] == _UNNAMED:
         raise Unsupported(
-            f"If-Match takes one ETag that names a version, as an answer had it; it is {match[:80]!r}. Nothing was written."
+            f"If-Match must be one ETag of an earlier answer, with a version; got {match[:80]!r}. Nothing was written."
         )
     return tag[1]

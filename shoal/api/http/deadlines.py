@@ -1,10 +1,10 @@
-"""When the caller of an HTTP request gives up: it may do elsewhere what it asked for, so no write begins after that.
+"""Deadlines of HTTP requests: after its deadline a caller may repeat a write elsewhere, so no write begins later.
 
 Laws:
-- A deadline is a time by the node's clock. A duration would begin when the node reads the request, and a node that stalled
-  reads it late.
-- It is compared when each write begins, after the body has arrived. A write that began goes on: if it is not answered in
-  time, its outcome is unknown.
+- A deadline is a time by the node's clock. A duration would start when the node reads the request, and a node that
+  stalled reads it late.
+- It is compared when each write begins, after the body has arrived. A write that has begun continues: if it is not
+  answered in time, its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from shoal.protocol.session import Session
 
 HEADER = "Shoal-Deadline"
 NAMED = (
-    "When the caller gives up, in seconds since 1970 (UTC) by the node's clock, which the `Date` of its answers shows. "
-    "Nothing is written by a request whose turn comes later, as after the node stalled."
+    "The time at which the caller gives up, in seconds since 1970 (UTC) by the node's clock, which the `Date` of its "
+    "answers shows. A request that the node reaches later, because it stalled, writes nothing."
 )
 
 
 def named(request: web.Request) -> float | None:
-    """When the request's caller gives up, in seconds since 1970; None: it does not say.
+    """The deadline of a request, in seconds since 1970; None if it has none.
 
     Raises:
-        InvalidInput: it is no time.
+        InvalidInput: it is not one time.
     """
     given = request.headers.getall(HEADER, ())
     if not given:
@@ -43,7 +43,7 @@ def named(request: web.Request) -> float | None:
     except ValueError:
         at_s = math.nan
     if not math.isfinite(at_s):
-        raise InvalidInput(f"{HEADER} must be one time, in seconds since 1970. Nothing was written.", field=HEADER)
+        raise InvalidInput(f"{HEADER} must be one time in seconds since 1970. Nothing was written.", field=HEADER)
     return at_s
 
 
@@ -59,6 +59,7 @@ class Limited:
 
     @property
     def bookmark(self) -> Bookmark:
+        """The bookmark of the session inside."""
         return self._session.bookmark
 
     async def call(
@@ -92,7 +93,9 @@ class Limited:
             ) from None
 
     def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
+        """See `Session.subscribe`; a deadline does not limit it."""
         return self._session.subscribe(subscription)
 
     async def close(self) -> None:
+        """Close the session inside."""
         await self._session.close()

@@ -3,13 +3,13 @@
 Laws:
 
 - A name is one part of the path, percent-decoded once; `%2F` in it is a slash of
-  the name. Bytes that are no UTF-8 are refused, so that no name has two spellings.
-- A body or query is refused as a whole if it holds a field that is unknown or of
+  the name. Bytes that are not UTF-8 are rejected, so that no name has two spellings.
+- A body or query is rejected as a whole if it holds a field that is unknown or of
   the wrong type; the error names the field.
-- A msgpack body's values are handed on as they came, for the session checks
-  them; a JSON body's are converted.
-- The request's format is its Content-Type's, the answer's is its Accept's: JSON
-  unless it says msgpack.
+- The values of a msgpack body are passed on unchanged, because the session checks
+  them; those of a JSON body are converted.
+- The Content-Type decides the request's format and Accept the answer's: JSON
+  unless it is msgpack.
 """
 
 from __future__ import annotations
@@ -51,19 +51,23 @@ _UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError, Overflo
 
 
 class WriteQuery(Struct, forbid_unknown_fields=True):
+    """The parameters of all writes."""
+
     durability: Durability = "local"
 
 
 class ReadQuery(Struct, forbid_unknown_fields=True):
-    stale: bool = False  # Take what is here, even if it is older than what the bookmark names.
+    """The parameters of all reads."""
+
+    stale: bool = False  # Read this node's state, even if it is older than the bookmark.
 
 
 class NoQuery(Struct, forbid_unknown_fields=True):
-    """Of a route that takes none."""
+    """The query of a route without parameters."""
 
 
 class Exchange:
-    """What a handler sees of a request; `template` is its route's path."""
+    """A request and its answer, as a handler sees them; `template` is its route's path."""
 
     def __init__(
         self,
@@ -82,7 +86,7 @@ class Exchange:
         self.session = session
         self.config = config
         self.stopping = stopping
-        self.version: str | None = None  # Of what the answer shows or wrote; a part of its ETag.
+        self.version: str | None = None  # The version that the answer shows or wrote; a part of its ETag.
         self._template = template
         self._packed = request.content_type in MSGPACK_TYPES
 
@@ -92,7 +96,7 @@ class Exchange:
         """The part of the path that the template calls `{part}`, as a legal name.
 
         Raises:
-            InvalidName: it is not.
+            InvalidName: it is not legal.
         """
         return name_in(self.request, self._template, part)
 
@@ -112,7 +116,7 @@ class Exchange:
         """The body as a `kind`.
 
         Raises:
-            TooLarge, UnsupportedEncoding, InvalidValue, RequestTimeout, Overloaded: as `shoal.api.http.bodies`.
+            TooLarge, UnsupportedEncoding, InvalidValue, RequestTimeout, Overloaded: see `shoal.api.http.bodies`.
             UnsupportedMediaType: it is neither JSON nor msgpack.
             InvalidValue: it is not what its Content-Type says.
             InvalidInput: a field is unknown, missing, or not of its type.
@@ -121,14 +125,14 @@ class Exchange:
         return _decoded(raw, kind, packed=self._packed)
 
     async def raw_body(self, *content_types: str) -> bytes:
-        """The body as it is, if its Content-Type is one of these; without one it is taken for the first.
+        """The body's bytes, if its Content-Type is one of these, or if it has none.
 
         Raises:
-            UnsupportedMediaType, and what else `body` raises.
+            UnsupportedMediaType: its Content-Type is another; and the errors of `shoal.api.http.bodies`.
         """
         if "Content-Type" in self.request.headers and self.request.content_type not in content_types:
             raise UnsupportedMediaType(
-                f"the body is {self.request.content_type[:80]!r}; this route takes {' or '.join(content_types)}. "
+                f"the body is {self.request.content_type[:80]!r}; this route accepts {' or '.join(content_types)}. "
                 "Nothing was written."
             )
         return await self._body.read(self.request)
@@ -137,7 +141,7 @@ class Exchange:
         """Ask the session; a write has the HTTP request's idempotency key and, unless one is given, durability.
 
         Raises:
-            InvalidInput, InvalidName: either is not legal.
+            InvalidInput, InvalidName: the key or the durability is not legal.
             ShoalError: the session's answer.
         """
         if isinstance(request, Read):
@@ -146,7 +150,7 @@ class Exchange:
 
     @property
     def key(self) -> str | None:
-        """The idempotency key.
+        """The idempotency key; None if there is none.
 
         Raises:
             InvalidInput, InvalidName: it is not legal.
@@ -157,7 +161,7 @@ class Exchange:
         return key
 
     def expected(self, given: str | None, /, field: str = "expect") -> str | None:
-        """The version that a write expects: by `If-Match`, or as the body or query has `given` it.
+        """The version that a write expects: from `If-Match`, or `given` as `field` in the body or query.
 
         Raises:
             InvalidInput, Unsupported: the condition cannot be compared.
@@ -166,7 +170,12 @@ class Exchange:
 
     @property
     def durability(self) -> Durability:
-        # What else the query holds is the route's business.
+        """The durability that the query names; "local" if it names none.
+
+        Raises:
+            InvalidInput: it names an unknown one.
+        """
+        # The route checks the other parameters.
         asked = {name: value for name, value in self.request.query.items() if name == "durability"}
         return _converted(asked, WriteQuery, what="query").durability
 
@@ -178,17 +187,17 @@ class Exchange:
         return Connection(self.session, self.config, "local")
 
     def checkpoints(self, *, author: str = "") -> ThreadCheckpoints:
-        """Those of the path's thread."""
+        """The checkpoints of the thread that the path names."""
         connection = self.connection
         return ThreadCheckpoints(connection, self.name("space"), self.name("thread"), Provenance(connection, author))
 
     # ── values ────────────────────────────────────────────────────────────────
 
     def stored(self, value: Raw, /) -> bytes:
-        """A value of the body, as it is stored: msgpack of `shoal.values`.
+        """Convert a value of the body to its stored form, the msgpack of `shoal.values`.
 
         Raises:
-            InvalidValue: it is not valid JSON, or no value.
+            InvalidValue: it is not valid JSON, or cannot be stored.
         """
         if self._packed:
             return bytes(value)
@@ -199,14 +208,14 @@ class Exchange:
         return values.encode(values.from_json(plain))
 
     def stored_map(self, fields: dict[str, Raw], /) -> bytes:
-        """The same for a map of values, as one value."""
+        """Convert a map of values to its stored form, as one value."""
         return msgspec.msgpack.encode({name: Raw(self.stored(value)) for name, value in fields.items()})
 
     def as_json(self, part: Raw, /) -> bytes:
-        """A part of the body that is JSON by its nature, as JSON text of one spelling.
+        """Convert a part of the body that is JSON by definition to canonical JSON text.
 
         Raises:
-            InvalidValue: it is no JSON.
+            InvalidValue: it is not JSON.
         """
         try:
             plain = msgspec.msgpack.decode(part) if self._packed else msgspec.json.decode(part)
@@ -215,23 +224,23 @@ class Exchange:
             raise no_json(part, reason, what="the body holds a part that is") from None
 
     def of_json(self, text: bytes, /) -> Raw:
-        """JSON text, as part of the answer."""
+        """Show JSON text as a part of the answer."""
         return Raw(msgspec.msgpack.encode(msgspec.json.decode(text))) if self.answers_packed else Raw(text)
 
     def value(self, part: Raw, /) -> Any:
-        """A value of the body, as Python has it.
+        """Convert a value of the body to a Python object.
 
         Raises:
-            InvalidValue: it is no value, or one of a class that is not registered here.
+            InvalidValue: it cannot be stored, or is of a class that is not registered here.
         """
         return values.decode(self.stored(part))
 
     def of_value(self, value: Any, /) -> Raw:
-        """A value as Python has it, as part of the answer."""
+        """Show a Python object as a part of the answer."""
         return self.shown(values.encode(value))
 
     def shown(self, stored: bytes, /, schema: str = "") -> Raw:
-        """A stored value, as part of the answer; a channel's says by its checkpoint's schema whose value it is."""
+        """Show a stored value as a part of the answer. A channel's type may depend on `schema`, its checkpoint's."""
         if self.answers_packed:
             return Raw(stored)
         return Raw(msgspec.json.encode(values.to_json(values.decode_channel(stored, schema))))
@@ -239,15 +248,17 @@ class Exchange:
     # ── the answer ────────────────────────────────────────────────────────────
 
     def bookmark_headers(self) -> dict[str, str]:
-        """What the client has seen once it has this answer."""
+        """The headers with the client's bookmark after this answer."""
         return bookmarks.headers(self._bookmark, bytes_max=self.config.bookmark_header_bytes_max)
 
     @property
     def answers_packed(self) -> bool:
+        """Whether the client accepts msgpack before JSON; JSON if it names neither."""
         accepted = (part.split(";")[0].strip().lower() for part in self.request.headers.get("Accept", "").split(","))
         return next((kind in MSGPACK_TYPES for kind in accepted if kind == JSON or kind in MSGPACK_TYPES), False)
 
     def answer(self, view: Struct | dict[str, Any], /, *, status: int = 200) -> web.Response:
+        """A response with `view` in the format that the client accepts."""
         if self.answers_packed:
             return web.Response(body=msgspec.msgpack.encode(view), status=status, content_type=MSGPACK)
         return web.Response(body=msgspec.json.encode(view), status=status, content_type=JSON)
@@ -257,17 +268,17 @@ def name_in(request: web.Request, template: str, part: str) -> str:
     """The part of the path that a route's template calls `{part}`, as a legal name.
 
     Raises:
-        InvalidName: it is not.
+        InvalidName: it is not legal.
     """
     raw = request.rel_url.raw_path.split("/")[template.split("/").index(f"{{{part}}}")]
     return check_name(part, decoded(raw, f"{part} name"))
 
 
 def decoded(raw: str, what: str) -> str:
-    """Percent-encoded text.
+    """Decode percent-encoded text; `what` is for the error.
 
     Raises:
-        InvalidName: it is no UTF-8, and has no other spelling.
+        InvalidName: it is not UTF-8.
     """
     octets = unquote_to_bytes(raw)
     try:
@@ -282,11 +293,11 @@ def decoded(raw: str, what: str) -> str:
 
 
 def no_json(raw: bytes | Raw, reason: Exception, *, what: str = "the body is") -> InvalidValue:
-    """Why `raw` is not JSON that can be kept."""
+    """The error for `raw`, which is not JSON that can be stored."""
     try:
         json.dumps(json.loads(bytes(raw)), ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        return InvalidValue(f"{what} JSON that cannot be kept: it holds {_SURROGATE}. Nothing was written.")
+        return InvalidValue(f"{what} JSON that cannot be stored: it holds {_SURROGATE}. Nothing was written.")
     except (ValueError, RecursionError):
         pass
     return InvalidValue(f"{what} not valid JSON: {reason}. Nothing was written.")
@@ -311,7 +322,7 @@ def _converted(source: dict[str, str], kind: type[_T], *, what: str) -> _T:
 
 
 def _invalid(reason: msgspec.ValidationError, what: str) -> InvalidInput:
-    """msgspec writes the place as `$.limit`, or `unknown field` and the field in back quotes."""
+    """Convert msgspec's error, whose text has the place as `$.limit`, or the unknown field in back quotes."""
     text = str(reason)
     place = re.search(r"at `\$\.?(.+)`$", text) or re.search(r"field `(.+?)`", text)
     return InvalidInput(f"the {what} is not valid: {text}. Nothing was written.", field=place[1] if place else None)

@@ -1,15 +1,15 @@
-"""The host names by which this node may be asked: the defence against DNS rebinding.
+"""The host names under which this node answers: the defence against DNS rebinding.
 
-A page of another site can let its own name resolve to 127.0.0.1. Its browser then takes this
-node for the page's own server, and sends no Origin that tells. What it does send is the Host
-that the page was loaded from.
+The owner of another site can let its name resolve to 127.0.0.1. The browser then takes this node
+for the site's own server and sends no Origin of another site. But it sends the Host header with
+the site's name.
 
 Laws:
 
-- A node that listens on this machine alone answers only requests for an IP address, for
+- A node that listens only on this machine answers only requests for an IP address, for
   `localhost`, for its own names in the configuration, and for `allowed_hosts`.
-- A node that other machines reach answers for any name, unless `allowed_hosts` lists them:
-  it has whatever names its network gives it.
+- A node that other machines can reach answers for any name, unless `allowed_hosts` is set,
+  because it does not know the names that its network gives it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HOST_CHARS_SHOWN = 100
 
 
 class Hosts:
-    """What a node's configuration allows."""
+    """The host names that a node's configuration allows."""
 
     def __init__(self, config: Config) -> None:
         listed = {part.strip().lower() for part in config.allowed_hosts.split(",") if part.strip()}
@@ -33,11 +33,12 @@ class Hosts:
         self._names = {*listed, config.listen_host.lower(), _name(config.advertise), "localhost"}
 
     def check(self, request: web.Request) -> None:
-        """
+        """Check the Host header of a request.
+
         Raises:
-            WrongHost: the request is for a name that is not this node's.
+            WrongHost: it is a name that is not this node's.
         """
-        # Not `request.host`: without the header that asks the resolver, which may block. Every browser sends it.
+        # Not `request.host`: if the header is missing, it asks the resolver, which may block. All browsers send it.
         host = request.headers.get(hdrs.HOST)
         if not self._checked or host is None:
             return
@@ -45,13 +46,13 @@ class Hosts:
         if name in self._names or name.endswith(".localhost") or _is_address(name):
             return
         raise WrongHost(
-            f"this node is not {name[:_HOST_CHARS_SHOWN]!r}. Nothing was written. Ask it by its address; or add the name to "
-            "the node's setting allowed_hosts, if a proxy or a name of your own leads here."
+            f"this node is not {name[:_HOST_CHARS_SHOWN]!r}. Nothing was written. Use its address instead. If a proxy or a "
+            "name of your own leads here, add the name to the node's setting allowed_hosts."
         )
 
 
 def _name(host: str) -> str:
-    """Of "name", "name:port" or "[address]:port"."""
+    """The name in "name", "name:port" or "[address]:port"."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower().removesuffix(".")

@@ -1,13 +1,13 @@
-"""The listener: connections, their bounds, and the end of all of them.
+"""The listener: connections, their bounds, and stopping.
 
 Laws:
 
-- What is no request is answered by a problem document, too, as is whatever aiohttp refuses by itself.
-- A connection that sends no whole request for `idle_s` is closed. One that does not read its answers has no
-  further request begun, and is cut off once it took nothing for `heartbeat_s`.
-- Past `connections_max` a new one is told so, and closed.
-- Stopping: no new connections, then no new requests, then those under way get
-  `stop_timeout_s` to finish, then sockets are closed with 1001.
+- Malformed requests, and all that aiohttp itself rejects, are answered with a problem document too.
+- A connection that sends no complete request for `idle_s` is closed. If a client does not read its answers,
+  no further request of its connection begins, and after `heartbeat_s` without progress it is cut off.
+- Above `connections_max` a new connection is answered with an error and closed.
+- A stop accepts no new connections, then no new requests, gives requests under way
+  `stop_timeout_s` to finish, then closes sockets with 1001.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from shoal.config import Config
 from shoal.errors import Overloaded, ShoalError
 
 _LAST_BYTES_S = 1.0
-"""For answers that are made and still leave."""
+"""The time for answers that are still being sent."""
 _BACKLOG = 128
 _LARGE_BYTES = 32 * 1024
-"""An answer that, with nothing before it, passes no bound of the buffers on its way is below this."""
+"""A smaller answer, with nothing before it, fits the buffers on its way."""
 
 
 class _Connection(web.RequestHandler):
-    """One connection. Its requests are the application's, which answers all that is one."""
+    """One connection; the application answers its valid requests."""
 
     __slots__ = ("_config", "_open", "_watched")
 
@@ -61,11 +61,11 @@ class _Connection(web.RequestHandler):
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """The answer to what the parser refused, or to a bug outside of the application's own net."""
+        """The answer to a request that the parser rejected, or to a bug outside the application."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun")
         if isinstance(exc, UnicodeEncodeError):
-            # aiohttp answers `Expect` before the application does, and says what it holds.
+            # aiohttp answers `Expect` before the application does, and repeats its text.
             error: ShoalError = problems.of_parser(None, url_bytes_max=self._config.url_bytes_max)
         elif status < 500:
             error = problems.of_parser(exc, url_bytes_max=self._config.url_bytes_max)
@@ -82,7 +82,7 @@ class _Connection(web.RequestHandler):
             resp = problems.response(problems.of_http(resp, method=request.method, path=request.path))
         is_small = isinstance(resp, web.Response) and isinstance(resp.body, bytes) and len(resp.body) < _LARGE_BYTES
         if is_small and self.transport is not None and not self.transport.get_write_buffer_size():
-            return await super().finish_response(request, resp, start_time)  # It is on its way at once.
+            return await super().finish_response(request, resp, start_time)  # It is written at once.
         self._watch(None)
         try:
             return await super().finish_response(request, resp, start_time)
@@ -90,7 +90,7 @@ class _Connection(web.RequestHandler):
             self._watched.cancel()
 
     def _watch(self, before: int | None) -> None:
-        """Look after the answer: it waits until most of it is on its way, which takes as long as its reader likes."""
+        """Cut the connection off if its client has read nothing of an answer for `heartbeat_s`."""
         waiting = 0 if self.transport is None else self.transport.get_write_buffer_size()
         if self.transport is not None and before is not None and waiting >= before:
             self.transport.abort()
@@ -104,17 +104,17 @@ class Listener:
     def __init__(self, app: web.Application, *, config: Config) -> None:
         self._sessions, self._yjs = app[SESSIONS], app[YJS]
         self._config = config
-        # By the time the runner cleans up, requests have had their time.
+        # When the runner cleans up, requests have already had their time.
         self._runner = web.AppRunner(app, shutdown_timeout=_LAST_BYTES_S)
         self._server: asyncio.Server | None = None
         self._address: tuple[str, int] = ("", 0)
         self._open: set[_Connection] = set()
 
     async def start(self) -> None:
-        """Begin to accept.
+        """Start to accept connections.
 
         Raises:
-            OSError: the address is taken, or not ours.
+            OSError: the address is in use, or is not of this machine.
         """
         await self._runner.setup()
         server = self._runner.server
@@ -133,12 +133,12 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """Where it listens: with port 0, the port that the system chose."""
+        """The URL of the listener. With port 0, it has the port that the system chose."""
         host, port = self._address
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def stop(self) -> None:
-        """Stop accepting, let what is under way finish within `stop_timeout_s`, close what is left. Twice is allowed."""
+        """Stop accepting, let requests finish within `stop_timeout_s`, close all connections. Calling it twice is allowed."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -151,10 +151,10 @@ class Listener:
 
 
 def _full(config: Config) -> bytes:
-    """What a connection for which there is no place is told."""
+    """The answer to a connection above the bound."""
     error = Overloaded(
-        f"the node has {config.connections_max} connections, and takes no more. Nothing was written. "
-        "Try again later, or elsewhere.",
+        f"the node has {config.connections_max} connections, which is its maximum. Nothing was written. "
+        "Try again later, or at another node.",
         retry_after_s=1.0,
     )
     response = problems.response(error)

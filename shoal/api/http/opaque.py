@@ -17,11 +17,11 @@ def opaque(text: str, field: str) -> bytes:
     """The bytes behind `shown_opaque`.
 
     Raises:
-        InvalidInput: it is no such text.
+        InvalidInput: it is not such text.
     """
     try:
         return base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, UnicodeEncodeError):
         raise InvalidInput(
-            f"{field} is not what an earlier answer gave. Nothing was written. Give it back unchanged.", field=field
+            f"{field} is not from an earlier answer. Nothing was written. Send the text of the answer unchanged.", field=field
         ) from None

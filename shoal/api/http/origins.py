@@ -1,15 +1,15 @@
-"""Web pages of other origins: which of them may ask this node, and what their browsers are told (CORS).
+"""Web pages of other origins: which of them may use this node, and the CORS headers for their browsers.
 
 Laws:
 
-- `allowed_origins` decides, and nothing else: alike for requests, server-sent events and
-  WebSockets. A page that this node serves may always ask; a request without an Origin
-  comes from no page.
-- A request of any other page is refused before anything else is looked at, so that no web
+- Only `allowed_origins` decides, in the same way for requests, server-sent events and
+  WebSockets. Pages that this node serves are always allowed; a request without an Origin
+  does not come from a page.
+- A request of any other page is rejected before everything else, so that no web
   page can reach a node on the reader's own machine.
-- Every answer to an allowed page shows it the headers that clients use, problem documents
-  included. A preflight is answered alike for every path: the page then reads the 404 or 405.
-- No credentials: a node knows neither cookies nor passwords.
+- Every answer to an allowed page, problem documents included, exposes the headers that clients
+  use. A preflight is answered in the same way for every path: the page then reads the 404 or 405.
+- There are no credentials: a node knows neither cookies nor passwords.
 """
 
 from __future__ import annotations
@@ -46,27 +46,28 @@ PREFLIGHT_S = 600
 
 
 class Origins:
-    """What a node's configuration allows."""
+    """The origins that a node's configuration allows."""
 
     def __init__(self, config: Config) -> None:
         self._named = origins(config)
         self._any = "*" in self._named
 
     def check(self, request: web.Request) -> None:
-        """
+        """Check the Origin of a request.
+
         Raises:
-            CrossOrigin: the request comes from a page that may not ask.
+            CrossOrigin: it is a page that is not allowed.
         """
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is None or self._allows(origin) or _is_own(origin, request):
             return
         raise CrossOrigin(
-            f"pages of {origin[:200]!r} may not ask this node. Nothing was written. "
-            "Add it to the node's setting allowed_origins, or ask from a page that the node itself serves."
+            f"pages of {origin[:200]!r} may not use this node. Nothing was written. "
+            "Add the origin to the node's setting allowed_origins, or use a page that the node itself serves."
         )
 
     def preflight(self, request: web.Request) -> web.Response | None:
-        """The answer to a preflight of a page that may ask; None if `request` is none."""
+        """The answer to a preflight of an allowed page; None if `request` is not a preflight."""
         if request.method != hdrs.METH_OPTIONS or hdrs.ACCESS_CONTROL_REQUEST_METHOD not in request.headers:
             return None
         return web.Response(
@@ -79,8 +80,8 @@ class Origins:
         )
 
     async def tell(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Add to any answer, before it is sent, what the page's browser and caches have to know."""
-        # The answer depends on both, whatever they are.
+        """Add the headers for the page's browser and for caches to an answer, before it is sent."""
+        # The answer depends on both.
         response.headers[hdrs.VARY] = "Origin, Accept"
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is not None and self._allows(origin):
@@ -95,4 +96,4 @@ def _is_own(origin: str, request: web.Request) -> bool:
     try:
         return urlsplit(origin).netloc.lower() == request.host.lower()
     except ValueError:
-        return False  # It is no URL.
+        return False  # It is not a URL.

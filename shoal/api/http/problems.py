@@ -1,13 +1,13 @@
 """Errors as problem documents (RFC 9457).
 
-Law: every answer that is no success is a problem document, also those that the
-HTTP layer makes by itself (no such route, wrong method, a malformed request),
-and none shows internals: a bug is logged here, and its text stays in the log.
+Law: every answer that is not a success is a problem document, including those that the
+HTTP layer makes (no such route, wrong method, a malformed request),
+and none shows internals: a bug is logged, and its text stays in the log.
 
-`type` is "urn:shoal:error:" and the error's code, `code` the same code alone,
-`written` says whether anything was written ("no", "yes", "unknown"), `retryable`
-whether the same request may succeed later or elsewhere, and the error's detail
-fields stand beside them.
+`type` is "urn:shoal:error:" and the error's code, and `code` is the code alone.
+`written` says whether anything was written ("no", "yes", "unknown"), and `retryable`
+whether the same request may succeed later or at another node. The error's detail
+fields are further members.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shoal.errors import InvalidInput, NotFound, ShoalError, ShuttingDown, TooLa
 
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1.0
-"""What a caller is told to wait where the error itself does not say."""
+"""`Retry-After` if the error itself has no time."""
 
 _log = structlog.get_logger("shoal.api")
 
@@ -112,9 +112,9 @@ class UpgradeRequired(Unsupported):
 
 
 def internal(error: Exception | None, *, where: str) -> ShoalError:
-    """Log a bug, and return what the caller may know of it."""
+    """Log a bug, and return an error for the caller, whose `written` is "unknown"."""
     _log.error("unexpected error", where=where, exc_info=error)
-    failure = ShoalError("the node met an error that it did not expect; a write may or may not be applied. See the node's log.")
+    failure = ShoalError("the node met an unexpected error; a write may or may not be applied. See the node's log.")
     failure.written = "unknown"
     return failure
 
@@ -153,7 +153,7 @@ def _headers(error: ShoalError) -> dict[str, str]:
 
 
 def of_http(error: web.HTTPException, *, method: str, path: str) -> ShoalError:
-    """What aiohttp refused, in Shoal's words."""
+    """The Shoal error for an HTTP error of aiohttp."""
     match error:
         case web.HTTPNotFound():
             return NotFound(f"there is no route {path[:200]!r}. Nothing was written. See /v1/openapi.json.")
@@ -165,31 +165,31 @@ def of_http(error: web.HTTPException, *, method: str, path: str) -> ShoalError:
         case web.HTTPExpectationFailed():
             return ExpectationFailed(f"{error.text}. Nothing was written. Leave out the header Expect.")
         case web.HTTPServiceUnavailable():
-            return ShuttingDown("the node is stopping. Nothing was written. Try again later, or elsewhere.")
+            return ShuttingDown("the node is stopping. Nothing was written. Try again later, or at another node.")
         case _:
             return InvalidInput(f"{error.text or error.reason}. Nothing was written.")
 
 
 def of_parser(error: BaseException | None, *, url_bytes_max: int) -> ShoalError:
-    """What aiohttp's parser refused before there was a request, in Shoal's words.
+    """The Shoal error for a request that aiohttp's parser rejected.
 
-    The parser's own texts show bytes of the request, and are left out.
+    The parser's own text is left out, because it shows bytes of the request.
     """
     match error:
         case LineTooLong() if error.args[1] == url_bytes_max:
-            return UriTooLong(f"the URL takes more than {url_bytes_max} bytes. Nothing was written.")
+            return UriTooLong(f"the URL has more than {url_bytes_max} bytes. Nothing was written.")
         case LineTooLong():
-            return HeadersTooLarge(f"a header takes more than {error.args[1]} bytes. Nothing was written.")
+            return HeadersTooLarge(f"a header has more than {error.args[1]} bytes. Nothing was written.")
         case BadHttpMethod() if "HTTPS" in error.message:
-            return Malformed("this port speaks HTTP, and was sent TLS. Nothing was written. Use http://, or a proxy for TLS.")
+            return Malformed("this port speaks HTTP, but received TLS. Nothing was written. Use http://, or a proxy for TLS.")
         case BadHttpMethod():
-            return UnknownMethod("no route takes this method. Nothing was written. See /v1/openapi.json.")
+            return UnknownMethod("no route supports this method. Nothing was written. See /v1/openapi.json.")
         case BadHttpMessage() if "Too many headers" in error.message:
             return HeadersTooLarge("the request has too many headers. Nothing was written.")
         case InvalidURLError():
-            return Malformed("the URL is malformed, or not percent-encoded. Nothing was written.")
+            return Malformed("the URL is malformed or not percent-encoded. Nothing was written.")
         case HttpProcessingError():
             first = error.message.partition("\n")[0].strip(": ")
-            return Malformed(f"the request is no valid HTTP: {first[:100]}. Nothing was written.")
+            return Malformed(f"the request is not valid HTTP: {first[:100]}. Nothing was written.")
         case _:
-            return Malformed("the request is no valid HTTP. Nothing was written.")
+            return Malformed("the request is not valid HTTP. Nothing was written.")

@@ -1,7 +1,7 @@
 """Memory items over HTTP.
 
-Law: a namespace is one part of the path, its labels joined by periods, for no
-label holds one; in a body it is an array of its labels.
+Law: in a path, a namespace is one part, its labels joined by periods, which no
+label contains; in a body it is an array of its labels.
 """
 
 from __future__ import annotations
@@ -29,30 +29,42 @@ from shoal.values.vectors import pack
 
 
 class PutBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """An item's value, and what a search finds it by."""
+
     value: Raw
-    ttl_s: Annotated[float, Meta(gt=0, le=2**40)] | None = None  # How long it is shown.
-    expect: str | None = None  # The version it must have; "" if it must not be there.
-    vectors: list[list[float]] = []  # What a search with a `vector` compares.
+    ttl_s: Annotated[float, Meta(gt=0, le=2**40)] | None = None  # After so many seconds it expires.
+    expect: str | None = None  # The version that it must have; "" if it must not exist.
+    vectors: list[list[float]] = []  # The vectors that a search with a `vector` compares.
 
 
 class PutView(Struct):
+    """The version that was written."""
+
     version: str
 
 
 class DeleteQuery(WriteQuery, forbid_unknown_fields=True):
+    """The parameters of a deletion."""
+
     expect: str | None = None
 
 
 class DeletedView(Struct):
+    """The result of a deletion."""
+
     deleted: bool
 
 
 class ItemSiblingView(Struct):
+    """A value that was put concurrently with the one shown."""
+
     value: Raw
     wall_ms: int
 
 
 class ItemView(Struct):
+    """A memory item."""
+
     namespace: list[str]
     key: str
     value: Raw
@@ -61,38 +73,46 @@ class ItemView(Struct):
     updated_ms: int
     expires_ms: int | None
     siblings: list[ItemSiblingView]  # Values that were put concurrently.
-    score: float | None = None  # How near it is, of a search with a `vector`: -1 to 1.
+    score: float | None = None  # In a search with a `vector`, how near it is: -1 to 1.
 
 
 class SearchBody(Struct, forbid_unknown_fields=True):
+    """The items that are wanted."""
+
     namespace: list[str]  # One label or more.
     filter: dict[str, Raw] | None = None
-    vector: list[float] | None = None  # Those that have vectors of its length, the nearest first.
-    prefix: list[str] | None = None  # With which whole namespaces begin; "*" is any label.
+    vector: list[float] | None = None  # Rank items that have vectors of this length, the nearest first.
+    prefix: list[str] | None = None  # The labels that whole namespaces begin with; "*" is any label.
     suffix: list[str] | None = None
     limit: Annotated[int, Meta(ge=1)] = 100
     offset: Annotated[int, Meta(ge=0)] = 0
-    after: str = ""  # The cursor of an earlier page.
+    after: str = ""  # The cursor of the previous page.
     explain: bool = False  # Say how the page was found.
 
 
 class PlanView(Struct):
-    how: Literal["scan", "lookup", "stream"]  # Of all items, of what an index lists, or of an index in order.
-    field: str  # Whose index; empty for a scan.
-    index_rows: int  # That were read.
+    """How a page was found, and its cost."""
+
+    how: Literal["scan", "lookup", "stream"]  # All items, the items that an index lists, or an index in its order.
+    field: str  # The field whose index was used; empty for a scan.
+    index_rows: int  # Rows of the index that were read.
     item_rows: int
 
 
 class SearchView(Struct):
+    """A page of items."""
+
     items: list[ItemView]
     cursor: str
-    more: bool  # Ask again with after=cursor, and offset less what was skipped; a page may be empty and not the last.
+    more: bool  # Ask again with after=cursor, and offset less `skipped`. A page may be empty and not the last.
     skipped: int
     plan: PlanView | None = None
 
 
 class NamespacesBody(Struct, forbid_unknown_fields=True):
-    prefix: list[str]  # One label or more; "*" after the first is any label.
+    """The namespaces that are wanted."""
+
+    prefix: list[str]  # The labels that namespaces begin with, one or more; "*" after the first is any label.
     suffix: list[str] | None = None
     max_depth: Annotated[int, Meta(ge=1)] | None = None
     limit: Annotated[int, Meta(ge=1)] = 100
@@ -100,12 +120,19 @@ class NamespacesBody(Struct, forbid_unknown_fields=True):
 
 
 class NamespacesView(Struct):
+    """A page of namespaces, each as its labels."""
+
     namespaces: list[list[str]]
     cursor: str
     more: bool
 
 
 async def get(exchange: Exchange) -> web.Response:
+    """Read one item.
+
+    Raises:
+        NotFound: there is none, or it has expired.
+    """
     first, rest = split(_namespace(exchange))
     key = exchange.name("key")
     request = GetItems(exchange.name("space"), first, [(rest, key)])
@@ -117,6 +144,11 @@ async def get(exchange: Exchange) -> web.Response:
 
 
 async def put(exchange: Exchange) -> web.Response:
+    """Put an item.
+
+    Raises:
+        ItemChanged: it is not the version that `expect` or `If-Match` names; nothing was written.
+    """
     body = await exchange.body(PutBody)
     body.expect = exchange.expected(body.expect)
     reply = await exchange.call(put_request(exchange, exchange.name("space"), _namespace(exchange), exchange.name("key"), body))
@@ -125,21 +157,29 @@ async def put(exchange: Exchange) -> web.Response:
 
 
 async def delete(exchange: Exchange) -> web.Response:
+    """Delete an item. It is no error if there is none.
+
+    Raises:
+        ItemChanged: it is not the version that `expect` or `If-Match` names; nothing was written.
+    """
     expect = exchange.expected(exchange.query(DeleteQuery).expect)
     reply = await exchange.call(delete_request(exchange.name("space"), _namespace(exchange), exchange.name("key"), expect))
     return exchange.answer(DeletedView(reply.deleted))
 
 
 async def search(exchange: Exchange) -> web.Response:
+    """Find items by a filter, or rank them by a vector.
+
+    Raises:
+        InvalidInput: the namespace is empty, or a search with a vector has a cursor or asks for a plan.
+    """
     body = await exchange.body(SearchBody)
     first, rest = split(body.namespace)
     filter = exchange.stored_map(body.filter) if body.filter else b""
     matches = _matches(body.prefix, body.suffix)
     if body.vector is not None:
         if body.after or body.explain:
-            raise InvalidInput(
-                "a search with a vector goes on by its `offset`, and has no plan: leave out `after` and `explain`."
-            )
+            raise InvalidInput("a search with a vector is paged by `offset` and has no plan. Leave out `after` and `explain`.")
         return await _nearest(
             exchange,
             RankItems(exchange.name("space"), first, rest, pack(body.vector), filter, body.limit, body.offset, matches),
@@ -159,6 +199,7 @@ async def _nearest(exchange: Exchange, request: RankItems) -> web.Response:
 
 
 async def namespaces(exchange: Exchange) -> web.Response:
+    """List the namespaces that hold items."""
     body = await exchange.body(NamespacesBody)
     first, _ = split(body.prefix)
     matches = _matches(body.prefix, body.suffix)
@@ -174,6 +215,7 @@ def _matches(prefix: list[str] | None, suffix: list[str] | None) -> list[tuple[r
 
 
 def put_request(exchange: Exchange, space: str, namespace: Sequence[str], key: str, body: PutBody) -> PutItem:
+    """The request of a `PutBody`."""
     first, rest = split(namespace)
     ttl_ms = None if body.ttl_s is None else max(1, int(body.ttl_s * 1000))
     vectors = [pack(vector) for vector in body.vectors]
@@ -181,6 +223,7 @@ def put_request(exchange: Exchange, space: str, namespace: Sequence[str], key: s
 
 
 def delete_request(space: str, namespace: Sequence[str], key: str, expect: str | None) -> DeleteItem:
+    """The request that deletes an item."""
     first, rest = split(namespace)
     return DeleteItem(space, first, rest, key, expect)
 
@@ -190,12 +233,18 @@ def _namespace(exchange: Exchange) -> list[str]:
 
 
 def split(namespace: Sequence[str]) -> tuple[str, list[str]]:
+    """The first label of a namespace, which decides the partition, and the others.
+
+    Raises:
+        InvalidInput: the namespace has no label.
+    """
     if not namespace:
         raise InvalidInput("a namespace has one label or more. Nothing was written. `GET …/items` lists the first labels.")
     return namespace[0], list(namespace[1:])
 
 
 def view(exchange: Exchange, item: requests.Item, score: float | None = None) -> ItemView:
+    """An item as it is shown over HTTP; `score` is that of a search with a vector."""
     siblings = [ItemSiblingView(exchange.shown(sibling.value), sibling.wall_ms) for sibling in item.siblings]
     value = exchange.shown(item.value)
     times = item.created_ms, item.updated_ms, item.expires_ms

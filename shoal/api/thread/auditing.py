@@ -1,7 +1,7 @@
-"""What became of a thread, over HTTP: its audit, and its export as JSON lines.
+"""A thread's audit, and exports as JSON lines, over HTTP.
 
-Law: an export is sent as it is read; what waits for a slow reader is one record. One that ends
-before its last line was cut short: the connection is broken off, so that no reader takes it for whole.
+Law: an export is sent as it is read, with one record in memory for a slow reader. If an export fails half-way,
+the connection is aborted, so that no reader takes it for complete.
 """
 
 from __future__ import annotations
@@ -28,20 +28,29 @@ NDJSON = "application/x-ndjson"
 
 
 class AuditEntryView(Struct):
+    """One checkpoint, event or step of a thread."""
+
     time: datetime
     kind: Literal["checkpoint", "event", "step"]
     text: str
     by: str
-    known: str  # The newest checkpoint before it; empty: there was none.
+    known: str  # The newest checkpoint before it; empty if there was none.
     id: str  # Of the checkpoint or the event; a step's key.
     data: Raw  # A checkpoint's metadata, the event, or a step's result or error.
 
 
 class AuditView(Struct):
+    """A thread's audit."""
+
     entries: list[AuditEntryView]  # Oldest first; of checkpoints, events and steps at most 10,000 each.
 
 
 async def audit(exchange: Exchange) -> web.Response:
+    """Merge a thread's checkpoints, events and steps into one time line.
+
+    Raises:
+        NotFound: there is no such thread.
+    """
     checkpoints = exchange.checkpoints()
     await check_exists(checkpoints.connection, checkpoints.space, checkpoints.thread)
     entries = [
@@ -52,16 +61,18 @@ async def audit(exchange: Exchange) -> web.Response:
 
 
 async def export_thread(exchange: Exchange) -> web.StreamResponse:
+    """Stream one thread as JSON lines."""
     return await _streamed(exchange, export(exchange.connection, exchange.name("space"), exchange.name("thread")))
 
 
 async def export_space(exchange: Exchange) -> web.StreamResponse:
+    """Stream all threads of a space as JSON lines."""
     return await _streamed(exchange, export(exchange.connection, exchange.name("space")))
 
 
 async def _streamed(exchange: Exchange, records: AsyncGenerator[dict[str, Any], None]) -> web.StreamResponse:
     async with aclosing(records):
-        first = await anext(records)  # What is refused is refused before the answer begins.
+        first = await anext(records)  # An error here is still answered as a problem document.
         response = web.StreamResponse(headers={"Content-Type": NDJSON, **exchange.bookmark_headers()})
         await response.prepare(exchange.request)
         if exchange.request.method == "HEAD":

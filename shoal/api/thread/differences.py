@@ -1,4 +1,4 @@
-"""What changed between two checkpoints, over HTTP."""
+"""The differences between two checkpoints, over HTTP."""
 
 from __future__ import annotations
 
@@ -14,27 +14,36 @@ from shoal.workflows.differences import difference
 
 
 class DiffQuery(ReadQuery, forbid_unknown_fields=True, kw_only=True):
-    """Both are ids, or names of branches."""
+    """The checkpoints to compare: each is an id, or the name of a branch."""
 
     before: str = field(name="from")
     after: str = field(name="to", default="main")
-    reveal: bool = False  # Show what is secret.
+    reveal: bool = False  # Show secret values too.
 
 
 class DifferenceView(Struct):
+    """One difference within a channel."""
+
     op: Literal["add", "remove", "replace"]
-    path: str  # RFC 6901, within the channel; empty: the channel itself.
+    path: str  # A JSON pointer (RFC 6901) within the channel; empty for the channel itself.
     before: Raw | UnsetType = UNSET
     after: Raw | UnsetType = UNSET
 
 
 class DiffView(Struct):
+    """The differences between two checkpoints; both ids are as the node resolved them."""
+
     before: str
     after: str
-    channels: dict[str, list[DifferenceView]]  # Those that differ.
+    channels: dict[str, list[DifferenceView]]  # Only channels that differ.
 
 
 async def diff(exchange: Exchange) -> web.Response:
+    """Compare two checkpoints channel by channel; values at secret paths are hidden unless `reveal` is given.
+
+    Raises:
+        NotFound, Pruned: one of the checkpoints is not there.
+    """
     query = exchange.query(DiffQuery)
     checkpoints = exchange.checkpoints()
     found = await difference(checkpoints, query.before, query.after, reveal=query.reveal, stale=query.stale)

@@ -1,4 +1,4 @@
-"""Journals over HTTP: events, waiting for them, and the cursors of their consumers."""
+"""Journals over HTTP: reading events, and waiting for them."""
 
 from __future__ import annotations
 
@@ -24,28 +24,39 @@ _Found = TypeVar("_Found")
 
 
 class EventsQuery(ReadQuery, forbid_unknown_fields=True):
+    """A page of a journal, and how long to wait for its first event."""
+
     after: str = ""
     wait: Seconds = 0  # Seconds to wait for an event if there is none yet.
     limit: Limit = 1000
-    skip_trimmed: bool = False  # Go on where events that `after` does not cover were trimmed.
+    skip_trimmed: bool = False  # Continue after trimmed events that `after` does not cover, instead of failing.
 
 
 class EventView(Struct):
+    """One event of a journal."""
+
     id: str
     key: str | None
     wall_ms: int
     event: Raw
     late: bool
-    cursor: str  # To go on right after this event.
+    cursor: str  # The cursor right after this event.
 
 
 class EventsView(Struct):
+    """A page of a journal."""
+
     events: list[EventView] = field(default_factory=list)
     cursor: str = ""
     more: bool = False
 
 
 async def events(exchange: Exchange) -> web.Response:
+    """Read events after a cursor. With `wait`, an empty page is answered only after that time.
+
+    Raises:
+        JournalTrimmed: events after the cursor were trimmed, and `skip_trimmed` is not set.
+    """
     query = exchange.query(EventsQuery)
     found = await _read(exchange, query)
     if not found.events and query.wait:
@@ -54,6 +65,7 @@ async def events(exchange: Exchange) -> web.Response:
 
 
 def event_views(exchange: Exchange, found: Events) -> list[EventView]:
+    """The events as they are shown over HTTP."""
     return [EventView(e.id, e.key, e.wall_ms, exchange.shown(e.event), e.late, shown_opaque(e.cursor)) for e in found.events]
 
 
@@ -70,10 +82,10 @@ async def _waited(exchange: Exchange, query: EventsQuery) -> Events:
 async def waited(
     exchange: Exchange, what: str, seconds: float, read: Callable[[], Awaitable[_Found]], holds: Callable[[_Found], bool]
 ) -> _Found:
-    """What `read` finds as soon as there is something, after such a change; or once the time is over, or the node stops."""
+    """What `read` finds once `holds`, or after the next change `what` of the thread, `seconds`, or a stop of the node."""
     space, thread = exchange.name("space"), exchange.name("thread")
     async with exchange.session.subscribe(Watch(space, "thread", thread)) as changes:
-        # What came before the subscription is read, what comes after it is told.
+        # Read what came before the subscription; the subscription delivers what comes after it.
         if holds(found := await read()):
             return found
 
@@ -90,7 +102,7 @@ async def waited(
             for wait in waits:
                 wait.cancel()
             outcomes = await asyncio.gather(*waits, return_exceptions=True)
-        # Whoever fell behind reads, which is what a change asks for as well.
+        # A slow consumer reads again, as it would after a change.
         if isinstance(outcomes[0], Exception) and not isinstance(outcomes[0], SlowConsumer):
             raise outcomes[0]
     return await read()

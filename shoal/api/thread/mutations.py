@@ -1,7 +1,7 @@
-"""What changes a thread's newest state, over HTTP: merges, undo and redo, edits; and what changed in it.
+"""Merges, undo and redo, edits, and the mutation log of a thread, over HTTP.
 
-Each is a flow of `shoal.workflows` over the request's own session, as in the client library: there is one merge.
-An Idempotency-Key makes a repetition the first one's answer.
+Each is a flow of `shoal.workflows` over the request's own session, shared with the client library.
+A request that is repeated with the same Idempotency-Key gets the first one's answer.
 """
 
 from __future__ import annotations
@@ -25,65 +25,83 @@ from shoal.workflows.mutations import mutations as changed
 
 
 class MergeQuery(Struct, forbid_unknown_fields=True):
+    """The heads of a merge that is only previewed."""
+
     branch: str = "main"
-    heads: str = ""  # Ids with commas between them, besides the branch's winner; empty: all heads of the branch.
+    heads: str = ""  # Ids with commas between them, in addition to the winning head; empty: all heads of the branch.
 
 
 class MergeConflictView(Struct):
-    base: Raw | UnsetType  # Left out: the common ancestor had no such channel.
-    sides: list[Raw]  # What they made of it, each once; a side that removed it is not among them.
-    removed: bool  # One did.
+    """A channel that the heads changed in ways that do not fit together."""
+
+    base: Raw | UnsetType  # The value in the common ancestor. Left out if it had no such channel.
+    sides: list[Raw]  # The heads' different values. A head that removed the channel is not among them.
+    removed: bool  # Whether a head removed it.
 
 
 class MergeView(Struct):
-    heads: list[str]  # What is joined, the oldest first.
+    """The result that a merge of these heads would have."""
+
+    heads: list[str]  # The checkpoints that are merged, oldest first.
     base: str | None  # Their nearest common ancestor.
-    state: dict[str, Raw]  # What fits together.
-    conflicts: dict[str, MergeConflictView]  # What does not: say in `resolve` or `remove` what shall be.
+    state: dict[str, Raw]  # The channels without a conflict, merged.
+    conflicts: dict[str, MergeConflictView]  # The channels in conflict: decide them in `resolve` or `remove`.
     secret: list[str]
 
 
 class MergeBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The heads to merge, and the caller's decisions on channels in conflict."""
+
     branch: str = "main"
-    heads: list[str] | None = None  # As the GET answered; left out, all heads of the branch. Needed to resolve anything.
-    resolve: dict[str, Raw] = field(default_factory=dict)  # Channels that do not fit together: their values.
-    remove: list[str] = field(default_factory=list)  # Or that they are to go.
+    heads: list[str] | None = None  # As the GET answered; if left out, all heads. Required with `resolve` or `remove`.
+    resolve: dict[str, Raw] = field(default_factory=dict)  # The values of channels in conflict.
+    remove: list[str] = field(default_factory=list)  # Channels in conflict that are removed.
     metadata: dict[str, Raw] | None = None
     author: str = ""
 
 
 class UndoBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The changes to take back."""
+
     branch: str = "main"
-    count: Annotated[int, Meta(ge=1, le=100)] = 1  # The last so many, the newest first.
-    checkpoint: str | None = None  # Or what this one changed.
+    count: Annotated[int, Meta(ge=1, le=100)] = 1  # Undo so many of the last changes.
+    checkpoint: str | None = None  # Undo this checkpoint's changes instead.
     author: str = ""
 
 
 class RedoBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The undos to take back."""
+
     branch: str = "main"
     count: Annotated[int, Meta(ge=1, le=100)] = 1
     author: str = ""
 
 
 class EditBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A change of the newest state by a person."""
+
     patch: Raw  # Channels and their new values, or a JSON Patch (RFC 6902) of the whole state.
     by: str = ""
     branch: str = "main"
 
 
 class MutationsQuery(Struct, forbid_unknown_fields=True):
+    """A page of the mutation log of a branch."""
+
     branch: str = "main"
-    after: str | None = None  # A mutation's id, or a checkpoint's: all up to it is left out.
+    after: str | None = None  # The id of a mutation or a checkpoint; the log begins after it.
     limit: Limit = 100
-    reveal: bool = False  # Show what is secret.
+    reveal: bool = False  # Show secret values too.
 
 
 class MutationView(Struct):
+    """One change of one place in the state."""
+
     id: str
     checkpoint: str
     channel: str
     op: Literal["add", "remove", "replace"]
-    path: str  # RFC 6901, within the channel; empty: the channel itself.
+    path: str  # A JSON pointer (RFC 6901) within the channel; empty for the channel itself.
     author: str
     time: datetime
     before: Raw | UnsetType = UNSET
@@ -91,11 +109,14 @@ class MutationView(Struct):
 
 
 class MutationsView(Struct):
+    """A page of the mutation log, oldest first."""
+
     mutations: list[MutationView]
     more: bool  # Ask again with after=mutations[-1].id.
 
 
 async def merge_preview(exchange: Exchange) -> web.Response:
+    """Show the result and the conflicts of a merge; nothing is written."""
     query = exchange.query(MergeQuery)
     heads = [id for id in query.heads.split(",") if id] or None
     sides = await merges.sides(exchange.checkpoints(), heads, branch=query.branch)
@@ -115,10 +136,19 @@ async def merge_preview(exchange: Exchange) -> web.Response:
 
 
 async def merge(exchange: Exchange) -> web.Response:
+    """Merge heads of a branch into one checkpoint.
+
+    Raises:
+        InvalidInput: a channel is both resolved and removed, or decisions are given without `heads`.
+        HeadMoved: the branch has heads that the caller has not seen; nothing was written.
+        MergeConflict: channels are in conflict and not decided; nothing was written.
+    """
     body = await exchange.body(MergeBody)
     resolved: dict[str, Any] = {name: exchange.value(value) for name, value in body.resolve.items()}
     if both := sorted(resolved.keys() & set(body.remove)):
-        raise InvalidInput(f"channels {', '.join(both)} are to be resolved and removed. Nothing was written.", field="remove")
+        raise InvalidInput(
+            f"channels {', '.join(both)} are in both `resolve` and `remove`. Nothing was written.", field="remove"
+        )
     resolved |= dict.fromkeys(body.remove, ABSENT)
     checkpoints = exchange.checkpoints(author=body.author)
     if resolved:
@@ -136,29 +166,38 @@ async def merge(exchange: Exchange) -> web.Response:
 
 
 async def _check_seen(checkpoints: ThreadCheckpoints, body: MergeBody) -> None:
-    """A merge that decides channels must name the heads that the caller has seen.
+    """Check that a caller who decides channels has seen the branch's winning head.
 
     Raises:
-        InvalidInput: it does not say what it has seen.
-        HeadMoved: there is more by now.
+        InvalidInput: it names no heads.
+        HeadMoved: the winning head is not among them.
     """
     if body.heads is None:
-        raise InvalidInput("`resolve` and `remove` need `heads`: what you have seen. Nothing was written.", field="heads")
+        raise InvalidInput(
+            "`resolve` and `remove` need `heads`, the heads that you have seen. Nothing was written.", field="heads"
+        )
     there = (await checkpoints.heads()).get(body.branch, [])
     if not there or there[0] in body.heads:
         return
     if not set(body.heads) <= set((await checkpoints.read(there[0], [])).parents):
         raise HeadMoved(
             f"branch {body.branch!r} of thread {checkpoints.thread!r} is at {there[0]}, which is not among the given heads. "
-            "Nothing was written. Look at what there is to merge, and send what you decide then.",
+            "Nothing was written. Read the merge again and send your decisions with its heads.",
             heads=there,
         )
 
 
 async def undo(exchange: Exchange) -> web.Response:
+    """Save a checkpoint that takes back the last checkpoints, or a given one.
+
+    Raises:
+        InvalidInput: both `count` and `checkpoint` are given.
+        NotFound: there are fewer changes to undo.
+        UndoConflict: later checkpoints changed the same places; nothing was written.
+    """
     body = await exchange.body(UndoBody)
     if body.checkpoint is not None and body.count != 1:
-        raise InvalidInput("give `count` or `checkpoint`, and not both. Nothing was written.", field="count")
+        raise InvalidInput("give either `count` or `checkpoint`, not both. Nothing was written.", field="count")
     made = await workflow.undo(
         exchange.checkpoints(author=body.author),
         body.count,
@@ -171,6 +210,12 @@ async def undo(exchange: Exchange) -> web.Response:
 
 
 async def redo(exchange: Exchange) -> web.Response:
+    """Save a checkpoint that takes back the last undos.
+
+    Raises:
+        NotFound: fewer undos were made since something else was saved.
+        UndoConflict: later checkpoints changed the same places; nothing was written.
+    """
     body = await exchange.body(RedoBody)
     made = await workflow.redo(
         exchange.checkpoints(author=body.author),
@@ -183,10 +228,15 @@ async def redo(exchange: Exchange) -> web.Response:
 
 
 async def edit(exchange: Exchange) -> web.Response:
+    """Save a checkpoint with the newest state, changed by `patch`.
+
+    Raises:
+        InvalidInput: `patch` is neither a map of channels nor a JSON Patch; nothing was written.
+    """
     body = await exchange.body(EditBody)
     patch = exchange.value(body.patch)
     if not isinstance(patch, dict) and not (isinstance(patch, list) and all(isinstance(step, dict) for step in patch)):
-        raise InvalidInput("`patch` is a map of channels, or a JSON Patch. Nothing was written.", field="patch")
+        raise InvalidInput("`patch` must be a map of channels or a JSON Patch. Nothing was written.", field="patch")
     made = await editing.edit(
         exchange.checkpoints(), patch, by=body.by, branch=body.branch, key=exchange.key, durability=exchange.durability
     )
@@ -194,6 +244,7 @@ async def edit(exchange: Exchange) -> web.Response:
 
 
 async def mutations(exchange: Exchange) -> web.Response:
+    """Read the mutation log of a branch, a page at a time; it is computed from the states of its checkpoints."""
     query = exchange.query(MutationsQuery)
     checkpoints = exchange.checkpoints()
     limit = min(query.limit, exchange.config.page_items_max)

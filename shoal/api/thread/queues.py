@@ -25,65 +25,87 @@ from shoal.protocol.requests import (
 )
 from shoal.workflows.queues import item_id, purge
 
-INBOX = ""  # As a queue's name.
+INBOX = ""  # The inbox's name as a queue.
 
 
 class SendBody(Struct, forbid_unknown_fields=True):
+    """A message to a thread."""
+
     message: Raw
     key: str | None = None
     by: str = ""
 
 
 class SentView(Struct):
+    """The message's id, and whether it is new."""
+
     id: str
-    sent: bool  # False: its key was there already.
+    sent: bool  # False if its key was sent before.
 
 
 class TakeBody(Struct, forbid_unknown_fields=True):
+    """The client that takes a message."""
+
     by: str = ""
 
 
 class TakenView(Struct):
+    """The message that the client took."""
+
     id: str
     by: str
 
 
 class ForgetBody(Struct, forbid_unknown_fields=True):
-    before: datetime  # With a time zone: what was taken, or was done, before it.
+    """The age of finished entries to forget."""
+
+    before: datetime  # With a time zone: forget entries that were taken or done before it.
 
 
 class ForgottenView(Struct):
+    """The number of entries that were forgotten."""
+
     count: int
 
 
 class QueueQuery(ReadQuery, forbid_unknown_fields=True):
-    after: str = ""  # The `place` of the last one of an earlier answer.
+    """A page of a queue."""
+
+    after: str = ""  # The `place` of the last entry of the previous answer.
     limit: Annotated[int, Meta(ge=1)] = 100
-    finished: bool = False  # Those that were taken or are done, rather than those that wait.
+    finished: bool = False  # List entries that were taken or done, instead of those that wait.
 
 
 class FinishView(Struct):
+    """One finish of an entry."""
+
     by: str
     wall_ms: int
     result: Raw
 
 
 class InboxQuery(QueueQuery, forbid_unknown_fields=True):
+    """A page of the inbox, and how long to wait for its first message."""
+
     wait: Annotated[float, Meta(ge=0)] = 0  # Seconds to wait for a message if there is none yet.
 
 
 class QueueEntryView(Struct):
+    """One entry of a queue."""
+
     id: str
     place: str
     key: str | None
     by: str
     wall_ms: int
     value: Raw
-    finishes: list[FinishView]  # The first counts; more than one: they did not know of each other.
-    others: list[Raw]  # Other values that were put under its key at the same time.
+    finishes: list[FinishView]  # The first one counts; there are several if it was finished concurrently.
+    others: list[Raw]  # Other values that were put under its key concurrently.
 
 
 class QueueView(Struct):
+    """A page of a queue, in order."""
+
     entries: list[QueueEntryView]
     more: bool
     pending: int  # In the whole queue.
@@ -91,31 +113,41 @@ class QueueView(Struct):
 
 
 class WorklistView(Struct):
+    """A worklist and the number of its items."""
+
     name: str
     pending: int
     finished: int
 
 
 class WorklistsView(Struct):
+    """All worklists of a thread."""
+
     worklists: list[WorklistView]
 
 
 class AddItem(Struct, forbid_unknown_fields=True):
+    """One item to add to a worklist."""
+
     key: str
     value: Raw
 
 
 class AddItemsBody(Struct, forbid_unknown_fields=True):
+    """Items to add to a worklist."""
+
     items: list[AddItem]
     by: str = ""
 
 
 class ItemsAddedView(Struct):
-    added: list[str]  # Keys; the others were there.
+    """The items that are new."""
+
+    added: list[str]  # The keys of new items; the others were added before.
 
 
 class DoneBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which item: its `id`, or its `key`."""
+    """The item, by its `id` or its `key`, and its result."""
 
     id: str | None = None
     key: str | None = None
@@ -124,12 +156,15 @@ class DoneBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class DoneView(Struct):
-    first: bool  # False: it was done already, and this is by whom and with what result.
+    """The result that counts for an item."""
+
+    first: bool  # False if it was done before; `by` and `result` are then those of the first time.
     by: str
     result: Raw
 
 
 async def send(exchange: Exchange) -> web.Response:
+    """Send a message: 201 if it is new, 200 if its key was sent before."""
     body = await exchange.body(SendBody)
     item = QueueItem(body.key, exchange.stored(body.message))
     reply = await exchange.call(Enqueue(exchange.name("space"), exchange.name("thread"), INBOX, [item], body.by))
@@ -137,6 +172,7 @@ async def send(exchange: Exchange) -> web.Response:
 
 
 async def inbox(exchange: Exchange) -> web.Response:
+    """Read the messages that wait. With `wait`, an empty page is answered only after that time."""
     query = exchange.query(InboxQuery)
     found = await _entries(exchange, INBOX, query)
     if not found.entries and query.wait and not query.finished:
@@ -146,10 +182,12 @@ async def inbox(exchange: Exchange) -> web.Response:
 
 
 async def forget_messages(exchange: Exchange) -> web.Response:
+    """Forget messages that were taken before a time. Their keys are forgotten too, and can be sent again."""
     return await _forgotten(exchange, INBOX)
 
 
 async def forget_items(exchange: Exchange) -> web.Response:
+    """Forget items that were done before a time. Their keys are forgotten too, and can be added again."""
     return await _forgotten(exchange, exchange.name("worklist"))
 
 
@@ -162,41 +200,60 @@ async def _forgotten(exchange: Exchange, queue: str) -> web.Response:
 
 
 async def take(exchange: Exchange) -> web.Response:
+    """Take a message.
+
+    Raises:
+        NotFound: there is no such message.
+        Taken: somebody took it before; nothing was written.
+    """
     body, id = await exchange.body(TakeBody), exchange.name("message")
     reply = await exchange.call(Dequeue(exchange.name("space"), exchange.name("thread"), INBOX, id, body.by, once=True))
     return exchange.answer(TakenView(id, reply.by))
 
 
 async def message(exchange: Exchange) -> web.Response:
+    """Read one message, whether it waits or was taken.
+
+    Raises:
+        NotFound: there is no such message, or it was forgotten.
+    """
     id = exchange.name("message")
     request = ReadQueueEntry(exchange.name("space"), exchange.name("thread"), INBOX, id)
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
     if not reply.entries:
-        raise NotFound(f"there is no message {id}: it was never sent, or is taken and forgotten.")
+        raise NotFound(f"there is no message {id}: it was never sent, or was taken and forgotten.")
     return exchange.answer(_view(exchange, reply.entries[0]))
 
 
 async def worklists(exchange: Exchange) -> web.Response:
+    """List the worklists of a thread with the number of their items."""
     request = ListWorklists(exchange.name("space"), exchange.name("thread"))
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
     return exchange.answer(WorklistsView([WorklistView(item.name, item.pending, item.finished) for item in reply.items]))
 
 
 async def worklist(exchange: Exchange) -> web.Response:
+    """Read the items of a worklist that wait, or those that are done."""
     found = await _entries(exchange, exchange.name("worklist"), exchange.query(QueueQuery))
     return exchange.answer(page_view(exchange, found))
 
 
 async def item(exchange: Exchange) -> web.Response:
+    """Read one item of a worklist, whether it waits or is done.
+
+    Raises:
+        NotFound: there is no such item, or it was forgotten.
+    """
     name, key = exchange.name("worklist"), exchange.name("item")
     request = ReadQueueEntry(exchange.name("space"), exchange.name("thread"), name, item_id(key))
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
     if not reply.entries:
-        raise NotFound(f"worklist {name!r} has no item {key!r}: it was never added, or is done and forgotten.")
+        raise NotFound(f"worklist {name!r} has no item {key!r}: it was never added, or was done and forgotten.")
     return exchange.answer(_view(exchange, reply.entries[0]))
 
 
 async def add(exchange: Exchange) -> web.Response:
+    """Add items to a worklist; an item whose key was added before changes nothing."""
     body = await exchange.body(AddItemsBody)
     items = [QueueItem(item.key, exchange.stored(item.value)) for item in body.items]
     reply = await exchange.call(
@@ -206,6 +263,12 @@ async def add(exchange: Exchange) -> web.Response:
 
 
 async def done(exchange: Exchange) -> web.Response:
+    """Mark an item as done. If it was done before, the answer shows the first result, which counts.
+
+    Raises:
+        InvalidInput: both or neither of `id` and `key` are given.
+        NotFound: there is no such item.
+    """
     body = await exchange.body(DoneBody)
     space, thread, name = exchange.name("space"), exchange.name("thread"), exchange.name("worklist")
     reply = await exchange.call(done_request(exchange, space, thread, name, body))
@@ -213,12 +276,13 @@ async def done(exchange: Exchange) -> web.Response:
 
 
 def done_request(exchange: Exchange, space: str, thread: str, worklist: str, body: DoneBody) -> Dequeue:
-    """
+    """The request of a `DoneBody`.
+
     Raises:
-        InvalidInput: it names no item, or two.
+        InvalidInput: both or neither of `id` and `key` are given.
     """
     if (body.id is None) == (body.key is None):
-        raise InvalidInput("give the item's `id` or its `key`, and not both. Nothing was written.", field="id")
+        raise InvalidInput("give either the item's `id` or its `key`, not both. Nothing was written.", field="id")
     id = item_id(body.key) if body.key is not None else body.id
     assert id is not None
     return Dequeue(space, thread, worklist, id, body.by, exchange.stored(body.result))
@@ -232,6 +296,7 @@ async def _entries(exchange: Exchange, queue: str, query: QueueQuery) -> QueueEn
 
 
 def page_view(exchange: Exchange, found: QueueEntries) -> QueueView:
+    """A page of a queue as it is shown over HTTP."""
     views = [_view(exchange, entry) for entry in found.entries]
     return QueueView(views, found.more, found.pending, found.finished)
 

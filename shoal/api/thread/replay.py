@@ -1,7 +1,7 @@
-"""Replays over HTTP: the latest snapshot of a reducer, the events since, and keeping the next one.
+"""Replays over HTTP: the latest snapshot of a reducer, and the events since.
 
-Nobody can send a function over HTTP: the caller folds the events, in the order in which they come, into the
-snapshot's value, goes on with `GET …/events?after=` while there are more, and keeps what came of it.
+A function cannot be sent over HTTP, so the caller reduces: it folds the events in order into the
+snapshot's value, continues with `GET …/events?after=` while there are more, and keeps the result as the next snapshot.
 """
 
 from __future__ import annotations
@@ -28,22 +28,32 @@ Version = Annotated[int, Meta(ge=0)]
 
 
 class ReplayQuery(ReadQuery, forbid_unknown_fields=True):
-    reducer: str | None = None  # Under which its snapshots are kept; left out, the replay begins at the first event.
+    """The reducer, and where a replay ends."""
+
+    reducer: str | None = None  # The name of its snapshots. If left out, the replay begins at the first event.
     version: Version = 0
-    until: str | None = None  # An event's id: a snapshot of what came later is of no use.
-    until_time: datetime | None = None  # The same, with a time zone.
-    limit: Limit = 1000  # Of events.
+    until: str | None = None  # An event's id: use no snapshot that includes later events.
+    until_time: datetime | None = None  # A time with a time zone: use no snapshot that includes later events.
+    limit: Limit = 1000  # At most so many events.
 
 
 class ReplayView(Struct):
-    snapshot: Raw | None  # What the reducer made of all events up to `at`; null with `at` empty: there is none.
-    at: str  # An event's id.
-    events: list[EventView]  # What came after it, in order.
-    cursor: str  # Go on with `GET …/events?after=` this one,
-    more: bool  # if there are more. Events that come while you replay may belong before those that you have: see `late`.
+    """The snapshot to begin with, and the events to fold into it."""
+
+    snapshot: Raw | None  # The reducer's value after all events up to `at`; null with `at` empty if there is none.
+    at: str  # The id of the last event in the snapshot.
+    events: list[EventView]  # The events after it, in order. An event marked `late` belongs before earlier ones.
+    cursor: str  # The cursor to continue with: `GET …/events?after=`.
+    more: bool  # Whether there are more events.
 
 
 async def replay(exchange: Exchange) -> web.Response:
+    """Read the newest usable snapshot of a reducer, and the first page of events after it.
+
+    Raises:
+        InvalidInput: `until` or `until_time` is given without a reducer.
+        JournalTrimmed: there is no snapshot, and the journal's beginning was trimmed.
+    """
     query = exchange.query(ReplayQuery)
     space, thread = exchange.name("space"), exchange.name("thread")
     start = Snapshot(None, "", b"")
@@ -53,7 +63,7 @@ async def replay(exchange: Exchange) -> web.Response:
         found = await exchange.call(request, stale=query.stale)
         start = found
     elif query.until is not None or query.until_time is not None:
-        raise InvalidInput("`until` and `until_time` choose a snapshot: give `reducer` too.", field="until")
+        raise InvalidInput("`until` and `until_time` choose a snapshot of a reducer. Give `reducer` too.", field="until")
     events = await exchange.call(ReadJournal(space, thread, start.cursor, query.limit), stale=query.stale)
     if start.value is None:
         await check_whole(exchange.connection, space, thread)

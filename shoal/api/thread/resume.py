@@ -1,4 +1,4 @@
-"""Going on over HTTP: what an agent resumes from, and which threads there are to go on with."""
+"""Resuming over HTTP: the state that an agent resumes from, and the threads of a space by status."""
 
 from __future__ import annotations
 
@@ -31,44 +31,60 @@ _LISTED_MAX = 1000
 
 
 class ResumeQuery(ReadQuery, forbid_unknown_fields=True):
+    """The branch to resume, and the settings of the agent that resumes it."""
+
     branch: str = "main"
-    configuration: str = ""  # A JSON object: what the agent runs with, to be compared with what was recorded.
-    dependencies: str = ""  # A JSON object: versions by name; the same.
-    on_drift: Literal["warn", "refuse"] = "warn"  # Where one differs.
+    configuration: str = ""  # A JSON object: the agent's configuration, compared with the recorded one.
+    dependencies: str = ""  # A JSON object: versions by name, compared with the recorded ones.
+    on_drift: Literal["warn", "refuse"] = "warn"  # What to do if the configuration or a dependency differs.
 
 
 class ReasonView(Struct):
+    """How the answer was found, and what it leaves out."""
+
     branch: str
     head: str | None
     other_heads: list[str]
-    skipped: list[str]  # Keys of steps that are done.
-    unresolved: list[str]  # Keys of steps that have an intent and no end.
+    skipped: list[str]  # The keys of steps that are done.
+    unresolved: list[str]  # The keys of steps that were begun and have not ended.
     more_steps: bool
     more_events: bool
-    quorum: bool  # A majority of the owners was asked, and this shows no less than they hold.
-    staleness: str  # Why not.
-    differences: list[str]  # Between what the agent runs with and what was recorded.
+    quorum: bool  # Whether a majority of the owners was asked, so that the answer holds at least what they hold.
+    staleness: str  # If `quorum` is false: what may be missing, and why.
+    differences: list[str]  # Differences between the given configuration and dependencies and the recorded ones.
 
 
 class ResumeView(Struct):
+    """Everything that an agent needs to go on after a crash."""
+
     checkpoint: CheckpointView | None
     open: list[StepView]
-    events: list[EventView]  # Since about the time of the checkpoint.
+    events: list[EventView]  # The events since about the time of the checkpoint.
     reason: ReasonView
 
 
 class ThreadsQuery(ObjectsQuery, forbid_unknown_fields=True):
+    """A page of a space's threads, by status and metadata."""
+
     status: ThreadStatus | None = None
-    filter: str = ""  # A JSON object: what the metadata of the head of `main` must hold.
+    filter: str = ""  # A JSON object: keys and values that the metadata of the head of `main` must have.
 
 
 class ThreadsView(Struct, omit_defaults=True):
-    names: list[str]  # In byte order; by status or metadata, it may be none though there are more.
+    """A page of the names of threads."""
+
+    names: list[str]  # In byte order. With a filter a page may be empty although there are more.
     more: bool
-    after: str | None = None  # Ask again with this, or else with names[-1].
+    after: str | None = None  # If given, ask again with it; else with names[-1].
 
 
 async def resume(exchange: Exchange) -> web.Response:
+    """Read a thread's newest state, open steps and later events, after catching up with a quorum if that is possible.
+
+    Raises:
+        InvalidInput: `configuration` or `dependencies` is not a JSON object.
+        DriftRefused: the settings differ from those recorded, and `on_drift` is "refuse".
+    """
     query = exchange.query(ResumeQuery)
     space, thread = exchange.name("space"), exchange.name("thread")
     setting, refuse = _setting(query), query.on_drift == "refuse"
@@ -102,7 +118,7 @@ async def resume(exchange: Exchange) -> web.Response:
 def _setting(query: ResumeQuery) -> bytes:
     """
     Raises:
-        InvalidInput: the configuration, or the dependencies, are no JSON object.
+        InvalidInput: the configuration or the dependencies are not a JSON object.
     """
     configuration = _object(query.configuration, "configuration") if query.configuration else None
     dependencies = _object(query.dependencies, "dependencies") if query.dependencies else None
@@ -118,6 +134,11 @@ async def _newest(exchange: Exchange, request: Load, *, stale: bool) -> Checkpoi
 
 
 async def threads(exchange: Exchange) -> web.Response:
+    """List a space's threads. A filter by status or metadata reads the threads one by one, a bounded number per page.
+
+    Raises:
+        InvalidInput: `filter` is not a JSON object.
+    """
     query, space = exchange.query(ThreadsQuery), exchange.name("space")
     if query.status is None and not query.filter:
         listed = await exchange.call(ListObjects(space, "thread", query.prefix, query.after, query.limit))
@@ -134,10 +155,10 @@ def _filter(text: str) -> dict[str, bytes]:
 def _object(text: str, field: str) -> dict[str, Any]:
     """
     Raises:
-        InvalidInput: it is no JSON object.
+        InvalidInput: it is not a JSON object.
     """
     try:
         found = msgspec.json.decode(text, type=dict[str, object])
     except (ValueError, RecursionError) as reason:  # msgspec's own are ValueErrors.
-        raise InvalidInput(f"{field} is no JSON object: {reason}. Nothing was written.", field=field) from None
+        raise InvalidInput(f"{field} is not a JSON object: {reason}. Nothing was written.", field=field) from None
     return {name: values.from_json(value) for name, value in found.items()}

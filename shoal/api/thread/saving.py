@@ -1,4 +1,4 @@
-"""A save over HTTP: a whole state, or what changed of one."""
+"""The request of a save over HTTP: a whole state, or a change of the parent's."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ from shoal.workflows.settings import setting_of
 
 
 class SaveFields(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Either `state`, or one or more of `update`, `append` and `remove`: all else is as the parent has it."""
+    """Either `state`, or one or more of `update`, `append` and `remove`; other channels then keep the parent's values."""
 
     state: dict[str, Raw] | None = None
     update: dict[str, Raw] = field(default_factory=dict)
-    append: dict[str, list[Raw]] = field(default_factory=dict)  # Channel → the elements that are new at its end.
+    append: dict[str, list[Raw]] = field(default_factory=dict)  # For each channel, elements to add at its end.
     remove: list[str] = field(default_factory=list)
     metadata: dict[str, Raw] | None = None
     branch: str = "main"
-    expect_head: str | None = None  # "" expects that the branch does not exist yet.
-    parent: str | None = None  # "" for none. Left out, it is the branch's winner on the node that is asked.
+    expect_head: str | None = None  # The only head that the branch may have; "" if it must not exist yet.
+    parent: str | None = None  # "" for none. If left out, the branch's winning head on the node that is asked.
     schema: str = ""
     schema_version: int = 0
-    readable_from: int = 0  # Readers of this version of the schema and above understand the state; 0: of this one.
-    secret: list[str] = field(default_factory=list)  # JSON pointers to what commands, diffs and exports must not show.
-    on_conflict: Literal["refuse", "fork"] = "refuse"  # Where the branch has moved on from `parent`.
-    merged: list[str] = field(default_factory=list)  # Heads that it joins, besides its parent.
+    readable_from: int = 0  # The oldest schema version whose readers understand the state; 0: only this one.
+    secret: list[str] = field(default_factory=list)  # JSON pointers to values that commands, diffs and exports hide.
+    on_conflict: Literal["refuse", "fork"] = "refuse"  # What to do if the branch has moved on from `parent`.
+    merged: list[str] = field(default_factory=list)  # Heads that it merges, in addition to its parent.
     author: str = ""
-    label: str = ""  # A name to find the checkpoint by, within its thread.
-    configuration: dict[str, Raw] | None = None  # What the author runs with; a hash of it is kept, for `resume` to compare.
-    dependencies: dict[str, str] | None = None  # Versions by name; the same.
+    label: str = ""  # A name for the checkpoint, unique within its thread.
+    configuration: dict[str, Raw] | None = None  # The author's configuration; a hash of it is kept, for `resume` to compare.
+    dependencies: dict[str, str] | None = None  # Versions by name; kept in the same way.
 
 
 def save_request(exchange: Exchange, space: str, thread: str, fields: SaveFields) -> Save:
-    """
+    """The request of a save.
+
     Raises:
-        InvalidInput: it is neither a state nor a change of one, or both.
-        InvalidValue: a value is none.
+        InvalidInput: `fields` hold both a state and a change, or neither.
+        InvalidValue: a value cannot be stored.
     """
     changes = bool(fields.update or fields.append or fields.remove)
     if changes == (fields.state is not None):

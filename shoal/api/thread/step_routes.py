@@ -1,4 +1,4 @@
-"""The routes of a thread's work: steps, status, and resuming after a crash.
+"""The routes of a thread's steps and status, and of resuming after a crash.
 
 A part of the table in `shoal.api.routes`.
 """
@@ -15,7 +15,7 @@ STEP_ROUTES: tuple[Route, ...] = (
         "POST",
         f"{THREAD}/steps/{{step}}",
         steps.begin,
-        "Write a step's intent, or learn what became of it (200: do not cause the effect)",
+        "Write a step's intent (201), or read why it is not to begin (200: do not cause the effect)",
         steps.StepView,
         201,
         steps.BeginBody,
@@ -37,7 +37,7 @@ STEP_ROUTES: tuple[Route, ...] = (
         "POST",
         f"{THREAD}/steps/{{step}}/resolve",
         steps.resolve,
-        "Settle a step of which nobody knows how it ended",
+        "Settle a step whose outcome is unknown",
         steps.StepView,
         body=steps.ResolveBody,
         query=WriteQuery,
@@ -84,7 +84,7 @@ STEP_ROUTES: tuple[Route, ...] = (
         "POST",
         f"{THREAD}/approve",
         steps.approve,
-        "Let the thread go on",
+        "Let the thread's steps continue",
         steps.StandingView,
         body=steps.MoveBody,
         query=WriteQuery,

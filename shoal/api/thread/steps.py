@@ -1,7 +1,7 @@
 """A thread's steps and its status over HTTP.
 
-Law: whoever is answered `"begun": true` alone causes the effect, and puts its result.
-An intent that turned out not to be alone is withdrawn before the answer.
+Law: only the client that is answered `"begun": true` causes the effect, and writes its result.
+An intent that turns out to have a concurrent rival is withdrawn before the answer.
 """
 
 from __future__ import annotations
@@ -33,18 +33,22 @@ from shoal.protocol.requests import (
 
 
 class BeginQuery(Struct, forbid_unknown_fields=True):
-    durability: Durability = "quorum"  # So that a fail-over does not repeat the effect.
+    """The durability of an intent."""
+
+    durability: Durability = "quorum"  # By default a quorum, so that a fail-over does not repeat the effect.
 
 
 class BeginBody(Struct, forbid_unknown_fields=True):
+    """An intent: the effect that the caller is about to cause."""
+
     name: str
     arguments: Raw = field(default_factory=Raw)
-    attempt: str = ""  # Unique to this attempt; left out, it is the Idempotency-Key, or a new one.
+    attempt: str = ""  # A name unique to this attempt. If left out, the Idempotency-Key, or a new one.
     holder: str = ""
     parent: str = ""
     compensation: str = ""
-    attempts: Annotated[int, Meta(ge=0)] = 0  # 0: as many as the node allows.
-    idempotent: bool = False  # Begin also where an earlier attempt may have happened.
+    attempts: Annotated[int, Meta(ge=0)] = 0  # How many attempts may fail; 0: as many as the node allows.
+    idempotent: bool = False  # Begin even if an earlier attempt is open and may have caused the effect.
 
 
 class EndFields(Struct, forbid_unknown_fields=True):
@@ -52,7 +56,7 @@ class EndFields(Struct, forbid_unknown_fields=True):
 
     result: Raw = field(default_factory=Raw)
     error: str | dict[str, str] | UnsetType = UNSET
-    attempt: str = ""  # Left out, it is the only one that is open.
+    attempt: str = ""  # If left out, the only open attempt.
 
 
 class EndBody(EndFields, forbid_unknown_fields=True):
@@ -62,6 +66,8 @@ class EndBody(EndFields, forbid_unknown_fields=True):
 
 
 class ResolveBody(Struct, forbid_unknown_fields=True):
+    """A person's decision on a step whose outcome is unknown."""
+
     how: Literal["result", "retry", "abandon"]
     value: Raw = field(default_factory=Raw)
     by: str = ""
@@ -69,6 +75,8 @@ class ResolveBody(Struct, forbid_unknown_fields=True):
 
 
 class AttemptView(Struct):
+    """One attempt at a step."""
+
     id: str
     state: str
     holder: str
@@ -80,56 +88,75 @@ class AttemptView(Struct):
 
 
 class StepView(Struct):
+    """A step with all its attempts."""
+
     key: str
     name: str
     state: StepState
-    begun: bool  # You cause the effect.
-    attempt: str  # Yours, if it has begun.
+    begun: bool  # Whether the caller causes the effect.
+    attempt: str  # The caller's attempt, if `begun`.
     begun_ms: int
     ended_ms: int
     arguments: Raw
-    result: Raw  # null unless `state` is "done".
+    result: Raw  # Null unless `state` is "done".
     result_by: str
     parent: str
     compensation: str
     failures: int
     attempts: list[AttemptView]
-    conflicts: list[Raw]  # Results of other attempts, which do not count.
+    conflicts: list[Raw]  # Different results of other attempts, which do not count.
     position: str
 
 
 class StepsQuery(ReadQuery, forbid_unknown_fields=True):
+    """A page of a thread's steps."""
+
     open: bool = False
     after: str = ""
     limit: Annotated[int, Meta(ge=1)] = 1000
 
 
 class StepsView(Struct):
+    """A page of a thread's steps."""
+
     steps: list[StepView]
     more: bool  # Ask again with after=steps[-1].position.
 
 
 class MoveBody(Struct, forbid_unknown_fields=True):
+    """Why the status changes, and on whose behalf."""
+
     reason: str = ""
     by: str = ""
 
 
 class StatusBody(MoveBody, forbid_unknown_fields=True, kw_only=True):
+    """The status to set."""
+
     status: ThreadStatus
 
 
 class StandingView(Struct):
+    """A thread's status, and who set it."""
+
     status: ThreadStatus
     reason: str
     by: str
-    wall_ms: int  # 0: it was never set.
+    wall_ms: int  # When it was set, in milliseconds since 1970; 0 if it was never set.
 
     @classmethod
     def of(cls, reply: Standing) -> StandingView:
+        """The status as it is shown over HTTP."""
         return cls(reply.status, reply.reason, reply.by, reply.wall_ms)
 
 
 async def begin(exchange: Exchange) -> web.Response:
+    """Write a step's intent. 201: the caller causes the effect; 200: it must not, and the step says why.
+
+    Raises:
+        KeyReused: the key belongs to a step of another name or with other arguments; nothing was written.
+        ThreadHeld: the thread is paused or waits; nothing was written.
+    """
     body = await exchange.body(BeginBody)
     space, thread, key = exchange.name("space"), exchange.name("thread"), exchange.name("step")
     request = BeginStep(
@@ -153,10 +180,17 @@ async def begin(exchange: Exchange) -> web.Response:
 
 
 async def end(exchange: Exchange) -> web.Response:
+    """Write a step's result, error or progress.
+
+    Raises:
+        InvalidInput: the body does not hold exactly one of them.
+        NotFound: the step or the attempt was never begun.
+        StepSettled: `attempt` is left out, and not exactly one is open; nothing was written.
+    """
     body = await exchange.body(EndBody)
     space, thread, key = exchange.name("space"), exchange.name("thread"), exchange.name("step")
     if [bool(body.result), body.error is not UNSET, bool(body.progress)].count(True) != 1:
-        raise InvalidInput("the body must have exactly one of result, error and progress. Nothing was written.")
+        raise InvalidInput("the body must have exactly one of `result`, `error` and `progress`. Nothing was written.")
     request: ProgressStep | EndStep
     if body.progress:
         request = ProgressStep(space, thread, key, body.attempt, exchange.stored(body.progress))
@@ -166,13 +200,14 @@ async def end(exchange: Exchange) -> web.Response:
 
 
 def end_request(exchange: Exchange, space: str, thread: str, key: str, fields: EndFields) -> EndStep:
-    """
+    """The request that ends an attempt.
+
     Raises:
-        InvalidInput: it is neither a result nor an error, or both.
-        InvalidValue: the result is no value.
+        InvalidInput: `fields` hold both a result and an error, or neither.
+        InvalidValue: the result cannot be stored.
     """
     if bool(fields.result) == (fields.error is not UNSET):
-        raise InvalidInput("a step ends with either result or error. Nothing was written.")
+        raise InvalidInput("a step ends with either `result` or `error`. Nothing was written.")
     if fields.result:
         return EndStep(space, thread, key, fields.attempt, "result", exchange.stored(fields.result))
     told = fields.error if isinstance(fields.error, dict) else {"message": str(fields.error)}
@@ -180,6 +215,7 @@ def end_request(exchange: Exchange, space: str, thread: str, key: str, fields: E
 
 
 async def resolve(exchange: Exchange) -> web.Response:
+    """Settle a step whose outcome is unknown: with a result, by another attempt, or by abandoning it."""
     body = await exchange.body(ResolveBody)
     value = b"" if body.how != "result" else exchange.stored(body.value) if body.value else values.encode(None)
     request = ResolveStep(
@@ -189,12 +225,18 @@ async def resolve(exchange: Exchange) -> web.Response:
 
 
 async def read(exchange: Exchange) -> web.Response:
+    """Read one step.
+
+    Raises:
+        NotFound: it was never begun.
+    """
     request = ReadStep(exchange.name("space"), exchange.name("thread"), exchange.name("step"))
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
     return exchange.answer(step_view(exchange, _answered(reply)))
 
 
 async def listing(exchange: Exchange) -> web.Response:
+    """List a thread's steps in the order of their first intents."""
     query = exchange.query(StepsQuery)
     request = ListSteps(exchange.name("space"), exchange.name("thread"), query.open, query.after, query.limit)
     reply = await exchange.call(request, stale=query.stale)
@@ -202,21 +244,25 @@ async def listing(exchange: Exchange) -> web.Response:
 
 
 async def pause(exchange: Exchange) -> web.Response:
+    """Set the status to "paused": no step begins until it is approved."""
     body = await exchange.body(MoveBody)
     return await _moved(exchange, "paused", body)
 
 
 async def approve(exchange: Exchange) -> web.Response:
+    """Set the status to "running", so that steps begin again."""
     body = await exchange.body(MoveBody)
     return await _moved(exchange, "running", body)
 
 
 async def set_status(exchange: Exchange) -> web.Response:
+    """Set the status."""
     body = await exchange.body(StatusBody)
     return await _moved(exchange, body.status, body)
 
 
 async def status(exchange: Exchange) -> web.Response:
+    """Read the status; "running" with `wall_ms` 0 if it was never set."""
     request = ReadStanding(exchange.name("space"), exchange.name("thread"))
     return _standing(exchange, await exchange.call(request, stale=exchange.query(ReadQuery).stale))
 
@@ -243,6 +289,7 @@ def _answered(reply: object) -> Step:
 
 
 def step_view(exchange: Exchange, step: Step) -> StepView:
+    """A step as it is shown over HTTP."""
     return StepView(
         step.key,
         step.name,

@@ -31,10 +31,12 @@ LATEST = "latest"
 
 
 class SaveBody(SaveFields):
-    """Of a thread that the path names."""
+    """A save in the thread that the path names."""
 
 
 class SavedView(Struct):
+    """The checkpoint that a save made."""
+
     id: str
     parents: list[str]
     branch: str
@@ -43,10 +45,13 @@ class SavedView(Struct):
 
     @classmethod
     def of(cls, reply: Saved) -> SavedView:
+        """The reply to a save as it is shown over HTTP."""
         return cls(reply.id, reply.parents, reply.branch, reply.heads, reply.wall_ms)
 
 
 class PruneBody(Struct, forbid_unknown_fields=True):
+    """The checkpoints to prune. `keep_last` or `older_than_s` is needed; with both, a checkpoint stays if either keeps it."""
+
     keep_last: int | None = None
     older_than_s: Seconds | None = None
     branch: str | None = None
@@ -54,7 +59,9 @@ class PruneBody(Struct, forbid_unknown_fields=True):
 
 
 class PruneView(Struct):
-    gone: list[str]  # Not more than 10,000.
+    """The checkpoints that were pruned, or would be."""
+
+    gone: list[str]  # At most 10,000 ids.
     count: int
     stays: dict[str, int]
     bytes: int
@@ -62,10 +69,14 @@ class PruneView(Struct):
 
 
 class ErasedView(Struct):
+    """The result of a deletion."""
+
     existed: bool
 
 
 class CheckpointView(Struct, omit_defaults=True):
+    """A checkpoint."""
+
     id: str
     parents: list[str]
     branch: str
@@ -76,60 +87,78 @@ class CheckpointView(Struct, omit_defaults=True):
     metadata: Raw
     author: str = ""
     hashes: dict[str, str] = field(default_factory=dict)
-    state: dict[str, Raw] | None = None  # Left out of a history.
+    state: dict[str, Raw] | None = None  # Left out of a history without `states`.
     readable_from: int = 0
-    secret: list[str] = field(default_factory=list)  # JSON pointers to what must not be shown to people.
+    secret: list[str] = field(default_factory=list)  # JSON pointers to values that must not be shown to people.
     label: str = ""
 
 
 class HistoryQuery(ReadQuery, forbid_unknown_fields=True):
+    """A page of a branch's history."""
+
     branch: str = "main"
     before: str | None = None
     limit: Limit = 100
     filter: str = ""  # A JSON object: metadata keys and the values that they must have.
     author: str | None = None
-    states: bool = False  # With their states; a page then holds fewer.
+    states: bool = False  # Include the states; a page then holds fewer checkpoints.
 
 
 class HistoryView(Struct):
+    """A page of checkpoints, newest first."""
+
     checkpoints: list[CheckpointView]
     more: bool
-    next: str  # With more: the `before` to go on with.
+    next: str  # If there are more, the `before` to continue with.
 
 
 class LoadQuery(ReadQuery, forbid_unknown_fields=True):
+    """The part of a checkpoint that is wanted, and how `latest` is resolved."""
+
     branch: str = "main"
-    channels: str | None = None  # Only these, with commas between them, each percent-encoded; all, if left out.
-    as_of: datetime | None = None  # With a time zone: where the branch was then.
-    label: str | None = None  # With `latest`: the checkpoint that has this label, on whatever branch.
+    channels: str | None = None  # Only these, with commas between them, each percent-encoded. If left out, all.
+    as_of: datetime | None = None  # With `latest`: the head that the branch had at this time; with a time zone.
+    label: str | None = None  # With `latest`: the checkpoint that has this label, on any branch.
 
 
 class HeadsView(Struct):
+    """The heads of each branch, winner first."""
+
     heads: dict[str, list[str]]
 
 
 class BranchView(Struct):
+    """A branch."""
+
     name: str
     head: str
     forked: bool
 
 
 class BranchesView(Struct):
+    """All branches of a thread."""
+
     branches: list[BranchView]
 
 
 class NewBranchBody(Struct, forbid_unknown_fields=True):
+    """A branch to create."""
+
     name: str
     at: str
 
 
 class RollbackBody(Struct, forbid_unknown_fields=True):
+    """The checkpoint to put a branch on."""
+
     to: str
     reason: str = ""
     by: str = ""
 
 
 class MovedView(Struct):
+    """Where a branch was, and is."""
+
     branch: str
     to: str
     before: list[str]
@@ -137,6 +166,12 @@ class MovedView(Struct):
 
 
 async def save(exchange: Exchange) -> web.Response:
+    """Save a checkpoint. `If-Match` gives the head that the branch must have.
+
+    Raises:
+        InvalidInput: the body holds both a state and a change, or neither.
+        HeadMoved: the branch has moved on; nothing was written.
+    """
     body = await exchange.body(SaveBody)
     body.expect_head = exchange.expected(body.expect_head, "expect_head")
     reply = await exchange.call(save_request(exchange, exchange.name("space"), exchange.name("thread"), body))
@@ -145,6 +180,7 @@ async def save(exchange: Exchange) -> web.Response:
 
 
 async def prune(exchange: Exchange) -> web.Response:
+    """Prune old checkpoints; with `dry_run`, only say which."""
     body = await exchange.body(PruneBody)
     age_ms = None if body.older_than_s is None else int(body.older_than_s * 1000)
     reply = await exchange.call(
@@ -154,11 +190,13 @@ async def prune(exchange: Exchange) -> web.Response:
 
 
 async def delete(exchange: Exchange) -> web.Response:
+    """Delete a thread with all it holds, on every node. It is no error if there is none."""
     reply = await exchange.call(DeleteThread(exchange.name("space"), exchange.name("thread")))
     return exchange.answer(ErasedView(reply.existed))
 
 
 async def history(exchange: Exchange) -> web.Response:
+    """List checkpoints of a branch by their first parents, newest first."""
     query = exchange.query(HistoryQuery)
     asked = History(exchange.name("space"), exchange.name("thread"), query.branch, query.before, query.limit, query.states)
     reply = await exchange.call(
@@ -172,18 +210,24 @@ async def history(exchange: Exchange) -> web.Response:
 def _wanted(text: str) -> dict[str, bytes]:
     """
     Raises:
-        InvalidInput: it is no JSON object.
+        InvalidInput: it is not a JSON object.
     """
     if not text:
         return {}
     try:
         fields = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError, UnicodeError):
-        raise InvalidInput('filter is a JSON object, as in ?filter={"source":"loop"}.', field="filter") from None
+        raise InvalidInput('filter must be a JSON object, as in ?filter={"source":"loop"}.', field="filter") from None
     return {name: values.encode(values.from_json(value)) for name, value in fields.items()}
 
 
 async def load(exchange: Exchange) -> web.Response:
+    """Load a checkpoint by its id, or the head of a branch by `latest`.
+
+    Raises:
+        NotFound, Pruned: there is no such checkpoint.
+        InvalidInput: `as_of` has no time zone.
+    """
     query, id = exchange.query(LoadQuery), exchange.name("checkpoint")
     reply = await exchange.call(
         Load(
@@ -202,12 +246,13 @@ async def load(exchange: Exchange) -> web.Response:
 
 
 def _names(listed: str | None) -> list[str] | None:
-    """Names with commas between them; a comma within one is `%2C`, and comes here as that once the query is decoded."""
+    """Split names at commas. A comma within a name is still `%2C` here, after the query was decoded."""
     return None if listed is None else [unquote(name) for name in listed.split(",") if name]
 
 
 def moment_ms(time: datetime | None, field: str) -> int | None:
-    """
+    """Milliseconds since 1970; `field` is for the error.
+
     Raises:
         InvalidInput: it has no time zone.
     """
@@ -219,6 +264,7 @@ def moment_ms(time: datetime | None, field: str) -> int | None:
 
 
 def checkpoint_view(exchange: Exchange, checkpoint: Checkpoint, *, state: bool) -> CheckpointView:
+    """A checkpoint as it is shown over HTTP; its values are decoded only if `state`."""
     return CheckpointView(
         checkpoint.id,
         checkpoint.parents,
@@ -238,21 +284,29 @@ def checkpoint_view(exchange: Exchange, checkpoint: Checkpoint, *, state: bool) 
 
 
 async def heads(exchange: Exchange) -> web.Response:
+    """List the heads of each branch."""
     return exchange.answer(HeadsView((await _branches(exchange)).branches))
 
 
 async def branches(exchange: Exchange) -> web.Response:
+    """List the branches."""
     found = (await _branches(exchange)).branches
     return exchange.answer(BranchesView([BranchView(name, heads[0], len(heads) > 1) for name, heads in found.items()]))
 
 
 async def new_branch(exchange: Exchange) -> web.Response:
+    """Create a branch.
+
+    Raises:
+        BranchTaken: there is one by that name; nothing was written.
+    """
     body = await exchange.body(NewBranchBody)
     move = Move(exchange.name("space"), exchange.name("thread"), body.name, body.at, new=True)
     return await _moved(exchange, move, status=201)
 
 
 async def rollback(exchange: Exchange) -> web.Response:
+    """Put a branch on another checkpoint. Nothing is deleted: the old heads can still be loaded by id."""
     body = await exchange.body(RollbackBody)
     space, thread, branch = exchange.name("space"), exchange.name("thread"), exchange.name("branch")
     return await _moved(exchange, Move(space, thread, branch, body.to, reason=body.reason, by=body.by), status=200)

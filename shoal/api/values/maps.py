@@ -1,4 +1,4 @@
-"""Maps over HTTP. A key is one part of the path; what it holds of each type is a part of its entry."""
+"""Maps over HTTP. A key is one part of the path; its register, counter and set are parts of its entry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shoal.protocol.requests import (
 
 
 class ChangeEntryBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Either what is added to the key's counter, or what its set is to include and exclude."""
+    """Either `add`, for the key's counter, or `include` and `exclude`, for its set."""
 
     add: int | None = None
     include: list[Raw] = field(default_factory=list)
@@ -29,26 +29,33 @@ class ChangeEntryBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class EntryView(Struct):
+    """All that a key of a map holds."""
+
     key: str
-    siblings: list[Raw]  # Of its register, the latest first.
-    version: str  # Of its register; "" where there is no value.
-    count: int | None  # Of its counter; null where nothing was added.
-    members: list[Raw]  # Of its set.
+    siblings: list[Raw]  # The values of its register, the latest first.
+    version: str  # The version of its register; "" if it has no value.
+    count: int | None  # The value of its counter; null if nothing was added.
+    members: list[Raw]  # The members of its set.
 
 
 class EntriesQuery(ReadQuery, forbid_unknown_fields=True):
+    """A page of a map."""
+
     prefix: str = ""
     after: str | None = None
     limit: Annotated[int, Meta(ge=1)] = 1000
 
 
 class EntriesView(Struct):
+    """A page of a map's entries, in the order of their keys."""
+
     entries: list[EntryView]
-    size: int  # Keys of the whole map.
+    size: int  # The number of keys in the whole map.
     more: bool  # Ask again with after=entries[-1].key.
 
 
 async def read(exchange: Exchange) -> web.Response:
+    """Read a page of a map."""
     query = exchange.query(EntriesQuery)
     request = ReadMap(exchange.name("space"), exchange.name("map"), None, query.prefix, query.after, query.limit)
     reply = await exchange.call(request, stale=query.stale)
@@ -56,10 +63,16 @@ async def read(exchange: Exchange) -> web.Response:
 
 
 def entries_view(exchange: Exchange, reply: MapEntries) -> EntriesView:
+    """Entries as they are shown over HTTP."""
     return EntriesView([_view(exchange, entry) for entry in reply.entries], reply.size, reply.more)
 
 
 async def read_entry(exchange: Exchange) -> web.Response:
+    """Read what one key holds.
+
+    Raises:
+        NotFound: the key holds nothing.
+    """
     key = exchange.name("key")
     request = ReadMap(exchange.name("space"), exchange.name("map"), [key])
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
@@ -70,18 +83,29 @@ async def read_entry(exchange: Exchange) -> web.Response:
 
 
 async def change_entry(exchange: Exchange) -> web.Response:
+    """Add to a key's counter, or add to and remove from its set.
+
+    Raises:
+        InvalidInput: the body does both.
+    """
     body = await exchange.body(ChangeEntryBody)
     reply: Reply = await exchange.call(change_request(exchange, *_place(exchange), body))
     return exchange.answer(show(exchange, reply))
 
 
 def change_request(exchange: Exchange, space: str, name: str, key: str, body: ChangeEntryBody) -> AddEntry | AlterEntry:
+    """The request of a `ChangeEntryBody`.
+
+    Raises:
+        InvalidInput: the body changes both the counter and the set.
+    """
     if body.add is None:
         include, exclude = (list(map(exchange.stored, part)) for part in (body.include, body.exclude))
         return AlterEntry(space, name, key, include, exclude)
     if body.include or body.exclude:
         raise InvalidInput(
-            "one request changes a key's counter, or its set. Nothing was written. A batch changes both.", field="add"
+            "one request changes either a key's counter or its set. Nothing was written. Use a batch to change both.",
+            field="add",
         )
     return AddEntry(space, name, key, body.add)
 

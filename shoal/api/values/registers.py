@@ -14,18 +14,23 @@ from shoal.protocol.requests import (
 
 
 class SiblingView(Struct):
+    """One of the values that were assigned concurrently."""
+
     value: Raw
     wall_ms: int
 
 
 class RegisterView(Struct):
-    value: Raw  # Of the first sibling; null if it was never set.
+    """A register's value, and its siblings, the latest first."""
+
+    value: Raw  # The value of the first sibling; null if it was never assigned.
     siblings: list[SiblingView]
     context: str
-    version: str  # Another one for other values; "" if it was never set.
+    version: str  # A digest of the siblings; "" if it was never assigned.
 
 
 async def read_register(exchange: Exchange) -> web.Response:
+    """Read a register; null if it was never assigned."""
     reply = await exchange.call(
         ReadRegister(exchange.name("space"), exchange.name("register")), stale=exchange.query(ReadQuery).stale
     )
@@ -34,6 +39,7 @@ async def read_register(exchange: Exchange) -> web.Response:
 
 
 def register_view(exchange: Exchange, reply: Siblings) -> RegisterView:
+    """A register as it is shown over HTTP."""
     views = [SiblingView(exchange.shown(sibling.value), sibling.wall_ms) for sibling in reply.siblings]
     latest = views[0].value if views else exchange.shown(b"\xc0")
     return RegisterView(latest, views, shown_opaque(reply.context), reply.version)

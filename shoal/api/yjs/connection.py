@@ -1,20 +1,20 @@
-"""One standard Yjs client's WebSocket: what it says goes to its room, what the room relays goes out.
+"""The WebSocket of one standard Yjs client: its messages go to its room, and the room's updates go to it.
 
 Laws:
-- Frames are written to the connection's transport as they are, so that one
-  encoding serves all; what waits there is what counts against the budget.
-- Past `yjs_send_bytes_max` nothing more is queued: what is missed is sent as one
-  difference, against what the client is known to have, once all that waited has
-  left. One that takes nothing of it for `yjs_stalled_s` is cut off.
-- The answer to step 1 comes first, what was relayed meanwhile after it: a client
-  whose engine does not retry early updates loses none.
-- Who is present is no update: it is relayed as it comes, and left out where there is
-  no room; what this connection announced is gone with it.
-- A refused update closes the connection with the reason, for the client's copy
-  has it and ours never will; but where one depends on what this node lacks, the
-  client is asked for that, and the update waits in the room.
-- An acknowledgement counts updates in the order in which they were sent: all of
-  so many are durable, and it stops before the first that is not.
+- Frames are written to the connection's transport as they are, so that an update is
+  encoded once for all connections. The bytes that wait there count against the budget.
+- Above `yjs_send_bytes_max` nothing more is queued. Once everything that waited was sent, the
+  client gets the missed updates as one difference from the state that it is known to have.
+  A client that reads nothing for `yjs_stalled_s` is cut off.
+- The answer to step 1 is sent before the updates that were relayed meanwhile, so that
+  a client whose engine does not retry early updates loses none.
+- Presence is not an update: it is relayed at once, and left out if there is no room.
+  The entries that this connection announced end with it.
+- A rejected update closes the connection with the reason, because the client's copy
+  has the update and this node never will. If an update depends on others that this node
+  lacks, the node asks the client for them, and the update waits in the room.
+- An acknowledgement counts updates in the order in which they were sent: the first
+  so many are all durable.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from shoal.protocol.session import Session
 _CLOSE_REASON_BYTES_MAX = 120  # A close frame holds 123.
 _CLOSE_S = 0.5  # For the other end to answer; then the connection is cut.
 _LOOK_S = 0.05  # Between two looks at a buffer that was full.
-_EMPTY = b"\x00\x00"  # The update that brings nothing.
-_NOTHING = b"\x00"  # The state vector of who has nothing.
+_EMPTY = b"\x00\x00"  # The update without content.
+_NOTHING = b"\x00"  # The state vector of an empty document.
 
 
 class YjsConnection:
-    """`serve` returns when it is over."""
+    """One client's connection; `serve` returns when it is over."""
 
     def __init__(self, socket: web.WebSocketResponse, room: Room, session: Session, *, config: Config) -> None:
         self.session = session
@@ -49,17 +49,17 @@ class YjsConnection:
         self._config = config
         self._transport: asyncio.Transport | None = None
         self._asked: bytes | None = None  # The state vector of a step 1 that is not answered yet.
-        self._wants = False  # Whether to ask the client for what this node lacks.
-        self._awaits = False  # Whether it was asked, because an update was not ready, and has not answered.
-        self._known: bytes | None = None  # What the client has for certain: the state vector of the last answer.
-        self._missed = False  # Whether it lacks something that was relayed.
-        self._held: list[bytes] | None = None  # What is relayed while an answer is made.
+        self._wants = False  # Whether to ask the client for updates that this node lacks.
+        self._awaits = False  # Whether it was asked because an update was not ready, and has not answered.
+        self._known: bytes | None = None  # The state that the client has for certain: the vector of the last answer.
+        self._missed = False  # Whether a relayed update was not sent to it.
+        self._held: list[bytes] | None = None  # Frames to relay after an answer that is being made.
         self._held_bytes = 0
         self._work: asyncio.Task[None] | None = None
         self._taken = 0  # Updates that it sent.
-        self._asked_at: int | None = None  # How many it had sent when it asked for acknowledgements; None: it did not.
-        self._acknowledged = 0  # How many of those after that are durable, as it was told.
-        self._undurable: OrderedDict[int, None] = OrderedDict()  # Numbers of those that are not; the first one is the least.
+        self._asked_at: int | None = None  # How many it had sent when it asked for acknowledgements; None if it did not.
+        self._acknowledged = 0  # How many updates after that were acknowledged as durable.
+        self._undurable: OrderedDict[int, None] = OrderedDict()  # The numbers of those that are not, in order.
         self._ending: asyncio.Task[None] | None = None
 
     async def serve(self, request: web.Request) -> None:
@@ -79,7 +79,7 @@ class YjsConnection:
                 await asyncio.wait([self._ending])
 
     async def close(self, code: int, reason: str) -> None:
-        """Say why, and wait a moment for the client to agree; then the connection is cut."""
+        """Send the reason, wait a moment for the client to agree, then cut the connection."""
         self._room.leave(self)
         with suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(_CLOSE_S):
@@ -126,6 +126,7 @@ class YjsConnection:
                 self._tell_present()
 
     def written(self, number: int, update: yjs.Update, /) -> None:
+        """See `Guest.written`; sends an acknowledgement if the client asked for them."""
         if update.answers:
             self._awaits = False
         if self._asked_at is None:
@@ -137,12 +138,14 @@ class YjsConnection:
             self._send(message_frame(yjs.encode_durable(durable)))
 
     def early(self) -> None:
+        """See `Guest.early`; asks the client for what the node lacks, unless it is already asked."""
         if not self._awaits:
             # Once, until it has answered: a client that lacks something itself cannot give more.
             self._wants = self._awaits = True
             self._start_work()
 
     def refused(self, error: ShoalError, /) -> None:
+        """See `Guest.refused`; closes the connection with the reason."""
         self.end(close_code(error), error.message)
 
     async def _announce(self, said: yjs.Awareness) -> None:
@@ -150,10 +153,10 @@ class YjsConnection:
         try:
             announced = await self.session.call(request)
         except Overloaded:
-            return  # Nobody here sees it; to edit goes on.
+            return  # Nobody sees its presence; editing continues.
         assert isinstance(announced, Announced)
         if announced.gone:
-            # Who is told that it is gone, and is not, says so with a newer clock.
+            # A client that is told that it is gone, but is not, announces itself with a newer clock.
             self._send(message_frame(yjs.encode_awareness(announced.gone)))
 
     def _tell_present(self) -> None:
@@ -161,12 +164,14 @@ class YjsConnection:
             self.mention(message_frame(yjs.encode_awareness(present)))
 
     def end(self, code: int, reason: str, /) -> None:
+        """Start to close the connection, without waiting for it; only the first call counts."""
         if self._ending is None:
             self._ending = asyncio.get_running_loop().create_task(self.close(code, reason))
 
     # ── what it is sent ───────────────────────────────────────────────────────
 
     def relay(self, frame: bytes, /) -> None:
+        """See `Guest.relay`; held back during an answer to step 1, and skipped if there is no room."""
         if self._missed or (self._known is None and self._held is None):
             return  # It comes with the next answer, or was never asked for.
         if not self._fits(len(frame)):
@@ -178,12 +183,12 @@ class YjsConnection:
             self._held_bytes += len(frame)
 
     def mention(self, frame: bytes, /) -> None:
-        """Relay what is of no use later: if there is no room it is left out."""
+        """See `Guest.mention`; left out if there is no room."""
         if self._fits(len(frame)):
             self._send(frame)
 
     def resync(self) -> None:
-        """What it was sent is not all there is; the rest follows when there is room."""
+        """See `Guest.resync`; the rest is sent as one difference when there is room."""
         self._missed = self._known is not None or self._held is not None
         if self._missed:
             self._hold()
@@ -223,7 +228,7 @@ class YjsConnection:
             self._work = None
 
     async def _answer(self) -> None:
-        """Send what the client lacks, and ask for what this node lacks, as far as either is due."""
+        """Send the updates that the client lacks, and ask for those that this node lacks, if either is due."""
         state = self._known if self._asked is None else self._asked
         lacking, wants = self._asked is not None or self._missed, self._wants
         self._asked, self._missed, self._wants = None, False, False
@@ -239,7 +244,7 @@ class YjsConnection:
                 self.relay(frame)
 
     async def _drained(self) -> bool:
-        """Wait until nothing waits any more; False if the client takes nothing, and is cut off."""
+        """Wait until nothing waits to be sent; False if the client reads nothing and is cut off."""
         clock = asyncio.get_running_loop().time
         least, since = self._waiting_bytes, clock()
         while waiting := self._waiting_bytes:
@@ -253,5 +258,5 @@ class YjsConnection:
 
 
 def _reason(text: str) -> bytes:
-    """As much of `text` as a close frame holds."""
+    """The beginning of `text` that fits a close frame."""
     return text.encode(errors="replace")[:_CLOSE_REASON_BYTES_MAX].decode(errors="ignore").encode()

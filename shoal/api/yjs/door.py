@@ -1,10 +1,10 @@
 """The door for standard Yjs clients: WebSockets at `/v1/yjs/{space}/{document}`.
 
 Laws:
-- What goes wrong on one connection closes that one alone, with a reason.
-- A document's room lives as long as somebody is in it, and until what they sent
-  is written or refused.
-- Stopping: nothing new, what was received is written, then 1001.
+- A failure on one connection closes that connection alone, with a reason.
+- A document's room exists as long as a connection is in it, and until all updates that
+  were sent are written or rejected.
+- A stop accepts nothing new, writes the updates that were received, then closes with 1001.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MESSAGE_OVERHEAD_BYTES = 64  # Around an update: kinds and lengths.
 
 
 class YjsDoor:
-    """`serve` is the handler of `YJS_PATH`."""
+    """All connections of Yjs clients at this node. `serve` is the handler of `YJS_PATH`."""
 
     def __init__(self, open_session: Callable[[Bookmark], Session], *, config: Config, metrics: Metrics) -> None:
         self._open_session = open_session
@@ -45,7 +45,7 @@ class YjsDoor:
 
         Raises:
             InvalidName: the path names no document.
-            ShuttingDown, Overloaded: before the WebSocket is there, so that a crowd costs little.
+            ShuttingDown, Overloaded: raised before the upgrade, so that a crowd costs little.
         """
         space, document = (name_in(request, YJS_PATH, part) for part in ("space", "document"))
         self._refuse_if_full()
@@ -75,7 +75,7 @@ class YjsDoor:
         return socket
 
     async def stop(self) -> None:
-        """Take nothing new, write what was received, and close every connection."""
+        """Accept no new connection, write the updates that were received, and close every connection."""
         self._stopping = True
         await asyncio.gather(*(room.written() for room in self._rooms.values()))
         await asyncio.gather(
@@ -84,11 +84,11 @@ class YjsDoor:
 
     def _refuse_if_full(self) -> None:
         if self._stopping:
-            raise ShuttingDown("the node is stopping. Nothing was written. Try again later, or elsewhere.")
+            raise ShuttingDown("the node is stopping. Nothing was written. Try again later, or at another node.")
         if len(self._open) >= self._config.yjs_connections_max:
             raise Overloaded(
-                f"the node has {self._config.yjs_connections_max} Yjs connections, and takes no more. Nothing was written. "
-                "Try again later, or elsewhere.",
+                f"the node has {self._config.yjs_connections_max} Yjs connections, which is its maximum. "
+                "Nothing was written. Try again later, or at another node.",
                 retry_after_s=1.0,
             )
 

@@ -1,8 +1,8 @@
-"""Updates that came before what they build on: held in memory until it is there.
+"""Updates that arrived before the updates that they build on: held in memory until those are there.
 
 Laws:
-- Each waits for one clock of one Yjs client, before which it cannot be ready.
-- Bounded: past `bytes_max`, where each counts somewhat more than its bytes, none is taken.
+- Each waits for one clock of one Yjs client; it cannot be ready before.
+- Above `bytes_max` no update is held. Each counts somewhat more than its bytes.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-_OVERHEAD_BYTES = 256  # What Python takes for one of them.
+_OVERHEAD_BYTES = 256  # The memory that Python needs for each of them.
 
 
 class _Held(NamedTuple, Generic[T]):
     clock: int
-    number: int  # No two are equal, so that what is held is never compared.
+    number: int  # Unique, so that items are never compared.
     size: int
     item: T
 
 
 class EarlyUpdates(Generic[T]):
+    """Updates of any type `T`, by the Yjs client and clock that each waits for."""
+
     def __init__(self, *, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
@@ -35,7 +37,7 @@ class EarlyUpdates(Generic[T]):
         return bool(self._waiting)
 
     def hold(self, item: T, size: int, *, client: int, clock: int) -> bool:
-        """Hold `item` until `client` has reached `clock`; False: there is no room for it."""
+        """Hold `item` until `client` has reached `clock`; False if there is no room for it."""
         size += _OVERHEAD_BYTES
         if self._bytes + size > self._bytes_max:
             return False
@@ -44,7 +46,7 @@ class EarlyUpdates(Generic[T]):
         return True
 
     def take(self, reached: Mapping[int, int]) -> list[T]:
-        """Those that waited for what these clients have reached now; they are held no more."""
+        """Return, and forget, the items that waited for clocks that these clients have reached."""
         due: list[T] = []
         for client in self._waiting.keys() & reached.keys():
             heap = self._waiting[client]
@@ -57,6 +59,7 @@ class EarlyUpdates(Generic[T]):
         return due
 
     def drop(self, goes: Callable[[T], bool]) -> None:
+        """Forget the updates for which `goes` is true."""
         for client, heap in list(self._waiting.items()):
             kept = [held for held in heap if not goes(held.item)]
             self._bytes -= sum(held.size for held in heap) - sum(held.size for held in kept)

@@ -1,17 +1,17 @@
-"""A document's room: the connections of this node that share it, what they send, and what they are sent.
+"""A document's room: the connections of this node that share the document, and their updates.
 
 Laws:
-- What is relayed is durable: the room follows the document like any other client,
-  and sends what it is pushed, the author's own updates included.
-- What arrives while a write is under way is one operation when it is done: the
-  first update of a burst leaves at once, and a crowd costs one operation, one
-  message and one encoding per commit, whatever its number.
-- An update that is refused takes none with it: the others of its operation are
-  written without it, and its connection hears why.
-- An update that depends on what this node lacks is held, and written as soon as
-  that is there, whoever brought it: the node follows the document for this, too.
-- Bounded: past `yjs_pending_bytes_max` unwritten bytes nobody here is read, and past
-  `yjs_early_bytes_max` held ones a connection that sends another is closed.
+- Relayed updates are durable: the room follows the document like any other client,
+  and relays each update that it receives, including to its author.
+- Updates that arrive during a write become one operation after it: the
+  first update of a burst is written at once, and a crowd costs one operation, one
+  message and one encoding per commit, however large it is.
+- If an update is rejected, the others of its operation are written without it, and
+  only its own connection is closed.
+- An update that depends on others that this node lacks is held, and written as soon as
+  those arrive from any client or node.
+- Above `yjs_pending_bytes_max` unwritten bytes no connection of the room is read; above
+  `yjs_early_bytes_max` held bytes a connection that sends another early update is closed.
 """
 
 from __future__ import annotations
@@ -48,19 +48,26 @@ _RETRY_S = 0.1
 class Guest(Protocol):
     """A connection, as its room sees it."""
 
-    def relay(self, frame: bytes, /) -> None: ...
-    def mention(self, frame: bytes, /) -> None: ...
+    def relay(self, frame: bytes, /) -> None:
+        """Send a durable update, as one WebSocket frame."""
+
+    def mention(self, frame: bytes, /) -> None:
+        """Send who is present, as one WebSocket frame; it may be left out."""
+
     def resync(self) -> None:
-        """What it was sent is not all there is."""
+        """Updates may have been missed: send the difference from the current state."""
 
     def written(self, number: int, update: yjs.Update, /) -> None:
-        """It is durable."""
+        """The guest's update with this number is durable."""
 
     def early(self) -> None:
-        """An update of this guest depends on what the node lacks; it is held."""
+        """An update of this guest depends on others that the node lacks; it is held."""
 
-    def refused(self, error: ShoalError, /) -> None: ...
-    def end(self, code: int, reason: str, /) -> None: ...
+    def refused(self, error: ShoalError, /) -> None:
+        """An update of this guest was rejected, so that its copy of the document differs for good."""
+
+    def end(self, code: int, reason: str, /) -> None:
+        """Close the connection."""
 
 
 class _Received(NamedTuple):
@@ -70,6 +77,8 @@ class _Received(NamedTuple):
 
 
 class Room:
+    """The connections of one document at this node; it follows the document from its creation to `close`."""
+
     def __init__(self, session: Session, space: str, document: str, *, config: Config) -> None:
         self.space, self.document = space, document
         self.users = 0  # Connections that are here, or on their way out.
@@ -80,31 +89,33 @@ class Room:
         self._received_bytes = 0
         self._early: EarlyUpdates[_Received] = EarlyUpdates(bytes_max=config.yjs_early_bytes_max)
         self._lately: list[DocumentState | Edit] = []  # Pushed since the write under way began.
-        self._room = asyncio.Event()  # Something was written.
+        self._room = asyncio.Event()  # Updates were written, so that there is room.
         self._writing: asyncio.Task[None] | None = None
         self._present: dict[int, Present] = {}
         self._tasks = [asyncio.get_running_loop().create_task(work) for work in (self._follow(), self._follow_presence())]
         self.following = asyncio.Event()  # From here on nothing is missed.
-        self._over: tuple[int, str] | None = None  # Why nobody can be served here any more.
+        self._over: tuple[int, str] | None = None  # The close code and reason, once the room has failed.
 
     # ── guests ────────────────────────────────────────────────────────────────
 
     def enter(self, guest: Guest) -> None:
-        """It is sent what becomes durable from now on."""
+        """Send it all updates that become durable from now on; if the room has failed, end it."""
         self._guests[guest] = None
         if self._over is not None:
             guest.end(*self._over)
 
     def leave(self, guest: Guest) -> None:
+        """Send it nothing more, and forget its updates that wait. Twice is allowed."""
         self._guests.pop(guest, None)
         self._early.drop(lambda received: received.guest is guest)
 
     async def written(self) -> None:
-        """Return once all that was received is written, held or refused."""
+        """Return once all received updates are written, held or rejected."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
 
     async def close(self) -> None:
+        """Stop following, and close the room's session."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -112,13 +123,13 @@ class Room:
 
     @property
     def present(self) -> list[Present]:
-        """Who is there, on any node."""
+        """The clients that are present, on any node."""
         return list(self._present.values())
 
     # ── what they send ────────────────────────────────────────────────────────
 
     def take(self, guest: Guest, number: int, update: yjs.Update) -> None:
-        """To be written; `guest` hears what came of it."""
+        """Start to write an update; `guest` is told of the outcome: `written`, `early` or `refused`."""
         self._take([_Received(guest, number, update)])
 
     def _take(self, some: Sequence[_Received]) -> None:
@@ -130,9 +141,11 @@ class Room:
 
     @property
     def is_full(self) -> bool:
+        """Whether more bytes wait to be written than may; then connections are not read."""
         return self._received_bytes > self._config.yjs_pending_bytes_max
 
     async def has_room(self) -> None:
+        """Wait until it is not full."""
         while self.is_full:
             self._room.clear()
             await self._room.wait()
@@ -159,7 +172,7 @@ class Room:
                     reply = await self._session.call(request, stale=True)
                     break
                 except Overloaded as error:
-                    # Many writers wait for the disk: so do ours, who are not read meanwhile.
+                    # Many writers wait for the disk. Ours wait too, and are not read meanwhile.
                     wait_s = error.detail.get("retry_after_s")
                     await asyncio.sleep(float(wait_s) if isinstance(wait_s, int | float) else _RETRY_S)
         except ShoalError as error:
@@ -176,7 +189,7 @@ class Room:
                 self._hold(received, early[index])
             else:
                 received.guest.written(received.number, received.update)
-        # What they wait for may have come while the reply was on its way.
+        # The updates that they wait for may have come while the reply was on its way.
         for push in self._lately:
             self._try_again(push)
 
@@ -187,12 +200,10 @@ class Room:
         if self._early.hold(received, len(received.update.update), client=early.client, clock=early.clock):
             guest.early()
         else:
-            guest.end(
-                WSCloseCode.TRY_AGAIN_LATER, "too many updates depend on ones that are not here yet (yjs_early_bytes_max)"
-            )
+            guest.end(WSCloseCode.TRY_AGAIN_LATER, "too many updates depend on others that are missing (yjs_early_bytes_max)")
 
     def _try_again(self, push: DocumentState | Edit) -> None:
-        """Write what waited for what this push brought."""
+        """Write the held updates that are ready after this push."""
         if self._early:
             self._take(self._early.take(yjs.reached(push.update) if isinstance(push, Edit) else yjs.clocks(push.state)))
 
@@ -229,7 +240,7 @@ class Room:
                     if isinstance(push, Presence) and push.entries:
                         self._tell_present(push.entries)
         except ShoalError:
-            return  # Without: the node is stopping, or has too many followers.
+            return  # Without presence: the node is stopping, or has too many followers.
 
     def _tell_present(self, entries: Sequence[Present]) -> None:
         for present in entries:
@@ -258,7 +269,7 @@ class Room:
 
 
 def close_code(error: ShoalError) -> WSCloseCode:
-    """What a connection is closed with, of which nothing but the reason is told."""
+    """The WebSocket close code for an error; the client sees only the code and the reason."""
     match error:
         case TooLarge():
             return WSCloseCode.MESSAGE_TOO_BIG
