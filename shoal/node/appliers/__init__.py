@@ -1,1 +1,1 @@
-"""Changes, one module per family: how each is applied, checked when it comes from a peer, and sent on."""
+"""Changes, one module per family: how each is applied, checked when it comes from a peer, and sent to others."""

@@ -1,4 +1,4 @@
-"""How one kind of change is carried out: the same if it is issued here, received from a peer, or folded again."""
+"""How one kind of change is applied: in the same way if it is issued here, received from a peer, or folded again."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ def _nothing(_rows: Rows, _stamp: Stamp, _change: Any) -> Blobs:
 
 
 class Applier(NamedTuple):
-    """`apply` takes a change that is sound; `check` says whether one that a peer sent is, and returns what to apply it with."""
+    """`apply` applies a valid change; `check` validates one that a peer sent, and returns the blobs to apply it with."""
 
     kind: Kind  # Of the objects that it changes.
-    apply: Apply  # What it returns is for the handler that issues the change.
-    check: Check = _sound  # BadOperation: it is not what it says it is.
-    attached_of: Callable[[Rows, Stamp, Any], Blobs] = _nothing  # StoreCorrupt: what must be there is not.
-    others: frozenset[Kind] = frozenset()  # Of objects that it changes besides.
+    apply: Apply  # Its result is for the handler that issues the change.
+    check: Check = _sound  # Raises BadOperation if the change or its blobs are not valid.
+    attached_of: Callable[[Rows, Stamp, Any], Blobs] = _nothing  # Raises StoreCorrupt if a row is missing or damaged.
+    others: frozenset[Kind] = frozenset()  # Of other objects that it changes.
 
     @property
     def names_content(self) -> bool:
+        """Whether such a change can have blobs."""
         return self.attached_of is not _nothing
 
 
@@ -41,7 +42,7 @@ Appliers = dict[type, Applier]
 def bare(
     kind: Kind, apply: Callable[[Rows, Stamp, Any], Any], check: Callable[[Stamp, Any], None] = lambda _stamp, _change: None
 ) -> Applier:
-    """For a change that holds all it needs."""
+    """The applier of a change without blobs."""
 
     def applied(rows: Rows, stamp: Stamp, change: Any, _attached: Blobs) -> Any:
         return apply(rows, stamp, change)

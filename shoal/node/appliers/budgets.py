@@ -1,4 +1,4 @@
-"""Changes of budgets. One that a peer sends must not take where it should give."""
+"""Changes of budgets. A peer's change is checked, so that no negative amount reverses its effect."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def _check(rows: Rows, _stamp: Stamp, change: dag.Save, attached: Blobs) -> Blob
         if not attached.erased and dag.chunk(rows, digest) is None:
             raise BadOperation(f"chunk {digest.hex()} of its checkpoint is missing", reason="content")
     if sha256(attached.content).digest() != change.record:
-        raise BadOperation("its checkpoint is described differently from the original save", reason="content")
+        raise BadOperation("the record of its checkpoint is described differently from the original save", reason="content")
     return attached._replace(decoded=record)
 
 
@@ -45,7 +45,7 @@ def _record_of(rows: Rows, stamp: Stamp, change: dag.Save) -> Blobs:
         if pruning.ever_pruned(rows):
             branch = dag.erased_branch(rows, stamp, change)
             return ERASED if branch is None else Blobs(chunks={b"": branch.encode()}, erased=True)
-        raise StoreCorrupt(f"checkpoint {change.id.hex()} is in the log and not in its thread. Run `shoal verify`.")
+        raise StoreCorrupt(f"checkpoint {change.id.hex()} is in the log but not in its thread. Run `shoal verify`.")
     record = found.record
     if found.dot != stamp.dot and (twin := dag.twin(rows, change.id, stamp.dot)) is not None:
         packed, record = twin, dag.decode_record(twin)

@@ -1,4 +1,4 @@
-"""Deletions of objects. `shoal.node.collection.generations` applies them: their row is beside the generations' rows."""
+"""Deletions of objects. `shoal.node.collection.generations` applies them, because their row belongs to no generation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of documents. `shoal.node.document.documents` keeps live documents in step with them."""
+"""Changes of documents. `shoal.node.document.documents` updates the live documents."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _apply(rows: Rows, stamp: Stamp, change: document.Update, attached: Blobs) -
 
 
 def _compact(rows: Rows, stamp: Stamp, change: compaction.Compact, attached: Blobs) -> bool:
-    """Returns whether it fills a gap."""
-    # If it is gone another one covers it, which is here or still to come.
+    """Apply a compaction; True if it fills a gap."""
+    # If it was swept, another one covers it, which is here or will arrive.
     return not is_gone(attached) and compaction.apply(rows, stamp, change, attached.content)
 
 

@@ -1,4 +1,4 @@
-"""Changes of which fields of items are indexed."""
+"""Changes of the set of indexed fields of items."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def _check_path(change: items.Put | items.Delete | items.Refreshed) -> None:
 
 def _check_time(ms: int) -> None:
     if not 0 <= ms < _TIME_END_MS:
-        raise InvalidInput(f"{ms} is no time of an item.")
+        raise InvalidInput(f"{ms} is not a valid time of an item.")
 
 
 APPLIERS: Appliers = {

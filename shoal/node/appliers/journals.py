@@ -15,7 +15,7 @@ from shoal.storage.keys import Kind
 
 
 def _apply(rows: Rows, stamp: Stamp, change: journal.Append, attached: Blobs) -> None:
-    if not is_gone(attached):  # What it made was trimmed by an operation that is still to come.
+    if not is_gone(attached):  # Else a trim that will arrive later has erased the event elsewhere.
         journal.apply(rows, stamp, change, attached.content)
 
 
@@ -41,7 +41,7 @@ def _check_ack(stamp: Stamp, change: consumers.Ack) -> None:
     except InvalidValue:
         raise BadOperation("its cursor cannot be read", reason="content") from None
     if not 0 <= change.generation <= consumers.GENERATION_MAX or journal.clipped(cursor, stamp.context) != cursor:
-        raise BadOperation("its cursor claims what its origin had not applied", reason="content")
+        raise BadOperation("its cursor claims operations that its origin had not applied", reason="content")
 
 
 def _check_reduce(_stamp: Stamp, change: reductions.Reduce) -> None:

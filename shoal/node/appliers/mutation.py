@@ -1,9 +1,9 @@
-"""Mutations: which change to which object, and how each kind of change is applied.
+"""Mutations, each a change to one object, and the table that says how each kind of change is applied.
 
-Law: `apply` is the only way into an object's rows, for operations issued here
-(`WriteContext.apply`), received from a peer, or folded again from the log. A change names its larger
-bytes by hash; they travel beside it (`Blobs`), are stored once, as rows, and
-`attached_of` finds them again.
+Law: only `apply` writes an object's rows, for operations issued here (`WriteContext.apply`),
+received from a peer, or folded again from the log. A change names its larger bytes by
+hash; they travel beside it (`Blobs`), are stored once, as rows, and `attached_of` reads
+them from there.
 """
 
 from __future__ import annotations
@@ -96,11 +96,13 @@ _APPLIERS: Appliers = {
 
 
 class Mutation(msgspec.Struct, array_like=True, frozen=True):
+    """A change to an object: one element of an operation's payload, which is on disk and on the wire."""
+
     kind: int
     space: str
     name: str
     change: Change
-    generation: int = 0  # Of the object: the one that the issuer knew as the current one.
+    generation: int = 0  # Of the object: the current one at the issuer.
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -108,49 +110,51 @@ _decoder = msgspec.msgpack.Decoder(list[Mutation])
 
 
 def encode(mutations: list[Mutation]) -> bytes:
+    """The payload of an operation."""
     return _encoder.encode(mutations)
 
 
 def decode(payload: bytes) -> list[Mutation]:
-    """
+    """The mutations of an operation's payload.
+
     Raises:
         StoreCorrupt: the payload of a stored operation cannot be read.
     """
     try:
         return _decoder.decode(payload)
-    except ValueError as error:  # msgspec's own are ValueErrors, and so are those of text that is no UTF-8.
+    except ValueError as error:  # msgspec's errors are ValueErrors, and so are those of text that is not UTF-8.
         raise StoreCorrupt(f"an operation in the log cannot be decoded ({error}). Run `shoal verify`.") from None
 
 
 def takes(kind: Kind, change: Change) -> bool:
-    """Whether objects of this kind take this change."""
+    """Whether this change can be applied to objects of this kind."""
     applier = _APPLIERS[type(change)]
     return kind is applier.kind or kind in applier.others
 
 
 def names_content(change: Change) -> bool:
-    """Whether it names bytes that travel beside it."""
+    """Whether it names blobs, which travel beside it."""
     return _APPLIERS[type(change)].names_content
 
 
 def apply(rows: Rows, stamp: Stamp, change: Change, attached: Blobs = NOTHING) -> Any:
-    """Carry out a sound change; what is returned is for the handler that issues it."""
+    """Apply a valid change; the result is for the handler that issues it."""
     return _APPLIERS[type(change)].apply(rows, stamp, change, attached)
 
 
 def check(rows: Rows, stamp: Stamp, change: Change, attached: Blobs) -> Blobs:
-    """Of another node's change: what came beside it, to be applied with it.
+    """Check a change from another node before it is applied; returns the blobs to apply it with.
 
     Raises:
-        BadOperation: the change is not what it says it is, or some of what it names is missing.
+        BadOperation: the change or its blobs are not valid, or some blobs are missing.
     """
     return _APPLIERS[type(change)].check(rows, stamp, change, attached)
 
 
 def attached_of(rows: Rows, stamp: Stamp, change: Change) -> Blobs:
-    """What travelled beside a change that was applied to `rows`.
+    """The blobs of a change that was applied to `rows`; `ERASED` if they were swept.
 
     Raises:
-        StoreCorrupt: a row that must be there is not, or does not hold what the log names by its hash.
+        StoreCorrupt: a row is missing, or does not match its hash in the log.
     """
     return _APPLIERS[type(change)].attached_of(rows, stamp, change)

@@ -1,4 +1,4 @@
-"""Changes of a thread's queues. They hold all they need: what is forgotten leaves no row behind."""
+"""Changes of a thread's queues. They have no blobs, so a forgotten entry leaves no row behind."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def _check_dequeue(_stamp: Stamp, change: queue.Dequeue) -> None:
 
 def _check_purge(stamp: Stamp, change: queue.Purge) -> None:
     _check(change.queue, ids=change.ids)
-    # Only then is all that it covers there before it, on every replica.
+    # Only then does every replica hold all that it covers before it.
     if not stamp.context.dominates(VersionVector(change.context)):
-        raise BadOperation("it forgets what its origin had not applied", reason="content")
+        raise BadOperation("it forgets entries that its origin had not applied", reason="content")
 
 
 def _check(name: str, *, values_of: list[bytes] | None = None, ids: list[bytes] | None = None) -> None:

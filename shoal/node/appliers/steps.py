@@ -1,4 +1,4 @@
-"""Changes of a thread's ledger and of its status."""
+"""Changes of a thread's step log and of its status."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Garbage collection: what deletions and prunes leave behind, and when it goes."""
+"""Garbage collection: removing the rows that deletions and prunes left behind, once that is safe."""

@@ -1,12 +1,12 @@
-"""What operations erased, until it is gone: a durable queue, and the sweeping of it.
+"""The garbage that operations left: a durable queue, and the task that sweeps it.
 
 Laws:
-- An entry is written in the batch of the operation that erased, and removed in the
-  batch that removes the last of its rows: a crash in between repeats, and leaves nothing.
-- Rows go only once the eraser is stable (`shoal.cluster.stability`). An owner that
-  is away stops that, and `waits_for` names it.
-- Each look takes a bounded piece, then others get their turn. While there is no
-  entry there is no task, and no timer.
+- An entry is written in the batch of the operation that erased, and removed after the
+  last of its rows: after a crash in between, the sweep is repeated and leaves nothing.
+- Rows are removed only once the eraser is stable (`shoal.cluster.stability`). An owner
+  that is away delays that, and `waits_for` names it.
+- Each look takes a bounded number of entries, then other tasks get their turn. While
+  the queue is empty there is no task and no timer.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
 
 LOOKED_AT_MAX = 64  # Entries in one look.
-_BOUNDS_MAX = 4096  # Entries whose bound is remembered; of any other it is found again.
+_BOUNDS_MAX = 4096  # Entries whose bound is remembered; for any other it is computed again.
 
 
 class What(IntEnum):
-    """The numbers are on disk and never reused."""
+    """The kind of rows that an entry names. The numbers are on disk and never reused."""
 
-    GENERATION = 1  # The rows of a generation that was ended.
+    GENERATION = 1  # The rows of an ended generation.
     CHECKPOINTS = 2  # Pruned checkpoints.
-    EVENTS = 3  # What a trim took from a journal.
-    UPDATES = 4  # What a compaction covers.
+    EVENTS = 3  # Trimmed events of a journal.
+    UPDATES = 4  # Updates that a compaction covers.
 
 
 class Garbage(msgspec.Struct, array_like=True, frozen=True):
-    """An entry of the queue: what the operation that it is filed under erased."""
+    """The value of an entry: what its operation erased. The key names the operation."""
 
     what: What
     kind: int
@@ -65,10 +65,13 @@ class Garbage(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def target(self) -> Target:
+        """The object whose rows were erased."""
         return Target(Kind(self.kind), self.space, self.name)
 
 
 class GarbageEntry(NamedTuple):
+    """An entry as it is in the queue: the key in storage, and what it names."""
+
     key: bytes
     partition: int
     dot: Dot
@@ -76,7 +79,7 @@ class GarbageEntry(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Some of what an entry names: rows and ranges to be removed."""
+    """A part of what an entry names: rows and ranges to remove in one batch."""
 
     rows: dict[bytes, bytes | None]
     ranges: list[tuple[bytes, bytes]]
@@ -91,7 +94,7 @@ _decoder = msgspec.msgpack.Decoder(Garbage)
 
 
 class Collector:
-    """`storage` is what `commit` writes to. `replicas` says what the others hold."""
+    """The queue of garbage and its sweep. `storage` is the one that `commit` writes to."""
 
     def __init__(
         self, storage: LoggedStorage, commit: GroupCommit, *, partitions: Partitions, config: Config, now: Callable[[], float]
@@ -115,18 +118,18 @@ class Collector:
         self._reclaim_at = 0.0
         self._unreclaimed = False
         self._stopped = False
-        self.waits_for: list[str] = []  # Replicas that the last look found entries to wait for.
+        self.waits_for: list[str] = []  # The replicas, by address, or repairs that the entries of the last look wait for.
         self.swept = 0  # Entries, in this incarnation.
-        self.died = 0  # Changes that arrived after their generation was ended, in this incarnation.
+        self.died = 0  # Changes that arrived after their generation had ended, in this incarnation.
 
     def start(self, replicas: Replicas) -> None:
-        """Take up what is left of earlier openings."""
+        """Continue with the entries of earlier openings. `replicas` knows what the other owners hold."""
         self._replicas = replicas
         if self.count(1):
             self._stir()
 
     async def stop(self) -> None:
-        """Stopping twice is allowed."""
+        """Cancel the sweep; the next opening continues it. Stopping twice is allowed."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
@@ -135,13 +138,13 @@ class Collector:
     def enter(
         self, transaction: Transaction, stamp: Stamp, what: What, target: Target, generation: int, ends: bytes = b""
     ) -> None:
-        """File what the operation with this stamp erases of an object."""
+        """Add an entry for what the operation with this stamp erases of an object."""
         garbage = Garbage(what, target.kind, target.space, target.name, generation, ends)
         transaction.put(keys.garbage(target.partition, stamp.dot, stamp.nth), _encoder.encode(garbage))
         transaction.when_written(self._stir)
 
     def count(self, most: int) -> int:
-        """Entries in the queue; at most `most` are counted."""
+        """The number of entries in the queue; counting stops at `most`."""
         return sum(1 for _ in self._storage.scan(keys.GARBAGE, successor(keys.GARBAGE), limit=most))
 
     def _stir(self) -> None:
@@ -155,12 +158,12 @@ class Collector:
                 self._reclaim()
                 await asyncio.sleep(0 if moved else self._config.sync_interval_s)
         except ShoalError:
-            return  # Storage refuses, or cannot be read: the next entry, or the next incarnation, goes on.
+            return  # Storage rejects writes or cannot be read. The next entry, or the next incarnation, starts this again.
         finally:
             self._task = None
 
     async def _look(self) -> bool:
-        """Look at some entries, and sweep those that are stable; whether there was one."""
+        """Look at the next entries and sweep the stable ones; True if any was swept."""
         entries = list(self._entries())
         waits: dict[str, None] = {}
         stable: dict[Garbage, list[GarbageEntry]] = {}
@@ -236,7 +239,7 @@ class Collector:
             del self.markings[target]
 
     def _events(self, entries: list[GarbageEntry]) -> Iterator[Piece]:
-        """The payloads that these trims, which are alike, no longer need; others may take some of them as well."""
+        """The payloads that these equal trims removed. Other trims may remove some of them as well."""
         garbage = entries[0].garbage
         ends = [garbage.ends[start : start + PLACE_BYTES] for start in range(0, len(garbage.ends), PLACE_BYTES)]
         while True:
@@ -247,10 +250,10 @@ class Collector:
                 return
 
     def _updates(self, entries: list[GarbageEntry]) -> Iterator[Piece]:
-        """What a compaction covers, once it is seen that it holds it; and those whose place it takes, or it itself.
+        """The updates that a compaction covers, after a check that it contains them; and the compactions that are superseded.
 
         Raises:
-            StoreCorrupt: it does not hold it, or is damaged. Nothing of it goes.
+            StoreCorrupt: the compaction lacks something or is damaged. Nothing is removed.
         """
         garbage = entries[0].garbage
         position, digest = garbage.ends[:POSITION_BYTES], garbage.ends[POSITION_BYTES:]
@@ -260,13 +263,13 @@ class Collector:
 
         found = compaction.find(rows(), position)
         if found is None:
-            return  # It went with its generation, or never came.
+            return  # It was swept with its generation, or never arrived.
         for _ in compaction.proved(rows, found, digest):
             yield _NOTHING
         snapshot_key = garbage.target.snapshot_key
         snapshot = self._storage.get(snapshot_key)
         if snapshot is not None and snapshot[:POSITION_BYTES] < position:
-            yield Piece({snapshot_key: None}, [])  # What goes may come after it, and be in the merged update alone.
+            yield Piece({snapshot_key: None}, [])  # Swept updates may be later than it, and be only in the merged update.
         while some := list(islice(compaction.swept(rows(), found.ends), SLICE)):
             yield Piece({rows().key(document.row_of(at)): None for at, _ in some}, [])
         here = rows()
@@ -276,11 +279,11 @@ class Collector:
         pieces: dict[bytes, bytes | None] = {here.key(row): None for at in gone for row in compaction.rows_of(at)}
         most = self._config.document_snapshot_updates
         if sum(1 for _ in islice(document.updates(here), most)) < most:
-            pieces[snapshot_key] = None  # The merged update takes its place.
+            pieces[snapshot_key] = None  # The merged update replaces it.
         yield Piece(pieces, [])
 
     def _settled(self, entry: GarbageEntry, positions: list[bytes]) -> list[bytes]:
-        """Of erasers at these positions, in the partition of this one, those that wait for nobody any more."""
+        """Those of the erasers at these positions, in the partition of this entry, that are no longer in the queue."""
 
         def waits(position: bytes) -> bool:
             nth = int.from_bytes(position[-2:], "big")
@@ -289,7 +292,7 @@ class Collector:
         return [position for position in positions if not waits(position)]
 
     def _others(self, entries: list[GarbageEntry]) -> Iterator[GarbageEntry]:
-        """Entries of the same thing that are not among these."""
+        """The entries with the same value that are not among these."""
         partition, garbage = entries[0].partition, entries[0].garbage
         prefix = keys.GARBAGE + partition.to_bytes(2, "big")
         mine = {entry.key for entry in entries}
@@ -298,7 +301,7 @@ class Collector:
                 yield GarbageEntry(key, *keys.split_garbage(key), garbage)
 
     def _reclaim(self) -> None:
-        """Have the space of what was swept given back, now and then: it costs a log of its own."""
+        """Have storage give back the space of swept rows, at most once per `reclaim_interval_s`: it costs a new log."""
         if self._unreclaimed and self._now() >= self._reclaim_at:
             self._storage.reclaim()
             self._unreclaimed = False
@@ -306,7 +309,7 @@ class Collector:
 
 
 def of_partition(storage: Readable, partition: int, most: int) -> frozenset[bytes] | None:
-    """The objects of a partition that the queue names, by the prefix of their rows' keys; None: more than `most` entries."""
+    """The objects of a partition that the queue names, as prefixes of their rows' keys; None if it has over `most` entries."""
     prefix = keys.GARBAGE + partition.to_bytes(2, "big")
     packed = [packed for _, packed in storage.scan(prefix, successor(prefix), limit=most + 1)]
     if len(packed) > most:

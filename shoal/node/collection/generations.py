@@ -1,7 +1,7 @@
-"""Which generation of an object is the current one, and where each one's rows are.
+"""The current generation of an object, and the place of each generation's rows.
 
-Law: what was found is remembered only for objects that were never deleted, and
-forgotten before a deletion is applied, and after it was written.
+Law: memory remembers only objects that were never deleted. It forgets one before a
+deletion is applied, and again after the deletion was written.
 """
 
 from __future__ import annotations
@@ -22,21 +22,25 @@ from shoal.node.transaction import ObjectRows, Transaction
 from shoal.storage import keys
 from shoal.storage.keys import Kind
 
-LIMBO = b"Z"  # In the rows of a generation that was ended: what came beside a change after that.
+LIMBO = b"Z"  # In the rows of an ended generation: the blobs of a change that arrived after the end.
 
 
 class Generation(Struct, frozen=True):
+    """An object's generation; `number` counts its deletions from 0."""
+
     number: int
     rows: ObjectRows
 
 
 class Generations:
+    """Finds an object's generations. `known_max` bounds the objects remembered as never deleted."""
+
     def __init__(self, indexes: Indexes, *, known_max: int) -> None:
         self._indexes = indexes
-        self._first: Recent[Target] = Recent(known_max)  # Known not to have been deleted: a request need not look.
+        self._first: Recent[Target] = Recent(known_max)  # Known never to have been deleted: a request need not look.
 
     def current(self, transaction: Transaction, target: Target) -> Generation:
-        """The generation whose rows are shown, and those."""
+        """The current generation, whose rows reads show."""
         prefix = keys.object_rows(target.partition, *target)
         if target in self._first:
             return Generation(0, self._rows(transaction, target, prefix))
@@ -48,7 +52,7 @@ class Generations:
         return Generation(number, ObjectRows(transaction, prefix + deletion.prefix(number)))
 
     def _rows(self, transaction: Transaction, target: Target, prefix: bytes) -> ObjectRows:
-        """Of the first generation: items, which alone have indexes, have no other."""
+        """The rows of the first generation. Only items have indexes, and items have no other generation."""
         if target.kind is Kind.ITEMS:
             return self._indexes.rows(transaction, target, prefix)
         return ObjectRows(transaction, prefix)
@@ -62,23 +66,23 @@ class Generations:
     def delete(self, transaction: Transaction, target: Target, stamp: Stamp, change: deletion.Delete) -> bool:
         """Apply a deletion. Returns whether a new generation is the current one."""
         self._first.drop(target)
-        # What is abandoned did not happen, and what is written was not looked up before it was.
+        # Again after the write, because a lookup before it may have remembered the object.
         transaction.when_written(lambda: self._first.drop(target))
         return deletion.apply(ObjectRows(transaction, keys.object_rows(target.partition, *target)), stamp, change)
 
     def forget(self, target: Target) -> None:
-        """Look again at the next request."""
+        """Forget what is remembered of an object, so that the next request reads it."""
         self._first.drop(target)
 
     def bury(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Blobs) -> None:
-        """Keep what came beside a change of a generation that was ended, for peers that lack the change."""
+        """Keep the blobs of a change of an ended generation, for peers that lack the change."""
         rows_of(transaction, target, change.generation).put(LIMBO + stamp.pack_position(), blobs.pack([beside]))
 
     def attached_of(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation) -> Blobs:
-        """What travelled beside an applied change, or that it was erased.
+        """The blobs of an applied change; `ERASED` if they were swept.
 
         Raises:
-            StoreCorrupt: a row that must be there is not, or does not hold what the log names by its hash.
+            StoreCorrupt: a row is missing, or does not match its hash in the log.
         """
         if isinstance(change.change, deletion.Delete):
             return NOTHING
@@ -92,16 +96,17 @@ class Generations:
             return ERASED
         try:
             return mutation.attached_of(rows, stamp, change.change)
-        except StoreCorrupt:  # Whoever gets it will find it dead.
+        except StoreCorrupt:  # The receiver finds the change dead and needs no blobs.
             return ERASED
 
 
 def rows_of(transaction: Transaction, target: Target, generation: int) -> ObjectRows:
+    """The rows of one generation of an object, without indexes."""
     return ObjectRows(transaction, keys.object_rows(target.partition, *target) + deletion.prefix(generation))
 
 
 def dead_range(target: Target, current: int) -> tuple[bytes, bytes]:
-    """The rows of the last generation before `current`."""
+    """The key range of the rows of generation `current - 1`."""
     prefix = keys.object_rows(target.partition, *target)
     ended = current - 1
     if ended == 0:
@@ -112,7 +117,7 @@ def dead_range(target: Target, current: int) -> tuple[bytes, bytes]:
 
 
 def split(row: bytes) -> tuple[int, bytes]:
-    """The generation of a row of an object, and the row's key within it."""
+    """The generation of an object's row, and the row's key within the generation."""
     if not row.startswith(deletion.ROW) or row == deletion.ROW:
         return 0, row
     at = 1 + deletion.GENERATION_BYTES

@@ -1,10 +1,10 @@
-"""Which checkpoints of a thread a prune gives up, and which stay.
+"""The checkpoints of a thread that a prune discards, and those that it keeps.
 
 Laws:
-- Planning reads a thread slice by slice, and writes nothing; giving up names ids, a bounded
-  number at a time, and looks again at each: what has become a head meanwhile stays.
-- What stays is said with the first reason that holds: a head; one of the last of its branch;
-  young; labelled; where a step that is open was begun; where lines part; on another branch than the one that was named.
+- Planning reads a thread slice by slice and writes nothing. Discarding names a bounded number
+  of ids at a time and checks each again: a checkpoint that has become a head or got a label meanwhile stays.
+- Each kept checkpoint is counted under the first reason that applies: a head; one of the last of its branch;
+  young; labelled; the base of an open step; a fork; on another branch than the named one.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ _SLICE = 512
 
 
 class Plan(NamedTuple):
-    gone: list[bytes]  # The oldest first.
+    """The outcome of planning: the checkpoints to discard, and counts of the others."""
+
+    gone: list[bytes]  # Ids, the oldest first.
     stays: dict[str, int]  # Reason → how many.
-    bytes: int  # Of rows that go, as stored.
+    bytes: int  # Of the rows to be removed, as stored.
 
 
 class Prunes:
-    """The handler. `Prune` is carried out by the service, as a plan and many `Discard`s."""
+    """The handler of prunes. The service carries out a `Prune` as a plan and many `Discard`s."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -65,7 +67,7 @@ class Prunes:
             unhex(id)
 
     def _discard(self, context: WriteContext, request: Discard) -> Discarded:
-        """What is a head, has a label, or is not there, stays as it is."""
+        """Discard the named checkpoints, except heads, labelled ones, and ids that do not exist."""
         rows = context.rows
         heads = head_ids(rows)
         gone = [id for id in dict.fromkeys(map(unhex, request.checkpoints)) if id not in heads and _goes(rows, id)]
@@ -92,7 +94,7 @@ def planned(rows: Callable[[], Rows], request: Prune, now_ms: int) -> Planning:
     """Plan a prune; each step takes a bounded time. `rows` gives the thread's rows as they are now.
 
     Raises:
-        NotFound: the branch that it names is not there.
+        NotFound: the named branch does not exist.
     """
     if request.branch is not None and not dag.heads(rows(), request.branch):
         raise NotFound(
@@ -161,7 +163,7 @@ def _line(leads: dict[bytes, dag.Lead], head: bytes, count: int) -> Iterable[byt
 
 
 def _begun_at(rows: Rows, leads: dict[bytes, dag.Lead]) -> Iterable[bytes]:
-    """Of each branch, what an open step was begun on: the last checkpoint before its intent."""
+    """For each branch, the checkpoint on which an open step was begun: the last one before its intent."""
     for step in [key for _, key in step_log.listing(rows, only_open=True)]:
         entry = step_log.find(rows, step)
         for attempt in () if entry is None else entry.open_attempts:
@@ -174,7 +176,7 @@ def _begun_at(rows: Rows, leads: dict[bytes, dag.Lead]) -> Iterable[bytes]:
 
 
 def _forks(leads: dict[bytes, dag.Lead]) -> Iterable[bytes]:
-    """Checkpoints on which more than one was saved, or one on another branch."""
+    """Checkpoints with more than one child, or with a child on another branch."""
     children: dict[bytes, str | None] = {}  # The branch of the only child so far; None: there are more.
     for lead in leads.values():
         for parent in lead.parents:
@@ -185,7 +187,7 @@ def _forks(leads: dict[bytes, dag.Lead]) -> Iterable[bytes]:
 
 
 def _bytes(rows: Callable[[], Rows], gone: list[bytes], pruned: set[bytes]) -> Generator[None, None, int]:
-    """How much less is stored once these are given up."""
+    """The number of stored bytes that discarding these frees."""
     marking = Marking(pruned | set(gone))
     yield from marking.run(rows)
     total, counted = 0, set[bytes]()

@@ -1,10 +1,10 @@
-"""What pruned checkpoints leave behind, and what of it is still needed.
+"""Find the rows of pruned checkpoints that are still needed, and those that can be removed.
 
 Laws:
-- A checkpoint that stays can be read: whatever its recipes stand on stays, records and chunks.
-- A chunk that stays is named by a record that stays, so that a peer which lacks both gets it
-  with that record: a pruned record that names one stays, marked, as *bones*.
-- A chunk that a save names while this looks stays, whatever was seen before.
+- A kept checkpoint can be read: the records and chunks that its recipes build on are kept.
+- A kept chunk is named by a kept record, so that a peer which lacks both gets it with that
+  record: a pruned record that names one is kept, marked, as *bones*.
+- A chunk that a save names during the marking is kept, even if the marking has passed it.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from shoal.crdt.rows import Rows
 from shoal.crdt.thread import channel, dag, tree
 from shoal.node.thread.shapes import Reader
 
-SLICE = 64  # Records that are looked at, or given up, before others get a turn.
+SLICE = 64  # Records that are read, or removed, before other tasks get a turn.
 
 
 def named(record: dag.Record) -> set[bytes]:
-    """The chunks, and nodes over them, that came with a record."""
+    """The digests of the chunks, and of the tree nodes over them, that came with a record."""
     return {digest for recipe in record.channels.values() for digest in recipe.added + recipe.nodes}
 
 
 class Marking:
-    """Finds what the checkpoints that stay need of `gone`, the pruned ones."""
+    """Finds the parts of `gone`, the pruned checkpoints, that the kept ones need."""
 
     def __init__(self, gone: set[bytes]) -> None:
         self.gone = gone
         self.used: set[bytes] = set()  # Digests.
-        self.bases: set[bytes] = set()  # Of `gone`: what recipes stand on.
-        self._nodes: set[bytes] = set()  # That were looked into.
+        self.bases: set[bytes] = set()  # Those of `gone` that recipes build on.
+        self._nodes: set[bytes] = set()  # Tree nodes that were read.
 
     def run(self, rows: Callable[[], Rows]) -> Iterator[None]:
-        """Look at every record that stays, a slice at a time. `rows` gives them as they are now."""
+        """Read every kept record, a slice at a time. `rows` gives the rows as they are now."""
         after: bytes | None = None
         while True:
             here = rows()
@@ -47,15 +47,16 @@ class Marking:
             yield
 
     def protect(self, record: dag.Record) -> None:
-        """A save came meanwhile."""
+        """Keep what the record of a concurrent save needs."""
         self.used |= named(record)
         self.bases.update(recipe.base for recipe in record.channels.values() if recipe.base in self.gone)
 
     def is_bones(self, id: bytes, record: dag.Record) -> bool:
-        """Whether a pruned record must stay."""
+        """Whether a pruned record must be kept."""
         return id in self.bases or not self.used.isdisjoint(named(record))
 
     def unused(self, record: dag.Record) -> list[bytes]:
+        """The digests that a record names and no kept checkpoint needs."""
         return sorted(named(record) - self.used)
 
     def _look(self, reader: Reader, id: bytes) -> None:
@@ -94,7 +95,7 @@ class Marking:
 
 
 def freed(rows: Rows, marking: Marking, ids: list[bytes]) -> Iterator[bytes]:
-    """The rows of pruned checkpoints that nothing needs."""
+    """The rows of these pruned checkpoints that nothing needs."""
     for id in ids:
         found = dag.checkpoint(rows, id)
         if found is not None:

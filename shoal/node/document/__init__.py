@@ -1,1 +1,1 @@
-"""Documents: live replicas, their snapshots, and what concurrent edits overwrote."""
+"""Documents: live replicas, their snapshots, and overwritten values."""

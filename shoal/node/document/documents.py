@@ -1,11 +1,11 @@
 """Documents over storage: a bounded cache of live replicas, and snapshots that make opening cheap.
 
 Laws:
-- A live replica holds what storage holds, or it is dropped: an update that could
+- A live replica equals the stored document, or it is dropped: an update that could
   not be written is never shown.
 - A snapshot is derived: it covers every update up to its position, is written in
   the batch of the update that made it due, and may be deleted at any time. An
-  update that arrives from a peer at or below its position deletes it.
+  update from a peer at or below its position deletes it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CHORES_MAX = 1024
 
 
 class DocumentContext(NamedTuple):
-    """Where a document is, within a transaction."""
+    """A document within a transaction: its rows and its name."""
 
     transaction: Transaction
     rows: ObjectRows
@@ -51,10 +51,12 @@ class DocumentContext(NamedTuple):
 
     @property
     def snapshot_key(self) -> bytes:
+        """See `Target.snapshot_key`. It also names the document in the cache."""
         return self.target.snapshot_key
 
 
 def place_of(at: WriteContext | View) -> DocumentContext:
+    """The document that a write or a read is about."""
     return DocumentContext(at.transaction, at.rows, at.target)
 
 
@@ -65,7 +67,7 @@ class _Authored(NamedTuple):
 
 
 class _Open:
-    """A live document, and how far its snapshot is behind."""
+    """A live document, and the number of updates since its snapshot."""
 
     __slots__ = ("counted", "live", "snapshot_bytes", "updates_since")
 
@@ -77,6 +79,11 @@ class _Open:
 
 
 class Documents:
+    """The handler of documents, with their live replicas.
+
+    `chores` are compactions that writes and reads found due; the database issues them.
+    """
+
     def __init__(self, config: Config, environment: Environment, catalog: Catalog, generations: DocumentGenerations) -> None:
         self._config = config
         self._environment = environment
@@ -99,9 +106,9 @@ class Documents:
             requests.Begin: self._begin,
         }
         self.readers: Readers = {requests.ReadDocument: self._read, requests.ReadDocumentJson: self._read_json}
-        self.chores: deque[requests.Compact] = deque(maxlen=_CHORES_MAX)  # One that is lost is asked for again.
+        self.chores: deque[requests.Compact] = deque(maxlen=_CHORES_MAX)  # A dropped one is noted again later.
         self._open: OrderedDict[bytes, _Open] = OrderedDict()
-        self._bytes = 0  # Counted of them.
+        self._bytes = 0  # The sum of their `counted`.
 
     # ── writes ────────────────────────────────────────────────────────────────
 
@@ -138,7 +145,7 @@ class Documents:
         check_name("document", request.document)
 
     def _delete(self, context: WriteContext, request: requests.DeleteDocument) -> requests.Deleted:
-        """What is not there needs no deletion: that it is gone is what was asked for.
+        """End the document's generation. Deleting a document that does not exist succeeds.
 
         Raises:
             DocumentChanged: `expect` is not its version here.
@@ -152,15 +159,16 @@ class Documents:
         return requests.Deleted(existed=True)
 
     def _update(self, context: WriteContext, request: requests.Update) -> requests.Updated:
-        """
+        """Take a Yjs update of a mirror.
+
         Raises:
-            GenerationEnded, SessionBehind: the document that was edited is not this one.
-            NotReady: this node does not know the beginning that the editor shows; or as `LiveDocument.check`.
+            GenerationEnded, SessionBehind: the update belongs to another generation of the document.
+            NotReady: this node does not have the beginning that the editor shows; or as `LiveDocument.check`.
             InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.check`. Nothing was written.
         """
         self._generations.check(context.transaction, context.target, request.generation, [request.update])
         if request.beginning and not document.is_begun_with(context.rows, request.beginning):
-            # What the editor sees as deleted may be what another beginning brought, which counts here.
+            # The update may delete content that belongs to another beginning, which counts here.
             raise NotReady(
                 "this node does not have the document's initial content that was edited. Nothing was written. Restore it first."
             )
@@ -169,7 +177,8 @@ class Documents:
         return requests.Updated()
 
     def _updates(self, context: WriteContext, request: requests.Updates) -> requests.UpdatesTaken:
-        """
+        """Take the updates of standard Yjs clients; the reply lists those that build on updates that are missing.
+
         Raises:
             GenerationEnded: a client edited a document that was deleted.
             InvalidValue, InvalidName, RootConflict, TooLarge: as `LiveDocument.integrate_all`. Nothing was written.
@@ -185,9 +194,10 @@ class Documents:
         return reply
 
     def _patch(self, context: WriteContext, request: requests.Patch) -> requests.DocumentJson:
-        """
+        """Apply a JSON Patch (RFC 6902).
+
         Raises:
-            InvalidValue: this is no JSON Patch, or an operation in it cannot be applied. Nothing was written.
+            InvalidValue: it is not a JSON Patch, or an operation in it cannot be applied. Nothing was written.
             Conflict: a `test` in it failed. Nothing was written.
             DocumentChanged: `expect` is not its version here.
         """
@@ -195,7 +205,8 @@ class Documents:
         return self._edited(context, request.author, lambda live, client: patch.patch(live, request.patch, client_id=client))
 
     def _replace(self, context: WriteContext, request: requests.Replace) -> requests.DocumentJson:
-        """
+        """Edit the document so that its content becomes the given one; begin it with that if it does not exist.
+
         Raises:
             InvalidValue, InvalidName, RootConflict, TooLarge: as `Editor.replace`. Nothing was written.
             DocumentChanged: `expect` is not its version here.
@@ -221,16 +232,17 @@ class Documents:
             version = requests.document_version(_json(self._opened(place_of(context)).live).json)
         if version != request.expect:
             raise DocumentChanged(
-                f"document {request.document!r} {f'has version {version}' if version else 'is not there'}, and "
-                f"{f'version {request.expect}' if request.expect else 'none'} was expected. Nothing was written. "
+                f"document {request.document!r} {f'has version {version}' if version else 'does not exist'}, but "
+                f"{f'version {request.expect}' if request.expect else 'no document'} was expected. Nothing was written. "
                 "Read it again.",
                 version=version,
             )
 
     def _begin(self, context: WriteContext, request: requests.Begin) -> requests.Begun:
-        """
+        """Begin a document, unless it exists.
+
         Raises:
-            InvalidValue, InvalidName, TooLarge: it is no content of a document. Nothing was written.
+            InvalidValue, InvalidName, TooLarge: a document cannot have this content. Nothing was written.
         """
         content = editing.read_content(request.content)
         if self._catalog.lists(context.transaction, context.target):
@@ -245,7 +257,7 @@ class Documents:
         context.tell(requests.Edit(made.update, made.roots, authored.authors, named(context.rows)))
 
     def _edited(self, context: WriteContext, author: str, edit: Callable[[LiveDocument, int], Edited]) -> requests.DocumentJson:
-        """What `edit` makes of the document, under a client id of its own."""
+        """Edit the document with `edit`, under a new random Yjs client id; returns the new content."""
         live = self._opened(place_of(context)).live
         client_id = int.from_bytes(self._environment.entropy(8), "big") >> (64 - CLIENT_ID_BITS)
         edited = edit(live, client_id)
@@ -257,10 +269,10 @@ class Documents:
         return _json(live)
 
     def follow_update(self, place: DocumentContext, stamp: Stamp, change: document.Update, attached: Blobs) -> None:
-        """Keep in step with an update that another node issued. It stands whatever it makes of bounds and roots here."""
+        """Update the live replica with an update of another node, which is applied even if it breaks a bound of this node."""
         is_repeated = change.attempt is not None and repeats.is_repeated(place.rows, change.attempt)
         if is_gone(attached) or change.genesis or is_repeated:
-            # It went everywhere else, so that there is a gap here; or what it brings, or what was there, may not count.
+            # It was swept elsewhere, so there is a gap here; or its content, or the content so far, may not count.
             self.lose(place)
             return
         opened = self._open.get(place.snapshot_key)
@@ -268,16 +280,16 @@ class Documents:
         if covered is not None and covered[:POSITION_BYTES] >= stamp.pack_position():
             place.transaction.delete(place.snapshot_key)
             if opened is not None:
-                opened.updates_since = self._due(opened)  # The next edit makes it anew.
+                opened.updates_since = self._due(opened)  # The next edit writes a new one.
         if opened is None:
             return
         if change.kinds or not self._merged(opened, attached.content):
-            # A root's kind may be another one now.
+            # The kind of a root may have changed.
             place.transaction.when_written(lambda: self._drop(place.snapshot_key))
         place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
 
     def lose(self, place: DocumentContext) -> None:
-        """Drop what is live: it has a gap, or one of its gaps is filled."""
+        """Drop the live replica, because a gap appeared or was filled, or another beginning may count."""
         self.forget(place.transaction, place.target)
         place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
 
@@ -305,7 +317,7 @@ class Documents:
         self._put(context, opened, change, made.update)
 
     def _put(self, context: WriteContext, opened: _Open, change: document.Update, update: bytes) -> None:
-        """Store what the live replica has taken."""
+        """Store an update that the live replica has integrated."""
         place, stamp = place_of(context), context.stamp
         place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
         context.apply(change, Blobs(update))
@@ -321,7 +333,7 @@ class Documents:
         return max(self._config.document_snapshot_updates, opened.snapshot_bytes // BYTES_PER_UPDATE)
 
     def _compaction(self, target: Target) -> requests.Compact:
-        """Of what is old, if it is worth it."""
+        """A compaction of the old updates, which is made only if there are enough of them."""
         older_than_ms = int(self._config.document_history_s * 1000)
         return requests.Compact(target.space, target.name, older_than_ms, self._config.document_compact_updates)
 
@@ -331,17 +343,18 @@ class Documents:
         return self.state(place_of(view), request.state)
 
     def follow(self, place: DocumentContext, request: requests.Follow) -> requests.DocumentState:
-        """What a follower begins with.
+        """The first state that a follower gets.
 
         Raises:
-            GenerationEnded, SessionBehind: the document that it has is not this one.
-            InvalidValue: its state is no state vector.
+            GenerationEnded, SessionBehind: the follower has another generation of the document.
+            InvalidValue: its state is not a state vector.
         """
         self._generations.check(place.transaction, place.target, request.generation, [])
         return self.state(place, request.state)
 
     def _read_json(self, view: View, _request: requests.ReadDocumentJson) -> requests.DocumentJson:
-        """
+        """The content as JSON.
+
         Raises:
             NotFound: there is no such document.
         """
@@ -350,9 +363,10 @@ class Documents:
         return _json(self._opened(place_of(view)).live)
 
     def state(self, place: DocumentContext, state: bytes) -> requests.DocumentState:
-        """
+        """The updates that a client with the Yjs state vector `state` lacks, and what it must know beside them.
+
         Raises:
-            InvalidValue: `state` is no state vector.
+            InvalidValue: `state` is not a state vector.
         """
         live = self._opened(place).live
         generation = self._generations.number(place.transaction, place.target)
@@ -366,7 +380,7 @@ class Documents:
         )
 
     def live(self, place: DocumentContext) -> LiveDocument:
-        """The document in memory, which is not to be changed."""
+        """The live replica. The caller must not change it."""
         return self._opened(place).live
 
     # ── live replicas ─────────────────────────────────────────────────────────
@@ -410,26 +424,26 @@ class Documents:
         return _Open(live, snapshot_bytes=len(snapshot), updates_since=len(updates))
 
     def told(self, place: DocumentContext, change: document.Update, update: bytes) -> requests.Edit | None:
-        """What followers are sent of an applied update; None while there is a gap below it."""
+        """The push to followers for an applied update; None while the document has a gap."""
         if compaction.has_gap(place.rows):
             return None
         if change.genesis or (change.attempt is not None and repeats.is_repeated(place.rows, change.attempt)):
             update = merged([update, document.withdrawn(place.rows)])
         kinds = change.kinds
         if kinds:
-            roots = document.roots(place.rows)  # Another declaration may count.
+            roots = document.roots(place.rows)  # A different declaration may count.
             kinds = {name: roots[name] for name in kinds if name in roots}
         return requests.Edit(update, kinds, change.authors, named(place.rows) if change.genesis else [])
 
     def told_whole(self, place: DocumentContext) -> requests.Edit | None:
-        """What followers are sent once a gap is filled."""
+        """The push to followers once a gap is filled: the whole document. None if another gap remains."""
         if compaction.has_gap(place.rows):
             return None
         live, rows = self._load(place).live, place.rows
         return requests.Edit(live.snapshot(), document.roots(rows), document.authors(rows), named(rows))
 
     def forget(self, transaction: Transaction, target: Target) -> None:
-        """What is in memory, and the snapshot, are no longer what it is."""
+        """Drop the live replica and the snapshot, because the document's rows are replaced or deleted."""
         key = target.snapshot_key
         transaction.delete(key)
         self._drop(key)
@@ -442,16 +456,17 @@ class Documents:
 
 
 def check_beginning(digest: bytes) -> None:
-    """
+    """Check the hash of a beginning; empty names none.
+
     Raises:
-        InvalidInput: it is no hash of a beginning, and not empty.
+        InvalidInput: it is neither empty nor 32 bytes long.
     """
     if len(digest) not in (0, sha256().digest_size):
         raise InvalidInput("the hash of a document's beginning has 32 bytes. Nothing was written.")
 
 
 def named(rows: Rows) -> list[requests.Beginning]:
-    """All beginnings of a document, as clients are told of them."""
+    """All beginnings of a document, in the form that clients get."""
     return [requests.Beginning(digest, roots) for digest, roots in document.begun_with(rows).items()]
 
 

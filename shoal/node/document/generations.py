@@ -1,10 +1,10 @@
-"""Which generation of a document an edit belongs to, and which Yjs clients may no longer edit.
+"""The generation that an edit of a document belongs to, and the Yjs clients that may no longer edit.
 
 Laws:
-- An edit that names its generation is written to that one or not at all: what was
-  deleted is not restored by a client that was away.
-- A standard Yjs client names none. Those that edited a generation that was ended are
-  known by their ids, the latest `document_dead_clients_max` of them, and refused.
+- An edit that names its generation is written to that one or not at all: a client
+  that was away does not restore deleted content.
+- A standard Yjs client names none. The clients that edited an ended generation are
+  known by their ids, the latest `document_dead_clients_max` of them, and rejected.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from shoal.protocol.requests import ANY
 
 
 class DocumentGenerations:
+    """The generations of documents, with the check that an edit belongs to the current one."""
+
     def __init__(self, config: Config, generations: Generations) -> None:
         self._config = config
         self._generations = generations
 
     def number(self, transaction: Transaction, target: Target) -> int:
+        """The number of the document's current generation."""
         return self._generations.current(transaction, target).number
 
     def ending(self, transaction: Transaction, target: Target, clients: Iterable[int]) -> Delete:
@@ -37,11 +40,12 @@ class DocumentGenerations:
         return Delete(self.number(transaction, target), named)
 
     def check(self, transaction: Transaction, target: Target, generation: int, updates: Sequence[bytes]) -> None:
-        """
+        """Check that updates belong to the current generation. `generation` is the client's, or `ANY`.
+
         Raises:
-            GenerationEnded: it was ended, or a client that edited one before the current one made an update.
-            SessionBehind: this node has not heard that it was begun.
-            InvalidValue: an update is none.
+            GenerationEnded: that generation has ended, or a client that edited an ended one made an update.
+            SessionBehind: that generation has not arrived here yet.
+            InvalidValue: an update is not a Yjs update.
         """
         current = self.number(transaction, target)
         if generation not in (ANY, current):
@@ -59,13 +63,13 @@ class DocumentGenerations:
 def _ended(target: Target, current: int) -> GenerationEnded:
     return GenerationEnded(
         f"document {target.name!r} of space {target.space!r} was deleted since this client opened it. Nothing was written. "
-        "What was edited stays in the client; open the document again to begin from what there is now.",
+        "The client keeps its edits; open the document again to begin from the current content.",
         generation=current,
     )
 
 
 def _behind(target: Target) -> SessionBehind:
     return SessionBehind(
-        f"this node has not heard yet that document {target.name!r} was deleted. Nothing was written; "
-        "try again soon, or at another node."
+        f"this node does not know yet that document {target.name!r} was deleted. Nothing was written. "
+        "Try again soon, or on another node."
     )

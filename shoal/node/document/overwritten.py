@@ -1,6 +1,6 @@
-"""What a document's concurrent edits lost, from the updates that are stored.
+"""The values that concurrent edits of a document overwrote, computed from the stored updates.
 
-Law: an answer is a function of the stored updates and their positions, so that replicas which hold the same say the same.
+Law: an answer is a function of the stored updates and their positions, so replicas that hold the same answer the same.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from shoal.node.handler import Checks, Readers, View, Writers
 from shoal.protocol import requests
 
 _COMPACTED = bytes(8)
-"""Before the position of a compaction: whatever is not part of one is later, and says when something was lost."""
+"""A prefix of a compaction's position, which orders it before the updates that no compaction covers."""
 
 
 class OverwrittenValues:
+    """The handler of `ReadConflicts`."""
+
     def __init__(self, config: Config) -> None:
         self._config = config
         self.checks: Checks = {}
@@ -30,9 +32,10 @@ class OverwrittenValues:
         self.readers: Readers = {requests.ReadConflicts: self._read}
 
     def _read(self, view: View, _request: requests.ReadConflicts) -> requests.Conflicts:
-        """
+        """The newest overwritten values, at most `document_conflicts_max`. It reads all stored updates.
+
         Raises:
-            CatchingUp: a part of the document is still on its way here.
+            CatchingUp: this node lacks a part of the document.
             StoreCorrupt: an update cannot be read.
         """
         check_whole(view.rows, view.target)
@@ -44,7 +47,7 @@ class OverwrittenValues:
                 conflicts.add(update, position)
         except ShoalError as error:
             raise StoreCorrupt(f"a document's update cannot be read: {error.message} Run `shoal verify`.") from None
-        # At one position the lesser id first, so that all say them in one order.
+        # The id decides between values at one position, so that all replicas list them in one order.
         lost = document.lost_geneses(view.rows)
         ended = {each.client for each in lost}
         overwritten = [each for each in conflicts.overwritten() if each.lost_client not in ended and each.path[0] != ELEMENT]
@@ -56,7 +59,7 @@ class OverwrittenValues:
 
 
 def _beginning(rows: Rows, lost: Beginning) -> Overwritten:
-    """A genesis that does not count, as a whole."""
+    """The whole content of a beginning that does not count."""
     at = lost.positions[0]
     update = next(document.updates(rows, at=at))[1]
     began = LiveDocument(bytes_max=len(update), roots_max=1, updates=[update], roots=document.roots(rows))

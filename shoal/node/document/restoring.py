@@ -1,8 +1,8 @@
-"""A document's beginning that a client brings back: it has seen it on a node whose disk is gone.
+"""Restore a beginning of a document that a client has seen on a node whose disk is lost.
 
 Laws:
-- It is restored as what it was. So all nodes know of it, and of several beginnings they let the same one count.
-- What a client holds of it may lack what was deleted since; that is deleted in the same operation.
+- It is restored as a beginning. So all nodes know it, and they all let the same one of several beginnings count.
+- The client may have seen parts of it deleted; the same operation deletes these.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shoal.protocol.requests import Begun, RestoreBeginning
 
 
 class Restoring:
-    """The handler."""
+    """The handler of `RestoreBeginning`."""
 
     def __init__(self, config: Config, documents: Documents, generations: DocumentGenerations) -> None:
         self._config = config
@@ -49,11 +49,12 @@ class Restoring:
             raise InvalidInput("the deletions contain more than the deletions of the initial content. Nothing was written.")
 
     def _restore(self, context: WriteContext, request: RestoreBeginning) -> Begun:
-        """
+        """Store the beginning, unless this node has it.
+
         Raises:
-            GenerationEnded, SessionBehind: the document that was begun is not this one.
-            NotReady, InvalidValue, InvalidName, RootConflict, TooLarge: it could begin no document, or this one has no
-                room for it. Nothing was written.
+            GenerationEnded, SessionBehind: it belongs to another generation of the document.
+            NotReady, InvalidValue, InvalidName, RootConflict, TooLarge: no document can begin with it, or this one has
+                no room for it. Nothing was written.
         """
         self._generations.check(context.transaction, context.target, request.generation, [request.update])
         known = document.begun_with(context.rows)
@@ -79,7 +80,7 @@ class Restoring:
         return Begun(created=True)
 
     def _check_content(self, live: LiveDocument, request: RestoreBeginning) -> None:
-        """Hold the beginning to what holds of a whole document: the kinds of its roots may be others than here."""
+        """Check the beginning as a document of its own, because the kinds of its roots may differ from those here."""
         alone = LiveDocument(bytes_max=self._config.document_bytes_max, roots_max=self._config.roots_max)
         alone.integrate(request.update, request.roots)
         alone.integrate(request.deletions, {})

@@ -1,7 +1,7 @@
-"""What a document was: a moment of it, and its content then.
+"""Moments of a document, and its content at a moment of the past.
 
-Law: a moment is a version vector, so that it names the same updates on every node: the content
-then is what those build, whatever came since, and in whatever order.
+Law: a moment is a version vector, so that it names the same updates on every node. The content at
+a moment depends only on these updates, not on later ones, nor on the order in which they arrived.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from shoal.protocol import requests
 
 
 class Snapshots:
+    """The handler of `ReadMoment` and `ReadDocumentAt`."""
+
     def __init__(self, config: Config, generations: DocumentGenerations) -> None:
         self._config = config
         self._generations = generations
@@ -31,14 +33,15 @@ class Snapshots:
         return requests.Moment(self._generations.number(view.transaction, view.target), view.vector.pack())
 
     def _at(self, view: View, request: requests.ReadDocumentAt) -> requests.DocumentJson:
-        """
+        """The content at a moment, built from the stored updates.
+
         Raises:
-            InvalidValue: it is no moment.
+            InvalidValue: it is not a moment.
             GenerationEnded: the document was deleted since.
-            SessionBehind: this node does not hold all that was there then.
-            CatchingUp: a part of the document is still on its way here.
-            HistoryCompacted: what was there then cannot be told any more from what came after it.
-            TooLarge: more updates lie before it than `document_history_updates_max`.
+            SessionBehind: this node does not hold everything that existed then.
+            CatchingUp: this node lacks a part of the document.
+            HistoryCompacted: a compaction has merged updates that are later than the moment.
+            TooLarge: more than `document_history_updates_max` updates lie before it.
         """
         self._generations.check(view.transaction, view.target, request.generation, [])
         try:

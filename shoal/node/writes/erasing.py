@@ -1,9 +1,9 @@
-"""What deletions do, and what becomes of changes that come too late: for operations issued here and received alike.
+"""Deletions, and changes that arrive after one, of operations issued here and received alike.
 
 Laws:
-- A change of the current generation lists its object; a deletion takes it off the list.
-- A change that arrives after its generation was ended makes nothing. It is counted,
-  and what came beside it is kept until no peer can ask for it.
+- A change of the current generation lists its object in the catalog; a deletion removes it.
+- A change that arrives after its generation ended has no effect. It is counted, and its
+  blobs are kept until no peer can ask for them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from shoal.storage.keys import Kind
 
 DEAD_LISTED_MAX = 100
 _ASKING = frozenset((deletion.Delete, pruning.Prune, trimming.Trim, compaction.Compact, dag.Save))
-"""Changes that ask for more than that their object is listed."""
+"""Changes that need more than an entry of their object in the catalog."""
 
 
 class Deletions:
-    """The handler: what a request to delete decides. `Eraser` applies it."""
+    """The handler of `DeleteThread`. `Eraser` applies the deletion."""
 
     def __init__(self, catalog: Catalog, generations: Generations) -> None:
         self._catalog = catalog
@@ -50,7 +50,7 @@ class Deletions:
         check_name("thread", request.thread)
 
     def _delete(self, context: WriteContext, _request: DeleteThread) -> Deleted:
-        """What is not there needs no deletion: that it is gone is what was asked for."""
+        """End the thread's generation. Deleting a thread that does not exist succeeds."""
         if not self._catalog.lists(context.transaction, context.target):
             context.is_remembered = True
             return Deleted(existed=False)
@@ -60,6 +60,11 @@ class Deletions:
 
 
 class Eraser:
+    """Applies what a change requires outside its object's rows: the catalog, the garbage queue, caches.
+
+    `dead` describes the last `DEAD_LISTED_MAX` changes that arrived too late, for people.
+    """
+
     def __init__(
         self,
         generations: Generations,
@@ -77,14 +82,14 @@ class Eraser:
         self._catalog = catalog
         self._shapes = shapes
         self._documents = documents
-        self._unpruned: Recent[Target] = Recent(known_max)  # Known to have lost no checkpoint: a save need not look.
-        self.dead: deque[str] = deque(maxlen=DEAD_LISTED_MAX)  # The last changes that arrived too late.
+        self._unpruned: Recent[Target] = Recent(known_max)  # Threads known to have no pruned checkpoint: a save need not look.
+        self.dead: deque[str] = deque(maxlen=DEAD_LISTED_MAX)
 
     def belongs(self, transaction: Transaction, target: Target, change: Mutation) -> Generation | None:
-        """The generation that a peer's change goes to; None: it was ended.
+        """The generation that a peer's change belongs to; None if it has ended.
 
         Raises:
-            BadOperation: nobody can have begun that one.
+            BadOperation: that generation does not exist. Causal delivery brings a deletion before what builds on it.
         """
         current = self._generations.current(transaction, target)
         if not 0 <= change.generation <= current.number:
@@ -92,7 +97,7 @@ class Eraser:
         return current if change.generation == current.number else None
 
     def follow(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Blobs) -> None:
-        """Do what an applied change asks for beside its object's rows; a deletion is applied here."""
+        """Do what an applied change requires outside its object's rows; a deletion is applied here."""
         if type(change.change) in _ASKING:
             self._do_asked(transaction, target, stamp, change, beside)
         else:
@@ -121,7 +126,7 @@ class Eraser:
             marking.protect(dag.decode_record(beside.content))
 
     def may_have_pruned(self, rows: Rows, target: Target) -> bool:
-        """Whether checkpoints of the thread whose rows these are may have been pruned."""
+        """Whether checkpoints of a thread may have been pruned; `rows` are the thread's."""
         if target in self._unpruned:
             return False
         if pruning.ever_pruned(rows):
@@ -130,9 +135,10 @@ class Eraser:
         return False
 
     def check(self, change: Mutation) -> None:
-        """
+        """Check a peer's change, if it is a deletion.
+
         Raises:
-            BadOperation: a deletion that does not say which generation it ends, or ends the last there can be.
+            BadOperation: it ends another generation than the one it belongs to, or the last possible one.
         """
         made = change.change
         if isinstance(made, deletion.Delete) and not change.generation == made.generation < deletion.GENERATIONS_MAX - 1:
@@ -149,9 +155,9 @@ class Eraser:
             transaction.when_written(lambda: self._shapes.forget(target.space, target.name))
 
     def bury(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Blobs) -> None:
-        """Take note of a change that arrived too late."""
+        """Record a change that arrived after its generation ended: keep its blobs, and count it."""
         self._generations.bury(transaction, target, stamp, change, beside)
-        # What its generation had may be gone already: this is swept on its own.
+        # The rows of its generation may have been swept already, so this needs an entry of its own.
         self._garbage.enter(transaction, stamp, What.GENERATION, target, change.generation)
         tag = change.change.__struct_config__.tag
         text = f"{tag} of {target.kind.label} {target.name!r} in space {target.space!r} by {stamp.dot.origin.hex()[:16]}"

@@ -1,11 +1,11 @@
-"""What was answered to a request's idempotency key, and the same answer when the key comes again.
+"""The stored replies to idempotency keys: a repeated request gets the reply of the first one.
 
 Laws:
-- A key stands for one request. It is looked up ahead of every precondition, and
-  what was answered is answered again; another request under it is refused.
-- The receipt travels in the operation, so that every node which holds the operation
-  knows the answer.
-- A key that a client made is known for `key_window_s`; an older one is refused, for
+- A key stands for one request. It is looked up before any precondition is checked. A
+  repeated request gets the stored reply; a different request under the key is rejected.
+- The stored reply travels in the operation, so that every node that holds the operation
+  can answer.
+- A key that a client made is known for `key_window_s`; an older one is rejected, because
   it may have been forgotten.
 """
 
@@ -30,13 +30,15 @@ from shoal.storage.interface import Storage
 
 
 class StoredReply(msgspec.Struct, array_like=True, frozen=True):
-    """What an operation keeps of the request that its key stands for."""
+    """The part of a request and its reply that the operation keeps for the key."""
 
     digest: bytes  # SHA-256 of the request.
     reply: requests.AnyReply
 
 
 class Answered(msgspec.Struct, frozen=True):
+    """The reply of an earlier request under the same key."""
+
     reply: requests.AnyReply
     dot: Dot  # Of the operation that the request became.
 
@@ -46,6 +48,8 @@ _receipt = msgspec.msgpack.Decoder(StoredReply)
 
 
 class IdempotencyTable:
+    """Looks up idempotency keys. The issuer writes them."""
+
     def __init__(self, storage: Storage, now_ms: Callable[[], int], config: Config) -> None:
         self._storage = storage
         self._now_ms = now_ms
@@ -53,12 +57,12 @@ class IdempotencyTable:
         self._window_s = config.key_window_s
 
     def find(self, partition: int, key: str, request: requests.AnyWrite) -> Answered | None:
-        """What was answered to this key before.
+        """The reply to this key, if it was used before; else None.
 
         Raises:
-            KeyReused: it came with another request.
-            KeyExpired: it is so old that nobody remembers.
-            StoreCorrupt: the answer cannot be read.
+            KeyReused: it was used for a different request.
+            KeyExpired: it is unknown, and older than the time for which keys are remembered.
+            StoreCorrupt: the stored reply cannot be read.
         """
         claimed = self._storage.get(keys.request_key(partition, key))
         if claimed is not None:
@@ -80,7 +84,7 @@ class IdempotencyTable:
     def _read(self, partition: int, dot: Dot, key: str) -> StoredReply:
         try:
             return _receipt.decode(operation.decode(self._entry(partition, dot).packed).receipt)
-        except (ValueError, InvalidValue) as error:  # msgspec's own are ValueErrors, and so are those of text that is no UTF-8.
+        except (ValueError, InvalidValue) as error:  # msgspec's errors are ValueErrors, and so are those of text not in UTF-8.
             raise StoreCorrupt(
                 f"the stored answer for idempotency key {key!r} cannot be read ({error}). Nothing was written now; "
                 "read the state to see what the earlier attempt wrote."
@@ -97,18 +101,18 @@ class IdempotencyTable:
 
 
 def pack(request: requests.AnyWrite, reply: requests.AnyReply) -> bytes:
-    """The receipt of a request, as its operation carries it."""
+    """The stored reply of a request, as its operation carries it."""
     return _encoder.encode(StoredReply(_digest(request), reply))
 
 
 def _digest(request: requests.AnyWrite) -> bytes:
-    """Of what a key stands for."""
+    """The digest by which a repeated request is recognised."""
     form = [_form(write) for write in request.writes] if type(request) is requests.Batch else _form(request)
     return sha256(_encoder.encode(form)).digest()
 
 
 _IGNORED: dict[type[requests.AnyWrite], tuple[str, ...]] = {requests.Save: ("parent", "fork", "setting", "seen")}
-"""Where a save's author stood: a client that repeats it may meanwhile have found the first one's."""
+"""The fields of a save that depend on the state of its author: a client that repeats it may meanwhile see the first save."""
 
 
 def _form(request: requests.AnyWrite) -> list[object]:
@@ -127,8 +131,10 @@ def _form(request: requests.AnyWrite) -> list[object]:
 
 @cache
 def _shape(kind: type[requests.AnyWrite]) -> tuple[object, tuple[object, ...], tuple[int, ...]]:
-    """A kind's tag, the default at each place of its form (NODEFAULT, which equals no value, where there is none), and the
-    places that are ignored."""
+    """A kind's tag, the default at each place of its form, and the ignored places.
+
+    A place without a default has NODEFAULT, which equals no value.
+    """
     fields = msgspec.structs.fields(kind)
     defaults = [each.default if each.default_factory is NODEFAULT else each.default_factory() for each in fields]
     ignored = _IGNORED.get(kind, ())

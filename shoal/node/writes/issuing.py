@@ -3,9 +3,9 @@
 Laws:
 - One write batch holds the log entry, the objects' rows and the partition's
   vector; they are on disk together or not at all.
-- Nothing in memory moves before the write is made: a request that is refused, or
-  that storage refuses, leaves no trace.
-- All writes of a request are objects' of one partition.
+- Nothing in memory changes before the write is made: a request that is rejected, or
+  whose write fails, leaves no trace.
+- All objects that a request writes are in one partition.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Located(Struct, frozen=True):
 
     request: requests.AnyWrite
     writes: Sequence[ObjectWrite[Any]]
-    targets: Sequence[Target]  # One of each write.
-    partition: int  # That all of them are in.
+    targets: Sequence[Target]  # One for each write.
+    partition: int  # Of all targets.
 
 
 class Logged(Struct, frozen=True):
@@ -64,20 +64,22 @@ class Logged(Struct, frozen=True):
 
 
 class Issued(Struct, frozen=True):
+    """The outcome of a write request: its reply, and what must be durable before it is answered."""
+
     reply: requests.AnyReply
     number: int  # The storage write to wait for.
     vector: VersionVector  # Of the partition: what the reply shows.
-    dot: Dot | None = None  # Of the operation; None: nothing had to change.
-    again: bool = False  # Whether it was issued before, maybe elsewhere: its key has come again.
+    dot: Dot | None = None  # Of the operation; None if nothing had to change.
+    again: bool = False  # Whether its key was used before, maybe on another node.
 
     @property
     def copied(self) -> VersionVector:
-        """What other owners must hold for the write to be theirs too."""
+        """The operations that another owner must hold to count as having a copy of the write."""
         return self.vector.frontier if self.dot is None else VersionVector([self.dot])
 
 
 class _Writing(Struct, frozen=True):
-    """A request on its way to become an operation."""
+    """A request that is becoming an operation."""
 
     located: Located
     transaction: Transaction
@@ -86,7 +88,7 @@ class _Writing(Struct, frozen=True):
 
 
 class Issuer:
-    """`on_logged` is told of every operation issued here, where there are peers; `operations` counts them."""
+    """Makes operations of requests. If set, `on_logged` is called with each; `operations` counts them."""
 
     def __init__(
         self,
@@ -120,9 +122,12 @@ class Issuer:
         self.operations = 0
 
     def check(self, request: requests.AnyWrite | requests.Maintenance[Any]) -> None:
-        """
+        """Check a request before anything else is done for it.
+
         Raises:
-            InvalidInput: a name, key, value or amount is not legal; or TooLarge.
+            InvalidInput: a name, key, value or amount is not legal.
+            TooLarge: a part of it exceeds its bound.
+            Unsupported: no handler knows the request.
         """
         if type(request) is requests.Batch:
             for write in request.writes:
@@ -135,9 +140,11 @@ class Issuer:
         check(request)
 
     def locate(self, request: requests.AnyWrite) -> Located:
-        """
+        """Find the objects and the partition of a checked request.
+
         Raises:
-            SpansPartitions, TooLarge: a batch holds nothing, too much, or objects of several partitions.
+            SpansPartitions: a batch is empty, or its objects are in several partitions.
+            TooLarge: a batch holds more than `batch_writes_max` writes.
         """
         if type(request) is requests.Batch:
             targets = [target_of(write) for write in request.writes]
@@ -146,7 +153,7 @@ class Issuer:
         return Located(request, (request,), (target,), target.partition)
 
     def issue(self, located: Located, key: str | None) -> Issued:
-        """Decide, apply and write a request as one operation, not yet durable.
+        """Decide, apply and write a request as one operation, not yet durable. A repeated key gets its stored reply.
 
         Raises:
             ShoalError: as the data types say. Nothing was written.
@@ -162,7 +169,7 @@ class Issuer:
             raise
 
     def introduce(self) -> int:
-        """Take an origin, with a write of its own if there was none before. Returns the write that makes it last."""
+        """Take an origin, with a write of its own if this incarnation has none. Returns the number of the write to wait for."""
         if self._incarnation.current is None:
             transaction = Transaction(self._storage)
             self._incarnation.origin(transaction)
@@ -204,12 +211,12 @@ class Issuer:
 
     def _stamp(self, transaction: Transaction, partition: Partition) -> Stamp:
         origin = self._incarnation.origin(transaction)
-        wall_ms = max(0, min(self._now_ms(), END_MS - 1))  # Peers refuse what lies outside.
+        wall_ms = max(0, min(self._now_ms(), END_MS - 1))  # Peers reject times outside this range.
         dot = Dot(origin, partition.tip(origin).sequence + 1)
         return Stamp(dot, self._clock.issue(wall_ms), wall_ms, partition.vector)
 
     def _log(self, writing: _Writing, stamp: Stamp, payload: bytes, reply: requests.AnyReply) -> operation.LogEntry:
-        """Write the operation with everything it changed; then, and only then, move what is in memory."""
+        """Write the operation with everything that it changed; only then update memory."""
         transaction, partition, key = writing.transaction, writing.partition, writing.key
         dot = stamp.dot
         context = stamp.context.context_of(dot.origin)

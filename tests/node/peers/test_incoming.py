@@ -97,8 +97,8 @@ BAD: dict[str, tuple[Shipment, str]] = {
     "an item whose label would be two": (item(items.Delete(("a\x00b",), "k", ())), "control characters"),
     "an item with an empty label": (item(items.Expire((items.Delete(("",), "k", ()),))), "must not be empty"),
     "an item that is no value": (item(items.Put((), "k", b"\xc1", (), 1)), "not one msgpack value"),
-    "an item that expires before all time": (item(items.Put((), "k", b"\x01", (), 1, 5, -1)), "no time of an item"),
-    "a refresh past all time": (item(items.Refresh((items.Refreshed((), "k", (), 1 << 63),))), "no time of an item"),
+    "an item that expires before all time": (item(items.Put((), "k", b"\x01", (), 1, 5, -1)), "not a valid time of an item"),
+    "a refresh past all time": (item(items.Refresh((items.Refreshed((), "k", (), 1 << 63),))), "not a valid time of an item"),
     "an update that is none": (
         shipped(
             Body(HLC, START_MS, [], None, mutation.encode([Mutation(2, "crew", "n", document.Update(b"d" * 32))])),
