@@ -1,12 +1,12 @@
-"""Causal delivery: which of the operations that arrive may be applied now, and which wait.
+"""Causal delivery: which of the arriving operations may be applied now, and which wait.
 
 Laws:
-- What is handed out is causally ready, in order, given what was applied: so a
+- Operations are handed out when they are causally ready, in order: so a
   replica's vector is always a contiguous, causally closed prefix.
-- What comes early waits here, outside vector and state, within `bytes_max`. Past it
-  the newcomer is dropped, and so is what has waited for too long (`expire`): it is
-  fetched again once it is missed, or depends on what was lost with its node's disk.
-- HLC order is a causal order, so one pass over what waits finds all that is ready.
+- An early operation waits here, outside vector and state, within `bytes_max`. Beyond it
+  the newcomer is dropped, and so is an operation that has waited too long (`expire`). A dropped one is
+  fetched again when it is missed, unless it depends on operations that were lost with its node's disk.
+- HLC order is a causal order, so one pass over the waiting operations finds all that are ready.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Body, Readiness, readiness
 from shoal.crdt.dot import Dot, VersionVector
 
-OVERHEAD_BYTES = 500  # Of an operation as Python objects.
+OVERHEAD_BYTES = 500  # The memory that an operation takes beside its bytes.
 
 
 class Arrival(NamedTuple):
@@ -32,20 +32,21 @@ class Arrival(NamedTuple):
 
     @property
     def bytes(self) -> int:
+        """The memory that it takes while it waits, about."""
         return len(self.shipment.packed) + len(self.shipment.attached) + OVERHEAD_BYTES
 
 
 class Sorted(NamedTuple):
-    """What became of some arrivals."""
+    """Some arrivals, by what to do with them."""
 
-    ready: list[Arrival]  # To be applied, in this order.
+    ready: list[Arrival]  # Apply them, in this order. Some may have waited since an earlier call.
     again: list[Arrival]  # Applied before, or waiting already.
-    early: list[Arrival]  # That were kept, or dropped: something before them is missing.
-    vectors: dict[int, VersionVector]  # Of the partitions in `ready`, once they are applied.
+    early: list[Arrival]  # An operation before them is missing. They were kept, or dropped for lack of room.
+    vectors: dict[int, VersionVector]  # By partition: the vector once `ready` is applied.
 
 
 class Delivery:
-    """`applied` gives a partition's vector; what was handed out must be applied before the next call, or is missing from it."""
+    """`applied` returns a partition's vector. Operations that were handed out must be applied before the next call."""
 
     def __init__(self, applied: Callable[[int], VersionVector], *, bytes_max: int) -> None:
         self._applied = applied
@@ -60,9 +61,11 @@ class Delivery:
 
     @property
     def waiting_bytes(self) -> int:
+        """The memory that the waiting operations take, at most `bytes_max`."""
         return self._bytes
 
     def take(self, arrivals: Iterable[Arrival], now: float = 0.0) -> Sorted:
+        """Sort arrivals, and hand out the ready ones along with those that waited for them. `now` is for `expire`."""
         found = Sorted([], [], [], {})
         for arrival in arrivals:
             self._sort(arrival, found, now)
@@ -97,7 +100,7 @@ class Delivery:
             )
 
     def _release(self, partition: int, found: Sorted) -> None:
-        """Hand out what waited for the operations in `found`, and drop what has come another way."""
+        """Hand out the operations that waited for those in `found`, and drop those that were applied by another way."""
         kept = []
         vector = found.vectors[partition]
         for entry in self._waiting.pop(partition, ()):
@@ -115,16 +118,16 @@ class Delivery:
             self._waiting[partition] = kept
 
     def waits(self, partition: int, dot: Dot) -> Arrival | None:
-        """What waits under `dot`."""
+        """The operation that waits under `dot`, if one does."""
         return self._dots.get((partition, dot))
 
     def drop(self, partition: int) -> None:
-        """Forget what waits in a partition."""
+        """Forget the operations that wait in a partition."""
         for _, _, arrival in self._waiting.pop(partition, ()):
             self._forget(partition, arrival)
 
     def expire(self, before: float) -> None:
-        """Forget what has waited since before then."""
+        """Forget the operations that have waited since before this time."""
         old = [place for place, since in takewhile(lambda entry: entry[1] < before, self._since.items())]
         for partition, dot in old:
             arrival = self._dots[partition, dot]

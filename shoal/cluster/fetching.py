@@ -1,8 +1,8 @@
-"""Decide what to fetch, and from which peer.
+"""Decide which operations to fetch, and from which peer.
 
 Laws:
-- A gap is a partition in which a peer holds operations that this replica lacks. They are mostly
-  on their way, so a gap is left alone for `grace_s` before anything is asked for.
+- A gap is a partition in which a peer holds operations that this replica lacks. Usually they are
+  on their way, so nothing is asked for until the gap is `grace_s` old.
 - Each peer has at most one unanswered `Want`, and a partition is fetched from one peer at a time.
 - A peer that does not answer within `answer_s` is left alone, each time for twice as long, up to
   `pause_s_max`, so that the other peers are asked.
@@ -21,7 +21,7 @@ from shoal.cluster.quarantine import Quarantine
 from shoal.crdt.dot import Dot, Origin, VersionVector
 
 PARTITIONS_WANTED_MAX = 64  # In one Want.
-_DOUBLINGS_MAX = 16  # Of a pause; far past any bound on it.
+_DOUBLINGS_MAX = 16  # Of a pause; far beyond any bound on it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ class _Source:
 
 
 class Fetching:
+    """The gaps, and the peers that can fill them. Times are seconds on the caller's clock."""
+
     def __init__(
         self,
         replica: Replica,
@@ -64,31 +66,33 @@ class Fetching:
         self._last_id = 0
 
     def next_id(self) -> int:
-        """A number that no Want had yet. Questions for vectors are numbered in the same row."""
+        """A number that no Want had yet. Questions for vectors take their numbers from the same series."""
         self._last_id += 1
         return self._last_id
 
     # ── links ─────────────────────────────────────────────────────────────────
 
     def forget(self, peer: bytes) -> None:
-        """What `peer` said does not hold any more."""
+        """Forget everything that `peer` said: it does not hold any more."""
         self._sources.pop(peer, None)
 
     def linked(self, peer: bytes) -> None:
+        """A link to `peer` begins: it may be asked at once."""
         source = self._source(peer)
         source.pending, source.pause_until, source.unanswered = None, 0.0, 0
 
     def unlinked(self, peer: bytes) -> None:
+        """The link to `peer` ended: its answer will not come."""
         self._source(peer).pending = None
 
     # ── gaps ──────────────────────────────────────────────────────────────────
 
     def note(self, peer: bytes, partition: int, now: float) -> None:
-        """`peer` is ahead there."""
+        """`peer` holds operations of this partition that this replica lacks."""
         self._source(peer).gaps.setdefault(partition, now)
 
     def hurry(self, peer: bytes, partition: int, now: float) -> None:
-        """`peer` may be ahead there: do not wait until the grace is over."""
+        """`peer` may be ahead in this partition, and somebody waits: skip the grace period."""
         self._source(peer).gaps[partition] = now - self._grace_s
 
     # ── requests and answers ──────────────────────────────────────────────────
@@ -96,7 +100,10 @@ class Fetching:
     def want(
         self, peer: bytes, known: Knowledge, now: float, expected: Mapping[int, VersionVector] | None = None
     ) -> Want | None:
-        """What to ask `peer` for, if anything. It is `known` to hold so much; `expected` is about to be applied here."""
+        """The next Want for `peer`, which is `known` to hold this; None if there is nothing to ask.
+
+        `expected` are operations that will be applied here soon, so they are not asked for.
+        """
         source = self._source(peer)
         if source.pending is not None or now < source.pause_until or not source.gaps:
             return None
@@ -121,7 +128,7 @@ class Fetching:
         return Want(source.pending.id, ranges[:RANGES_MAX])
 
     def supplied(self, peer: bytes, supply: Supply) -> dict[int, VersionVector] | None:
-        """Take the answer to a Want: what it brings, by partition; None if it answers another one."""
+        """Take the answer to a Want. Returns the vectors of what it brings, by partition; None if it answers another Want."""
         source = self._source(peer)
         if source.pending is None or source.pending.id != supply.id:
             return None
@@ -132,13 +139,13 @@ class Fetching:
                 vector = brought.setdefault(shipment.partition, {})
                 vector[Origin(shipment.origin)] = max(shipment.sequence, vector.get(Origin(shipment.origin), 0))
         if not brought:
-            # It has nothing for us there, whatever it said: its next vectors will tell.
+            # The peer sent nothing although it is ahead there: wait for its next vectors.
             for partition in fetched:
                 source.gaps.pop(partition, None)
         return {partition: VersionVector(vector) for partition, vector in brought.items()}
 
     def busy(self, peer: bytes, id: int, *, until: float) -> None:
-        """`peer` does not answer that Want, and asks to be left alone."""
+        """`peer` does not answer that Want, and asks to be left alone until then."""
         source = self._source(peer)
         if source.pending is not None and source.pending.id == id:
             source.pending, source.pause_until = None, until

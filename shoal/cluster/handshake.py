@@ -1,17 +1,17 @@
-"""How two nodes meet: who they are, that they hold one key, and that they can work together.
+"""The handshake of two nodes: their identities, the proof that they share a key, and whether they can work together.
 
-Nothing here awaits, draws randomness or owns a socket: nonces are arguments,
-what is to be sent is returned. Laws:
+Nothing here awaits, draws randomness or owns a socket: nonces are arguments, and
+messages to send are returned. Laws:
 
-- Four messages, each within `HANDSHAKE_BYTES_MAX`: the dialler's hello, the
-  acceptor's welcome with its proof, the dialler's proof, and "accepted"; or, in
-  the place of any answer, a refusal, which is the last message.
+- There are four messages, each within `HANDSHAKE_BYTES_MAX`: the dialler's hello, the
+  acceptor's welcome with its proof, the dialler's proof, and "accepted". A refusal may
+  take the place of any answer, and is the last message.
 - A proof is an HMAC under the cluster's key of the prover's role and of both
-  hellos, byte for byte. Each hello holds a nonce: no proof serves twice. Until
-  it has checked the other's proof, a side believes nothing of its hello.
-- What a side refuses, both know: it raises here, and `refusal` tells the other.
-  A refusal itself is not proven: it is told to people, nothing is decided by it.
-- Whatever the bytes, a side goes on or raises a ShoalError.
+  hellos, byte for byte. Each hello holds a nonce: no proof is valid twice. A side
+  believes nothing in the other's hello until it has checked the other's proof.
+- If a side refuses, both know: it raises here, and `refusal` tells the other.
+  A refusal itself is not proven: it is shown to people, and nothing is decided by it.
+- For any bytes, a side continues or raises a ShoalError.
 - The tag and the version of a hello keep their place in every version.
 """
 
@@ -32,7 +32,7 @@ PEER_PROTOCOL = 4
 
 HANDSHAKE_BYTES_MAX = 16 * 1024
 NONCE_BYTES = 32
-NAME_CHARS_MAX = 100  # Of a peer's name, in what is told to people.
+NAME_CHARS_MAX = 100  # Of a peer's name, in texts for people.
 OPENING_BYTES = 16
 
 _HELLO_BYTES_MAX = HANDSHAKE_BYTES_MAX - 256  # A welcome has a proof beside it.
@@ -42,11 +42,11 @@ _Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
 class Side(NamedTuple):
-    """What one node brings to a meeting."""
+    """The facts that a node brings to a handshake."""
 
     identity: Identity
     cluster: str
-    key: bytes  # Empty: no key is asked for, and none is proven.
+    key: bytes  # Empty: no key is required, and none is proven.
     engine: str  # The version of pycrdt.
 
 
@@ -54,6 +54,8 @@ class Side(NamedTuple):
 
 
 class PeerHello(Struct, array_like=True, frozen=True, tag="peer-hello"):
+    """The first message of each side: who it is, and with which software."""
+
     protocol: int
     cluster: str
     node: _Id
@@ -66,24 +68,29 @@ class PeerHello(Struct, array_like=True, frozen=True, tag="peer-hello"):
 
     @property
     def identity(self) -> Identity:
+        """The sender. It is to be believed only after its proof was checked."""
         return Identity(self.node, self.name, self.software, self.members, self.opening)
 
 
 class PeerWelcome(Struct, array_like=True, frozen=True, tag="peer-welcome"):
-    hello: bytes  # The acceptor's own, packed: so what is proven is what was said, whatever a later version adds.
+    """The acceptor's answer to a hello."""
+
+    hello: bytes  # The acceptor's own, packed. The proof is over these bytes, so it holds for fields of later versions too.
     proof: bytes
 
 
 class PeerProof(Struct, array_like=True, frozen=True, tag="peer-proof"):
+    """The dialler's proof."""
+
     proof: bytes
 
 
 class PeerAccepted(Struct, array_like=True, frozen=True, tag="peer-accepted"):
-    pass
+    """The acceptor's last message: the link may be used."""
 
 
 class PeerRefusal(Struct, array_like=True, frozen=True, tag="peer-refused"):
-    """A ShoalError; nothing was written, for nothing was sent yet."""
+    """Ends the handshake with a ShoalError. Nothing was written, because nothing was sent yet."""
 
     code: str
     message: str
@@ -91,7 +98,7 @@ class PeerRefusal(Struct, array_like=True, frozen=True, tag="peer-refused"):
 
 
 class _AnyHello(Struct, array_like=True, frozen=True, tag="peer-hello"):
-    """What every version's hello begins with."""
+    """The beginning of every version's hello."""
 
     protocol: int
 
@@ -108,7 +115,7 @@ _Answer = TypeVar("_Answer", PeerWelcome, PeerProof, PeerAccepted)
 _UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError, OverflowError)
 
 ACCEPTED = _encoder.encode(PeerAccepted())
-"""The acceptor's last message: from here on the dialler sends what it has."""
+"""The acceptor's last message: after it the dialler sends its messages."""
 
 
 def refusal(error: ShoalError) -> bytes:
@@ -129,7 +136,7 @@ class _Meeting:
         self._side = side
         self._own = _packed(side, nonce=nonce)
         self.peer: Identity | None = None
-        """Who the other says it is; to be believed once its proof was checked."""
+        """The other side, as its hello says; to be believed only after its proof was checked."""
         self.told = False
         """True once the other side refused: it need not be told."""
         self.itself = False
@@ -179,10 +186,11 @@ class Dialling(_Meeting):
 
     @property
     def hello(self) -> bytes:
+        """The first message to send."""
         return self._own
 
     def welcomed(self, message: bytes) -> bytes:
-        """Check the acceptor's answer; from here on `peer` can be believed. Returns this side's proof.
+        """Check the acceptor's answer, after which `peer` can be believed. Returns this side's proof.
 
         Raises:
             PeerRefused: by this side, or, with `told` set, by the other.
@@ -215,9 +223,9 @@ class Accepting(_Meeting):
         self._theirs = b""
 
     def greeted(self, message: bytes) -> bytes:
-        """Take the dialler's hello; returns the welcome.
+        """Take the dialler's hello, and return the welcome.
 
-        A node that has dialled itself is welcomed: it finds out from the welcome, which is proven; a refusal is not.
+        A node that has dialled itself is welcomed: it recognizes itself from the welcome, which is proven; a refusal is not.
 
         Raises:
             PeerRefused: another cluster, protocol or engine.
@@ -230,7 +238,7 @@ class Accepting(_Meeting):
         return _encoder.encode(PeerWelcome(self._own, proof))
 
     def proven(self, message: bytes) -> Identity:
-        """Check the dialler's proof; returns who it is.
+        """Check the dialler's proof, and return its identity.
 
         Raises:
             PeerRefused: by this side, or, with `told` set, by the other.
@@ -257,7 +265,7 @@ def _prove(key: bytes, *, role: bytes, dialler: bytes, acceptor: bytes) -> bytes
 
 
 def _packed(side: Side, *, nonce: bytes) -> bytes:
-    """A hello. A list of members that is too long for it is left out: then it is not compared."""
+    """A hello. If the list of members is too long for it, it is left out, and so not compared."""
     node, name, software, members, opening = side.identity
     hello = PeerHello(PEER_PROTOCOL, side.cluster, node, opening, name, software, side.engine, nonce, members)
     packed = _encoder.encode(hello)
@@ -265,10 +273,11 @@ def _packed(side: Side, *, nonce: bytes) -> bytes:
 
 
 def _decode_hello(packed: bytes) -> PeerHello:
-    """
+    """The hello in these bytes.
+
     Raises:
-        InvalidValue: it is none.
-        PeerRefused: it speaks another version of the protocol.
+        InvalidValue: they are no hello.
+        PeerRefused: it has another version of the protocol.
     """
     version = _decoded(_any_hello, packed, "the first message is no peer's hello").protocol
     if version != PEER_PROTOCOL:
@@ -277,7 +286,7 @@ def _decode_hello(packed: bytes) -> PeerHello:
             "Update the older of the two.",
             reason="protocol",
         )
-    return _decoded(_hello, packed, "the peer's hello is not understood")
+    return _decoded(_hello, packed, "the peer's hello is malformed")
 
 
 def _decoded(decoder: msgspec.msgpack.Decoder[_Decoded], message: bytes, what: str) -> _Decoded:
@@ -290,5 +299,5 @@ def _decoded(decoder: msgspec.msgpack.Decoder[_Decoded], message: bytes, what: s
 
 
 def _generation(engine: str) -> list[str]:
-    """Major and minor: pycrdt's wire format is the same within them."""
+    """Major and minor version, within which pycrdt's wire format stays the same."""
     return engine.split(".")[:2]

@@ -1,14 +1,14 @@
-"""What this replica holds durably, hashed for comparison; and what each peer is known to hold.
+"""This replica's durable vectors, hashed for comparison, and the operations that each peer is known to hold.
 
 Laws:
 - Equal digests mean equal durable vectors in every partition.
-- What a peer is known to hold only grows while it stays linked; a link that begins
-  begins with nothing known, for a restored directory holds less than it did.
-- A peer cannot hold what this replica has not made durable under its own origin:
+- The knowledge of a peer only grows while it stays linked. A new link begins with
+  nothing known, because a restored directory holds less than before.
+- A peer cannot hold an operation of this replica's origin that is not durable here:
   such a claim is refused.
-- An operation of this replica's own is acknowledged by a peer only once this replica holds
-  every deletion that the peer held by then. So what it acknowledges is not dead there, or this
-  replica knows that it is.
+- An acknowledgement of this replica's own operation counts only once this replica holds
+  every deletion that the peer held by then. So the acknowledged operation is not dead at the peer, or
+  this replica knows that it is.
 """
 
 from __future__ import annotations
@@ -29,34 +29,40 @@ _MODULUS = 1 << 8 * PART_BYTES
 class Replica(Protocol):
     """The vectors of the node's own replica."""
 
-    def applied(self, partition: int, /) -> VersionVector: ...
+    def applied(self, partition: int, /) -> VersionVector:
+        """The operations that were applied, durable or not."""
+        ...
 
-    def durable(self, partition: int, /) -> VersionVector: ...
+    def durable(self, partition: int, /) -> VersionVector:
+        """The applied operations that are synced to disk."""
+        ...
 
     def endings(self, partition: int, /) -> VersionVector:
-        """Covers every deletion that was applied there."""
+        """A vector that covers every deletion that was applied there."""
         ...
 
     def partitions(self) -> Iterable[int]:
-        """Those that hold anything durable."""
+        """The partitions that hold anything durable."""
         ...
 
     def own_origin(self) -> Origin | None:
-        """Of this opening; None before its first write."""
+        """The origin of this opening; None before its first write."""
         ...
 
 
 class Parts:
-    """Hashes of the durable vectors. Each is a sum over the vector's entries, so that one that grew costs by what changed."""
+    """Hashes of the durable vectors. Each is a sum over a vector's entries, so an update costs only what changed."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._made: dict[int, tuple[VersionVector, int]] = {}
 
     def all(self) -> dict[int, bytes]:
+        """The hash of each partition's vector, by partition."""
         return {partition: self._part(partition) for partition in sorted(self._replica.partitions())}
 
     def digest(self) -> bytes:
+        """One hash over all of them."""
         return sha256(b"".join([number.to_bytes(2, "big") + part for number, part in self.all().items()])).digest()
 
     def _part(self, partition: int) -> bytes:
@@ -74,7 +80,7 @@ def _hashed(dot: Dot) -> int:
 
 
 class Totals:
-    """How many operations a node holds, over all partitions; kept as they change."""
+    """How many operations a node holds, over all partitions; updated as they change."""
 
     __slots__ = ("_names", "_origins", "operations")
 
@@ -84,10 +90,11 @@ class Totals:
         self._names: list[Origin] = []  # Sorted.
 
     def __len__(self) -> int:
-        """Of how many origins."""
+        """The number of origins."""
         return len(self._origins)
 
     def add(self, origin: Origin, operations: int) -> None:
+        """Count operations of an origin."""
         before = self._origins.get(origin)
         if before is None:
             insort(self._names, origin)
@@ -95,45 +102,47 @@ class Totals:
         self.operations += operations
 
     def first(self, count: int) -> list[tuple[Origin, int]]:
-        """The first origins by name, and how many operations of each."""
+        """The first `count` origins, in the order of their bytes, with the number of operations of each."""
         return [(origin, self._origins[origin]) for origin in self._names[:count]]
 
 
 class Knowledge:
-    """What one peer is known to hold. `advanced` and `unmarked` collect the partitions in which that grew.
+    """The operations that one peer is known to hold. `advanced` and `unmarked` collect the partitions in which that grew.
 
-    Its counts are kept as they change, so `settled` must be told of each operation that becomes durable here.
+    It counts incrementally, so the caller must report each operation that becomes durable here (`settled`).
     """
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._vectors: dict[int, VersionVector] = {}
-        self._fresh: dict[int, dict[Origin, int]] = {}  # What was taken since the vector was made; at most `OVER_MAX` each.
+        self._fresh: dict[int, dict[Origin, int]] = {}  # Entries newer than those of the vector; at most `OVER_MAX` each.
         self._shared: dict[int, int] = {}
         self.advanced: set[int] = set()
         self.unmarked: set[int] = set()
         self.totals = Totals()
         self.shared = 0
-        """How many of all operations that it is known to hold are durable here too."""
+        """How many of the operations that it is known to hold are durable here too."""
         self._answered: dict[int, int] = {}  # By partition: the last question that was answered with a whole vector.
         self._whole: dict[int, VersionVector] = {}
         self._equal: dict[int, VersionVector] = {}  # By partition: this replica's vector, when the peer's was equal last.
-        self._unproven: dict[int, tuple[int, VersionVector]] = {}  # By partition: own operations, and what they wait for.
+        # By partition: the last own operation that was acknowledged, and the deletions that must be here first.
+        self._unproven: dict[int, tuple[int, VersionVector]] = {}
         self._aware: dict[int, VersionVector] = {}  # By partition: `endings` that the peer is known to hold.
 
     def answer(self, partition: int, question: int) -> None:
+        """Note that the peer has answered this question about a partition."""
         self._answered[partition] = max(question, self._answered.get(partition, 0))
 
     def answered(self, partition: int, question: int) -> bool:
-        """Whether the peer's whole vector is known as it was when it heard this question, or a later one."""
+        """Whether the peer's whole vector is known, as of when it heard this question or a later one."""
         return self._answered.get(partition, 0) >= question
 
     def take(self, held: Iterable[Held], *, proven: bool = False) -> None:
-        """What the peer holds; of this replica's own operations only if it is `proven` that the peer's deletions are here.
+        """Note that the peer holds these. This replica's own operations count only if `proven`: the peer's deletions are here.
 
         Raises:
-            BadOperation: the peer claims what this replica has not issued.
-            InvalidValue: it claims what no origin can have issued.
+            BadOperation: the peer claims an operation that this replica has not issued.
+            InvalidValue: it claims a sequence that no origin can reach.
         """
         own = None if proven else self._replica.own_origin()
         for partition, raw, sequence in held:
@@ -144,7 +153,7 @@ class Knowledge:
                 self._raise(partition, origin, before, sequence)
 
     def acknowledge(self, held: Iterable[Held], needs: Iterable[tuple[int, bytes]]) -> list[int]:
-        """Take a `Have`. Returns the partitions in which this replica lacks what it needs.
+        """Take a `Have`. Returns the partitions in which this replica lacks operations that `needs` names.
 
         Raises:
             InvalidValue, BadOperation: as `take`, and `take_vector`.
@@ -165,7 +174,7 @@ class Knowledge:
         return list(lacking)
 
     def prove(self, partitions: Iterable[int]) -> None:
-        """This replica has applied more there: what was acknowledged may be proven by now."""
+        """Count the acknowledgements that waited for operations which this replica has now applied in these partitions."""
         for partition in partitions if self._unproven else ():
             sequence, needed = self._unproven.get(partition, (0, NOTHING_SEEN))
             own = self._replica.own_origin()
@@ -174,7 +183,7 @@ class Knowledge:
                 self.take([(partition, own, sequence)], proven=True)
 
     def needs(self, partition: int) -> VersionVector | None:
-        """What the peer must hold before an acknowledgement of its own operations counts; None: it is known to."""
+        """The operations that the peer must hold before its own count as acknowledged; None if it is known to hold them."""
         endings = self._replica.endings(partition)
         if not endings or self._aware.get(partition) is endings:
             return None
@@ -184,10 +193,10 @@ class Knowledge:
         return endings
 
     def take_vector(self, partition: int, packed: bytes) -> VersionVector:
-        """A whole vector, as the peer sent it.
+        """Take a whole vector, as the peer sent it, and return it.
 
         Raises:
-            InvalidValue: it is none.
+            InvalidValue: it is malformed.
             BadOperation: as `take`.
         """
         vector = vector_of(packed)
@@ -197,31 +206,32 @@ class Knowledge:
         return vector
 
     def take_all(self) -> None:
-        """The peer holds what this replica holds: the digests are equal."""
+        """The peer holds the same as this replica: the digests are equal."""
         for partition in self._replica.partitions():
             self.take_equal(partition)
 
     def take_equal(self, partition: int) -> None:
-        """The peer's vector there is this replica's: their hashes are equal."""
+        """The peer's vector of this partition is equal to this replica's: their hashes are."""
         vector, before = self._replica.durable(partition), self._equal.get(partition, NOTHING_SEEN)
         if before is not vector:
             self.take(((partition, origin, sequence) for origin, sequence in vector.since(before).items()), proven=True)
             self._equal[partition] = vector
             self._whole[partition] = vector
             if vector.dominates(self.vector(partition)):
-                self._vectors[partition] = vector  # It shares its entries with ours: the two are compared by what changed.
+                self._vectors[partition] = vector  # The two share their entries, so comparing them is cheap.
 
     def settled(self, partition: int, dot: Dot) -> None:
-        """An operation became durable here."""
+        """Count an operation that became durable here."""
         if self._at(partition, dot.origin) >= dot.sequence:
             self.shared += 1
             self._shared[partition] = self._shared.get(partition, 0) + 1
 
     def whole(self, partition: int) -> VersionVector | None:
-        """The peer's vector as it told it last, with nothing left out; None: it has not."""
+        """The whole vector that the peer sent last; None if it has sent none."""
         return self._whole.get(partition)
 
     def vector(self, partition: int) -> VersionVector:
+        """The operations that the peer is known to hold, at least."""
         vector = self._vectors.get(partition, NOTHING_SEEN)
         fresh = self._fresh.pop(partition, None)
         if fresh:
@@ -229,6 +239,7 @@ class Knowledge:
         return vector
 
     def holds(self, partition: int, wanted: VersionVector) -> bool:
+        """Whether the peer is known to hold all of `wanted`."""
         return self.vector(partition).dominates(wanted)
 
     def ahead_of(self, partition: int, vector: VersionVector) -> Iterable[tuple[Origin, range]]:
@@ -236,7 +247,7 @@ class Knowledge:
         return sorted(self.vector(partition).missing(vector).items())
 
     def shared_in(self, partition: int) -> int:
-        """How many operations of a partition it is known to hold that are durable here too."""
+        """How many operations of a partition are known to be held by the peer and are durable here."""
         return self._shared.get(partition, 0)
 
     def _at(self, partition: int, origin: Origin) -> int:
@@ -264,8 +275,8 @@ class Knowledge:
     def _check_claim(self, partition: int, origin: Origin, sequence: int) -> None:
         if sequence >= 1 << 63:
             raise InvalidValue(
-                f"a peer claims operation {sequence} of origin {origin.hex()} in partition {partition}; no origin gets that "
-                "far. Nothing was written; the link is closed."
+                f"a peer claims operation {sequence} of origin {origin.hex()} in partition {partition}; no origin can have "
+                "issued so many. Nothing was written; the link is closed."
             )
         if sequence < 0 or (origin == self._replica.own_origin() and sequence > self._replica.durable(partition)[origin]):
             raise BadOperation(
@@ -277,9 +288,10 @@ class Knowledge:
 
 
 def vector_of(packed: bytes) -> VersionVector:
-    """
+    """The vector in bytes that a peer sent.
+
     Raises:
-        InvalidValue: it is none.
+        InvalidValue: they are malformed.
     """
     try:
         return VersionVector.unpack(packed)

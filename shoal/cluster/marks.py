@@ -1,15 +1,15 @@
 """The most that a peer was ever known to hold durably: its mark.
 
-A directory that was set back with its whole block device or machine cannot notice it. Its
-peers can: on a new link it says less than its mark.
+A node cannot notice if its directory was set back together with the whole block device or machine. Its
+peers can: on a new link it tells less than its mark.
 
 Laws:
-- A mark names only what its peer said that it holds durably. It grows; it is lowered only when
-  the peer, after it was told of the mark, says that it has caught up, and then what it holds.
+- A mark holds only operations that its peer claimed to hold durably. It grows. It is lowered only when
+  the peer, after it was told of the mark, says that it has caught up; then it becomes what the peer holds.
 - A link is compared with the mark as it was when the link began, because messages on a link
   may overtake each other.
-- A peer counts as an owner only if every partition of its mark was compared on the link that
-  stands, and none is behind.
+- A peer counts as an owner only if every partition of its mark was compared on the current link,
+  and none is behind.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ TOLD_DOTS_MAX = 16_384  # In one message; about 400 KiB.
 
 
 class Mark:
-    """Of one peer. `unwritten` has the entries that differ from what is stored; None: none is left."""
+    """The mark of one peer. `unwritten` has the entries that differ from those on disk; None: the entry is to be deleted."""
 
     def __init__(self, vectors: Mapping[int, VersionVector] | None = None) -> None:
         self.number = 0
-        """Of what the peer is to be told; it changes whenever that does."""
+        """The version of what the peer is to be told (`telling`)."""
         self.unwritten: dict[tuple[int, Origin], int | None] = {}
         self._vectors = dict(vectors or {})
         self._compared_with: dict[int, VersionVector] = {}
@@ -36,19 +36,19 @@ class Mark:
         self.begin()
 
     def begin(self) -> None:
-        """A link begins: compare anew."""
+        """A link begins: compare everything again."""
         self._compared_with = dict(self._vectors)
         self._uncompared = set(self._vectors)
         self._behind = {}
 
     @property
     def is_held(self) -> bool:
-        """Whether the peer has said, on this link, that it holds all of this."""
+        """Whether the peer has said, on this link, that it holds the whole mark."""
         return not self._uncompared and not self._behind
 
     @property
     def is_behind(self) -> bool:
-        """Whether the peer has said, on this link, that it holds less than this."""
+        """Whether the peer has said, on this link, that it holds less than the mark."""
         return bool(self._behind)
 
     def note(self, partition: int, vector: VersionVector) -> None:
@@ -61,7 +61,7 @@ class Mark:
         self.unwritten.update({(partition, origin): sequence for origin, sequence in grown.since(before).items()})
 
     def compare(self, told: Mapping[int, VersionVector]) -> bool:
-        """The peer holds exactly this in these partitions; returns whether it is now to be told of more."""
+        """Compare with the peer's exact vectors of these partitions. Returns whether there is more to tell it."""
         number = self.number
         for partition, whole in told.items():
             self._compare(partition, whole)
@@ -78,11 +78,11 @@ class Mark:
             self.number += 1
 
     def to_compare(self) -> list[int]:
-        """Partitions of which the peer has not said yet that it holds what it once held."""
+        """The partitions in which the peer has not said yet that it holds its mark."""
         return sorted(self._uncompared | self._behind.keys())
 
     def telling(self) -> list[tuple[int, bytes]]:
-        """What the peer once held and does not hold now, as much as fits: partitions and vectors."""
+        """The operations that the peer once held and lacks now, as many as fit: partitions and packed vectors."""
         self._told, size = [], 0
         for partition in sorted(self._behind):
             size += len(self._behind[partition])
@@ -92,9 +92,9 @@ class Mark:
         return [(partition, self._behind[partition].pack()) for partition in self._told]
 
     def settle(self, held: Mapping[int, VersionVector]) -> bool:
-        """The peer was told, and has caught up as far as anybody holds it; returns whether more is to be told.
+        """The peer, once told, has caught up as far as anybody holds the operations. Returns whether there is more to tell.
 
-        `held` is what it has said since that it holds, by partition (`told`).
+        `held` is what it has said since then that it holds, by partition (`told`).
         """
         for partition, vector in held.items():
             self._behind.pop(partition, None)
@@ -105,6 +105,7 @@ class Mark:
 
     @property
     def told(self) -> Iterable[int]:
+        """The partitions of the last `telling`, until they are settled."""
         return tuple(self._told)
 
     def _lower(self, partition: int, held: VersionVector) -> None:

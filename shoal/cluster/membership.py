@@ -1,4 +1,4 @@
-"""Whether nodes that meet agree on who the members are. It is told to people; nothing is refused for it."""
+"""Whether two nodes agree on who the members are. A disagreement is reported to people; nothing is refused for it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _NAME_CHARS_MAX = 100
 
 
 def disagreement(own: Identity, peer: Identity, others: Iterable[Identity]) -> str:
-    """How a peer's place or list of members does not fit this node's, and what to do; empty if all fits.
+    """How a peer's address or list of members contradicts this node's, and what to do; empty if they agree.
 
     `others` are further nodes that this one is linked to. A peer that does not tell its members is not compared.
     """
     for other in (own, *others):
-        if other.name == peer.name and other.node != peer.node:  # Then the lists need not be compared: their names mislead.
+        if other.name == peer.name and other.node != peer.node:  # The lists need not be compared: their names mislead.
             return (
                 f"two nodes advertise {_short(peer.name)}: {peer.node.hex()[:8]} and {other.node.hex()[:8]}"
                 f"{' (this one)' if other is own else ''}. Give each its own SHOAL_ADVERTISE, and restart it."

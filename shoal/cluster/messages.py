@@ -1,16 +1,16 @@
-"""What peers say to each other, byte for byte: each message is one msgpack array that begins with its tag.
+"""The messages among peers, byte for byte: each is one msgpack array that begins with its tag.
 
 Laws:
-- A message names only what its sender holds durably: no operation, and no claim to
-  one, leaves a node before its fsync. (Who is present is no operation.)
-- Whatever the bytes, decoding returns a message or raises InvalidValue.
-- Fields are only ever added at the end, with a default. Anything else takes a new
+- A message names only operations that its sender holds durably: no operation, and no claim to
+  one, leaves a node before its fsync. (Presence is no operation.)
+- For any bytes, decoding returns a message or raises InvalidValue.
+- Fields are only ever added at the end, with a default. Any other change takes a new
   protocol version in the handshake.
 
 Any message may be lost with its link. Pushes and `Have` are hints that make
-things fast; `Digest`, `Parts`, `Vectors`, `Want` and `Supply` are what guarantees them.
-`RepairRequest` and `RepairReply` replace rows that a disk damaged; `RightsRequest` and `RightsReply` are about rights to spend;
-`Present` tells of who is there now, and of nothing that lasts; `Rows` and `Objects` compare what equal
+replication fast; `Digest`, `Parts`, `Vectors`, `Want` and `Supply` guarantee it.
+`RepairRequest` and `RepairReply` replace rows that a disk damaged. `RightsRequest` and `RightsReply` are about rights to spend.
+`Present` tells who is present, which is not durable. `Rows` and `Objects` compare the rows that equal
 operations have made (`shoal.cluster.scrub`).
 """
 
@@ -37,43 +37,44 @@ TROUBLE_CHARS_MAX = 1000  # Of the text in one Trouble.
 
 
 class Shipment(Struct, array_like=True, frozen=True):
-    """An operation on its way: as its origin logged it, with the bytes that its payload names by their hash."""
+    """An operation on its way: as its origin logged it, with the attached bytes that its payload names by their hash."""
 
     partition: int
     origin: bytes
     sequence: int
-    chain: bytes  # Of its origin's log, up to and with it.
+    chain: bytes  # The chain hash of its origin's log after it.
     packed: bytes  # The encoded body.
     attached: bytes  # Opaque here.
 
     @property
     def dot(self) -> Dot:
+        """The operation's name."""
         return Dot(Origin(self.origin), self.sequence)
 
 
 class Push(Struct, array_like=True, frozen=True, tag=1):
-    """New operations of the sender's own, in its order."""
+    """New operations of the sender's own, in the order in which it issued them."""
 
     operations: Sequence[Shipment | Raw]
 
 
 class Have(Struct, array_like=True, frozen=True, tag=2):
-    """What the sender holds durably, as far as it changed.
+    """Operations that the sender holds durably, as far as that changed since the last one.
 
     An operation of the receiver's may be dead at the sender, by a deletion that the receiver has not heard of. So the
-    receiver counts its own ones as acknowledged only once it holds what `needs` names, by partition.
+    receiver counts its own ones as acknowledged only once it holds the operations in `needs`, by partition.
     """
 
     held: list[Held]
-    needs: list[tuple[int, bytes]] = []  # Vectors that cover the sender's deletions, where the receiver may lack some.
+    needs: list[tuple[int, bytes]] = []  # Vectors that cover the sender's deletions, if the receiver may lack some.
 
 
 class Digest(Struct, array_like=True, frozen=True, tag=3):
-    """A hash over all the sender's durable vectors; answered by `Parts` where it differs from the receiver's."""
+    """A hash over all the sender's durable vectors; answered by `Parts` if it differs from the receiver's."""
 
     digest: bytes
-    learner: bool = False  # Whether the sender is one: it counts as an owner once it said, on this link, that it is none.
-    once: list[tuple[int, bytes]] = []  # By partition: what the receiver once held, and has said that it does not hold now.
+    learner: bool = False  # Whether the sender is one. It counts as an owner once it said, on this link, that it is not.
+    once: list[tuple[int, bytes]] = []  # By partition: the operations that the receiver once held and now lacks.
     number: int = 0  # Of `once`, on the link to this receiver.
     heard: int = 0  # The last number of `once` that the sender heard from the receiver.
 
@@ -85,11 +86,11 @@ class Parts(Struct, array_like=True, frozen=True, tag=4):
 
 
 class Vectors(Struct, array_like=True, frozen=True, tag=5):
-    """Durable vectors of some partitions, whole; with `answer` the receiver sends its own of the same."""
+    """Durable vectors of some partitions, whole. If `answer` is set, the receiver sends its own of the same partitions."""
 
     vectors: list[tuple[int, bytes]]
     answer: bool
-    question: int = 0  # Of the one that asks; its answer repeats it.
+    question: int = 0  # A number of the asking node's; the answer repeats it.
 
 
 class Want(Struct, array_like=True, frozen=True, tag=6):
@@ -100,14 +101,14 @@ class Want(Struct, array_like=True, frozen=True, tag=6):
 
 
 class Supply(Struct, array_like=True, frozen=True, tag=7):
-    """Operations that were wanted, per partition in a causal order."""
+    """Operations that were wanted, in a causal order within each partition."""
 
     id: int
     operations: Sequence[Shipment | Raw]
 
 
 class Busy(Struct, array_like=True, frozen=True, tag=8):
-    """A `Want` that is not served now, and why."""
+    """A `Want` is not served now, and why."""
 
     id: int
     reason: str
@@ -115,7 +116,7 @@ class Busy(Struct, array_like=True, frozen=True, tag=8):
 
 
 class Trouble(Struct, array_like=True, frozen=True, tag=9):
-    """An operation that the sender of this did not apply, and why."""
+    """An operation that the sender of this message did not apply, and why."""
 
     partition: int
     origin: bytes
@@ -125,6 +126,7 @@ class Trouble(Struct, array_like=True, frozen=True, tag=9):
 
     @classmethod
     def about(cls, shipment: Shipment, error: ShoalError) -> Trouble:
+        """The message for an operation that failed with this error."""
         reason = error.detail.get("reason")
         return cls(
             shipment.partition,
@@ -136,7 +138,7 @@ class Trouble(Struct, array_like=True, frozen=True, tag=9):
 
 
 class RepairRequest(Struct, array_like=True, frozen=True, tag=10):
-    """Rows of an object that the sender should have, and found missing or damaged; answered by one `RepairReply`."""
+    """Rows of an object that the sender found missing or damaged on its disk; answered by one `RepairReply`."""
 
     id: int
     kind: int
@@ -147,26 +149,26 @@ class RepairRequest(Struct, array_like=True, frozen=True, tag=10):
 
 
 class RepairReply(Struct, array_like=True, frozen=True, tag=11):
-    """Those of the rows that are whole here, as many as fit; maybe none."""
+    """Those of the rows that are whole at the sender, as many as fit; maybe none."""
 
     id: int
     rows: list[tuple[bytes, bytes]]
 
 
 class RightsRequest(Struct, array_like=True, frozen=True, tag=12):
-    """Rights to spend of a budget that the sender asks for; answered by one `RightsReply`."""
+    """Asks for rights to spend of a budget; answered by one `RightsReply`."""
 
     id: int
     space: str
     budget: str
     amount: int
-    origin: bytes  # To whose account they are to go,
-    node: bytes  # and whose that is.
-    spare: bool = False  # Only what the receiver has beyond its share: the sender asks ahead of need.
+    origin: bytes  # The account that is to receive them.
+    node: bytes  # The node of that account.
+    spare: bool = False  # Only the rights that the receiver has beyond its share: the sender asks ahead of need.
 
 
 class RightsReply(Struct, array_like=True, frozen=True, tag=13):
-    """The transfer that was made, and will come as an operation; an amount of 0 is none."""
+    """The transfer that was made, and that will arrive as an operation; an amount of 0 means none."""
 
     id: int
     amount: int
@@ -175,29 +177,29 @@ class RightsReply(Struct, array_like=True, frozen=True, tag=13):
 
 
 class Present(Struct, array_like=True, frozen=True, tag=14):
-    """Who is present at the sender, as far as it changed: space, document, client, clock, state. Not durable; a hint."""
+    """Changes of who is present at the sender: space, document, client, clock, state. Not durable; a hint."""
 
     entries: list[tuple[str, str, int, int, bytes]]
 
 
 class Rows(Struct, array_like=True, frozen=True, tag=15):
-    """A hash over the sender's rows in a range of keys; answered by `Objects` if the receiver's differ at this vector."""
+    """A hash over the sender's rows in a range of keys; answered by `Objects` if the receiver's differ at the same vector."""
 
     partition: int
-    vector: bytes  # A hash of the sender's.
+    vector: bytes  # A hash of the sender's vector.
     start: bytes
     stop: bytes
     digest: bytes
 
 
 class Objects(Struct, array_like=True, frozen=True, tag=16):
-    """A hash for each object in a range, none for those that cannot be compared; with `answer` the receiver sends its own."""
+    """A hash for each object in a range, empty if it cannot be compared. If `answer` is set, the receiver sends its own."""
 
     partition: int
     vector: bytes
     start: bytes
     stop: bytes
-    objects: list[tuple[bytes, bytes]]  # By the prefix of its rows' keys.
+    objects: list[tuple[bytes, bytes]]  # The prefix of its rows' keys, and the hash.
     answer: bool
 
 
@@ -254,23 +256,25 @@ _T = TypeVar("_T")
 
 
 def encode(message: Message) -> bytes:
+    """The message as it is sent."""
     return _encoder.encode(message)
 
 
 def encode_shipment(shipment: Shipment) -> Raw:
-    """Once, for all the messages that it goes out in."""
+    """Encode an operation once, for all the messages that it goes out in."""
     return Raw(_encoder.encode(shipment))
 
 
 def decode(packed: bytes) -> Message:
-    """
+    """The message in these bytes.
+
     Raises:
-        InvalidValue: these bytes are no message; the message says why.
+        InvalidValue: these bytes are no message; the text says why.
     """
     try:
         message = _decoder.decode(packed)
     except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
-        raise InvalidValue(f"a peer's message is not understood ({error}). Nothing of it was written.") from None
+        raise InvalidValue(f"a peer's message is malformed ({error}). Nothing of it was written.") from None
     match message:
         case _Push(operations):
             _check_shipments(operations)
@@ -289,20 +293,22 @@ def decode(packed: bytes) -> Message:
             _check_places((partition, bytes(ORIGIN_BYTES)) for partition, _ in once)
         case RepairRequest(_, _, _, _, generation, rows):
             if not 0 <= generation < 1 << 32 or len(rows) > LOST_MAX:
-                raise InvalidValue("a peer asks for what cannot be. Nothing was written.")
+                raise InvalidValue("a peer asks for too many rows, or for an impossible generation. Nothing was written.")
         case RightsRequest(_, _, _, amount, origin, node, _):
             if not 0 < amount < 1 << 63 or len(origin) != ORIGIN_BYTES or len(node) != ORIGIN_BYTES:
-                raise InvalidValue("a peer asks for rights that cannot be. Nothing was written.")
+                raise InvalidValue(
+                    "a peer asks for an impossible amount of rights, or an impossible account. Nothing was written."
+                )
         case RightsReply(_, amount, origin, sequence):
             if amount and (len(origin) != ORIGIN_BYTES or not 0 < sequence < 1 << 63):
-                raise InvalidValue("a peer gives rights that cannot be. Nothing was written.")
+                raise InvalidValue("a peer names an impossible transfer of rights. Nothing was written.")
         case Present(entries):
             if len(entries) > PRESENT_MAX or not all(_is_entry(*entry) for entry in entries):
-                raise InvalidValue("a peer tells of presence that cannot be. Nothing was written.")
+                raise InvalidValue("a peer sent too many presence entries, or an impossible one. Nothing was written.")
         case Rows(partition, _, start, stop, _) | Objects(partition, _, start, stop, _, _):
             _check_places(iter([(partition, bytes(ORIGIN_BYTES))]))
             if not start < stop or (isinstance(message, Objects) and len(message.objects) > OBJECTS_MAX):
-                raise InvalidValue("a peer compares rows that cannot be. Nothing was written.")
+                raise InvalidValue("a peer compares an empty range of rows, or too many objects. Nothing was written.")
     return message
 
 
@@ -311,7 +317,7 @@ def _is_entry(space: str, _document: str, client: int, clock: int, _state: bytes
 
 
 def batches(entries: Iterable[_T], bytes_of: Callable[[_T], int], *, bytes_max: int) -> Iterator[list[_T]]:
-    """All entries, in order, in lists of at most `bytes_max`, unless a single entry is longer."""
+    """All entries, in order, in lists of at most `bytes_max`; a longer entry is alone in its list."""
     batch: list[_T] = []
     size = 0
     for entry in entries:
@@ -334,17 +340,17 @@ def slices(operations: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
 def _check_shipments(operations: list[Shipment]) -> None:
     for shipment in operations:
         if not 0 <= shipment.partition < PARTITIONS or len(shipment.origin) != ORIGIN_BYTES:
-            raise InvalidValue("a peer's message names a partition or an origin that cannot be. Nothing of it was written.")
+            raise InvalidValue("a peer's message names an impossible partition or origin. Nothing of it was written.")
         if len(shipment.chain) != CHAIN_BYTES or not 0 < shipment.sequence < 1 << 63:
-            raise InvalidValue("a peer sent an operation without a chain hash or a sequence. Nothing of it was written.")
+            raise InvalidValue("a peer sent an operation with an impossible chain hash or sequence. Nothing of it was written.")
 
 
 def _check_places(places: Iterator[tuple[int, bytes]]) -> None:
     if not all(0 <= partition < PARTITIONS and len(origin) == ORIGIN_BYTES for partition, origin in places):
-        raise InvalidValue("a peer's message names a partition or an origin that cannot be. Nothing was written.")
+        raise InvalidValue("a peer's message names an impossible partition or origin. Nothing was written.")
 
 
 def _check_ranges(ranges: list[Range]) -> None:
     _check_places((partition, origin) for partition, origin, _, _ in ranges)
     if len(ranges) > RANGES_MAX or not all(0 < first <= last < 1 << 63 for _, _, first, last in ranges):
-        raise InvalidValue("a peer wants ranges that cannot be. Nothing was written.")
+        raise InvalidValue("a peer wants too many ranges, or an impossible one. Nothing was written.")

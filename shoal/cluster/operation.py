@@ -1,12 +1,12 @@
 """The operation: the unit of replication, and the hash chain that binds an origin's operations.
 
 Laws:
-- A dot names one body, for ever. The chain hash of (o, n) covers every body
+- A dot names one body, forever. The chain hash of (o, n) covers every body
   from (o, 1) to (o, n), so that two histories that share a hash are equal.
-- An operation's context is the frontier of what its node had applied: the last
-  operations of other origins that no later one knows of. If its origin's previous
-  operation was ready, this one is ready once these are covered, for each of them
-  came after all that it knew of. So a context does not grow with past origins.
+- An operation's context is the frontier of the operations that its node had applied: the
+  last ones of other origins that no later one knows of. If its origin's previous
+  operation was ready, this one is ready once its context is covered, because each operation in it
+  came after all those that it knew of. So a context does not grow with past origins.
 - The payload is opaque here.
 """
 
@@ -26,17 +26,17 @@ CHAIN_START = bytes(CHAIN_BYTES)
 
 
 class Body(msgspec.Struct, array_like=True, frozen=True):
-    """What the log stores under (partition, dot)."""
+    """The content of an operation: the log stores it under (partition, dot)."""
 
     hlc: int
     wall_ms: int
-    context: Sequence[tuple[bytes, int]]  # The frontier of what it knows of, without its own origin; sorted.
+    context: Sequence[tuple[bytes, int]]  # The frontier of the operations that it knows of, without its own origin; sorted.
     key: str | None  # The request's idempotency key.
     payload: bytes
-    receipt: bytes = b""  # What to answer when `key` comes again; opaque here.
+    receipt: bytes = b""  # The answer to a request with the same `key`; opaque here.
 
     def knowing(self) -> VersionVector:
-        """The last operations that this one knows of, and, through them, all that it does."""
+        """The context as a vector. It implies all operations that this one knows of."""
         return VersionVector((Origin(origin), sequence) for origin, sequence in self.context)
 
 
@@ -45,11 +45,13 @@ _decoder = msgspec.msgpack.Decoder(Body)
 
 
 def encode(body: Body) -> bytes:
+    """The body as it is logged, hashed and sent."""
     return _encoder.encode(body)
 
 
 def decode(packed: bytes) -> Body:
-    """
+    """The body in these bytes.
+
     Raises:
         InvalidValue: these bytes are no operation.
     """
@@ -60,39 +62,42 @@ def decode(packed: bytes) -> Body:
 
 
 def chain(previous: bytes, partition: int, dot: Dot, packed: bytes) -> bytes:
-    """The chain hash after `dot`, whose encoded body is `packed`; `previous` is that of the one before."""
+    """The chain hash after `dot`, whose encoded body is `packed`; `previous` is the chain hash before it."""
     return sha256(previous + partition.to_bytes(2, "big") + dot.pack() + packed).digest()
 
 
 class LogEntry(msgspec.Struct, frozen=True):
-    """An operation as the log keeps it, and as it travels."""
+    """An operation as the log stores it, and as it is sent."""
 
-    chain: bytes  # Up to and with it.
+    chain: bytes  # The chain hash after it.
     packed: bytes  # The encoded body.
 
     def pack(self) -> bytes:
+        """The bytes of the log's row."""
         return self.chain + self.packed
 
     @classmethod
     def unpack(cls, stored: bytes) -> LogEntry:
+        """The entry in bytes from `pack`. Nothing is checked."""
         return cls(stored[:CHAIN_BYTES], stored[CHAIN_BYTES:])
 
 
 class Tip(msgspec.Struct, frozen=True):
-    """What a replica remembers of one origin in one partition."""
+    """A replica's last operation of one origin in one partition."""
 
     sequence: int
     hlc: int
     chain: bytes
-    known: bool = False  # Whether an operation of another origin knows of it: then it is not in the vector's frontier.
+    known: bool = False  # Whether an operation of another origin knows of it. If so, it is not in the vector's frontier.
 
     def pack(self) -> bytes:
+        """The bytes of the vector's row for this origin."""
         packed = self.sequence.to_bytes(8, "big") + self.hlc.to_bytes(8, "big") + self.chain
         return packed + _KNOWN if self.known else packed
 
     @classmethod
     def unpack(cls, packed: bytes) -> Tip:
-        """Of a tip that an older version stored it is not known whether it is known."""
+        """The tip in bytes from `pack`. Older versions did not store `known`; it is False then."""
         sequence, hlc = int.from_bytes(packed[:8], "big"), int.from_bytes(packed[8:16], "big")
         return cls(sequence, hlc, packed[16:TIP_BYTES], packed[TIP_BYTES:] == _KNOWN)
 
@@ -103,13 +108,15 @@ NO_TIP = Tip(0, 0, CHAIN_START)
 
 
 class Readiness(Enum):
+    """Whether an operation may be applied."""
+
     READY = "ready"  # Apply it now.
     SEEN = "seen"  # Applied before; drop it.
-    EARLY = "early"  # Something it depends on is missing; it waits outside vector and state.
+    EARLY = "early"  # It depends on a missing operation; it waits outside vector and state.
 
 
 def readiness(vector: VersionVector, dot: Dot, knowing: VersionVector) -> Readiness:
-    """Whether an operation may be applied to a replica at `vector`."""
+    """Whether an operation with this context (`Body.knowing`) may be applied to a replica at `vector`."""
     if vector.covers(dot):
         return Readiness.SEEN
     if vector[dot.origin] + 1 == dot.sequence and vector.dominates(knowing):

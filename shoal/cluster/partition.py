@@ -1,13 +1,13 @@
-"""Which partition holds an object.
+"""The partition that holds an object.
 
-Law: the partition is a function of the space and of the name's tag alone, for
-ever; moving an object would lose it. The tag is Redis Cluster's: what stands
-between the first `{` and the first `}` after it, if that is not empty; else
+Law: the partition is a function of the space and of the name's tag alone, and never
+changes: an object in another partition would be lost. The tag is as in Redis Cluster: the
+part between the first `{` and the first `}` after it, if that is not empty; else
 the whole name.
 
-A space whose whole name stands in braces, as `{crew}`, is colocated: all its
-objects share one partition, so that any of them can be in one batch. The name
-says it, so no node and no client can be of another opinion.
+A space whose whole name is in braces, such as `{crew}`, is colocated: all its
+objects share one partition, so that any of them can be in one batch. This depends
+on the name alone, so all nodes and clients agree.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def tag_of(name: str) -> str:
 
 @lru_cache(maxsize=MEMOIZED_MAX)
 def partition_of(space: str, name: str) -> int:
-    """0 to 1023. The space is length-prefixed, so that ("a", "bc") and ("ab", "c") are independent."""
+    """The partition, 0 to 1023. The space is length-prefixed, so that ("a", "bc") and ("ab", "c") are independent."""
     encoded = space.encode()
     tag = "" if is_colocated(space) else tag_of(name)
     digest = sha256(len(encoded).to_bytes(2, "big") + encoded + tag.encode()).digest()

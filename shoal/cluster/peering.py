@@ -1,11 +1,11 @@
-"""The seam between a node and whatever carries its messages to peers: sockets, or a simulated network.
+"""The seam between a node and the carrier of its messages to peers: sockets, or a simulated network.
 
 Laws:
 - A node sends to a peer on the link that it dialled, and hears it on the one that
   it accepted. Each direction comes and goes alone.
-- On a link messages arrive whole, in order and at most once; a link may be lost at
-  any time, with what was under way. A message that an `Outlet` did not take is gone.
-- One link per peer and direction: a new one takes the old one's place.
+- On a link messages arrive whole, in order and at most once. A link may be lost at
+  any time, with the messages under way. A message that an `Outlet` did not take is lost.
+- There is one link per peer and direction: a new one replaces the old one.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import NamedTuple, Protocol
 
 
 class Identity(NamedTuple):
-    """What nodes tell each other when they meet."""
+    """A node's description of itself, exchanged in the handshake."""
 
     node: bytes  # 16 bytes: the data directory.
     name: str  # "host:port", where peers reach it.
     software: str
-    members: tuple[str, ...] = ()  # The addresses of all members as this node has them, itself included; empty: not told.
-    opening: bytes = b""  # 16 random bytes of this run: a node that meets itself knows them, a copy of its directory does not.
+    members: tuple[str, ...] = ()  # The addresses of all members as configured here, itself included; empty: not told.
+    opening: bytes = b""  # 16 random bytes of this run. They tell the node itself from a copy of its directory.
 
 
 class Outlet(Protocol):
-    """A link that was dialled, as the node sees it."""
+    """A dialled link, as the node sees it."""
 
     @property
     def address(self) -> str:
@@ -33,38 +33,41 @@ class Outlet(Protocol):
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that were offered and have not left."""
+        """Bytes that were offered and are not sent yet."""
         ...
 
     def offer(self, message: bytes, /) -> bool:
-        """Queue a message; False if its bound is reached, and the message is dropped. One message alone is always taken."""
+        """Queue a message. False if the queue is full and the message is dropped; an empty queue takes any message."""
         ...
 
 
 class Peer(Protocol):
-    """The node, as whatever carries its messages sees it."""
+    """The node, as the carrier of its messages sees it."""
 
-    def identity(self) -> Identity: ...
+    def identity(self) -> Identity:
+        """This node's own description, for the handshake."""
+        ...
 
     def admit(self, peer: Identity, /) -> None:
-        """
+        """Decide whether a link from this peer may begin.
+
         Raises:
             PeerRefused: it is this node itself, no member, or another directory with the same id is linked already.
         """
         ...
 
     def linked(self, peer: Identity, outlet: Outlet, /) -> None:
-        """A link to `peer` is there: messages may be offered to it."""
+        """A link to `peer` exists: messages may be offered to it."""
         ...
 
     def unlinked(self, peer: Identity, outlet: Outlet, /) -> None:
-        """It is gone. After another one took its place this means nothing."""
+        """The link is gone. If another one has replaced it, this changes nothing."""
         ...
 
     async def received(self, peer: Identity, message: bytes, /) -> None:
-        """Take a message; the next one of this link is read once this returns.
+        """Take a message. The next one of this link is read once this returns.
 
         Raises:
-            ShoalError: it is no message; the link is to be closed, with this reason.
+            ShoalError: it is malformed or forbidden; close the link, with this reason.
         """
         ...

@@ -1,10 +1,10 @@
-"""Operations that cannot be applied: what is wrong with them, and what is left alone because of them.
+"""Operations that cannot be applied: the reasons, and the operations that are left out because of them.
 
 Laws:
-- An operation that is refused is put here; it and what follows it in its origin's log are not
-  taken, and not asked for, until its time is over: that would bring the same again.
-- A sound copy of it, once stored, ends that at once. Other origins are not held up.
-- No more than `places_max` origins' logs are known here; past it the one that was put first is tried again.
+- A refused operation is quarantined: it and all that follow it in its origin's log are neither
+  taken nor asked for, until its time is over, because they would fail again.
+- Once a sound copy of it is stored, the quarantine ends at once. Other origins are not held up.
+- At most `places_max` origins' logs are quarantined. Beyond that the oldest quarantine ends early.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ class _Quarantined(NamedTuple):
 
 
 class Quarantine:
+    """The quarantined logs. Times are seconds on the caller's clock."""
+
     def __init__(self, *, places_max: int, duration_s: float) -> None:
         self._places_max = places_max
         self._duration_s = duration_s
         self._found: OrderedDict[tuple[int, Origin], _Quarantined] = OrderedDict()
 
     def put(self, partition: int, dot: Dot, reason: str, now: float) -> None:
+        """Quarantine an operation and all that follow it in its origin's log, from now for `duration_s`."""
         known = self._found.pop((partition, dot.origin), None)
         sequence = dot.sequence if known is None else min(dot.sequence, known.sequence)
         self._found[partition, dot.origin] = _Quarantined(sequence, now + self._duration_s, reason)
@@ -38,7 +41,7 @@ class Quarantine:
             self._found.popitem(last=False)
 
     def covers(self, partition: int, dot: Dot, now: float) -> bool:
-        """Whether it is not to be taken: it, or what comes before it, was refused."""
+        """Whether the operation must not be taken: it, or one before it, is quarantined."""
         found = self._found.get((partition, dot.origin))
         return found is not None and dot.sequence >= found.sequence and now < found.until
 
@@ -48,13 +51,13 @@ class Quarantine:
         return last if found is None or now >= found.until else min(last, found.sequence - 1)
 
     def stored(self, partition: int, dot: Dot) -> None:
-        """A sound copy of an operation came."""
+        """End the quarantine of an operation of which a sound copy was stored."""
         found = self._found.get((partition, dot.origin))
         if found is not None and found.sequence == dot.sequence:
             del self._found[partition, dot.origin]
 
     def listed(self) -> list[str]:
-        """What was refused and why, the newest last."""
+        """The refused operations with the reasons, for people; the newest last."""
         return [
             f"operation {found.sequence} of {origin.hex()} in partition {partition}: {found.reason}"
             for (partition, origin), found in self._found.items()
@@ -62,22 +65,23 @@ class Quarantine:
 
 
 def check_context(arrival: Arrival) -> None:
-    """
+    """Check that an operation can become ready.
+
     Raises:
-        BadOperation: it names what cannot come before it, and would wait for that for ever.
+        BadOperation: its context names impossible operations, so it would wait forever.
     """
     shipment, body, dot = arrival
     for origin, sequence in body.context:
         if len(origin) != ORIGIN_BYTES or not 0 < sequence < 1 << 63 or (origin == dot.origin and sequence >= dot.sequence):
             raise BadOperation(
-                f"operation {dot.sequence} of origin {dot.origin.hex()} in partition {shipment.partition} says that it comes "
-                f"after operation {sequence} of {origin.hex()[:40]}, which cannot be. Nothing of it was written.",
+                f"operation {dot.sequence} of origin {dot.origin.hex()} in partition {shipment.partition} claims to follow "
+                f"operation {sequence} of {origin.hex()[:40]}, which cannot be. Nothing of it was written.",
                 reason="content",
             )
 
 
 def taken(shipment: Shipment) -> BadOperation:
-    """Another operation has this one's dot."""
+    """The error for an operation whose dot another operation has."""
     return BadOperation(
         f"operation {shipment.sequence} of origin {shipment.origin.hex()} in partition {shipment.partition} came with another "
         "content than before: two nodes write under one origin, or one was altered. Nothing of it was written. "

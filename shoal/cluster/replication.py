@@ -5,16 +5,15 @@
 Laws:
 - The caller carries out the outbox, in order, before it calls again; `Apply` in it
   hands out operations that are causally ready.
-- What is stored comes before what is sent: own operations are pushed once `issued`
+- Operations are stored before they are sent: own operations are pushed once `issued`
   says that they are durable, others acknowledged once `stored` does.
 - Pushes and acknowledgements may be lost. Vectors are compared with some peer every
-  interval, and what is missing is fetched (`shoal.cluster.fetching`).
-- A peer counts as an owner once it said, on the link that stands, that it is no
-  learner (`shoal.cluster.learning`), and that it holds what it was ever known to
-  hold (`shoal.cluster.marks`). If it holds less it is told, and becomes a learner.
-  Whether this node is one it says first.
-- An operation that cannot be applied is quarantined: it and what follows it in its
-  origin's log are not applied, and not asked for, until its time is over.
+  interval, and missing operations are fetched (`shoal.cluster.fetching`).
+- A peer counts as an owner once it said, on the current link, that it is no learner
+  (`shoal.cluster.learning`), and that it holds the most that it was ever known to hold
+  (`shoal.cluster.marks`). If it holds less it is told, and becomes a learner.
+  On a new link, a node says first whether it is a learner itself.
+- An operation that cannot be applied is quarantined (`shoal.cluster.quarantine`).
 """
 
 from __future__ import annotations
@@ -31,20 +30,7 @@ from shoal.cluster.fetching import Fetching
 from shoal.cluster.knowledge import Knowledge, Parts, Replica, vector_of
 from shoal.cluster.learning import Learning
 from shoal.cluster.marks import Mark
-from shoal.cluster.messages import (
-    Busy,
-    Digest,
-    Have,
-    Held,
-    Message,
-    Push,
-    Shipment,
-    Supply,
-    Trouble,
-    Vectors,
-    Want,
-    batches,
-)
+from shoal.cluster.messages import Busy, Digest, Have, Held, Message, Push, Shipment, Supply, Trouble, Vectors, Want, batches
 from shoal.cluster.messages import Parts as PartsMessage
 from shoal.cluster.quarantine import Quarantine, check_context, taken
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
@@ -55,10 +41,12 @@ VECTOR_HEAD_BYTES = 9  # Of a packed vector in a message: an array, the partitio
 
 
 class Limits(NamedTuple):
+    """The bounds of `Config` that matter here. Times are in seconds."""
+
     sync_interval_s: float
-    grace_s: float  # How long something may be missing, since it is mostly on its way, before it is asked for.
+    grace_s: float  # How long an operation may be missing before it is asked for. Usually it is on its way.
     answer_s: float  # How long a Want waits for its answer.
-    pause_s_max: float  # How long a peer that does not answer is left alone, at the most.
+    pause_s_max: float  # How long at most a peer that does not answer is left alone.
     push_bytes_max: int
     vectors_bytes_max: int
     early_bytes_max: int
@@ -68,6 +56,8 @@ class Limits(NamedTuple):
 
 
 class Send(NamedTuple):
+    """Send a message to these peers."""
+
     peers: Sequence[bytes]
     message: Message
 
@@ -88,7 +78,7 @@ class Read(NamedTuple):
 
 
 class SetBack(NamedTuple):
-    """Remember that this node's directory was set back, as `peer` says, and is a learner's: `Replication.learning`."""
+    """Record that this node's directory was set back, as `peer` says, so that it is a learner: `Replication.learning`."""
 
     peer: bytes
 
@@ -101,17 +91,17 @@ class _PeerState:
     known: Knowledge
     mark: Mark
     linked: bool = False
-    heard: int = 0  # The number of what it said last that this node once held.
-    member: bool = False  # Whether it said, on the link from it that stands, that it is no learner.
-    caught_up: set[int] | None = None  # The partitions of its mark in which it says so.
-    unheard: set[int] = field(default_factory=set)  # Those of them in which it has not said since what it holds.
-    unsaid: dict[tuple[int, Origin], int] = field(default_factory=dict)  # What we hold and have not told it.
+    heard: int = 0  # The number of the last `Digest.once` from it.
+    member: bool = False  # Whether it said, on the current link from it, that it is no learner.
+    caught_up: set[int] | None = None  # The partitions of its mark in which it says that it has caught up.
+    unheard: set[int] = field(default_factory=set)  # Those of them of which it has not sent its vector since.
+    unsaid: dict[tuple[int, Origin], int] = field(default_factory=dict)  # Operations that we hold and have not told it of.
 
 
 class Replication:
-    """`random` gives a float in [0, 1). A `learner` may have forgotten what others rely on; it once held `owed`.
+    """`random` returns a float in [0, 1). A `learner` may have forgotten operations that others rely on; it once held `owed`.
 
-    `marks` are what each peer was ever known to hold.
+    `marks` are the most that each peer was ever known to hold.
     """
 
     def __init__(
@@ -147,7 +137,7 @@ class Replication:
     # ── links ─────────────────────────────────────────────────────────────────
 
     def admitted(self, peer: bytes) -> None:
-        """A link from `peer` begins: what it said on an older one need not hold any more."""
+        """A link from `peer` begins: what it said on an older one may not hold any more."""
         state = self._state(peer)
         self.mark(peer).begin()
         self._fetching.forget(peer)
@@ -162,33 +152,34 @@ class Replication:
         state.linked = True
         state.unsaid.clear()
         self._fetching.linked(peer)
-        # The other side says the same: whoever lacks something finds out at once.
+        # The other side sends one too, so a side that lacks operations finds out at once.
         self._send_digest(peer)
 
     def unlinked(self, peer: bytes) -> None:
+        """No messages can be sent to `peer` any more."""
         state = self._state(peer)
         state.linked = False
         state.unsaid.clear()
         self._fetching.unlinked(peer)
 
     def forget(self, peer: bytes) -> None:
-        """A node that is gone for good: another one is at its address."""
+        """Forget a node that is gone for good: another one is at its address."""
         self._peers.pop(peer, None)
         self._fetching.forget(peer)
 
     def admit_itself(self) -> None:
-        """This node holds all that it must, and has recorded so: it counts from now on."""
+        """This node holds all that it must, and has recorded that on disk: it counts as an owner from now on."""
         self.learning = None
         self._send_digests()
 
     # ── messages ──────────────────────────────────────────────────────────────
 
     def receive(self, peer: bytes, message: Message, now: float) -> None:
-        """Take any message but those that bring operations: these are handed to `deliver`, in slices.
+        """Take any message except those that bring operations: `deliver` takes these, in slices.
 
         Raises:
-            BadOperation: it claims what cannot be.
-            InvalidValue: it holds bytes that are no vector.
+            BadOperation: it claims an operation that this node has not issued.
+            InvalidValue: it holds a malformed vector.
         """
         state = self._state(peer)
         match message:
@@ -212,7 +203,7 @@ class Replication:
                 self._fetching.busy(peer, id, until=now + retry_after_ms / 1000)
 
     def deliver(self, peer: bytes, shipments: Iterable[Shipment], now: float) -> None:
-        """Some of the operations of a Push or Supply."""
+        """Take some of the operations of a Push or Supply."""
         state = self._state(peer)
         arrivals = [arrival for shipment in shipments if (arrival := self._arrival(peer, state, shipment, now)) is not None]
         found = self._delivery.take(arrivals, now)
@@ -222,7 +213,7 @@ class Replication:
             self._outbox.append(Apply(peer, found.ready, found.again))
 
     def supplied(self, peer: bytes, supply: Supply, now: float) -> None:
-        """A Want was answered. Called ahead of delivering what it brought, so that the next answer is made meanwhile."""
+        """Take the answer to a Want before its operations are delivered: the peer prepares the next answer meanwhile."""
         expected = self._fetching.supplied(peer, supply)
         if expected is not None:
             self._want(peer, self._state(peer), now, expected)
@@ -232,7 +223,7 @@ class Replication:
             return None
         try:
             arrival = Arrival(shipment, operation.decode(shipment.packed), shipment.dot)
-            # Its sender holds it, and all that it depends on.
+            # Its sender holds it, and all operations that it depends on.
             partition = shipment.partition
             check_context(arrival)
             state.known.take((partition, origin, sequence) for origin, sequence in arrival.body.context)
@@ -297,7 +288,7 @@ class Replication:
         self._compare_mark(peer, state, told)
         if message.answer:
             asked = [partition for partition, _ in message.vectors]
-            # A node that was set back must hear of it before it can act on an answer, even if messages overtake each other.
+            # A node that was set back must be told before it can act on an answer, even if messages overtake each other.
             question = message.question if state.mark.is_held else 0
             self._send_vectors(peer, asked, answer=False, question=question)
 
@@ -309,7 +300,7 @@ class Replication:
         if state.caught_up is not None:
             state.unheard.difference_update(told)
             if not state.unheard:
-                # Of this replica's own operations it may have acknowledged more than is proven, and so counted.
+                # It may have acknowledged more of this replica's own operations than are proven, and so counted.
                 held = {
                     number: state.known.vector(number).join(state.known.whole(number) or NOTHING_SEEN)
                     for number in state.caught_up
@@ -320,14 +311,14 @@ class Replication:
             self._send_digest(peer)
 
     def _hear(self, peer: bytes, state: _PeerState, message: Digest) -> None:
-        """`peer` says what this node once held."""
+        """Take the operations that this node once held, as `peer` says."""
         if not message.once:
             return
         once = {partition: vector_of(packed) for partition, packed in message.once}
         owed = {
             partition: vector for partition, vector in once.items() if not self._replica.durable(partition).dominates(vector)
         }
-        is_over = self.learning is None and message.number == state.heard  # It has caught up since, and its word is under way.
+        is_over = self.learning is None and message.number == state.heard  # It has caught up, and is telling so.
         state.heard = message.number
         if owed and not is_over:
             began = self.learning is None
@@ -341,7 +332,7 @@ class Replication:
         self._send_vectors(peer, once, answer=False)
 
     def _settle(self, peer: bytes, state: _PeerState, message: Digest) -> None:
-        """`peer` may say that it has caught up with what it was told. It counts once it has said what it holds now."""
+        """`peer` may say that it has caught up with the mark that it was told. It counts once it has sent its vectors."""
         if message.learner or not state.mark.told or message.heard != state.mark.number:
             return
         state.caught_up = set(state.mark.told)
@@ -355,7 +346,7 @@ class Replication:
             self._send(peer, Vectors(batch, answer, question))
 
     def hurry(self, partition: int, now: float) -> int:
-        """Somebody waits for what a partition lacks: ask everyone for their vector, and what is missing at once.
+        """Somebody waits for missing operations of a partition: ask all peers for their vectors and for the operations now.
 
         Returns the question's number, for `Knowledge.answered`.
         """
@@ -374,7 +365,7 @@ class Replication:
     # ── what the node did ─────────────────────────────────────────────────────
 
     def issued(self, operations: Iterable[Raw]) -> None:
-        """Own operations, encoded, that became durable: push them to everyone."""
+        """Own operations, encoded, became durable: push them to all peers."""
         peers = [peer for peer, state in self._peers.items() if state.linked]
         if not peers:
             return
@@ -382,12 +373,12 @@ class Replication:
             self._outbox.append(Send(peers, Push(batch)))
 
     def settled(self, partition: int, dot: Dot) -> None:
-        """An operation became durable here, whoever issued it."""
+        """An operation became durable here, own or received."""
         for state in self._peers.values():
             state.known.settled(partition, dot)
 
     def stored(self, operations: Iterable[tuple[bytes, int, Dot]]) -> None:
-        """Operations, with the peer that each came from, became durable: acknowledge to it at once, to the others soon."""
+        """Operations, each with its sender, became durable: acknowledge them to the sender now, to other peers with a tick."""
         said: dict[bytes, dict[tuple[int, Origin], int]] = {}
         for source, partition, dot in operations:
             place = partition, dot.origin
@@ -400,13 +391,13 @@ class Replication:
             self._acknowledge(peer, held)
 
     def applied(self, partitions: Iterable[int]) -> None:
-        """Operations of peers were applied there."""
+        """Operations of peers were applied in these partitions."""
         partitions = list(partitions)
         for state in self._peers.values():
             state.known.prove(partitions)
 
     def _acknowledge(self, peer: bytes, said: dict[tuple[int, Origin], int]) -> None:
-        """Tell a peer what is held; what does not fit the message's bound is told with the next tick."""
+        """Tell a peer the operations that are held. Those beyond the message's bound are told with the next tick."""
         state = self._state(peer)
         needs: list[tuple[int, bytes]] = []
         size = 0
@@ -425,13 +416,13 @@ class Replication:
         self._send(peer, Have(held, needs))
 
     def refused(self, peer: bytes, shipment: Shipment, error: ShoalError, now: float) -> None:
-        """An operation could not be applied: tell its sender, and leave it alone for a while."""
+        """An operation could not be applied: tell its sender, and leave it out for a while."""
         self._quarantine.put(shipment.partition, shipment.dot, error.message, now)
         self._delivery.drop(shipment.partition)
         self._send(peer, Trouble.about(shipment, error))
 
     def tick(self, now: float) -> None:
-        """What is due by now: acknowledgements, comparisons, and whatever is missing still."""
+        """Do everything that is due: acknowledgements, comparisons, and requests for operations that are still missing."""
         for peer, state in self._peers.items():
             if not state.linked:
                 continue
@@ -442,20 +433,21 @@ class Replication:
             self._want(peer, state, now)
         if now >= self._next_sync:
             self._delivery.expire(now - self._limits.early_s)
-            # Jitter, so that nodes which started together do not compare together for ever.
+            # Jitter, so that nodes which started together do not compare together forever.
             self._next_sync = now + self._limits.sync_interval_s * (0.5 + self._random())
             linked = sorted(peer for peer, state in self._peers.items() if state.linked)
             if linked:
                 self._send_digest(linked[int(self._random() * len(linked))])
 
     def take_outbox(self) -> list[Effect]:
+        """The effects to carry out, in order. The outbox is empty afterwards."""
         outbox, self._outbox = self._outbox, []
         return outbox
 
     # ── for the caller ────────────────────────────────────────────────────────
 
     def known(self, peer: bytes) -> Knowledge:
-        """What `peer` is known to hold."""
+        """The operations that `peer` is known to hold."""
         return self._state(peer).known
 
     def is_member(self, peer: bytes) -> bool:
@@ -464,7 +456,7 @@ class Replication:
         return state is not None and state.member and state.mark.is_held
 
     def mark(self, peer: bytes) -> Mark:
-        """What `peer` was ever known to hold."""
+        """The most that `peer` was ever known to hold."""
         state = self._state(peer)
         for partition in state.known.unmarked:
             state.mark.note(partition, state.known.vector(partition))
@@ -472,14 +464,16 @@ class Replication:
         return state.mark
 
     def digest(self) -> bytes:
+        """A hash over this node's durable vectors."""
         return self._parts.digest()
 
     @property
     def early(self) -> int:
-        """Operations that wait for others."""
+        """How many operations wait for others."""
         return len(self._delivery)
 
     def quarantined(self) -> list[str]:
+        """The refused operations with the reasons, for people."""
         return self._quarantine.listed()
 
     def _state(self, peer: bytes) -> _PeerState:

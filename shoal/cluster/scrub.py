@@ -1,15 +1,15 @@
 """Compare rows among peers whose vectors are equal: a hash tree that is made as it is walked.
 
 Laws:
-- Equal operations make equal rows: of two peers that hold the same of a partition, one
-  whose rows differ is wrong. The comparison finds that, and names the object.
-- A node walks through its rows a piece at a time, no faster than its budget, and tells
-  each peer a hash of the piece. Only if that differs from the peer's own do they tell
-  each other a hash for each object in it.
-- A hash names the vector at which it was made. What was made at another vector is ignored.
-- What an erased object still has depends on when a node sweeps, and a thread may lack what a
-  save builds on until a peer has supplied it: `UNSURE` takes the place of such an object's
-  hash, and it is not compared.
+- Equal operations make equal rows: if two peers hold the same operations of a partition and their
+  rows differ, one of them is wrong. The comparison finds that, and names the object.
+- A node walks through its rows a piece at a time, no faster than its budget, and sends
+  each peer a hash of the piece. Only if that differs from the peer's own do they
+  exchange a hash for each object in it.
+- A hash names the vector at which it was made. A hash made at another vector is ignored.
+- Some rows may differ without a fault: the rest of an erased object, which depends on when a node sweeps, and a
+  thread that lacks the base of a save until a peer has supplied it. Such an object has `UNSURE` in the place of
+  its hash, and is not compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shoal.crdt.dot import VersionVector
 
 DIGEST_BYTES = 16
 UNSURE = b""
-_PASSES_KEPT = 3  # A difference that no pass has met again after so many is over.
+_PASSES_KEPT = 3  # A difference that was not found again in so many passes is forgotten.
 
 
 class Piece(NamedTuple):
@@ -39,16 +39,19 @@ class Piece(NamedTuple):
     unsure: frozenset[bytes]  # Objects of the partition that cannot be compared.
 
     def told(self) -> Rows:
+        """The message that starts a comparison of this piece."""
         return Rows(self.partition, self.vector, self.start, self.stop, self.digest())
 
     def told_of_objects(self, *, answer: bool) -> Objects:
+        """The message with a hash of each object in the piece; `answer` asks for the peer's own."""
         return Objects(self.partition, self.vector, self.start, self.stop, list(self.objects().items()), answer)
 
     def digest(self) -> bytes:
+        """A hash of all its rows."""
         return _digest(self.rows)
 
     def objects(self) -> dict[bytes, bytes]:
-        """A hash of each object's rows in this piece."""
+        """A hash of each object's rows in this piece, `UNSURE` for those that cannot be compared."""
         by_object: dict[bytes, list[tuple[bytes, bytes, bytes]]] = {}
         for row in self.rows:
             by_object.setdefault(row[0], []).append(row)
@@ -61,6 +64,7 @@ class Piece(NamedTuple):
 
 
 def vector_digest(vector: VersionVector) -> bytes:
+    """A hash that is equal for equal vectors."""
     return blake2b(vector.pack(), digest_size=DIGEST_BYTES).digest()
 
 
@@ -72,7 +76,7 @@ def _digest(rows: Iterable[tuple[bytes, bytes, bytes]]) -> bytes:
 
 
 class Walk:
-    """Where the next piece begins, and when it may be read: one pass through all partitions each interval."""
+    """Which piece is next, and when it may be read: one pass through all partitions each interval."""
 
     def __init__(self, *, interval_s: float, bytes_per_s: float) -> None:
         self._interval_s = interval_s
@@ -86,9 +90,9 @@ class Walk:
         """How long the last pass took, or the interval if that is longer."""
 
     def due(self, now: float, partitions: Callable[[], Iterable[int]]) -> tuple[int, bytes] | None:
-        """The partition of the next piece and the key that it begins with, empty for the first; None: not yet."""
+        """The partition of the next piece and the key at which it begins, empty for the first; None if it is not time yet."""
         if self._next_pass is None:
-            self._next_pass = now + self._interval_s  # What was found on disk at the start need not be read again at once.
+            self._next_pass = now + self._interval_s  # A start has just read what is on disk.
         if now < self._free_at:
             return None
         if not self._left:
@@ -101,7 +105,7 @@ class Walk:
         return self._left[0], self._after
 
     def done(self, size: int, stop: bytes | None, now: float) -> None:
-        """A piece of `size` bytes was read; the next begins at `stop`, or with None in the next partition."""
+        """A piece of `size` bytes was read. The next begins at `stop`; if that is None, in the next partition."""
         self._free_at = max(now, self._free_at) + size / self._bytes_per_s
         self._after = stop or b""
         if stop is None:
@@ -111,12 +115,14 @@ class Walk:
 
 
 class Difference(NamedTuple):
+    """An object whose rows differ from a peer's."""
+
     peer: bytes
     object: bytes
 
 
 class Differences:
-    """Objects whose rows are not those of a peer, until they are equal again; at most `most` are kept."""
+    """The objects whose rows differ from a peer's, until they are equal again; at most `most`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -126,14 +132,15 @@ class Differences:
         return len(self._seen)
 
     def all(self) -> list[Difference]:
+        """All differences, in order."""
         return sorted(self._seen)
 
     def within(self, piece: Piece) -> bool:
-        """Whether one of them is in this piece."""
+        """Whether one of the objects may have rows in this piece."""
         return any(piece.start <= found.object < piece.stop or piece.start.startswith(found.object) for found in self._seen)
 
     def compare(self, peer: bytes, ours: Piece, theirs: Mapping[bytes, bytes], now: float) -> list[bytes]:
-        """Take note of a peer's hashes of the objects of a piece; returns those objects that differ."""
+        """Record a peer's hashes of the objects of a piece. Returns the objects that differ."""
         own = ours.objects()
         differing = []
         for name in sorted(own.keys() | theirs.keys()):
@@ -164,12 +171,12 @@ class Differences:
             del self._seen[found]
 
     def leave(self, peer: bytes) -> None:
-        """The peer is gone for good: nobody can be compared with it any more."""
+        """The peer is gone for good: nothing can be compared with it any more."""
         for found in [found for found in self._seen if found.peer == peer]:
             del self._seen[found]
 
     def expire(self, now: float, pass_s: float, linked: Iterable[bytes]) -> None:
-        """Drop those that were not met again, of peers that can be asked; those of others stay."""
+        """Drop the differences that were not found again. Those with peers that are not linked stay."""
         present = frozenset(linked)
         for found, seen in list(self._seen.items()):
             if found.peer not in present:

@@ -1,16 +1,18 @@
-"""When what an operation erased may be gone for good.
+"""When erased data may be removed for good.
+
+An *eraser* is an operation that erases: a deletion, a prune, a trim, a compaction.
 
 Laws:
-- An eraser is stable once every owner is known to hold its operation, and everything
-  that any owner had issued before it held it. Then no operation that was issued
-  without knowledge of the eraser can still arrive, and no owner can still ask for
-  what such an operation names.
-- An owner that is not known stops the clock. Nothing here looks at a clock.
+- An eraser is stable once every owner is known to hold it, and everything
+  that any owner had issued before it held the eraser. Then no operation that was issued
+  without knowledge of the eraser can still arrive, and no owner can still request the
+  data that such an operation names.
+- If an owner's holdings are not known, nothing becomes stable. Nothing here looks at a clock.
 
-Two steps. An owner's vector that covers the eraser, told whole, covers all that this
-owner issued in ignorance of it: the join of all owners' is the `bound`. Single
-acknowledgements do not do: they tell nothing of what the owner issued itself.
-Then every owner must hold the bound. (Causal stability: Baquero, Almeida, Shoker,
+There are two steps. First, if an owner's whole vector covers the eraser, it covers all that this
+owner issued without knowledge of it; the join of all owners' vectors is the `bound`. Single
+acknowledgements are not enough: they do not tell what the owner issued itself.
+Second, every owner must hold the bound. (Causal stability: Baquero, Almeida, Shoker,
 "Making operation-based CRDTs operation-based", 2014.)
 """
 
@@ -37,9 +39,10 @@ class Waiting(NamedTuple):
 
 
 def advanced(waiting: Waiting, owners: Sequence[Holding]) -> Waiting:
-    """Take note of the bound, if all owners, this node among them, have told theirs.
+    """The eraser with its bound, if all owners (this node among them) have told their whole vectors.
 
-    A bound that names what no owner holds any more, because it was lost with a disk, is replaced: nobody could ever reach it.
+    If the bound names operations that no owner holds any more, because they were lost with a disk, it is replaced: nobody
+    could ever reach it.
     """
     bound = VersionVector()
     for owner in owners:
@@ -52,11 +55,12 @@ def advanced(waiting: Waiting, owners: Sequence[Holding]) -> Waiting:
 
 
 def is_stable(waiting: Waiting, owners: Sequence[Holding]) -> bool:
+    """Whether every owner is known to hold the bound."""
     return waiting.bound is not None and all(owner.vector.dominates(waiting.bound) for owner in owners)
 
 
 def lacks(waiting: Waiting, owner: Holding) -> bool:
-    """Whether this owner is what the eraser waits for."""
+    """Whether the eraser waits for this owner."""
     if waiting.bound is None:
         return owner.whole is None or not owner.whole.covers(waiting.dot)
     return not owner.vector.dominates(waiting.bound)
