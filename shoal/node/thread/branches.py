@@ -1,10 +1,10 @@
-"""Branches: where they are, and what puts them elsewhere.
+"""Branches: their heads, and the requests that move them.
 
 Laws:
-- A move names a checkpoint of its thread, and takes the place of every head that its
-  replica knows; what a save made meanwhile elsewhere stays beside it, as a head.
+- A move names a checkpoint of its thread and replaces every head that its replica
+  knows; a concurrent save on another node stays beside it, as a head.
 - A rollback and its event in the journal are one operation.
-- A branch that is to be new is left alone if it is just there.
+- Making a new branch at a checkpoint changes nothing if the branch is already there.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from shoal.node.thread.system_events import tell
 from shoal.protocol import requests
 from shoal.protocol.requests import CommonAncestor, Heads, Move, Moved
 
-HEADS_MAX = 256  # That are joined at once.
+HEADS_MAX = 256  # Checkpoints in one search for a common ancestor.
 
 
 class Branches:
+    """The handler of branches."""
+
     def __init__(self, config: Config) -> None:
         self._config = config
         self.checks: Checks = {Move: self._check}
@@ -36,14 +38,15 @@ class Branches:
         check_name("thread", request.thread)
         check_name("branch", request.branch)
         check_text(self._config, request.reason, "a reason")
-        check_text(self._config, request.by, "who moves it")
+        check_text(self._config, request.by, "an author")
         unhex(request.to)
 
     def _move(self, context: WriteContext, request: Move) -> Moved:
-        """
+        """Put a branch at a checkpoint: a new branch, or a rollback.
+
         Raises:
             NotFound: the thread has no such checkpoint, or no such branch.
-            BranchTaken: the branch is to be new, and is elsewhere.
+            BranchTaken: the branch should be new, but exists at another checkpoint.
         """
         rows, to = context.rows, unhex(request.to)
         heads = dag.heads(rows, request.branch)
@@ -81,10 +84,11 @@ class Branches:
         return requests.Branches({name: hexed(heads) for name, heads in dag.branches(view.rows, BRANCHES_MAX).items()})
 
     def _common_ancestor(self, view: View, request: CommonAncestor) -> requests.Ancestor:
-        """
+        """The nearest common ancestor of some checkpoints.
+
         Raises:
-            NotFound: an id is no checkpoint of this thread.
-            TooLarge: there are too many, or what they have in common is too far back.
+            NotFound: an id is not a checkpoint of this thread.
+            TooLarge: there are too many, or their common ancestor is too far back.
         """
         if len(request.checkpoints) > HEADS_MAX:
             raise TooLarge(f"at most {HEADS_MAX} checkpoints can be joined; these are {len(request.checkpoints)}.")

@@ -25,6 +25,8 @@ _metadata = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 
 class Checkpoints:
+    """The handler of `Load` and `History`; other handlers use `shown`."""
+
     def __init__(self, config: Config, cache: ShapeCache) -> None:
         self._config = config
         self._cache = cache
@@ -33,10 +35,12 @@ class Checkpoints:
         self.readers: Readers = {Load: self._load, History: self._history}
 
     def _load(self, view: View, request: Load) -> requests.Checkpoint:
-        """
+        """The checkpoint with an id or a label, or the newest of a branch, now or at a time.
+
         Raises:
             NotFound: no such checkpoint, label or channel, or the branch has none, or had none then.
-            InvalidInput: more than one of an id, a label and a time are given.
+            Pruned: the checkpoint was pruned.
+            InvalidInput: a time is given together with an id or a label.
             StoreCorrupt: a chunk is missing or does not match its hash.
         """
         rows = view.rows
@@ -72,9 +76,11 @@ class Checkpoints:
         return self.shown(rows, request, found, [name for name in there if name in request.channels])
 
     def _history(self, view: View, request: History) -> requests.Checkpoints:
-        """
+        """A page of a branch's history, the newest first, along first parents.
+
         Raises:
-            NotFound: `before` is no checkpoint of this thread.
+            NotFound: `before` is not a checkpoint of this thread.
+            StoreCorrupt: a checkpoint is damaged, or missing though it was not pruned.
         """
         limit = min(max(1, request.limit), self._config.page_items_max)
         items: list[requests.Checkpoint] = []
@@ -91,6 +97,11 @@ class Checkpoints:
     def shown(
         self, rows: Rows, request: Load | History | ReadLabels, found: dag.Checkpoint, names: Collection[str]
     ) -> requests.Checkpoint:
+        """A checkpoint as clients get it, with the values of the channels `names` in the order of `names`.
+
+        Raises:
+            StoreCorrupt: the record does not match its id, or a value cannot be read.
+        """
         record = found.record
         if dag.identify(record) != found.id:
             raise _lost(request.thread, found.id, "damaged: its id does not match what it holds")
@@ -127,7 +138,7 @@ class Checkpoints:
 
 
 def _shown_hash(recipe: Recipe) -> str:
-    # A tiny value stands for itself.
+    # A tiny value has no hash; its bytes serve as one.
     return (recipe.hash or recipe.header + recipe.tail).hex()
 
 
@@ -138,7 +149,7 @@ def _matches(record: dag.Record, request: History) -> bool:
         return True
     try:
         metadata = _metadata.decode(record.metadata)
-    except ValueError:  # A key that is no text.
+    except ValueError:  # A key that is not text.
         return False
     return all(name in metadata and bytes(metadata[name]) == wanted for name, wanted in request.filter.items())
 
@@ -159,15 +170,21 @@ def _walk(rows: Rows, request: History) -> Iterator[dag.Checkpoint]:
 
 
 def _check_end(rows: Rows, thread: str, id: bytes) -> None:
-    """
+    """Check that a history ends only at a pruned checkpoint.
+
     Raises:
-        StoreCorrupt: a history ends before a checkpoint that was not pruned.
+        StoreCorrupt: the checkpoint at which it ends is missing, but was not pruned.
     """
     with suppress(Pruned):
         stored_checkpoint(rows, thread, id)
 
 
 def found_checkpoint(rows: Rows, thread: str, id: bytes) -> dag.Checkpoint:
+    """The checkpoint with an id that a request names.
+
+    Raises:
+        NotFound: the thread has none with this id; `Pruned` if it was pruned or may have been.
+    """
     check_shown(rows, thread, id)
     found = dag.checkpoint(rows, id)
     if found is None:
@@ -186,8 +203,8 @@ def stored_checkpoint(rows: Rows, thread: str, id: bytes) -> dag.Checkpoint:
     """A checkpoint that another row names.
 
     Raises:
-        Pruned: it may have been given up since.
-        StoreCorrupt: it is missing.
+        Pruned: it was pruned, or may have been.
+        StoreCorrupt: it is missing, and the thread was never pruned.
     """
     if rows.get(dag.CHECKPOINT + id) is None and not pruning.ever_pruned(rows):
         raise _lost(thread, id, "missing")

@@ -1,4 +1,4 @@
-"""Consumers over storage: what an acknowledgement decides, and how far behind each is."""
+"""Consumers over storage: acknowledgements, and how far behind each consumer is."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from shoal.protocol.requests import Ack, ConsumerState, ReadConsumer, ReadConsum
 
 
 class Consumers:
+    """The handler of a journal's consumers."""
+
     def __init__(self, config: Config) -> None:
         self._config = config
         self.checks: Checks = {Ack: self._check}
@@ -30,10 +32,11 @@ class Consumers:
             raise InvalidInput("a consumer's generation must come from an earlier answer. Nothing was written.")
 
     def _ack(self, context: WriteContext, request: Ack) -> ConsumerState:
-        """
+        """Move a consumer's cursor forward, or reset it.
+
         Raises:
-            ConsumerReset: it was reset since; what is acknowledged may be due again.
-            TooLarge: the journal has as many consumers as it may.
+            ConsumerReset: the consumer was reset since; the acknowledged events may be due again.
+            TooLarge: the journal has `consumers_max` consumers.
         """
         rows, stamp = context.rows, context.stamp
         before = consumers.find(rows, request.consumer)

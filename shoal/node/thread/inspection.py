@@ -1,11 +1,11 @@
-"""Checkpoints looked at closely: whether what is stored of them holds, and what their authors could see.
+"""Inspection of checkpoints: whether the stored rows are intact, and what their authors could see.
 
 Laws:
-- Nothing cached is trusted: every chunk is read and hashed, every value is put together
+- Nothing cached is trusted: every chunk is read and hashed, every value is assembled
   again, and every id is computed from the record.
-- What an author could see of its own thread is what came before its checkpoint in the
-  order of their times; what it had read elsewhere is what it said of that, and its
-  ancestors' authors before it.
+- An author could see the events of its own thread that come before its checkpoint in the
+  order of their times. Of other objects it could see what it recorded, and what the authors
+  of the checkpoint's ancestors recorded.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Damage, Explain, VerifyCheckpoints
 
-ANCESTORS_READ_MAX = 64  # For what was said before; handles say all of it again more often than that.
+ANCESTORS_READ_MAX = 64  # For what earlier authors recorded; handles record all of it again more often than that.
 
 
 class Inspection:
+    """The handler of `VerifyCheckpoints` and `Explain`."""
+
     def __init__(self, config: Config, checkpoints: Checkpoints) -> None:
         self._config = config
         self._checkpoints = checkpoints
@@ -38,7 +40,8 @@ class Inspection:
         self.readers: Readers = {VerifyCheckpoints: self._verify, Explain: self._explain}
 
     def _verify(self, view: View, request: VerifyCheckpoints) -> requests.Verified:
-        """
+        """Check one checkpoint, or a page of a branch's history; damage is listed, not raised.
+
         Raises:
             NotFound: there is no such checkpoint or branch.
         """
@@ -52,17 +55,17 @@ class Inspection:
                 found = dag.checkpoint(rows, id)
             except StoreCorrupt as error:
                 damage.append(Damage(id.hex(), "", error.message))
-                id = None  # What it descends from cannot be known.
+                id = None  # Its parents are not known.
                 break
             if found is None:
                 damage.append(Damage(id.hex(), "", "it is missing"))
                 id = None
                 break
             if dag.identify(found.record) != id:
-                damage.append(Damage(id.hex(), "", "its id does not match what it holds"))
+                damage.append(Damage(id.hex(), "", "its id does not match its content"))
             size += self._check_channels(rows, found, damage)
             parents = found.record.parents
-            # A parent that is not stored was pruned; a head that is not is missing.
+            # A parent that is not stored was pruned; a head that is not stored is missing.
             id = parents[0] if parents and rows.get(dag.CHECKPOINT + parents[0]) is not None else None
         going_on = "" if id is None or request.checkpoint is not None else id.hex()
         return requests.Verified(checked, damage, going_on)
@@ -90,7 +93,8 @@ class Inspection:
         return size
 
     def _explain(self, view: View, request: Explain) -> requests.Explained:
-        """
+        """What the author of a checkpoint could see: earlier checkpoints, events, its setting and bookmark.
+
         Raises:
             NotFound: there is no such checkpoint.
         """

@@ -1,4 +1,4 @@
-"""Journals over storage: what an append decides, and pages of events."""
+"""Journals over storage: appends, and pages of events."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from shoal.protocol.requests import Append, Appended, ReadJournal
 
 
 class Journals:
+    """The handler of a thread's journal."""
+
     def __init__(self, config: Config) -> None:
         self._config = config
         self.checks: Checks = {Append: self._check}
@@ -34,15 +36,16 @@ class Journals:
         check_size(self._config, len(request.event), "an event")
 
     def _append(self, context: WriteContext, request: Append) -> Appended:
-        """
+        """Append an event; a repeated key returns the id of the first event.
+
         Raises:
-            KeyReused: the key is there with another event.
+            KeyReused: the key belongs to another event.
         """
         digest = sha256(request.event).digest()
         if request.key is not None and (entry := claims.find(context.rows, request.key)) is not None:
             if entry.digest != digest:
                 raise KeyReused(
-                    f"key {request.key!r} is in the journal of {request.thread!r} with another event. Nothing was written. "
+                    f"key {request.key!r} belongs to another event in the journal of {request.thread!r}. Nothing was written. "
                     "Use a new key for a new event."
                 )
             return Appended(id=entry.position.hex(), appended=False)
@@ -53,10 +56,11 @@ class Journals:
         return Appended(id=id, appended=True)
 
     def _read(self, view: View, request: ReadJournal) -> requests.Events:
-        """
+        """A page of events after a cursor.
+
         Raises:
-            InvalidValue: `after` is no cursor.
-            JournalTrimmed: events that it does not cover were trimmed.
+            InvalidValue: `after` is not a cursor.
+            JournalTrimmed: events that the cursor does not cover were trimmed.
         """
         cursor = journal.Cursor.unpack(request.after)
         if not request.skip_trimmed:
@@ -77,6 +81,6 @@ class Journals:
 
 
 def _floor_hlc(view: View, cursor: journal.Cursor, request: ReadJournal) -> int | None:
-    """Nothing below is looked at: it was read, or is not asked for."""
+    """The HLC below which no event is scanned, because all are read already or older than `since_ms`."""
     read = view.floor_hlc(cursor.vector)
     return max(read or 0, request.since_ms << COUNTER_BITS) if request.since_ms > 0 else read

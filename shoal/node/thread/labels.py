@@ -1,4 +1,4 @@
-"""Labels, notes and owners over storage: what their writes decide, and pages of labels."""
+"""Labels, notes and owners over storage: their writes, and pages of labels."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from shoal.protocol.requests import Annotate, Annotated, Claim, Claimed, Labelle
 
 
 class Labels:
+    """The handler of labels, notes and claims of ownership."""
+
     def __init__(self, config: Config, checkpoints: Checkpoints) -> None:
         self._config = config
         self._checkpoints = checkpoints
@@ -44,14 +46,15 @@ class Labels:
         _check_thread(request)
         if len(request.labels) > self._config.batch_writes_max:
             raise TooLarge(
-                f"at most {self._config.batch_writes_max} labels are taken at once; got {len(request.labels)}. "
+                f"at most {self._config.batch_writes_max} labels can be removed at once; got {len(request.labels)}. "
                 "Nothing was written."
             )
         for label in request.labels:
             check_name("label", label)
 
     def _read(self, view: View, request: ReadLabels) -> requests.Labels:
-        """
+        """A page of labels with their checkpoints.
+
         Raises:
             InvalidName: `label` is not legal.
         """
@@ -89,9 +92,10 @@ def _selected(rows: Rows, request: ReadLabels, limit: int) -> Iterator[tuple[str
 
 
 def _annotate(context: WriteContext, request: Annotate) -> Annotated:
-    """
+    """Write notes beside a label.
+
     Raises:
-        OwnerSuperseded: another has claimed the thread.
+        OwnerSuperseded: another writer has claimed the thread.
     """
     check_owner(context.rows, request)
     content = notes.pack(request.notes)
@@ -102,9 +106,10 @@ def _annotate(context: WriteContext, request: Annotate) -> Annotated:
 
 
 def _unlabel(context: WriteContext, request: Unlabel) -> Unlabelled:
-    """
+    """Remove labels and their notes.
+
     Raises:
-        OwnerSuperseded: another has claimed the thread.
+        OwnerSuperseded: another writer has claimed the thread.
     """
     check_owner(context.rows, request)
     count = 0
@@ -119,7 +124,7 @@ def _unlabel(context: WriteContext, request: Unlabel) -> Unlabelled:
 
 
 def _claim(context: WriteContext, request: Claim) -> Claimed:
-    # Where one request went to two nodes both claims have one token: they are one claim.
+    # If one request went to two nodes, both claims have the same token and are one claim.
     source = (implied_key(context.key, context.stamp.nth) or "").encode() or context.stamp.pack_position()
     claim = ownership.Claim(sha256(source).digest()[:16])
     context.apply(claim)

@@ -1,4 +1,4 @@
-"""Refuses the write of an owner who is known to be superseded. Who names no owner is never refused."""
+"""Reject a write of an owner that is known to be superseded. A write that names no owner is never rejected."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from shoal.protocol.requests import Annotate, Save, Unlabel
 
 
 def check_owner(rows: Rows, request: Save | Annotate | Unlabel) -> None:
-    """
+    """Check that the owner that a write names is still the owner.
+
     Raises:
-        OwnerSuperseded: another has claimed the thread, as far as this replica knows.
+        OwnerSuperseded: this replica knows that another writer has claimed the thread.
     """
     if request.owner and ownership.owner(rows).hex() != request.owner:
         raise OwnerSuperseded(

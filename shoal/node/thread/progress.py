@@ -1,4 +1,4 @@
-"""Places of loops over storage."""
+"""The progress of loops over storage."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from shoal.protocol.requests import Place, ReachPlace, ReadPlace
 
 
 class ProgressHandler:
+    """The handler of `ReachPlace` and `ReadPlace`."""
+
     def __init__(self, config: Config) -> None:
         self._config = config
         self.checks: Checks = {ReachPlace: self._check}
@@ -24,9 +26,10 @@ class ProgressHandler:
             raise InvalidInput(f"a place must be a number from 0; got {request.place}. Nothing was written.")
 
     def _reach(self, context: WriteContext, request: ReachPlace) -> Place:
-        """
+        """Record how far a loop has come; a lower place changes nothing unless the loop restarts.
+
         Raises:
-            TooLarge: as many loops of this thread have a place as may.
+            TooLarge: `loops_max` loops of this thread have stored progress.
         """
         before = progress.find(context.rows, request.key)
         if not request.restart and request.place <= before.place:

@@ -1,4 +1,4 @@
-"""Queues over storage: what a put, a finish and a purge decide, and pages of entries."""
+"""Queues over storage: putting, finishing and forgetting entries, and pages of entries."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ _PURGED_BESIDE = 4  # Old entries that each finish in an inbox forgets: more tha
 
 
 class Queues:
+    """The handler of a thread's inbox and worklists."""
+
     def __init__(self, config: Config) -> None:
         self._config = config
         self.checks: Checks = {Enqueue: self._check_put, Dequeue: self._check_finish, Purge: self._check_purge}
@@ -55,14 +57,15 @@ class Queues:
                 check_key("queue key", item.key)
             values.check(item.value)
         _check_by(request.by)
-        check_size(self._config, sum(len(item.value) for item in request.items), "what is put into a queue at once")
+        check_size(self._config, sum(len(item.value) for item in request.items), "the entries of one request")
 
     def _put(self, context: WriteContext, request: Enqueue) -> Enqueued:
-        """
+        """Put entries; those whose key is already there are not added again.
+
         Raises:
-            KeyReused: a key is there with another value.
-            Overloaded: as much is pending as may be.
-            TooLarge: the thread has as many worklists as it may.
+            KeyReused: a key belongs to an entry with another value.
+            Overloaded: `queue_pending_max` entries would be exceeded.
+            TooLarge: the thread has `worklists_max` worklists.
         """
         rows, stamp, name = context.rows, context.stamp, request.queue
         start = stamp.pack_position()
@@ -113,10 +116,11 @@ class Queues:
         check_size(self._config, len(request.result), "a result")
 
     def _finish(self, context: WriteContext, request: Dequeue) -> Dequeued:
-        """
+        """Finish an entry; the reply names who finished it first.
+
         Raises:
             NotFound: there is no such entry here.
-            Taken: `once`, and somebody has finished it.
+            Taken: the request says `once`, and the entry is finished already.
         """
         rows, stamp, name = context.rows, context.stamp, request.queue
         id = _unhexed(request.id)
@@ -124,7 +128,7 @@ class Queues:
         if found is None or not (found.puts or found.finishes):
             raise NotFound(
                 f"{_text(request.thread, name)} has no entry {request.id}. Nothing was written. "
-                "It was never put, or was finished and forgotten."
+                "It was never put here, or was finished and forgotten."
             )
         if found.finishes:
             first = found.finishes[0]
@@ -138,7 +142,7 @@ class Queues:
         change = queue.Dequeue(name, id, request.by, implied_key(context.key, stamp.nth), request.result)
         context.apply(change, id=request.id)
         if name == INBOX:
-            # What a worklist has done it must know for as long as it is used; a message is only kept for a while.
+            # A worklist must know its finished entries for as long as it is used; an inbox forgets them after a while.
             old = self._old(rows, name, stamp.wall_ms - self._config.inbox_taken_s * 1000, _PURGED_BESIDE)
             self._purge_ids(context, name, old)
         return Dequeued(True, request.by, request.result)
@@ -153,7 +157,7 @@ class Queues:
         return Purged(len(old[:limit]), len(old) > limit)
 
     def _old(self, rows: Rows, name: str, before_ms: int, limit: int) -> list[bytes]:
-        """Entries that were finished before a time; the first that was not ends the search."""
+        """The entries that were finished before a time, up to the first that was not."""
         old: list[bytes] = []
         for _, id in queue.finished(rows, name):
             found = queue.entry(rows, name, id)
@@ -180,7 +184,7 @@ class Queues:
             if len(entries) == limit or size > self._config.page_bytes_max:
                 return self._page(rows, name, entries, more=True)
             entry = queue.entry(rows, name, id)
-            assert entry is not None  # The index is of what there is.
+            assert entry is not None  # The index names only stored entries.
             entries.append(_shown(id, place, entry))
             size += len(entries[-1].value) + sum(len(finish.result) for finish in entries[-1].finishes) + 200
         return self._page(rows, name, entries, more=False)

@@ -1,4 +1,4 @@
-"""Snapshots of reducers over storage: which one is kept, and which one may be built on."""
+"""Snapshots of reducers over storage: storing one, and finding the newest that a replay may begin with."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from shoal.protocol.requests import PutSnapshot, ReadSnapshot, Snapshot, Snapsho
 
 
 class Reductions:
+    """The handler of `PutSnapshot` and `ReadSnapshot`."""
+
     def __init__(self, config: Config) -> None:
         self._config = config
         self.checks: Checks = {PutSnapshot: self._check}
@@ -40,11 +42,12 @@ class Reductions:
             )
 
     def _put(self, context: WriteContext, request: PutSnapshot) -> SnapshotKept:
-        """
+        """Store the snapshot after the event that the cursor ends at.
+
         Raises:
             NotFound: there is no such event here.
-            NotReady: this replica lacks some of what is in it.
-            TooLarge: as many reducers keep snapshots as may.
+            NotReady: this replica lacks some of the events in the snapshot.
+            TooLarge: `reducers_max` reducers have snapshots of this journal.
         """
         rows, stamp = context.rows, context.stamp
         cursor = Cursor.unpack(request.cursor)
@@ -65,9 +68,10 @@ class Reductions:
         return SnapshotKept(position.hex())
 
     def _read(self, view: View, request: ReadSnapshot) -> Snapshot:
-        """
+        """The newest snapshot that covers only events that are held here, up to `until`; an empty one if there is none.
+
         Raises:
-            InvalidInput: `until` is no event's id.
+            InvalidInput: `until` is not an event's id.
         """
         _check_reducer(request.reducer, request.version)
         until = None if request.until is None else position_of(request.until)

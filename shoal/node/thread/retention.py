@@ -1,9 +1,9 @@
-"""Which of a journal's events go, when somebody asks for it, and when its rule does.
+"""Trimming of a journal, by request and by its retention rule.
 
 Laws:
-- Planning reads a journal slice by slice and writes nothing; trimming takes a bounded number
-  of events in one operation, the oldest first, an operation's all or none.
-- An append is followed by a trim in the same operation where the rule is exceeded by more than its slack.
+- Planning reads a journal slice by slice and writes nothing. A trim removes a bounded number
+  of events in one operation, the oldest first; it removes all events of an operation or none.
+- If the rule is exceeded by more than its slack, an append trims in its own operation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _BOUND_MAX = 2**53
 
 
 class Plan(NamedTuple):
-    before: bytes  # What sorts below this place goes.
+    """The outcome of planning a trim: the place to trim to, and how much that removes."""
+
+    before: bytes  # Events that sort below this place are trimmed.
     events: int
     bytes: int
 
@@ -37,7 +39,7 @@ Planning = Generator[None, None, Plan]
 
 
 class Retentions:
-    """The handler. `Trim` is carried out by the service, as a plan and many `TrimEvents`."""
+    """The handler of retention. The service carries out a `Trim` as a plan and many `TrimEvents`."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -92,16 +94,17 @@ class Retentions:
 
 
 def trim_by_rule(context: WriteContext, config: Config) -> None:
-    """What the journal's rule has an append do besides."""
+    """Trim, in the operation of an append, what the journal's rule makes due."""
     cut = retention.due(context.rows, context.stamp, events_max=config.trim_events_max)
     if cut is not None:
         context.apply(trimming.Trim(cut.ends))
 
 
 def check_reach(view: View, cursor: Cursor, thread: str) -> None:
-    """
+    """Check that a reader has read all trimmed events.
+
     Raises:
-        JournalTrimmed: events that this reader had not got are gone.
+        JournalTrimmed: events that it had not read were trimmed.
     """
     hlc = journal.missed(view.rows, cursor)
     if hlc is not None:
@@ -139,7 +142,7 @@ def planned(rows: Callable[[], Rows], request: Trim, now_ms: int) -> Planning:
 
 
 def _kept_from(rows: Callable[[], Rows], request: Trim) -> Generator[None, None, bytes]:
-    """The place of the oldest of the last events that stay; above all places if none does."""
+    """The place of the oldest event that `keep` and `keep_bytes` keep; above all places if they keep none."""
     oldest = b"\xff" * PLACE_BYTES
     count = size = 0
     after: bytes | None = None
@@ -152,7 +155,7 @@ def _kept_from(rows: Callable[[], Rows], request: Trim) -> Generator[None, None,
                 return oldest
             oldest = row[1 : 1 + PLACE_BYTES]
         if len(some) < _SLICE:
-            return b""  # All stay.
+            return b""  # All are kept.
         after = some[-1][0]
         yield
 

@@ -1,9 +1,10 @@
-"""What a save decides.
+"""How a save becomes a checkpoint.
 
 Laws:
-- A save's parent is what its caller last loaded or saved, or nothing; a request that
-  names none continues from the branch's winner. If this replica knows that the
-  branch has moved on, the save is refused with the heads, unless it asks for a fork.
+- A save's parent is the checkpoint that its caller last loaded or saved, or none; a
+  request that names no parent builds on the branch's winner. If this replica knows
+  that the branch has moved on, the save is rejected with the heads, unless it asks
+  for a fork.
 - `expect_head` passes if it is the branch's only head on this replica.
 """
 
@@ -33,6 +34,8 @@ from shoal.protocol.requests import NO_HEAD, Save, Saved
 
 
 class Saves:
+    """The handler of `Save`."""
+
     def __init__(self, config: Config, cache: ShapeCache, rules: Rules) -> None:
         self._config = config
         self._cache = cache
@@ -56,14 +59,15 @@ class Saves:
             _check_delta(request)
 
     def _save(self, context: WriteContext, request: Save) -> Saved:
-        """
+        """Save a checkpoint; the reply has its id and the branch's heads.
+
         Raises:
-            HeadMoved: `expect_head` is not the branch's only head, or the parent is none of them.
-            NotFound: a parent is no checkpoint of this thread.
-            InvalidInput: it appends to what is no list, or removes what is not there.
-            TooLarge: too many channels, or with what is there already too many bytes.
-            OwnerSuperseded: another has claimed the thread.
-            SchemaViolation: the state that it makes breaks a schema of the space.
+            HeadMoved: `expect_head` is not the branch's only head, or the parent is not a head.
+            NotFound: a parent is not a checkpoint of this thread.
+            InvalidInput: it appends to a channel that is not a list, or removes a channel that does not exist.
+            TooLarge: the state would have too many channels or bytes.
+            OwnerSuperseded: another writer has claimed the thread.
+            SchemaViolation: the new state breaks a schema of the space.
         """
         rows, stamp = context.rows, context.stamp
         if request.owner:
@@ -124,7 +128,7 @@ class Saves:
                 f"a checkpoint holds at most {self._config.channels_max} channels; this one has {len(state)}. "
                 "Nothing was written."
             )
-        # An append is small, and what it makes must still fit an answer.
+        # An append is small, but the whole state must still fit an answer.
         check_size(self._config, sum([shape.size for shape in state.values()]), "a state")
 
     def _parent(self, rows: Rows, request: Save, heads: list[dag.Head]) -> bytes | None:
@@ -154,14 +158,14 @@ class Saves:
 
     def _check_there(self, rows: Rows, request: Save, id: bytes) -> None:
         if self._cache.get(Spot(request.space, request.thread, id)) is not None:
-            return  # What is pruned is dropped from there.
+            return  # Pruned checkpoints are dropped from the cache.
         check_shown(rows, request.thread, id)
         if dag.packed_record(rows, id) is None:
             raise absent(rows, request.thread, id, wanted=" to save on")
 
 
 def _elsewhere(seen: bytes, partition: int) -> bytes:
-    """What was read of other partitions; of the thread's own the checkpoint's place tells it."""
+    """The parts of a bookmark about other partitions; for the thread's own, the checkpoint's position says the same."""
     if not seen:
         return b""
     elsewhere = Bookmark()
@@ -174,16 +178,16 @@ def _elsewhere(seen: bytes, partition: int) -> bytes:
 def _moved(request: Save, heads: list[dag.Head], wanted: str) -> HeadMoved:
     found = f"its heads are {', '.join(hexed(heads))}" if heads else "it does not exist"
     return HeadMoved(
-        f"branch {request.branch!r} of thread {request.thread!r}: you expected {wanted}; {found}. "
-        "Nothing was written. Load the branch again and save on what you find, or ask for a fork.",
+        f"branch {request.branch!r} of thread {request.thread!r}: the save expected {wanted}; {found}. "
+        "Nothing was written. Load the branch again and save on its head, or ask for a fork.",
         heads=hexed(heads),
     )
 
 
 def _unseen(request: Save, heads: list[dag.Head]) -> HeadMoved:
     return HeadMoved(
-        f"branch {request.branch!r} of thread {request.thread!r} exists (its heads are {', '.join(hexed(heads))}), and this "
-        "save has not seen it: it builds on nothing. Nothing was written. Load first and save on what you find, or pass "
+        f"branch {request.branch!r} of thread {request.thread!r} exists (its heads are {', '.join(hexed(heads))}), but this "
+        "save builds on no checkpoint. Nothing was written. Load the branch first and save on its head, or pass "
         "overwrite=True.",
         heads=hexed(heads),
     )
@@ -210,7 +214,7 @@ def _check_delta(request: Save) -> None:
 
 
 def _release(context: WriteContext, label: str, had: list[labels.LabelEntry], id: bytes) -> None:
-    """The label goes over to the new checkpoint: those that had it lose it, so that they do not add up."""
+    """Move the label to the new checkpoint: those that had it lose it, so that they do not accumulate."""
     ids = [entry.id for entry in had if entry.id != id]
     if ids:
         context.apply(labels.Release(label, ids))

@@ -1,4 +1,4 @@
-"""Replicated schemas over storage: what a put decides, and what the heads of a thread break."""
+"""Replicated schemas over storage: putting a version, and the schemas that the heads of a thread break."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ BRANCHES_MAX = 4096
 
 
 class Schemas:
+    """The handler of schemas, and of `ReadViolations` for threads."""
+
     def __init__(self, config: Config, catalog: Catalog, rules: Rules) -> None:
         self._config = config
         self._catalog = catalog
@@ -48,10 +50,11 @@ class Schemas:
         Rule(request.json)
 
     def _put(self, context: WriteContext, request: PutSchema) -> requests.SchemaVersion:
-        """
+        """Put a version; if it exists with the same content, nothing changes.
+
         Raises:
-            SchemaTaken: the version is there, with another content.
-            TooLarge: the space or the schema has as many as it may.
+            SchemaTaken: the version exists with other content.
+            TooLarge: the space has `schemas_max` schemas, or the schema `schema_versions_max` versions.
         """
         content = schema.encode(schema.Content(request.json, request.threads))
         put = schema.Put(request.version, sha256(content).digest())
@@ -82,7 +85,8 @@ class Schemas:
                 )
 
     def _read(self, view: View, request: ReadSchema) -> SchemaVersions:
-        """
+        """All versions of a schema.
+
         Raises:
             NotFound: there is no such schema.
         """
@@ -92,7 +96,8 @@ class Schemas:
         return SchemaVersions([_shown(version) for version in found])
 
     def _violations(self, view: View, request: ReadViolations) -> Violations:
-        """
+        """The schemas that the heads of a thread break, each with its first flaw. It reads the states.
+
         Raises:
             StoreCorrupt: a head cannot be read.
         """
@@ -112,7 +117,7 @@ class Schemas:
 
 
 def stored_state(rows: Rows, checkpoint: dag.Checkpoint) -> State:
-    """A checkpoint's state, of which each channel is read when it is asked for."""
+    """A checkpoint's state; each channel is read from storage when it is needed."""
     channels = checkpoint.record.channels
 
     def packed(name: str) -> bytes:

@@ -1,7 +1,7 @@
-"""The values of checkpoints: drafted against what they build on, and put together again.
+"""The values of checkpoints: drafted against the parent's values, and assembled again.
 
-Law: what is cached is what is stored. A value is served only if every hash on the
-way to it holds.
+Law: the cache equals the stored state. A value is served only if it matches every
+hash on the way to it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from shoal.crdt.thread.channel import Pieces, Recipe, Shape
 from shoal.errors import InvalidInput, StoreCorrupt
 from shoal.protocol.requests import Save
 
-_ENTRY_BYTES = 600  # What an entry of the cache costs beside its shapes.
+_ENTRY_BYTES = 600  # The cost of an entry of the cache beside its shapes.
 
-_PLACE = Recipe(b"", 0, b"")  # Where the recipe of a channel that changes will stand.
+_PLACE = Recipe(b"", 0, b"")  # Holds the place of a changed channel until its recipe is known.
 
-Shapes = Mapping[str, Shape]  # By channel: all of a checkpoint's, each as far as it is known.
+Shapes = Mapping[str, Shape]  # All channels of a checkpoint by name, each as far as it is known.
 
 
 class Spot(Struct, frozen=True):
-    """A checkpoint of a thread. Its id alone is no key: equal checkpoints of two threads have their own recipes."""
+    """Names a checkpoint in the cache. An id alone is no key: equal checkpoints of two threads have their own recipes."""
 
     space: str
     thread: str
@@ -37,9 +37,9 @@ class Spot(Struct, frozen=True):
 
 
 class ShapeCache:
-    """The last serialised form of live threads; oldest dropped first, bounded by bytes.
+    """The serialised values of recently used checkpoints, bounded by bytes; the least recently used is dropped first.
 
-    A few memory comparisons with it find what a save shares with its parent.
+    A few comparisons in memory find the parts that a save shares with its parent.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -48,6 +48,7 @@ class ShapeCache:
         self._entries: OrderedDict[Spot, tuple[Shapes, int]] = OrderedDict()
 
     def get(self, spot: Spot) -> Shapes | None:
+        """The shapes of a checkpoint, if they are cached."""
         found = self._entries.get(spot)
         if found is None:
             return None
@@ -55,6 +56,7 @@ class ShapeCache:
         return found[0]
 
     def put(self, spot: Spot, shapes: Shapes, *, replacing: Spot | None = None) -> None:
+        """Cache the shapes of a checkpoint, and drop those of `replacing`, its parent. Others may be dropped for room."""
         for stale in (spot, replacing):
             if stale is not None:
                 self._drop(stale)
@@ -65,12 +67,12 @@ class ShapeCache:
             self._bytes -= self._entries.popitem(last=False)[1][1]
 
     def forget(self, space: str, thread: str) -> None:
-        """A thread was deleted."""
+        """Drop all checkpoints of a thread, because it was deleted or its rows are replaced."""
         for spot in [spot for spot in self._entries if spot.thread == thread and spot.space == space]:
             self._drop(spot)
 
     def drop(self, spots: Iterable[Spot]) -> None:
-        """These were pruned."""
+        """Drop these checkpoints, because they were pruned."""
         for spot in spots:
             self._drop(spot)
 
@@ -80,20 +82,20 @@ class ShapeCache:
 
 
 class Drafted(NamedTuple):
-    """A state, described against its parent's."""
+    """A state, described as changes of its parent's."""
 
     recipes: dict[str, Recipe]
-    chunks: dict[bytes, bytes]  # New ones, and new nodes over them, by digest.
+    chunks: dict[bytes, bytes]  # New chunks, and new tree nodes over them, by digest.
     shapes: dict[str, Shape]
 
 
 def draft(rows: Rows, request: Save, parent: bytes | None, cached: Shapes | None) -> Drafted:
-    """Describe the state that a request saves on `parent`, whose shapes are `cached`, if they are at hand.
+    """Describe the state that a request saves on `parent`, whose shapes are `cached`, or None if they must be read.
 
     Raises:
-        InvalidInput: it appends to what is no list, or removes what is not there.
-        InvalidValue, TooLarge: a channel is no value.
-        StoreCorrupt: what it appends to cannot be read.
+        InvalidInput: it appends to a channel that is not a list, or removes a channel that does not exist.
+        InvalidValue, TooLarge: a channel is not a valid value.
+        StoreCorrupt: a list that it appends to cannot be read.
     """
     reader = Reader(rows)
     base = cached if cached is not None else {} if parent is None else reader.sketches(parent)
@@ -123,7 +125,7 @@ def draft(rows: Rows, request: Save, parent: bytes | None, cached: Shapes | None
 
 
 def _drafted(packed: bytes, shape: Shape | None, base_id: bytes) -> channel.Draft:
-    """A channel's draft, once what is new in it is known to be sound."""
+    """A channel's draft, after the new parts of its value were checked."""
     more = None if shape is None else channel.beyond(packed, shape)
     if shape is None or more is None:
         values.check(packed)
@@ -135,7 +137,7 @@ def _drafted(packed: bytes, shape: Shape | None, base_id: bytes) -> channel.Draf
 
 
 def _draft_kept(drafted: Drafted, request: Save, base: Shapes, parent: bytes) -> None:
-    """The channels that a change leaves as they are; those that it changes keep their places."""
+    """Draft the channels that a change leaves as they are, and keep the places of those that it changes."""
     for name in request.removed:
         if name not in base:
             raise InvalidInput(
@@ -153,13 +155,13 @@ def _draft_kept(drafted: Drafted, request: Save, base: Shapes, parent: bytes) ->
 def _take(drafted: Drafted, rows: Rows, name: str, made: channel.Draft, base: Shape | None) -> None:
     drafted.recipes[name], drafted.shapes[name] = made.recipe, made.shape
     if made.rows:
-        # What a live thread adds is new but by chance; only a cold one may be saying it all again.
+        # With the parent's pieces at hand, the chunks are almost certainly new. Without them, they may all be stored already.
         live = base is not None and base.pieces is not None
         drafted.chunks.update(made.rows if live else _missing(rows, made.rows))
 
 
 def sketches(record: dag.Record) -> dict[str, Shape]:
-    """What a record alone tells of its channels; of a damaged one no more than its hash."""
+    """The shapes of a record's channels, without reading other rows; of a damaged recipe only the hash."""
     drawn = {name: channel.sketch(recipe) for name, recipe in record.channels.items()}
     for name, shape in drawn.items():
         if shape.outline is not None and channel.hash_of(shape.header, shape.outline.tops, shape.outline.tail) != shape.hash:
@@ -168,12 +170,12 @@ def sketches(record: dag.Record) -> dict[str, Shape]:
 
 
 def completed(rows: Rows, found: dag.Checkpoint, shapes: Shapes | None, names: Collection[str]) -> Shapes:
-    """A checkpoint's shapes, with all that there is to know of the channels `names`.
+    """A checkpoint's shapes, those of the channels `names` complete with outline and pieces.
 
-    They are put together from their chunks, each checked against its hash; `shapes` is what is at hand.
+    They are assembled from their chunks, each checked against its hash. `shapes` are the known ones, or None.
 
     Raises:
-        StoreCorrupt: a chunk or a checkpoint it is described against is missing, or a hash does not hold.
+        StoreCorrupt: a chunk, or a checkpoint that a recipe builds on, is missing, or a hash does not match.
     """
     if shapes is not None and all(shapes[name].pieces is not None for name in names):
         return shapes
@@ -186,7 +188,7 @@ def completed(rows: Rows, found: dag.Checkpoint, shapes: Shapes | None, names: C
 
 
 def value_of(shape: Shape) -> bytes:
-    """The packed value of a shape of which everything is known."""
+    """The packed value of a complete shape."""
     assert shape.outline is not None
     assert shape.pieces is not None
     return b"".join([shape.header, *shape.pieces.chunks, shape.outline.tail])
@@ -200,17 +202,18 @@ class Reader:
         self._records: dict[bytes, dag.Record | None] = {}
 
     def record(self, id: bytes) -> dag.Record | None:
+        """The record of a checkpoint; None if it is missing."""
         if id not in self._records:
             found = dag.checkpoint(self.rows, id)
             self._records[id] = None if found is None else found.record
         return self._records[id]
 
     def records(self) -> tuple[bytes, ...]:
-        """The rows of all that were read, or should have been."""
+        """The rows of all records that were asked for, read or missing."""
         return tuple([dag.CHECKPOINT + id for id in self._records])
 
     def recipes(self, name: str) -> Callable[[bytes], Recipe | None]:
-        """One channel's recipe by checkpoint id."""
+        """A function from a checkpoint's id to one channel's recipe there; None if either is missing."""
 
         def of(id: bytes) -> Recipe | None:
             record = self.record(id)
@@ -219,6 +222,7 @@ class Reader:
         return of
 
     def sketches(self, id: bytes) -> dict[str, Shape]:
+        """As the function `sketches`, for a checkpoint's id; empty if it is missing."""
         record = self.record(id)
         return {} if record is None else sketches(record)
 
@@ -239,7 +243,7 @@ def _assembled(reader: Reader, found: dag.Checkpoint, name: str, shape: Shape) -
     if outline is None:
         raise _corrupt(found.id, name, "a checkpoint that it builds on is missing", records)
     if channel.hash_of(recipe.header, outline.tops, outline.tail) != recipe.hash:
-        raise _corrupt(found.id, name, "its hash does not hold", records)
+        raise _corrupt(found.id, name, "its hash does not match", records)
 
     def node(digest: bytes) -> bytes:
         return _chunks(reader.rows, found, name, [digest])[0]
@@ -247,21 +251,22 @@ def _assembled(reader: Reader, found: dag.Checkpoint, name: str, shape: Shape) -
     digests = list(tree.leaves(outline.tops, node))
     pieces = Pieces(_chunks(reader.rows, found, name, digests), digests)
     if len(recipe.header) + sum(map(len, pieces.chunks)) + len(outline.tail) != recipe.size:
-        raise _corrupt(found.id, name, "its size does not hold", records)
+        raise _corrupt(found.id, name, "its size does not match", records)
     return replace(shape, outline=outline, pieces=pieces)
 
 
 def _chunks(rows: Rows, found: dag.Checkpoint, name: str, digests: Sequence[bytes]) -> list[bytes]:
-    """
+    """Read chunks by their digests.
+
     Raises:
-        StoreCorrupt: some are not what their digests name; the error has all of these.
+        StoreCorrupt: some are missing or damaged; `lost` names the rows of all of these.
     """
     pieces: list[bytes] = []
     lost: dict[bytes, str] = {}
     for digest in digests:
         try:
             piece = dag.chunk(rows, digest)
-        except StoreCorrupt:  # The block that holds it.
+        except StoreCorrupt:  # The block that holds it is damaged.
             lost[digest] = "unreadable"
             continue
         if piece is None or sha256(piece).digest() != digest:
@@ -278,7 +283,7 @@ def _chunks(rows: Rows, found: dag.Checkpoint, name: str, digests: Sequence[byte
 
 def _missing(rows: Rows, chunks: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     if pruning.any_pruned(rows):
-        return dict(chunks)  # What is there may be needed by pruned checkpoints alone, and be gone elsewhere.
+        return dict(chunks)  # A stored chunk may belong to pruned checkpoints only, and be swept on other nodes.
     return {digest: piece for digest, piece in chunks.items() if dag.chunk(rows, digest) is None}
 
 

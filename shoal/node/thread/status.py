@@ -19,6 +19,8 @@ _STATUSES: tuple[str, ...] = get_args(ThreadStatus)
 
 
 class StatusHandler:
+    """The handler of a thread's status. A move also appends an event to the journal."""
+
     def __init__(self, config: Config) -> None:
         self._config = config
         self.checks: Checks = {MoveThread: self._check}
@@ -45,6 +47,7 @@ class StatusHandler:
 
 
 def shown(rows: Rows) -> Standing:
+    """The status of a thread as clients get it; `running` if nobody has set one."""
     current = status.current(rows)
     if current is None:
         return Standing("running", "", "", 0)

@@ -1,9 +1,9 @@
 """Steps over storage: when an intent may be written, and what ends one.
 
-Law: an intent is written only where nothing is known that speaks against it: no
-result, no abandonment, no attempt of somebody else's that is open (unless it is taken
-over), fewer failures than allowed. Whoever is told `begun` alone causes the effect;
-everybody else is shown what there is.
+Law: an intent is written only if this replica knows of no result, no abandonment, no
+open attempt of another caller (unless it is taken over), and fewer failures than
+allowed. Only a caller whose reply says `begun` causes the effect; every other caller
+gets the step as it is.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ _SAID: tuple[step_log.EndKind, ...] = ("unkept", "error", "withdrawn", "taken")
 
 
 class Steps:
+    """The handler of the step log."""
+
     def __init__(self, config: Config) -> None:
         self._config = config
         self.checks: Checks = {
@@ -111,9 +113,10 @@ class Steps:
     # ── writes ────────────────────────────────────────────────────────────────
 
     def _begin(self, context: WriteContext, request: BeginStep) -> Step:
-        """
+        """Write an intent if the law allows it; the reply says whether this attempt has begun.
+
         Raises:
-            KeyReused: the key is that of a step of another name, or with other arguments.
+            KeyReused: the key belongs to a step with another name or other arguments.
             ThreadHeld: the thread is paused or waiting, and the step is not settled.
         """
         rows = context.rows
@@ -158,7 +161,8 @@ class Steps:
         return len(entry.failures) < allowed and len(entry.attempts) < self._config.step_attempts_max
 
     def _progress(self, context: WriteContext, request: ProgressStep) -> Step:
-        """
+        """Record the progress of an attempt.
+
         Raises:
             NotFound: there is no such step, or no such attempt of it.
             StepSettled: no attempt is named, and not exactly one is open.
@@ -171,7 +175,8 @@ class Steps:
         return shown(context.rows, request.step, entry, attempt=attempt)
 
     def _end(self, context: WriteContext, request: EndStep) -> Step:
-        """
+        """Record how an attempt ended; a result that is already recorded is not recorded again.
+
         Raises:
             NotFound: there is no such step, or no such attempt of it.
             StepSettled: no attempt is named, and not exactly one is open.
@@ -191,10 +196,11 @@ class Steps:
         return shown(rows, request.step, entry)
 
     def _resolve(self, context: WriteContext, request: ResolveStep) -> Step:
-        """
+        """Record what a person or another program decides about a step, with an event in the journal.
+
         Raises:
             NotFound: there is no such step.
-            StepSettled: it has a result already, or is abandoned and would be so again.
+            StepSettled: it has a result, or is abandoned and the request is to abandon it.
         """
         rows = context.rows
         entry = _found(rows, request)
@@ -221,7 +227,8 @@ class Steps:
     # ── reads ─────────────────────────────────────────────────────────────────
 
     def _read(self, view: View, request: ReadStep) -> Step:
-        """
+        """One step.
+
         Raises:
             NotFound: there is no such step.
         """
@@ -242,7 +249,7 @@ class Steps:
 
 
 def shown(rows: Rows, step: str, entry: StepEntry, *, attempt: str = "") -> Step:
-    """The step as its users see it. `attempt` is the asker's own: it has begun if that is open."""
+    """The step as clients get it. `attempt` is the caller's own: `begun` is true if that attempt is open."""
     first, result = entry.first, entry.results[0] if entry.results else None
     is_open = [known.id for known in entry.open_attempts] if entry.state == "open" else []
     begun = attempt in is_open and all(end.attempt != attempt for end in entry.ends)
@@ -272,7 +279,7 @@ def shown(rows: Rows, step: str, entry: StepEntry, *, attempt: str = "") -> Step
 
 
 def _attempt(entry: StepEntry, attempt: step_log.Attempt) -> StepAttempt:
-    """What the attempt itself said comes before what others decided of it."""
+    """An attempt as clients get it. Its own result or end comes before the decisions of others."""
     result = next((result for result in entry.results if result.attempt == attempt.id), None)
     ends = {end.kind: end for end in entry.ends if end.attempt == attempt.id}
     end = next((ends[kind] for kind in _SAID if kind in ends), None)

@@ -1,8 +1,8 @@
-"""What a node tells in a thread's journal of its own accord: who moved what, when and why.
+"""Events that a node appends to a thread's journal itself: who moved what, when and why.
 
-Law: the event is a change of the same operation as the move that it tells of. It is a
-map whose `kind` says what happened, and has the implied key of its request: a
-request that went to two nodes is told once.
+Law: the event is a change of the same operation as the move that it describes. It is a
+map whose `kind` says what happened, and has the implied key of its request, so that a
+request that went to two nodes appends one event.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shoal.node.implied_keys import implied_key
 
 
 def tell(context: WriteContext, kind: str, fields: dict[str, Any]) -> None:
-    """Append the event."""
+    """Append an event with this `kind` and these fields, which must be values, to the thread's journal."""
     stamp = context.stamp
     event = values.encode({"kind": kind} | fields)
     change = journal.Append(sha256(event).digest(), implied_key(context.key, stamp.nth))

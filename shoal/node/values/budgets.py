@@ -1,9 +1,9 @@
-"""Budgets over storage: what a grant, a spend, and a move of rights decide.
+"""Budgets over storage: grants, spends, and moves of rights.
 
 Laws:
-- A spend takes from the account of this incarnation, and never more than that has as this replica knows it,
-  less what it drew and is not sure of (`unsure`): a draw counts once every owner was heard after it.
-- What is unsure is known in memory alone: an account is that of one incarnation, and who comes after it draws anew.
+- A spend takes from the account of this incarnation, and never more than the account holds on this replica
+  minus the draws that are still unsure (`unsure`): a draw counts once every owner was heard after it.
+- Unsure draws are kept only in memory, because an account belongs to one incarnation; the next one draws again.
 - The key of a spend is looked up before its rights.
 """
 
@@ -40,21 +40,26 @@ from shoal.protocol.requests import (
 
 AMOUNT_MAX = 2**63 - 1
 _RETRY_S = 1.0
-_LISTED_MAX = 1000  # Holders, those with the most first; there are more only where as many disks were lost.
+_LISTED_MAX = 1000  # Holders, those with the most first; more exist only if as many disks were lost.
 
 
 class Drawn(NamedTuple):
-    """Rights that this incarnation drew, and is not sure of."""
+    """Rights that this incarnation drew from an account or the pool, and that may have been drawn elsewhere as well."""
 
     source: bytes
     amount: int
 
 
 class Budgets:
+    """The handler of budgets, with the rights that this incarnation may spend.
+
+    If set, `on_change` is called with every budget whose change was written here. `unsure` holds the unsure draws.
+    """
+
     def __init__(self, incarnation: Incarnation, config: Config) -> None:
         self._incarnation = incarnation
-        self.on_change: Callable[[Target], None] | None = None  # Told of every change that is written here.
-        self._kept: dict[Target, int] = {}  # What was drawn by request; the rights stay here until they are spent or released.
+        self.on_change: Callable[[Target], None] | None = None
+        self._kept: dict[Target, int] = {}  # Rights drawn by request, which stay here until they are spent or released.
         self._kept_max = config.rights_kept_max
         self.unsure: defaultdict[Target, list[Drawn]] = defaultdict(list)  # One draw of a budget is under way at a time.
         self.checks: Checks = {
@@ -101,9 +106,10 @@ class Budgets:
     # ── writes ────────────────────────────────────────────────────────────────
 
     def _grant(self, context: WriteContext, request: Grant) -> Granted:
-        """
+        """Add to the budget; a repeated key adds once.
+
         Raises:
-            KeyReused: the key is there with another amount.
+            KeyReused: the key was used with another amount.
         """
         if _is_known(budget.grants(context.rows), request, "granted"):
             return Granted(budget.remaining(context.rows), granted=False)
@@ -113,11 +119,12 @@ class Budgets:
         return Granted(budget.remaining(context.rows), granted=True)
 
     def _spend(self, context: WriteContext, request: Spend) -> Spent:
-        """
+        """Spend from this node's rights; a repeated key spends once.
+
         Raises:
-            KeyReused: the key is there with another amount.
-            BudgetExhausted: less is left, whoever has the rights to it.
-            RightsElsewhere: this node has rights to less.
+            KeyReused: the key was used with another amount.
+            BudgetExhausted: the whole budget has less left.
+            RightsElsewhere: this node has fewer rights, but the whole budget has enough left.
         """
         rows, target, own = context.rows, context.target, context.stamp.dot.origin
         if _is_known(budget.spends(rows), request, "spent"):
@@ -131,7 +138,7 @@ class Budgets:
         return Spent(budget.remaining(rows), self._usable(rows, target, own), spent=True)
 
     def _draw(self, context: WriteContext, request: DrawRights) -> requests.Rights:
-        """From openings that are over first; from the pool what is lacking still, or a share of it."""
+        """Draw first from past openings of this directory, then the rest, or a share, from the pool."""
         rows, own = context.rows, context.stamp.dot.origin
         drawn = [Drawn(account.origin, account.rights) for account in self.over(rows, request.reclaimed)]
         lacking = request.amount - budget.rights(rows, own) - sum(each.amount for each in drawn)
@@ -147,7 +154,7 @@ class Budgets:
         return requests.Rights(moved, usable)
 
     def _release(self, context: WriteContext, request: ReleaseRights) -> requests.Rights:
-        """What is unsure goes to where it came from, and anything else to the pool."""
+        """Give rights back: unsure ones to their source, others to the pool."""
         rows, target, own = context.rows, context.target, context.stamp.dot.origin
         usable = self._usable(rows, target, own)
         if request.unsure:
@@ -180,17 +187,17 @@ class Budgets:
     # ── rights ────────────────────────────────────────────────────────────────
 
     def changes(self, transaction: Transaction, target: Target) -> None:
-        """A change of a budget is part of this transaction."""
+        """Call `on_change` once this transaction, which changes the budget, is written."""
         if self.on_change is not None:
             transaction.when_written(partial(self.on_change, target))
 
     def usable(self, rows: Rows, target: Target) -> int:
-        """What this incarnation may spend."""
+        """The amount that this incarnation may spend."""
         own = self._incarnation.current
         return 0 if own is None else self._usable(rows, target, own)
 
     def keep(self, target: Target, amount: int) -> None:
-        """Spread no rights from here that leave fewer than `amount`; of the many that are kept the oldest are forgotten."""
+        """Keep `amount` of the rights here when rights are spread; 0 ends that. At most `rights_kept_max` are remembered."""
         self._kept.pop(target, None)
         if amount:
             self._kept[target] = amount
@@ -198,7 +205,7 @@ class Budgets:
             del self._kept[next(iter(self._kept))]
 
     def over(self, rows: Rows, reclaimed: str = "") -> list[budget.Account]:
-        """The accounts of openings that are over, and have rights."""
+        """The accounts with rights of past openings of this directory, and of the origin `reclaimed`."""
         also = _unhexed(reclaimed) if reclaimed else None
         return [
             account
@@ -209,7 +216,7 @@ class Budgets:
         ]
 
     def spread(self, rows: Rows, target: Target, linked: frozenset[bytes], *, everyone: bool) -> shares.Spread:
-        """How the rights are spread over this node and those that it is linked to; `everyone`: these are all owners."""
+        """How the rights are spread over this node and its linked nodes; `everyone` says that these are all owners."""
         held = dict.fromkeys([*sorted(linked), self._incarnation.node], 0)
         for account in budget.accounts(rows):
             if account.node in linked:
@@ -220,12 +227,12 @@ class Budgets:
         return shares.Spread(self._incarnation.node, held, pool, past, target.name.encode(), self._kept.get(target, 0))
 
     def sure(self, rows: Rows, target: Target) -> list[Drawn]:
-        """Every owner was heard since the draws: what was drawn counts, but for what others drew as well, which goes back.
+        """Settle the unsure draws: every owner was heard after them, so all count except what others drew as well.
 
-        An incarnation that is over may have drawn from the pool and never been sure of it. So while the pool is below 0 what
-        was drawn of such an incarnation goes back to the pool.
+        A past incarnation may have drawn from the pool and never settled that. So while the pool is below 0, rights that
+        were drawn from such an incarnation go back to the pool.
 
-        Returns what has to go back; it stays unsure until then.
+        Returns the rights that must go back; they stay unsure until then.
         """
         excess: list[Drawn] = []
         counts, short = 0, max(0, -budget.pool(rows))
@@ -295,17 +302,17 @@ def _is_known(part: Rows, request: Grant | Spend, done: str) -> bool:
 
 def _exhausted(request: Spend, remaining: int) -> BudgetExhausted:
     return BudgetExhausted(
-        f"budget {request.budget!r} has {remaining} left, and {request.amount} were to be spent. Nothing was written. "
+        f"budget {request.budget!r} has {remaining} left, but the spend is of {request.amount}. Nothing was written. "
         "Spend less, or have more granted.",
         remaining=remaining,
     )
 
 
 def _elsewhere(request: Spend, rows: Rows, usable: int) -> RightsElsewhere:
-    """`shoal.node.peers.rights` says who has them, if they cannot be had."""
+    """If the rights cannot be fetched, `shoal.node.peers.rights` adds who has them."""
     return RightsElsewhere(
-        f"this node may spend {usable} of budget {request.budget!r}, and {request.amount} were to be spent. "
-        "Nothing was written. Try again later, or at another node.",
+        f"this node may spend {usable} of budget {request.budget!r}, but the spend is of {request.amount}. "
+        "Nothing was written. Try again later, or on another node.",
         budget=request.budget,
         amount=request.amount,
         rights=usable,

@@ -1,4 +1,4 @@
-"""Maps over storage: what a change of one key decides, and pages of entries."""
+"""Maps over storage: changes of one key, and pages of entries."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ from shoal.protocol.requests import (
 
 
 class Maps:
+    """The handler of maps."""
+
     def __init__(self, config: Config) -> None:
         self._config = config
         self.checks: Checks = {
@@ -68,10 +70,12 @@ class Maps:
     # ── writes ────────────────────────────────────────────────────────────────
 
     def _put(self, context: WriteContext, request: PutEntry) -> EntryPut:
-        """
+        """Assign the register of a key.
+
         Raises:
             RegisterChanged: `expect` is not the version of its register here.
-            TooManySiblings, TooLarge: of a bound.
+            TooManySiblings: the register would hold more than `siblings_max` concurrent values.
+            TooLarge: the map has `map_keys_max` keys.
         """
         rows, stamp = context.rows, context.stamp
         mine = ormap.register_of(rows, request.key)
@@ -86,14 +90,15 @@ class Maps:
         if len(siblings) > self._config.siblings_max:
             raise TooManySiblings(
                 f"{request.key!r} of map {request.map!r} would hold {len(siblings)} concurrent values; "
-                f"{self._config.siblings_max} are allowed. Nothing was written. Read it, and put it anew."
+                f"{self._config.siblings_max} are allowed. Nothing was written. Read it, then put it again."
             )
         return EntryPut(register.version_of(siblings))
 
     def _add(self, context: WriteContext, request: AddEntry) -> EntryAdded:
-        """
+        """Add to the counter of a key.
+
         Raises:
-            TooLarge: the map would have more keys than it may.
+            TooLarge: the map has `map_keys_max` keys.
         """
         self._bound(context.rows, request)
         key = implied_key(context.key, context.stamp.nth)
@@ -104,9 +109,10 @@ class Maps:
         return EntryAdded()
 
     def _alter(self, context: WriteContext, request: AlterEntry) -> SetAltered:
-        """
+        """Add and remove members of the set of a key.
+
         Raises:
-            TooLarge: the map would have more keys, or the set more members, than it may.
+            TooLarge: the map has `map_keys_max` keys, or the set would have more than `page_items_max` members.
         """
         members = ormap.set_of(context.rows, request.key)
         add = spelled(request.add)

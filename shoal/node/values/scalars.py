@@ -1,4 +1,4 @@
-"""Counters and registers over storage: what an add or an assignment decides."""
+"""Counters and registers over storage: adds and assignments."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ AMOUNT_MAX = 2**63 - 1
 
 
 class Counters:
+    """The handler of counters."""
+
     def __init__(self) -> None:
         self.checks: Checks = {Add: self._check}
         self.writers: Writers = {Add: self._add}
@@ -32,9 +34,10 @@ class Counters:
             raise InvalidInput(f"an amount must fit 64 bits; got {request.amount}. Nothing was written.")
 
     def _add(self, context: WriteContext, request: Add) -> Added:
-        """
+        """Add an amount; a repeated key adds once.
+
         Raises:
-            KeyReused: the key is there with another amount.
+            KeyReused: the key was used with another amount.
         """
         rows = context.rows
         if request.key is not None and (amount := counter.find(rows, request.key)) is not None:
@@ -53,6 +56,8 @@ class Counters:
 
 
 class Registers:
+    """The handler of registers."""
+
     def __init__(self, config: Config) -> None:
         self._config = config
         self.checks: Checks = {Assign: self._check}
@@ -65,11 +70,12 @@ class Registers:
         check_size(self._config, len(request.value), "a register's value")
 
     def _assign(self, context: WriteContext, request: Assign) -> Assigned:
-        """
+        """Assign a value, which replaces the siblings that its context covers.
+
         Raises:
             RegisterChanged: `expect` is not its version here.
-            TooManySiblings: the value would stand beside more than `siblings_max` others.
-            InvalidValue: `context` is no context.
+            TooManySiblings: the register would hold more than `siblings_max` concurrent values.
+            InvalidValue: `context` is not a context from an earlier read.
         """
         rows, stamp = context.rows, context.stamp
         if request.expect is not None:
@@ -97,14 +103,15 @@ class Registers:
 
 
 def check_expected(what: str, expected: str, siblings: Sequence[register.Sibling]) -> None:
-    """
+    """Check the version of a register, which the error names as `what`; an empty `expected` means no value.
+
     Raises:
-        RegisterChanged: these have another version.
+        RegisterChanged: these siblings have another version.
     """
     version = register.version_of(siblings)
     if expected != version:
         raise RegisterChanged(
-            f"{what} {f'has version {version}' if version else 'has no value'} here, and "
-            f"{f'version {expected}' if expected else 'none'} was expected. Nothing was written. Read it again.",
+            f"{what} {f'has version {version}' if version else 'has no value'} here, but "
+            f"{f'version {expected}' if expected else 'no value'} was expected. Nothing was written. Read it again.",
             version=version,
         )

@@ -1,4 +1,4 @@
-"""Sets over storage: what is added and removed, and pages of members."""
+"""Sets over storage: adding and removing members, and pages of members."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from shoal.protocol.requests import (
 
 
 class Sets:
+    """The handler of sets."""
+
     def __init__(self, config: Config) -> None:
         self._config = config
         self.checks: Checks = {
@@ -42,9 +44,10 @@ class Sets:
         check_name("set", request.set)
 
     def _alter(self, context: WriteContext, request: AlterSet) -> SetAltered:
-        """
+        """Add and remove members.
+
         Raises:
-            TooLarge: the set would have more members than it may.
+            TooLarge: the set would have more than `set_members_max` members.
         """
         rows = context.rows
         add = spelled(request.add)
@@ -59,7 +62,7 @@ class Sets:
         if not add and not remove:
             context.is_remembered = bool(request.remove)
             return SetAltered(0, 0, size)
-        # An element that is there is added anew: the new add stays where a removal has only seen the old one.
+        # An existing element is added again, so that it survives a concurrent removal that saw only the old add.
         change = orset.Alter(
             tuple(orset.named(rows, element) for element in add), tuple(orset.named(rows, element) for element in remove)
         )
@@ -93,15 +96,16 @@ class Sets:
 
 
 def spelled(elements: Iterable[bytes]) -> list[bytes]:
-    """Each once."""
+    """The canonical forms of packed elements, each once."""
     return list(dict.fromkeys(values.canonical(element) for element in elements))
 
 
 def check_elements(config: Config, elements: list[bytes]) -> None:
-    """
+    """Check the packed elements that a request names.
+
     Raises:
-        InvalidValue: one is no value.
-        TooLarge: there are too many, or one has too many bytes.
+        InvalidValue: one is not a valid value.
+        TooLarge: there are more than `page_items_max`, one is larger than `set_element_bytes_max`, or all are too large.
     """
     if len(elements) > config.page_items_max:
         raise TooLarge(
