@@ -1,1 +1,1 @@
-"""What crosses a connection, pure: requests, replies, frames. `docs/PROTOCOL.md` has the bytes."""
+"""The messages between client and node, without I/O: requests, replies, frames. `docs/PROTOCOL.md` has the bytes."""

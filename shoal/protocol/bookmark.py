@@ -1,13 +1,13 @@
-"""A bookmark: what a client has written and seen, so that no node shows it less.
+"""A bookmark: the operations that a client has written and seen, so that no node shows it an older state.
 
 Laws:
-- What it covers only grows, but for a partition that its owner let go (`replace`),
-  when it chose to read older state.
-- Per partition it names the frontier of what was seen: the last operations that no
-  other one knows of. A node that holds these holds all that came before them, so it
-  shows at least what the client has seen (Terry et al., "Session guarantees for
-  weakly consistent replicated data", 1994). Past openings of directories are known
-  to what was written since, so a bookmark does not grow with them.
+- It only grows, except for a partition that is replaced (`replace`) because
+  the client chose to read older state.
+- Per partition it holds the frontier of the operations seen: the newest operations that
+  no other one implies. A node that holds these holds everything before them, so it
+  shows at least the state that the client has seen (Terry et al., "Session guarantees for
+  weakly consistent replicated data", 1994). Newer operations imply those of past
+  openings of a data directory, so a bookmark does not grow with the number of openings.
 
 Packed: a version byte, then msgpack of [[partition, vector₂₄ₙ], …] by partition.
 """
@@ -29,7 +29,7 @@ _decode = msgspec.msgpack.Decoder(list[tuple[int, bytes]]).decode
 
 
 class Bookmark:
-    """Mutable. `revision` changes whenever the bookmark does."""
+    """A mutable bookmark. `revision` increases whenever the bookmark changes."""
 
     __slots__ = ("_vectors", "revision")
 
@@ -49,10 +49,11 @@ class Bookmark:
     __hash__ = None  # type: ignore[assignment]
 
     def vector(self, partition: int) -> VersionVector:
+        """The frontier of the operations seen of a partition; empty if nothing was seen."""
         return self._vectors.get(partition, NOTHING_SEEN)
 
     def note(self, partition: int, vector: VersionVector) -> None:
-        """What `vector` covers was shown, or written."""
+        """Add the operations that `vector` covers: they were shown or written."""
         known = self._vectors.get(partition)
         if known is vector or not vector:
             return
@@ -63,7 +64,7 @@ class Bookmark:
             self.revision += 1
 
     def drop(self, partition: int, known: VersionVector) -> None:
-        """Leave out the entries that `known` covers: what else is named of the partition came after these."""
+        """Remove the entries that `known` covers, if others remain, because the others imply them."""
         vector = self.vector(partition)
         kept = [(origin, sequence) for origin, sequence in vector.items() if sequence > known[origin]]
         if kept and len(kept) < len(vector):
@@ -71,24 +72,24 @@ class Bookmark:
             self.revision += 1
 
     def replace(self, partition: int, vector: VersionVector) -> None:
-        """Let go of what was seen of a partition: from now on `vector` will do."""
+        """Replace a partition's operations: from now on a state that covers `vector` is enough."""
         frontier = vector.frontier
         if self.vector(partition) != frontier:
             self._vectors[partition] = frontier
             self.revision += 1
 
     def join(self, other: Bookmark) -> None:
-        """Everything that `other` names was seen here too."""
+        """Add all operations of `other`."""
         for partition, vector in other._vectors.items():
             self.note(partition, vector)
 
     def pack(self) -> bytes:
-        """Equal bookmarks give equal bytes."""
+        """The bookmark as bytes; equal bookmarks give equal bytes."""
         return _VERSION + msgspec.msgpack.encode([(number, vector.pack()) for number, vector in self])
 
     @classmethod
     def unpack(cls, packed: bytes) -> Bookmark:
-        """No bytes are the bookmark of a client that has seen nothing.
+        """Read a packed bookmark. Empty `packed` is the bookmark of a client that has seen nothing.
 
         Raises:
             InvalidValue: `packed` was not made by `pack`.
@@ -105,8 +106,8 @@ class Bookmark:
                 bookmark.note(partition, VersionVector.unpack(vector))
         except ValueError:  # msgspec's errors are ValueErrors too.
             raise InvalidValue(
-                "the bookmark is damaged, or of a newer version. Nothing was written. "
-                "Use a bookmark exactly as it was given, or none."
+                "the bookmark is damaged or of a newer version. Nothing was written. "
+                "Send a bookmark exactly as a node gave it, or none."
             ) from None
         return bookmark
 
@@ -116,7 +117,8 @@ class Bookmark:
 
     @classmethod
     def parse(cls, text: str) -> Bookmark:
-        """
+        """Read the text of a bookmark.
+
         Raises:
             InvalidValue: `text` was not made by `text`.
         """
@@ -124,6 +126,6 @@ class Bookmark:
             packed = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, UnicodeEncodeError):
             raise InvalidValue(
-                "the bookmark is no base64url text. Nothing was written. Use a bookmark exactly as it was given, or none."
+                "the bookmark is not base64url text. Nothing was written. Send a bookmark exactly as a node gave it, or none."
             ) from None
         return cls.unpack(packed)

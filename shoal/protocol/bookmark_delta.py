@@ -1,12 +1,12 @@
-"""One bookmark in two places: a client's, and that of the session which a node keeps for it.
+"""One bookmark in two places: the client's, and the copy that a node keeps for the client's session.
 
 Laws:
-- What the node's grew by is told with the reply that showed it, or before it; so
-  once a reply has been taken, the client's bookmark names all that it has seen.
-- Told is only what changed: of a vector that grew, the origins that did, and those
-  that left its frontier. One that was replaced, because the client chose to read
-  older state, is told whole.
-- What the client told is not told back to it.
+- The node sends the growth of its copy with the reply that shows the new state, or before it,
+  so that after each reply the client's bookmark covers all that the client has seen.
+- Only changes are sent: of a vector that grew, the origins that grew, and those
+  that left its frontier. A vector that was replaced, because the client chose to read
+  older state, is sent whole.
+- Changes that came from the client are not sent back to it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from shoal.crdt.dot import NOTHING_SEEN, VersionVector
 from shoal.errors import InvalidValue
 from shoal.protocol.bookmark import PARTITIONS_MAX, Bookmark
 
-_ENTRY_BYTES_MAX = 9  # Of a packed partition, beside its vector: an array, two integers, a length.
-_HEAD_BYTES_MAX = 4  # Of a packed bookmark: its version, an array.
+_ENTRY_BYTES_MAX = 9  # A packed partition without its vector: an array, two integers, a length.
+_HEAD_BYTES_MAX = 4  # A packed bookmark without its partitions: its version, an array.
 
 
 class Sight(Struct, array_like=True, frozen=True):
-    """What changed of one partition."""
+    """The change of one partition of a bookmark."""
 
     partition: int
-    vector: bytes  # Packed: the origins that grew; with `replaced`, all there are.
+    vector: bytes  # Packed: the origins that grew; with `replaced`, all origins.
     replaced: bool = False
-    known: bytes = b""  # Packed: entries that what is named now came after, so that the client may leave them out.
+    known: bytes = b""  # Packed: entries that the new ones imply, so that the client may remove them.
 
 
 class SharedBookmark(Bookmark):
@@ -38,7 +38,7 @@ class SharedBookmark(Bookmark):
     __slots__ = ("_replaced", "_told", "_touched")
 
     def __init__(self, known: Bookmark | None = None) -> None:
-        """`known` is what the client has named already."""
+        """`known` is the bookmark that the client has sent."""
         super().__init__()
         self._told: dict[int, VersionVector] = {}
         self._touched: set[int] = set()
@@ -47,22 +47,24 @@ class SharedBookmark(Bookmark):
             self.observe(known)
 
     def note(self, partition: int, vector: VersionVector) -> None:
+        """See `Bookmark.note`; the change is part of the next `news`."""
         super().note(partition, vector)
         self._touched.add(partition)
 
     def replace(self, partition: int, vector: VersionVector) -> None:
+        """See `Bookmark.replace`; the next `news` contains the whole vector."""
         super().replace(partition, vector)
         self._touched.add(partition)
         self._replaced.add(partition)
 
     def observe(self, known: Bookmark) -> None:
-        """The client names what it has seen elsewhere."""
+        """Add operations that the client has seen at another node."""
         for partition, vector in known:
             super().note(partition, vector)
             self._told[partition] = self._told.get(partition, NOTHING_SEEN).join(vector)
 
     def news(self) -> list[Sight]:
-        """What changed since the last call, to be told to the client."""
+        """The changes since the last call, to be sent to the client."""
         if not self._touched:
             return []
         sights = [sight for partition in self._touched if (sight := self._sight(partition)) is not None]
@@ -81,9 +83,9 @@ class SharedBookmark(Bookmark):
         return Sight(partition, vector.since(told).pack(), known=known.pack())
 
     def within(self, text_bytes_max: int) -> tuple[Bookmark, int]:
-        """As much as has a place in so many bytes of text, and how many partitions are left out.
+        """The part of the bookmark that fits `text_bytes_max` bytes of text, and the number of partitions left out.
 
-        What was touched since the last `news` comes first: who is told it was just shown it.
+        Partitions that changed since the last `news` come first, because the client was just shown them.
         """
         room = text_bytes_max * 3 // 4 - _HEAD_BYTES_MAX
         chosen, left_out = Bookmark(), 0
@@ -97,10 +99,10 @@ class SharedBookmark(Bookmark):
 
 
 def take_news(bookmark: Bookmark, sights: Iterable[Sight]) -> None:
-    """The client's side: its copy follows the node's.
+    """Apply a node's changes to the client's bookmark.
 
     Raises:
-        InvalidValue: they are no news of a bookmark.
+        InvalidValue: `sights` are malformed.
     """
     for sight in sights:
         try:
@@ -108,7 +110,7 @@ def take_news(bookmark: Bookmark, sights: Iterable[Sight]) -> None:
             if not 0 <= sight.partition < PARTITIONS_MAX:
                 raise ValueError("no such partition")
         except ValueError as reason:
-            raise InvalidValue(f"what the node says of the bookmark is not understood: {reason}.") from None
+            raise InvalidValue(f"the node sent a malformed change of the bookmark: {reason}.") from None
         if sight.replaced:
             bookmark.replace(sight.partition, vector)
         else:

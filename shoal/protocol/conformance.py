@@ -1,14 +1,14 @@
-"""A request holds what its annotations say: the one check of the arguments' types, for every way to a node.
+"""Check that the fields of a request have their annotated types, in one place for every way to a node.
 
 Laws:
-- Every `Session` begins with it: the node's own, and the one that sends requests to a node. So an
-  embedded store and a served one refuse the same arguments, with the same error, before anything
+- Every `Session` begins with this check: the node's own, and the one that sends requests to a node. So an
+  embedded store and a served one reject the same arguments, with the same error, before anything
   is written or sent.
-- What passes can be encoded, and what is decoded again is equal to it.
-- A subclass of `str`, `int`, `bytes`, `list` or `dict` is taken as what it holds: `Colour.RED` of a
-  `StrEnum` is its text, a NumPy integer its number, a tuple a list. A `bool` is no integer, and an integer no `bool`.
-- Of each kind of request one expression is made from its annotations, and compiled (`_Kind.test`): it is
-  evaluated for every request, and takes about a microsecond. What is wrong is searched only where it is false.
+- A request that passes can be encoded, and decodes to an equal one.
+- A subclass of `str`, `int`, `bytes`, `list` or `dict` is converted to its value: `Colour.RED` of a
+  `StrEnum` is its text, a NumPy integer its number, a tuple a list. A `bool` is not an integer, nor an integer a `bool`.
+- For each kind of request one expression is compiled from its annotations (`_Kind.test`). It is
+  evaluated for every request and takes about a microsecond. Only if it is false, the wrong field is searched.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Request = TypeVar("_Request", bound=Struct)
 
 
 def conforming(request: _Request) -> _Request:
-    """`request` if its fields have their types, else an equal one whose fields have.
+    """`request` if its fields have their annotated types; else an equal one with converted fields.
 
     Raises:
         InvalidInput: a field has another type, or holds text or a number that cannot be sent; the message names it.
@@ -42,10 +42,10 @@ def conforming(request: _Request) -> _Request:
 
 
 def check_manner(key: str | None, durability: Durability | None, stale: bool) -> None:
-    """The same for what goes with a request.
+    """Check the types of the arguments beside a request.
 
     Raises:
-        InvalidInput: one has another type. Whether a key is legal, and a durability is one, is told later.
+        InvalidInput: one has another type. Their values are checked later.
     """
     if key is not None:
         _TEXT.made(key, "key")
@@ -56,16 +56,16 @@ def check_manner(key: str | None, durability: Durability | None, stale: bool) ->
 
 
 class _Kind:
-    """What a field holds."""
+    """The annotated type of a field."""
 
     words: str
 
     def test(self, value: str) -> str:
-        """Source of the expression that is true if `value`, an expression too, has this kind."""
+        """The source of an expression that is true if `value`, itself the source of one, has exactly this type."""
         raise NotImplementedError
 
     def made(self, value: Any, where: str) -> Any:
-        """`value` in the class that is annotated.
+        """`value`, converted to the annotated class.
 
         Raises:
             InvalidInput: it is of another kind; `where` is its name.
@@ -85,7 +85,7 @@ class _Text(_Kind):
         at = surrogate(value)
         if at is not None:
             raise InvalidInput(
-                f"{where} holds a lone surrogate (at {at}), which is no Unicode text. Nothing was written. "
+                f"{where} holds a lone surrogate (at {at}), which is not Unicode text. Nothing was written. "
                 'Replace it: text.encode("utf-8", "replace").decode().',
                 field=where,
             )
@@ -164,7 +164,7 @@ class _Either(_Kind):
             try:
                 return kind.made(value, where)
             except InvalidInput as refusal:
-                # The one that looked inside says more than that it is none of them.
+                # An error from inside the value says more than that it is of none of the types.
                 if not isinstance(refusal, _Mismatch) or refusal.where != where:
                     refused = refusal
         raise refused or _mismatch(where, self.words, value)
@@ -237,11 +237,11 @@ class _DictOf(_Kind):
 
 
 _STRUCTS: dict[str, type[Struct]] = {}
-"""By name: what requests are made of."""
+"""The structs within requests, by name."""
 
 
 class _StructOf(_Kind):
-    """One of some Structs, whose fields have their types too."""
+    """One of several structs, whose fields are checked too."""
 
     def __init__(self, classes: tuple[type[Struct], ...]) -> None:
         self._classes = {cls.__name__: cls for cls in classes}
@@ -263,9 +263,9 @@ _TEXT, _FLAG = _Text(), _Flag()
 _PLAIN: dict[Any, _Kind] = {str: _TEXT, int: _Integer(), bytes: _Bytes(), bool: _FLAG}
 
 
-@cache  # As many as there are requests.
+@cache  # One entry per kind of request.
 def _kinds(cls: type[Struct]) -> dict[str, _Kind]:
-    """Of the fields, by name."""
+    """The kinds of the fields, by name."""
     return {field.name: _kind(field.type) for field in msgspec.structs.fields(cls)}
 
 
@@ -300,7 +300,7 @@ def _union(members: tuple[Any, ...]) -> _Kind:
 
 @cache
 def _holds(cls: type[Struct]) -> Callable[[Any], bool]:
-    """What tells whether all fields of such a request have just the types that are annotated."""
+    """The compiled function that says whether all fields of a request of this class have exactly their annotated types."""
     tests = [kind.test(f"request.{name}") for name, kind in _kinds(cls).items()]
     source = f"lambda request: {' and '.join(tests) or 'True'}"
     made: Callable[[Any], bool] = eval(source, {"surrogate": surrogate, "holds": _holds, "structs": _STRUCTS})
@@ -316,7 +316,7 @@ def _made(request: _Request, within: str) -> _Request:
 
 
 class _Mismatch(InvalidInput):
-    """Another type altogether, at `where`."""
+    """The value at `where` has another type."""
 
     code = InvalidInput.code
     where = ""
@@ -329,7 +329,7 @@ def _mismatch(where: str, words: str, value: object) -> _Mismatch:
 
 
 def shown(value: object) -> str:
-    """The value, where it is short and plain, and its class."""
+    """The value with its class if it is plain, else its class alone; for error texts."""
     cls = type(value)
     if value is None:
         return "None"
@@ -339,7 +339,7 @@ def shown(value: object) -> str:
 
 
 def surrogate(text: str) -> int | None:
-    """Where the first lone surrogate is."""
+    """The index of the first lone surrogate; None if there is none."""
     try:
         str.encode(text)
     except UnicodeEncodeError as error:

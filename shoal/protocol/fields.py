@@ -1,7 +1,7 @@
-"""What a field of a request or a reply holds, where its type does not say it.
+"""Marks for fields of requests and replies whose type alone does not say their content.
 
-Each is written beside the type, `value: Value` or `Annotated[bytes, Shape.CURSOR]`, and changes nothing for MessagePack. Other
-encodings are derived from it: over HTTP a packed value is JSON, a cursor is text that is safe in a URL.
+A mark is a part of the annotation, `value: Value` or `Annotated[bytes, Shape.CURSOR]`, and does not affect MessagePack. Other
+encodings are derived from it: over HTTP a packed value is JSON, and a cursor is text that is safe in a URL.
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ from typing import Annotated, NamedTuple
 
 
 class Shape(Enum):
+    """The content of a field of type `bytes` or `int`."""
+
     VALUE = auto()  # MessagePack of `shoal.values`.
-    CURSOR = auto()  # Opaque: given back as it came.
+    CURSOR = auto()  # Opaque: sent back unchanged.
     JSON = auto()  # UTF-8 JSON text.
-    SECONDS = auto()  # Milliseconds; over HTTP seconds.
-    MOMENT = auto()  # Milliseconds since 1970; 0, over HTTP null: never.
-    INTERNAL = auto()  # Not shown to HTTP clients, nor taken from them.
+    SECONDS = auto()  # A duration in milliseconds; over HTTP in seconds.
+    MOMENT = auto()  # Milliseconds since 1970; 0 means never, which is null over HTTP.
+    INTERNAL = auto()  # Not part of the HTTP form.
 
 
 class AtLeast(NamedTuple):
-    """The least that an integer may be."""
+    """The minimum of an integer."""
 
     number: int
 
 
 class Named(NamedTuple):
-    """Another name, over HTTP."""
+    """The field's name over HTTP, if it differs."""
 
     name: str
 

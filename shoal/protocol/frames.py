@@ -1,15 +1,14 @@
-"""The session protocol, byte for byte: hellos, frames, and how they share a message.
+"""The session protocol, byte for byte: hellos, frames, and messages of several frames.
 
 Nothing here awaits or owns a socket. Laws:
 
-- A message is one msgpack value: first a hello each way, then arrays of frames.
-- A request inside a frame is decoded apart from the frame, so that a bad one
-  answers with an error for its id and disturbs nobody else. A bad frame, on the
-  other hand, says that the two ends no longer understand each other: the
-  connection is closed.
-- Whatever the bytes, decoding returns a value or raises a ShoalError.
-- Fields are only ever added at the end, with a default; a decoder ignores
-  elements that it does not know. Anything else takes a new `PROTOCOL`.
+- A message is one msgpack value: first a hello in each direction, then arrays of frames.
+- A request inside a frame is decoded separately from the frame, so that a malformed one
+  is answered with an error for its id and affects no other request. After a malformed
+  frame the two ends no longer understand each other, so the connection is closed.
+- For any bytes, decoding returns a value or raises a ShoalError.
+- Fields are only added at the end, with a default, and a decoder ignores
+  elements that it does not know. Any other change needs a new `PROTOCOL`.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from shoal.protocol.bookmark_delta import Sight
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription
 
 PROTOCOL = 3
-"""The version spoken here. A peer that speaks another is refused before its first request."""
+"""The version of the protocol. A client with another version is rejected before its first request."""
 
 COALESCED_BYTES_MAX = 256 * 1024
-"""Frames share a message up to here: a larger one saves nothing, and its first frame would wait for its last."""
+"""The size up to which frames share a message. A larger one saves nothing, and its first frame would wait for its last."""
 
 Detail = dict[str, str | int | float | list[str] | None]
 
 
 class Fault(Struct, array_like=True, frozen=True):
-    """A ShoalError on the wire; `written` is "no", "yes" or "unknown", `retryable` says which class a newer code is like."""
+    """A ShoalError on the wire. `written` is "no", "yes" or "unknown"; `retryable` is for receivers that do not know `code`."""
 
     code: str
     message: str
@@ -46,9 +45,11 @@ class Fault(Struct, array_like=True, frozen=True):
 
     @classmethod
     def of(cls, error: ShoalError) -> Fault:
+        """The error as it is sent."""
         return cls(error.code, error.message, error.detail, error.written, error.retryable)
 
     def error(self) -> ShoalError:
+        """The error as the receiver raises it; an unknown code becomes a `Retryable` or a plain `ShoalError`."""
         return from_wire(self.code, self.message, self.detail, self.written, retryable=self.retryable)
 
 
@@ -63,74 +64,82 @@ class Hello(Struct, array_like=True, frozen=True, tag="hello"):
 
 
 class Welcome(Struct, array_like=True, frozen=True, tag="welcome"):
-    """The first message of the node, with the limits that it holds this session to."""
+    """The first message of the node, with the limits of this session."""
 
     protocol: int
     software: str
-    node: str  # Hex: the node's data directory.
-    request_bytes_max: int  # One message to the node.
-    session_requests_max: int  # Under way at once.
+    node: str  # The id of the node's data directory, in hex.
+    request_bytes_max: int  # The bytes of one message to the node.
+    session_requests_max: int  # Requests under way at once.
     subscriptions_max: int
 
 
 class Refused(Struct, array_like=True, frozen=True, tag="refused"):
-    """The node's first and last message: it does not serve this session."""
+    """The only message of a node that rejects the session."""
 
     fault: Fault
 
 
 # ── frames ────────────────────────────────────────────────────────────────────
-# The numbers are the tags on the wire; none is used twice, in either direction.
+# The numbers are the tags on the wire. Each is used once, for both directions.
 
 
 class CallFrame(Struct, array_like=True, frozen=True, tag=0):
-    id: int  # Chosen by the caller; unique among what is under way.
+    """A request."""
+
+    id: int  # Chosen by the caller; unique among the calls and subscriptions under way.
     key: str | None
-    durability: str  # Checked with the request, so that a bad one fails alone.
+    durability: str  # Checked with the request, so that only this call fails.
     request: Raw
     stale: bool = False
-    until_ms: int = 0  # When the caller gives up, after it was welcomed; 0: never. Then the node begins it no more.
+    until_ms: int = 0  # When the caller gives up, in ms after the welcome; 0: never. The node does not begin it later.
 
 
 class SubscribeFrame(Struct, array_like=True, frozen=True, tag=1):
-    """Answered by a reply of nil once pushes begin, or by an error."""
+    """A subscription; answered by a reply of nil before the first push, or by an error."""
 
     id: int
     subscription: Raw
 
 
 class CancelFrame(Struct, array_like=True, frozen=True, tag=2):
-    """Ends a subscription; for one that has ended it means nothing."""
+    """Ends a subscription; ignored if it has ended."""
 
     id: int
 
 
 class ReplyFrame(Struct, array_like=True, frozen=True, tag=3):
+    """The reply to the call, or to the subscription, with this id."""
+
     id: int
     reply: Raw
-    seen: list[Sight] = field(default_factory=list)  # What the session's bookmark changed by.
+    seen: list[Sight] = field(default_factory=list)  # The change of the session's bookmark.
 
 
 class ErrorFrame(Struct, array_like=True, frozen=True, tag=4):
+    """The call with this id failed, or the subscription did not begin."""
+
     id: int
     fault: Fault
 
 
 class PushFrame(Struct, array_like=True, frozen=True, tag=5):
+    """One push of the subscription with this id."""
+
     id: int
     push: Raw
     seen: list[Sight] = field(default_factory=list)  # As in a reply.
 
 
 class EndFrame(Struct, array_like=True, frozen=True, tag=6):
-    """The subscription's last frame; without a fault it was cancelled."""
+    """The last frame of a subscription; without a fault, it was cancelled."""
 
     id: int
     fault: Fault | None = None
 
 
 class ObserveFrame(Struct, array_like=True, frozen=True, tag=7):
-    """What the caller has seen elsewhere: from here on this session shows it no less. It has no answer."""
+    """State that the caller has seen at another node: the session shows no older state from now on. It has no answer."""
 
     bookmark: bytes
 
@@ -153,7 +162,7 @@ _UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError, Overflo
 
 @cache
 def _requests() -> msgspec.msgpack.Decoder[AnyRequest]:
-    """Made when a node decodes its first request: it takes milliseconds, and a client needs none."""
+    """The decoder of requests, made at the first use: it takes milliseconds, and clients do not need it."""
     return msgspec.msgpack.Decoder(AnyRequest)
 
 
@@ -161,6 +170,7 @@ def _requests() -> msgspec.msgpack.Decoder[AnyRequest]:
 
 
 def encode_hello(hello: Hello | Welcome | Refused) -> bytes:
+    """A whole message, not a frame."""
     return _encoder.encode(hello)
 
 
@@ -173,6 +183,7 @@ def encode_call(
     stale: bool = False,
     until_ms: int = 0,
 ) -> bytes:
+    """The frame of a `CallFrame`; fields at their defaults are left out at the end."""
     frame = (0, id, key, durability, request)
     if until_ms:
         return _encoder.encode((*frame, stale, until_ms))
@@ -180,39 +191,44 @@ def encode_call(
 
 
 def encode_subscribe(id: int, subscription: Subscription) -> bytes:
+    """The frame of a `SubscribeFrame`."""
     return _encoder.encode((1, id, subscription))
 
 
 def encode_cancel(id: int) -> bytes:
+    """The frame of a `CancelFrame`."""
     return _encoder.encode((2, id))
 
 
 def encode_observe(bookmark: bytes) -> bytes:
+    """The frame of an `ObserveFrame`; `bookmark` is packed."""
     return _encoder.encode((7, bookmark))
 
 
 def encode_reply(id: int, reply: AnyReply | None, seen: Sequence[Sight] = ()) -> bytes:
-    """With None: the subscription `id` has begun."""
+    """The frame of a `ReplyFrame`; with None, the subscription `id` has begun."""
     return _encoder.encode((3, id, reply, seen) if seen else (3, id, reply))
 
 
 def encode_error(id: int, error: ShoalError) -> bytes:
+    """The frame of an `ErrorFrame`."""
     return _encoder.encode((4, id, Fault.of(error)))
 
 
 def encode_push(id: int, push: Push, seen: Sequence[Sight] = ()) -> bytes:
+    """The frame of a `PushFrame`; `seen` is the change of the bookmark."""
     return _encoder.encode((5, id, push, seen) if seen else (5, id, push))
 
 
 def encode_end(id: int, error: ShoalError | None = None) -> bytes:
+    """The frame of an `EndFrame`; without an error the subscription was cancelled."""
     return _encoder.encode((6, id, None if error is None else Fault.of(error)))
 
 
 def messages(frames: Iterable[bytes], /, *, bytes_max: int) -> Iterator[bytes]:
     """Pack encoded frames into messages of at most `bytes_max`, in order.
 
-    A single frame that is larger has a message to itself: whether it may be sent
-    at all was decided when it was made.
+    A larger frame has a message of its own; its size was checked when it was made.
     """
     batch: list[bytes] = []
     size = _ARRAY_HEADER_BYTES_MAX
@@ -230,7 +246,7 @@ _ARRAY_HEADER_BYTES_MAX = 5
 
 
 def message_bytes(frame: bytes) -> int:
-    """The size of a message that holds nothing but `frame`."""
+    """The size of a message of `frame` alone."""
     return len(frame) + 1
 
 
@@ -257,10 +273,10 @@ def decode_hello(message: bytes) -> Hello:
     """The caller's hello.
 
     Raises:
-        InvalidValue: it is none.
-        Unsupported: it speaks another version of the protocol.
+        InvalidValue: `message` is not one.
+        Unsupported: it is of another version of the protocol.
     """
-    hello = _decoded(_hello, message, "the first message is no hello")
+    hello = _decoded(_hello, message, "the first message is not a hello")
     if hello.protocol != PROTOCOL:
         raise Unsupported(
             f"this node speaks version {PROTOCOL} of the session protocol; the caller speaks {hello.protocol}. "
@@ -274,8 +290,8 @@ def decode_welcome(message: bytes) -> Welcome:
     """The node's answer to a hello.
 
     Raises:
-        InvalidValue: it is none.
-        ShoalError: the node refused; the error is the one that it sent.
+        InvalidValue: `message` is not one.
+        ShoalError: the node rejected the session with this error.
     """
     answer = _decoded(_answer_to_hello, message, "the node's first message is neither a welcome nor a refusal")
     if isinstance(answer, Refused):
@@ -284,29 +300,29 @@ def decode_welcome(message: bytes) -> Welcome:
 
 
 def decode_caller_frames(message: bytes) -> list[CallerFrame]:
-    """What a caller sent in one message.
+    """The frames of a caller's message.
 
     Raises:
-        InvalidValue: the message is no array of frames; the connection is of no further use.
+        InvalidValue: the message is not an array of frames; close the connection.
     """
-    return _decoded(_caller_frames, message, "the message is no array of frames")
+    return _decoded(_caller_frames, message, "the message is not an array of frames")
 
 
 def decode_node_frames(message: bytes) -> list[NodeFrame]:
-    """What a node sent in one message.
+    """The frames of a node's message.
 
     Raises:
-        InvalidValue: the message is no array of frames; the connection is of no further use.
+        InvalidValue: the message is not an array of frames; close the connection.
     """
-    return _decoded(_node_frames, message, "the node's message is no array of frames")
+    return _decoded(_node_frames, message, "the node's message is not an array of frames")
 
 
 def decode_request(raw: Raw | bytes) -> AnyRequest:
     """The request of a call.
 
     Raises:
-        Unsupported: its tag is not one that this version knows.
-        InvalidInput: a field has the wrong type, or is missing; the message names it.
+        Unsupported: this version does not know its tag.
+        InvalidInput: a field has the wrong type or is missing; the error names it.
         InvalidValue: it is not msgpack.
     """
     try:
@@ -316,7 +332,7 @@ def decode_request(raw: Raw | bytes) -> AnyRequest:
 
 
 def decode_subscription(raw: Raw | bytes) -> Subscription:
-    """The subscription of a subscribe frame; it raises what `decode_request` raises."""
+    """The subscription of a subscribe frame; raises the errors of `decode_request`."""
     try:
         return _subscription.decode(raw)
     except _UNDECODABLE as reason:
@@ -324,10 +340,10 @@ def decode_subscription(raw: Raw | bytes) -> Subscription:
 
 
 def decode_reply(raw: Raw | bytes, kind: type[_Decoded]) -> _Decoded:
-    """The answer to a call, which is of this kind.
+    """The answer to a call; `kind` is its class.
 
     Raises:
-        InvalidValue: it is none that this version knows, or of another kind.
+        InvalidValue: it is of another class, or of a newer version.
     """
     decoder: msgspec.msgpack.Decoder[_Decoded] | None = _replies.get(kind)
     if decoder is None:
@@ -336,24 +352,24 @@ def decode_reply(raw: Raw | bytes, kind: type[_Decoded]) -> _Decoded:
 
 
 def decode_push(raw: Raw | bytes) -> Push:
-    """What a subscription delivers.
+    """A push of a subscription.
 
     Raises:
-        InvalidValue: it is none that this version knows.
+        InvalidValue: it is malformed, or of a newer version.
     """
-    return _decoded(_push, raw, "what the node pushed is not understood")
+    return _decoded(_push, raw, "a push of the node is not understood")
 
 
 def check_durability(durability: str) -> Durability:
-    """Return `durability` if it is one.
+    """Return `durability` if it is legal.
 
     Raises:
-        InvalidInput: it is none; nothing was written.
+        InvalidInput: it is not; nothing was written.
     """
     if durability in _DURABILITIES:
         return durability  # type: ignore[return-value]
     raise InvalidInput(
-        f"durability must be one of {', '.join(_DURABILITIES)}; it is {durability[:40]!r}. Nothing was written.",
+        f"durability must be one of {', '.join(_DURABILITIES)}; got {durability[:40]!r}. Nothing was written.",
         field="durability",
     )
 
@@ -371,13 +387,13 @@ def _decoded(decoder: msgspec.msgpack.Decoder[_Decoded], message: Raw | bytes, w
 
 
 def _refuse(raw: Raw | bytes, reason: Exception, known: dict[str, type[Struct]], what: str) -> NoReturn:
-    """Say what is wrong with a request. Slow, and only on the way out."""
+    """Raise the error that explains why a request cannot be decoded. It is slow, and only called for bad requests."""
     if not isinstance(reason, msgspec.ValidationError):
         raise InvalidValue(f"the {what} is not valid msgpack: {reason}. Nothing was written.") from None
     tag = _tag(raw)
     if isinstance(tag, str) and tag not in known:
         raise Unsupported(
-            f"this node knows no {what} {tag[:40]!r}. Nothing was written. Update the node, or ask for something else.",
+            f"this node does not know the {what} {tag[:40]!r}. Nothing was written. Update the node.",
             tag=tag[:40],
         ) from None
     text = str(reason)
@@ -396,7 +412,7 @@ def _tag(raw: Raw | bytes) -> Any:
 
 
 def _field(reason: str, kind: type[Struct] | None) -> str | None:
-    """The name of the field that msgspec calls by its place, `$[2]`: element 0 is the tag."""
+    """The name of the field that msgspec gives by its index, as in `$[2]`; element 0 is the tag."""
     place = re.search(r"\$\[(\d+)\]", reason)
     if kind is None or place is None:
         return None

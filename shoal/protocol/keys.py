@@ -1,8 +1,8 @@
-"""Idempotency keys that clients make by themselves.
+"""Idempotency keys that clients generate.
 
 A key is `c`, 12 hex digits of milliseconds since 1970, `-`, and 20 hex digits of
-randomness. Its time bounds how long a node must remember it; keys that users
-choose have no time in them, and any other form.
+randomness. Its time bounds how long a node must remember it. Keys that users
+choose contain no time and may have any other form.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ RANDOM_BYTES = 10
 
 
 def make_key(now_ms: int, random: bytes) -> str:
-    """`random` is `RANDOM_BYTES` bytes."""
+    """A new key; `random` is `RANDOM_BYTES` bytes."""
     return f"c{now_ms:012x}-{random.hex()}"
 
 
 def is_made_before(key: str, wall_ms: int) -> bool:
-    """Whether it is a key that a client made before `wall_ms`; a user's is not."""
-    # Such keys are in the order of their times: most are new, and need no closer look.
+    """Whether a client generated `key` before `wall_ms`; false for a key that a user chose."""
+    # Generated keys sort by their times: most are new, and this comparison settles them.
     return key < f"c{max(0, wall_ms):012x}" and _FORM.fullmatch(key) is not None

@@ -1,16 +1,16 @@
-"""A position: what a watcher has been told, so that any node can go on after it.
+"""A position: the changes that a watcher has received, so that any node can continue after them.
 
-Law: it covers, per partition, a version vector, and of some operations beyond that
-their first mutations. A change is told to a watcher if its position does not cover it. It says
-nothing of what the watcher has read: that is the bookmark's business.
+Law: per partition it covers a version vector, and the first mutations of some operations beyond
+that. A change is delivered to a watcher if its position does not cover it. It does not
+say what the watcher has read; that is the bookmark.
 
 Packed: a version byte, then msgpack of [origins, partitions, parts]: the origins, each once; per
-partition [number, index of an origin, sequence, …], by number; and [partition, dot₂₄, nth] of
-each such operation. Equal positions give equal bytes.
+partition [number, index of an origin, sequence, …], by number; and [partition, dot₂₄, nth] for
+each operation covered in part. Equal positions give equal bytes.
 
-As text it is that in base64url; or, where room is short, another version byte and the same as columns
+Its text is the packed form in base64url. If that is too long, it is another version byte and the same as columns
 (origins; steps from partition to partition; how many origins each has; their indexes; the sequences; parts)
-under zlib: a third of the bytes or less, for what grows is what repeats.
+compressed by zlib: a third of the bytes or less, because the parts that grow repeat.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shoal.protocol.bookmark import PARTITIONS_MAX
 from shoal.protocol.requests import Change
 
 COLUMNS_BYTES_MAX = 1 << 20
-"""Of a position as columns, before zlib: some ten thousand entries for each of its partitions."""
+"""The bytes of a position as columns, before zlib: some ten thousand entries for each of its partitions."""
 
 _VERSION = b"\x01"
 _COLUMNS_VERSION = b"\x02"
@@ -40,7 +40,7 @@ _decode_columns = msgspec.msgpack.Decoder(_Columns).decode
 
 
 class Position:
-    """Mutable."""
+    """A mutable position; a new one covers nothing."""
 
     __slots__ = ("_parts", "_vectors")
 
@@ -56,33 +56,38 @@ class Position:
     __hash__ = None  # type: ignore[assignment]
 
     def copy(self) -> Position:
+        """A copy that changes independently."""
         return Position(self._vectors, self._parts)
 
     @property
     def partitions(self) -> Iterable[int]:
+        """The partitions of which it covers anything, in no order."""
         return self._vectors.keys()
 
     def vector(self, partition: int) -> VersionVector:
+        """The operations covered of a partition; empty if there are none."""
         return self._vectors.get(partition, NOTHING_SEEN)
 
     def covers(self, partition: int, dot: Dot, nth: int) -> bool:
+        """Whether mutation `nth` of the operation `dot`, counted from 0, was delivered."""
         return self.vector(partition).covers(dot) or nth <= self._parts.get((partition, dot), -1)
 
     def note(self, change: Change) -> None:
-        """It was told.
+        """Cover a change that was delivered.
 
         Raises:
-            InvalidValue: it does not say where that is.
+            InvalidValue: the change has a malformed position.
         """
         try:
             vector, part = VersionVector.unpack(change.seen), unpack_part(change.part) if change.part else None
         except ValueError:
-            raise InvalidValue("what the node says of a watch's position is not understood.") from None
+            raise InvalidValue("the node sent a malformed position of the watch.") from None
         if part is not None:
             self._parts[change.partition, part[0]] = part[1]
         self.join(change.partition, vector)
 
     def join(self, partition: int, vector: VersionVector) -> None:
+        """Cover all operations of `vector` too."""
         if vector:
             joined = self._vectors[partition] = self.vector(partition).join(vector)
             for number, dot in list(self._parts):
@@ -90,6 +95,7 @@ class Position:
                     del self._parts[number, dot]
 
     def pack(self) -> bytes:
+        """The position as bytes; equal positions give equal bytes."""
         origins = sorted({origin for vector in self._vectors.values() for origin in vector})
         index = {origin: at for at, origin in enumerate(origins)}
         entries = [
@@ -101,7 +107,8 @@ class Position:
 
     @classmethod
     def unpack(cls, packed: bytes) -> Position:
-        """
+        """Read a packed position.
+
         Raises:
             InvalidValue: `packed` was not made by `pack`.
         """
@@ -124,11 +131,11 @@ class Position:
             return found
         except (ValueError, IndexError, OverflowError):  # msgspec's errors are ValueErrors too.
             raise InvalidValue(
-                "the position of a watch is damaged, or of a newer version. Use one exactly as it was given, or none."
+                "the position of a watch is damaged or of a newer version. Send one exactly as a node gave it, or none."
             ) from None
 
     def text(self, *, bytes_max: int | None = None) -> str:
-        """Text that is safe in a header or a URL; the shorter form, where it would be longer than `bytes_max`."""
+        """Text that is safe in a header or a URL; in the compressed form if the plain one is longer than `bytes_max`."""
         text = _text(self.pack())
         return text if bytes_max is None or len(text) <= bytes_max else _text(self._columns())
 
@@ -143,14 +150,15 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """
+        """Read the text of a position.
+
         Raises:
             InvalidValue: `text` was not made by `text`.
         """
         try:
             packed = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, UnicodeEncodeError):
-            raise InvalidValue("the position of a watch is no base64url text. Use one exactly as it was given.") from None
+            raise InvalidValue("the position of a watch is not base64url text. Send one exactly as a node gave it.") from None
         return cls.unpack(_of_columns(packed) if packed[:1] == _COLUMNS_VERSION else packed)
 
 
@@ -159,7 +167,7 @@ def _text(packed: bytes) -> str:
 
 
 def _of_columns(packed: bytes) -> bytes:
-    """The packed form of columns; of what are none, bytes that `unpack` refuses."""
+    """The packed form of columns; if they are malformed, bytes that `unpack` rejects."""
     try:
         inflating = zlib.decompressobj()
         columns = inflating.decompress(packed[1:], COLUMNS_BYTES_MAX)
@@ -179,13 +187,15 @@ def _of_columns(packed: bytes) -> bytes:
 
 
 def pack_part(dot: Dot, nth: int) -> bytes:
+    """An operation and one of its mutations, as 26 bytes: dot₂₄, nth₂."""
     return dot.pack() + nth.to_bytes(2, "big")
 
 
 def unpack_part(packed: bytes) -> tuple[Dot, int]:
-    """
+    """The operation and the mutation of `pack_part`.
+
     Raises:
-        ValueError: `packed` is not what `pack_part` returns.
+        ValueError: `packed` has another length.
     """
     if len(packed) != DOT_BYTES + 2:
         raise ValueError("no part of an operation")

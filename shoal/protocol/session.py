@@ -1,8 +1,8 @@
-"""The narrow waist: whoever answers requests is a `Session`.
+"""The interface between all layers: a `Session` answers requests.
 
 The node's service opens one per consumer (an embedded store, a WebSocket, a REST
-request); the pipelined link to a node is another, and the public surface in
-`shoal.client` stands on either.
+request). The pipelined connection to a node is another implementation, and
+`shoal.client` uses either.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ Told = Callable[[AnyReply | ShoalError], None]
 
 
 class Session(Protocol):
+    """One client's view of the store."""
+
     @property
     def bookmark(self) -> Bookmark:
-        """What this session has written and seen. It grows with every answer; whoever joins another to it is shown no less."""
+        """The operations that this session has written and seen. Join another bookmark to it to be shown no older state."""
         ...
 
     async def call(
@@ -30,35 +32,36 @@ class Session(Protocol):
     ) -> R:
         """Answer `request`.
 
-        A write is applied once per `key`, whatever the number of calls; it is
+        A write is applied once per `key`, even if it is called again, and is
         answered once it is as durable as `durability` says. A `stale` read is
-        answered with what is here, even if that is older than what the bookmark
-        names; the bookmark then lets go of the rest. A `stale` write is applied to
-        what is here: of use for one that has with it what it builds on.
+        answered with this node's state, even if it is older than the bookmark,
+        which then goes back to that state. A `stale` write is applied to this
+        node's state, which suits a write that carries what it builds on.
 
         Raises:
-            SessionBehind: the node could not catch up with the bookmark in time.
-            BookmarkLost: no node holds what the bookmark names.
+            SessionBehind: the node did not catch up with the bookmark in time.
+            BookmarkLost: no node holds the operations of the bookmark.
             ShoalError: each says whether anything was written.
         """
         ...
 
     def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
-        """Pushes from now on, until the context is left. They wait in a buffer of bounded bytes.
+        """Deliver pushes until the context is left. They wait in a buffer with a bound in bytes.
 
         Raises:
-            SlowConsumer: from the iterator, once the buffer overflowed.
+            SlowConsumer: raised by the iterator after the buffer overflowed.
         """
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release what the session holds, such as its connection and its presence entries. Calling it twice is allowed."""
 
 
 @runtime_checkable
 class Prompt(Session, Protocol):
-    """A session that can carry out the half of a write that waits for nothing in the step in which it is asked to.
+    """A session that can apply a write synchronously and answer it later, once it is durable.
 
-    So the many writes that wait for the disk alone need no task each.
+    So writes that wait only for the disk do not need a task each.
     """
 
     def begin(
@@ -71,9 +74,9 @@ class Prompt(Session, Protocol):
         durability: Durability = "local",
         stale: bool = False,
     ) -> bool:
-        """Begin `request`, and have its answer told, now or later; False: nothing was done, and it is to be called.
+        """Begin `request`, and call `told` with its answer, now or later. If False, nothing was done: use `call`.
 
         Raises:
-            ShoalError: as `call`, where that is known at once. Then nothing is told.
+            ShoalError: as `call`, if the error is known at once; `told` is not called then.
         """
         ...

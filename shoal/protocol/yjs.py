@@ -1,19 +1,19 @@
-"""The y-websocket protocol, byte for byte: what a standard Yjs client and a server say to each other.
+"""The y-websocket protocol between a standard Yjs client and a server, byte for byte.
 
     message    kind, then
       0 sync        0 state vector (step 1) | 1 update (step 2) | 2 update
-      1 awareness   update: count, then for each entry client, clock, JSON of its state ("null": it is gone)
+      1 awareness   update: count, then for each entry client, clock, JSON of its state ("null" if it is gone)
       2 auth        ignored here
       3 query awareness
-      100 durable   from a client, alone: tell me; to it: this number of the updates that it sent since, counted
-                    from the first, is durable
+      100 durable   from a client, without content: acknowledge my updates from now on; to it: a count, so many of
+                    the updates that it sent since, from the first, are durable
 
 Numbers are lib0's: 7 bits to a byte, the lowest first. Byte strings and strings
 are preceded by their length. One WebSocket message may hold several messages.
 
 Laws:
-- Whatever the bytes, `decode` returns messages or raises InvalidValue.
-- What follows a message of unknown kind cannot be read, and is left alone, as
+- For any bytes, `decode` returns messages or raises InvalidValue.
+- The bytes after a message of unknown kind cannot be read and are ignored, as
   standard servers do.
 """
 
@@ -28,7 +28,7 @@ from shoal.errors import InvalidValue
 from shoal.protocol.requests import Present
 
 DURABLE = 100
-"""The kind of the acknowledgement: above all that the protocol has given out."""
+"""The kind of acknowledgements, above all kinds that the protocol has assigned."""
 
 _SYNC, _AWARENESS, _AUTH, _QUERY = 0, 1, 2, 3
 _STEP_1, _STEP_2, _UPDATE = 0, 1, 2
@@ -36,17 +36,21 @@ _NUMBER_MAX = 2**53 - 1
 
 
 class Step1(NamedTuple):
-    """What the other side has: it asks for the rest."""
+    """The state vector of the other side, which asks for the updates that it lacks."""
 
     state: bytes
 
 
 class Update(NamedTuple):
+    """An update of a document: an edit, or the answer to our step 1."""
+
     update: bytes
-    answers: bool  # True if it answers our step 1: all that we lacked.
+    answers: bool  # Whether it answers our step 1, with all that we lacked.
 
 
 class Awareness(NamedTuple):
+    """Entries of clients that are present, or gone."""
+
     entries: list[Present]
 
 
@@ -62,9 +66,10 @@ Message = Step1 | Update | Awareness | QueryAwareness | AskDurable
 
 
 def decode(data: bytes) -> list[Message]:
-    """
+    """Read the messages of one WebSocket message.
+
     Raises:
-        InvalidValue: these bytes are no messages of the protocol.
+        InvalidValue: the bytes are not messages of the protocol.
     """
     messages: list[Message] = []
     reader = _Reader(data)
@@ -109,46 +114,52 @@ def _entries(reader: _Reader) -> list[Present]:
 
 
 def reached(update: bytes) -> dict[int, int]:
-    """The clock that each client has reached where this update was applied.
+    """The clock that each Yjs client has reached once this update is applied.
 
     Raises:
-        InvalidValue: it is no Yjs update.
+        InvalidValue: it is not a Yjs update.
     """
     structs = yjs.parse(update).structs
     return {client: found[-1].clock + found[-1].length for client, found in structs.items() if found}
 
 
 def clocks(state: bytes) -> dict[int, int]:
-    """The clock that each client has reached, of a state vector.
+    """The clock of each Yjs client in a state vector.
 
     Raises:
-        InvalidValue: it is none.
+        InvalidValue: it is not a state vector.
     """
     return yjs.parse_state(state)
 
 
 def encode_step_1(state: bytes) -> bytes:
+    """Ask for the updates that are not in the state vector `state`."""
     return b"\x00\x00" + _sized(state)
 
 
 def encode_step_2(update: bytes) -> bytes:
+    """Answer a step 1 with the updates that the other side lacks, as one."""
     return b"\x00\x01" + _sized(update)
 
 
 def encode_update(update: bytes) -> bytes:
+    """Send an edit."""
     return b"\x00\x02" + _sized(update)
 
 
 def encode_awareness(entries: Iterable[Present]) -> bytes:
+    """Send presence entries; those with the state `GONE` end."""
     listed = [pack_number(entry.client) + pack_number(entry.clock) + _sized(entry.state) for entry in entries]
     return b"\x01" + _sized(pack_number(len(listed)) + b"".join(listed))
 
 
 def encode_durable(count: int) -> bytes:
+    """Acknowledge the first `count` updates since the client asked for acknowledgements."""
     return pack_number(DURABLE) + pack_number(count)
 
 
 def pack_number(value: int) -> bytes:
+    """A number in lib0's encoding: 7 bits to a byte, lowest first."""
     packed = bytearray()
     while value > 0x7F:
         packed.append(value & 0x7F | 0x80)
@@ -200,4 +211,4 @@ class _Reader:
 
 
 def _refuse(why: str) -> NoReturn:
-    raise InvalidValue(f"this is no message of the y-websocket protocol: {why}. Nothing was written.")
+    raise InvalidValue(f"this is not a message of the y-websocket protocol: {why}. Nothing was written.")

@@ -199,7 +199,7 @@ async def test_a_message_that_is_no_array_of_frames_closes_its_socket_only(wire:
     await wire.socket.send_bytes(message)
     code, reason = await wire.closed()
     assert code == aiohttp.WSCloseCode.PROTOCOL_ERROR
-    assert "no array of frames" in reason
+    assert "not an array of frames" in reason
     assert await bystander.call(WRITE) == Added(1, True)
 
 
@@ -221,7 +221,7 @@ async def test_a_first_message_that_is_no_hello_is_refused_in_words(
 ) -> None:
     socket = await http.ws_connect(served.url + "/v1/session")
     await socket.send_bytes(first)
-    with pytest.raises(InvalidInput, match="no hello"):
+    with pytest.raises(InvalidInput, match="not a hello"):
         decode_welcome(await socket.receive_bytes())
     assert (await Wire(socket).closed())[0] == aiohttp.WSCloseCode.PROTOCOL_ERROR
 

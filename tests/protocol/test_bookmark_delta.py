@@ -113,5 +113,5 @@ def test_with_too_little_place_what_was_just_shown_comes_first_and_the_rest_is_c
 
 @pytest.mark.parametrize("sight", [Sight(7, b"torn"), Sight(1024, b""), Sight(-1, b"")])
 def test_news_that_are_none_are_refused(sight: Sight) -> None:
-    with pytest.raises(InvalidValue, match="not understood"):
+    with pytest.raises(InvalidValue, match="malformed change"):
         take_news(Bookmark(), [sight])

@@ -241,7 +241,7 @@ def test_a_bad_request_does_not_spoil_its_neighbour() -> None:
 
 @pytest.mark.parametrize("message", [pack({}), pack([[9, 1]]), pack([[0, "x", None, "local", []]]), b"\xc1", pack([[3, 1, 2]])])
 def test_a_message_that_is_no_array_of_frames_is_refused(message: bytes) -> None:
-    with pytest.raises(InvalidValue, match="no array of frames"):
+    with pytest.raises(InvalidValue, match="not an array of frames"):
         frames.decode_caller_frames(message)
 
 

@@ -211,7 +211,7 @@ async def test_a_node_that_talks_nonsense_is_hung_up_on(peer: Peer, dial: Dial) 
     call = asyncio.create_task(link.call(READ))
     await peer.next_call()
     await peer.connections[-1].send_bytes(b"\xc1")
-    with pytest.raises(Disconnected, match="no array of frames"):
+    with pytest.raises(Disconnected, match="not an array of frames"):
         await call
 
 
