@@ -9,6 +9,9 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from shoal.protocol import requests
+from shoal.protocol.requests.families import operations
+
 TOP = Path(__file__).parent.parent
 ROOT = TOP / "shoal"
 
@@ -243,3 +246,34 @@ def test_the_check_sees_a_forbidden_import(tmp_path: Path) -> None:
     planted = tmp_path / "planted.py"
     planted.write_text("def f():\n    from shoal.node import node\n    import time\n")
     assert {"shoal.node", "shoal.node.node", "time"} <= imports_of(planted)
+
+
+GENERIC = (
+    "service.py",
+    "database.py",
+    "handler.py",
+    "target.py",
+    "reads/reads.py",
+    "reads/multireads.py",
+    "writes/issuing.py",
+    "writes/idempotency.py",
+    "peers/incoming.py",
+    "peers/replicator.py",
+    "verification/replay.py",
+)
+"""Modules of the node that serve every request alike."""
+
+
+def requests_named(path: Path) -> set[str]:
+    """The names of requests, or of replies, that a file takes from `shoal.protocol.requests`."""
+    tree = list(ast.walk(ast.parse(path.read_text())))
+    froms = (node for node in tree if isinstance(node, ast.ImportFrom))
+    imported = {alias.name for node in froms if (node.module or "").startswith(requests.__name__) for alias in node.names}
+    of_module = (node for node in tree if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name))
+    return imported | {node.attr for node in of_module if node.value.id == "requests"}  # type: ignore[attr-defined]
+
+
+def test_what_serves_every_request_names_none() -> None:
+    single = {kind.__name__ for kind in operations()} - {"Batch", "MultiRead"}  # These are made of requests.
+    named = {name: requests_named(ROOT / "node" / name) & single for name in GENERIC}
+    assert {name: kinds for name, kinds in named.items() if kinds} == {}

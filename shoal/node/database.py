@@ -19,7 +19,6 @@ from shoal.config import Config
 from shoal.crdt import deletion
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
-from shoal.crdt.thread import step_log
 from shoal.errors import (
     ShoalError,
     StoreCorrupt,
@@ -29,7 +28,7 @@ from shoal.node.appliers import mutation
 from shoal.node.catalog import Catalog
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generations
-from shoal.node.collection.pruning import Planning, Prunes, planned
+from shoal.node.collection.pruning import Prunes
 from shoal.node.document.compacting import Compactions
 from shoal.node.document.documents import DocumentContext, Documents
 from shoal.node.document.generations import DocumentGenerations
@@ -37,21 +36,19 @@ from shoal.node.document.overwritten import OverwrittenValues
 from shoal.node.document.restoring import Restoring
 from shoal.node.document.snapshots import Snapshots
 from shoal.node.environment import Environment
-from shoal.node.handler import Handler, Readers, View
+from shoal.node.handler import Contest, Contests, Handler, Maintainers, Readers, Scan, Scans, Upkeep, View
 from shoal.node.incarnation import Incarnation
 from shoal.node.items.declaring import Declaring
 from shoal.node.items.indexes import Indexes
 from shoal.node.items.indexing import Indexer
 from shoal.node.items.items import Items
-from shoal.node.items.ranking import Ranking, Rankings
+from shoal.node.items.ranking import Rankings
 from shoal.node.items.searches import Searches
 from shoal.node.partitions import Partitions
 from shoal.node.peers.incoming import Incoming
 from shoal.node.peers.outgoing import Outgoing
-from shoal.node.reads import listing
 from shoal.node.rules import Rules
 from shoal.node.target import Target, target_of
-from shoal.node.thread import retention, steps
 from shoal.node.thread.branches import Branches
 from shoal.node.thread.checkpoints import Checkpoints
 from shoal.node.thread.consumers import Consumers
@@ -67,7 +64,7 @@ from shoal.node.thread.schemas import Schemas
 from shoal.node.thread.shapes import ShapeCache
 from shoal.node.thread.status import StatusHandler
 from shoal.node.thread.steps import Steps
-from shoal.node.transaction import ObjectRows, Transaction
+from shoal.node.transaction import Transaction
 from shoal.node.values.budgets import Budgets
 from shoal.node.values.maps import Maps
 from shoal.node.values.scalars import Counters, Registers
@@ -127,6 +124,9 @@ class Database:
         )
         rules = Rules(storage, self.catalog, config)
         self.budgets = Budgets(incarnation, config)
+        retentions = Retentions(config, environment.now_ms)
+        prunes = Prunes(config, environment.now_ms)
+        steps = Steps(config)
         handlers: list[Handler] = [
             Saves(config, shapes, rules),
             checkpoints,
@@ -134,7 +134,7 @@ class Database:
             Branches(config),
             Inspection(config, checkpoints),
             Journals(config),
-            Retentions(config),
+            retentions,
             Consumers(config),
             Reductions(config),
             Queues(config),
@@ -148,17 +148,20 @@ class Database:
             Searches(config, environment.now_ms, indexes),
             Declaring(config, indexes),
             Deletions(self.catalog, self.generations),
-            Prunes(config),
+            prunes,
             self.documents,
             Compactions(config, environment.now_ms, self.catalog),
             Restoring(config, self.documents, document_generations),
             OverwrittenValues(config),
             Snapshots(config, document_generations),
-            Steps(config),
+            steps,
             StatusHandler(config),
             Schemas(config, self.catalog, rules),
         ]
         self._readers: Readers = {request: reader for handler in handlers for request, reader in handler.readers.items()}
+        self._scans: Scans = self._rankings.scans
+        self._maintenance: Maintainers = {**prunes.maintenance, **retentions.maintenance}
+        self._contests: Contests = steps.contests
         self._shapes = shapes
         self._rules = rules
         self.evidence = Evidence(storage, self.partitions, config)
@@ -212,23 +215,27 @@ class Database:
                 with suppress(ShoalError):
                     self.issue(chores.popleft(), None)
 
-    def planned(self, request: requests.Prune) -> Planning:
-        """Plan a prune, step by step; see `shoal.node.collection.pruning`."""
+    def maintained(self, request: requests.Maintenance[Any]) -> Upkeep:
+        """Carry out a maintenance, step by step.
+
+        Raises:
+            Unsupported: nothing here carries it out.
+        """
         target = target_of(request)
+        maintain = self._maintenance.get(type(request))
+        if maintain is None:
+            raise Unsupported(f"this node does not know {type(request).__name__}. Nothing was written.")
+        return maintain(lambda: self.document(target).rows, request)
 
-        def rows() -> ObjectRows:
-            return self.generations.current(Transaction(self._storage), target).rows
+    def contest_of(self, request: requests.AnyWrite) -> Contest | None:
+        """How to answer a write that two nodes may decide at once; None: any other."""
+        return self._contests.get(type(request))
 
-        return planned(rows, request, self._environment.now_ms())
-
-    def planned_trim(self, request: requests.Trim) -> retention.Planning:
-        """Plan a trim, step by step; see `shoal.node.thread.retention`."""
-        target = target_of(request)
-
-        def rows() -> ObjectRows:
-            return self.generations.current(Transaction(self._storage), target).rows
-
-        return retention.planned(rows, request, self._environment.now_ms())
+    def decided_again(
+        self, contest: Contest, request: requests.ObjectWrite[Any], reply: requests.AnyReply
+    ) -> requests.AnyReply:
+        """The reply to a write that was made here, as its object is now; durable or not."""
+        return contest.again(self._view(target_of(request)), request, reply)
 
     def dead(self, partition: int, dot: Dot) -> list[Target]:
         """The objects whose changes by an operation have no effect, because a deletion ended their generation.
@@ -282,24 +289,14 @@ class Database:
             raise Unsupported(f"this node does not know {type(request).__name__}.")
         return reader(self._view(target), request)
 
-    def ranked(self, request: requests.RankItems, target: Target) -> Ranking:
-        """Rank items by distance, step by step; see `shoal.node.items.ranking`."""
-        return self._rankings.ranked(lambda: self._view(target), request)
+    def scan(self, request: requests.ObjectRead[Any], target: Target) -> Scan | None:
+        """Answer a read step by step, if it is one of those that take long."""
+        scan = self._scans.get(type(request))
+        return None if scan is None else scan(lambda: self._view(target), request)
 
     def _view(self, target: Target) -> View:
         place = self.document(target)
         return View(place.transaction, target, place.rows, self.vector(target), partial(self._floor_hlc, target))
-
-    def threads(self, request: requests.ListThreads) -> listing.ListedThread:
-        """A page of a space's threads, by status and metadata."""
-        return listing.threads(self.catalog, request, lambda target: self.document(target).rows, self._config)
-
-    def step(self, begun: requests.BeginStep, attempt: str) -> requests.Step:
-        """A begun step as this node has it, durable or not. `attempt` is the caller's own."""
-        rows = self.document(target_of(begun)).rows
-        entry = step_log.find(rows, begun.step)
-        assert entry is not None
-        return steps.shown(rows, begun.step, entry, attempt=attempt)
 
     def document(self, target: Target) -> DocumentContext:
         """The rows of an object's current generation, of any kind, in a transaction of their own."""

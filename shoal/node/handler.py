@@ -2,12 +2,15 @@
 
 Law: a handler checks a request (`checks`), decides a write (`writers`), and answers a read from
 stored rows (`readers`). It changes an object only through `WriteContext.apply`. These are tables
-by request type, so that a new request is one entry.
+by request type, so that a new request is one entry, and code that serves every request names none.
+
+Some handlers have further tables: `scans` for reads that take long, `maintenance` for requests that become many writes, and
+`contests` for writes that two nodes may decide at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -20,7 +23,8 @@ from shoal.node.appliers.mutation import Change
 from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
-from shoal.protocol.requests import AnyReply, Edit
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import AnyReply, Edit, ObjectWrite
 
 
 class Made(NamedTuple):
@@ -80,10 +84,41 @@ class View(Struct, frozen=True):
     floor_hlc: Callable[[VersionVector], int | None]  # The least HLC of the operations that a vector lacks; None: not known.
 
 
+class Piece(NamedTuple):
+    """One of the writes that carry out a maintenance."""
+
+    write: ObjectWrite[Any]
+    done: str = ""  # What the pieces before it did, for the error if this one fails; empty: nothing.
+
+
+class Contest(NamedTuple):
+    """How to answer a write that two nodes may decide at once, each for itself.
+
+    With durability `quorum` or `all` the node catches up with a quorum before it decides, and again once the write is
+    copied: of two such writes at least one sees the other.
+    """
+
+    won: Callable[[Any], bool]  # By the reply: whether another write may still have come first.
+    again: Callable[[View, Any, Any], AnyReply]  # The reply to a request and its first reply, as the object is now.
+    unknown: Callable[[Any, str], str]  # The error's text, of the request and the reason, if the node cannot catch up again.
+
+
 # The tables are heterogeneous: each function takes the request that it is filed under.
 Checks = Mapping[type, Callable[[Any], None]]
 Writers = Mapping[type, Callable[[WriteContext, Any], AnyReply]]
 Readers = Mapping[type, Callable[[View, Any], AnyReply]]
+Scan = Generator[None, None, AnyReply]
+"""Answers a read in steps of bounded time, between which other requests get their turn."""
+Scans = Mapping[type, Callable[[Callable[[], View], Any], Scan]]
+Upkeep = Generator[Piece | None, Any, AnyReply]
+"""Carries out a maintenance: yields None between steps of bounded time, and each write, whose reply is sent to it."""
+Maintainers = Mapping[type, Callable[[Callable[[], ObjectRows], Any], Upkeep]]
+Contests = Mapping[type, Contest]
+Flow = Callable[[Any], Awaitable[AnyReply]]
+"""Answers a write that takes more than one operation, or asks other nodes."""
+Flows = Mapping[type, Flow]
+Answers = Mapping[type, Callable[[Any, Bookmark], Awaitable[AnyReply]]]
+"""Of reads that are not about one object."""
 
 
 class Handler(Protocol):

@@ -1,5 +1,7 @@
 """Answers every request: the node's side of `shoal.protocol.session.Session`. `reads` answers the reads.
 
+No single request is named here: its peculiarities are declared at its class, or in a table of the part that serves it.
+
 Laws:
 - A write builds on at least what its session's bookmark names, or gets a typed error; the
   bookmark includes what an answer shows before the answer is given.
@@ -38,15 +40,18 @@ from shoal.errors import (
 from shoal.names import check_key, check_name
 from shoal.node.database import Database
 from shoal.node.environment import Environment
+from shoal.node.handler import Contest, Flow
 from shoal.node.incarnation import Incarnation
 from shoal.node.peers.rights import Rights
 from shoal.node.peers.spreading import Spreading
-from shoal.node.reads.reads import Reads, in_turns
+from shoal.node.reads.cluster import ClusterReads
+from shoal.node.reads.listing import Listings
+from shoal.node.reads.reads import Reads
+from shoal.node.reads.subscriptions import Subscriptions
 from shoal.node.replicas import ReadRepair, Replicas
-from shoal.node.target import Target, target_of
+from shoal.node.target import target_of
 from shoal.node.watching.awareness import Presences
-from shoal.node.watching.feed import Feed, Subscriber
-from shoal.node.watching.resumable import ResumableWatch
+from shoal.node.watching.feed import Feed
 from shoal.node.writes.issuing import Issued, Located
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
@@ -61,16 +66,15 @@ from shoal.protocol.requests import (
     Request,
     Subscription,
 )
+from shoal.protocol.requests.declared import declaration_of
+from shoal.protocol.requests.families import operations
 from shoal.protocol.session import Told
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
-from shoal.storage.keys import Kind
 from shoal.version import __version__
 
-_PROMPT = frozenset(get_args(AnyWrite)) - {requests.DrawRights}
-"""Writes that may wait only for the disk."""
+_DURABLE = frozenset(kind for kind in operations(requests.ObjectWrite) if declaration_of(kind).durable)
 _DURABILITIES = ("memory", "local", "quorum", "all")
-_PRUNED_LISTED_MAX = 10_000
 _REFILLING = "it began with an empty directory, and is fetching the data that its peers hold"
 _COUNTED_MAX = 1000  # A status must stay cheap: every probe asks for it.
 
@@ -99,8 +103,19 @@ class Service:
         self._incarnation = incarnation
         self._feed = feed
         self._config = config
-        self._reads = Reads(database, replicas=replicas, presences=presences, status=self._status, config=config)
+        answers = {
+            **ClusterReads(database, replicas=replicas, status=self._status).answers,
+            **Listings(database, replicas=replicas, config=config).answers,
+            **presences.answers,
+        }
+        self._reads = Reads(database, replicas=replicas, answers=answers, config=config)
+        self._subscriptions = Subscriptions(
+            database, commit=commit, feed=feed, replicas=replicas, presences=presences, config=config
+        )
         self._rights = Rights(database, commit, replicas=replicas)
+        self._flows = self._rights.flows
+        self.prompt = frozenset(get_args(AnyWrite)) - self._flows.keys()
+        """Writes that may wait only for the disk."""
         self._spreading = Spreading(database, self._rights, replicas=replicas, config=config)
         self._started_ms = environment.now_ms()
         self._stopping = False
@@ -124,12 +139,11 @@ class Service:
         stale: bool = False,
     ) -> AnyReply:
         """See `Session.call`. `bookmark` is the session's, and grows by what the answer shows."""
-        if isinstance(request, requests.Prune):
-            return await self._prune(request, bookmark, durability, stale=stale)
-        if isinstance(request, requests.Trim):
-            return await self._trim(request, bookmark, durability, stale=stale)
-        if isinstance(request, requests.DrawRights):
-            return await self._draw(request, bookmark, stale=stale)
+        if isinstance(request, requests.Maintenance):
+            return await self._maintain(request, bookmark, durability, stale=stale)
+        flow = self._flows.get(type(request))
+        if flow is not None:
+            return await self._follow_through(flow, request, bookmark, stale=stale)
         if isinstance(request, requests.ObjectWrite | requests.Batch):
             return await self._write(request, bookmark, key, durability, stale=stale)
         assert isinstance(request, requests.Read)
@@ -146,15 +160,17 @@ class Service:
                 f"durability must be one of {', '.join(_DURABILITIES)}; got {durability!r}. Nothing was written."
             )
         located = self._located(request, key)
-        if durability == "memory" and _spends(request):
-            durability = "local"  # A crash could take the spend back, and the amount would be spent twice.
+        if durability == "memory" and not _DURABLE.isdisjoint(map(type, located.writes)):
+            durability = "local"
         partition = located.partition
+        contest: Contest | None = None
         if not stale and not self._database.holds(partition, bookmark.vector(partition)):
             await self._replicas.wait_applied(partition, bookmark.vector(partition))
         if durability in ("quorum", "all"):
             await self._replicas.reachable(durability)
-            if isinstance(request, requests.BeginStep):
-                # A quorum may have acknowledged another intent, or the result, that has not arrived here.
+            contest = self._database.contest_of(request)
+            if contest is not None:
+                # A quorum may have acknowledged another caller's write that has not arrived here.
                 await self._replicas.catch_up(partition)
         self._refuse_if_stopping()  # It may have begun to stop meanwhile.
         try:
@@ -177,9 +193,7 @@ class Service:
                 await self._replicas.wait_replicated(partition, issued.copied, durability)
                 await self._refuse_dead(located, issued, bookmark, durability)
         bookmark.note(partition, issued.vector)
-        if isinstance(request, requests.BeginStep) and durability in ("quorum", "all"):
-            return await self._looked_again(request, issued.reply, partition, bookmark)
-        return issued.reply
+        return issued.reply if contest is None else await self._looked_again(contest, located, issued.reply, bookmark)
 
     def begin(self, request: AnyWrite, bookmark: Bookmark, told: Told, /, *, key: str | None, stale: bool) -> bool:
         """Start a write of `local` durability now, if nothing has to be awaited before it is issued; see `Prompt.begin`.
@@ -263,68 +277,52 @@ class Service:
             objects=objects,
         )
 
-    async def _looked_again(self, request: requests.BeginStep, reply: AnyReply, partition: int, bookmark: Bookmark) -> AnyReply:
-        """The step once a quorum holds the intent. If two callers begin it at once, at least one sees the other."""
-        assert isinstance(reply, requests.Step)
-        if not reply.begun:
+    async def _looked_again(self, contest: Contest, located: Located, reply: AnyReply, bookmark: Bookmark) -> AnyReply:
+        """The reply once a quorum holds the write. If two callers make it at once, at least one sees the other."""
+        if not contest.won(reply):
             return reply
+        [request], partition = located.writes, located.partition
         try:
             await self._replicas.catch_up(partition)
         except NoQuorum as error:
-            unknown = OutcomeUnknown(
-                f"the intent of step {request.step!r} is written, but it is not known whether another attempt began at the "
-                f"same time: {error.message} Begin it again with the same attempt."
-            )
-            raise unknown from None
-        seen = self._database.step(request, reply.attempt)
+            raise OutcomeUnknown(contest.unknown(request, error.message)) from None
+        seen = self._database.decided_again(contest, request, reply)
         await self._database.durable_of(partition)
         bookmark.note(partition, self._database.vector_of(partition))
         return seen
 
-    async def _draw(self, request: requests.DrawRights, bookmark: Bookmark, *, stale: bool) -> requests.Rights:
+    async def _follow_through(self, flow: Flow, request: Any, bookmark: Bookmark, *, stale: bool) -> AnyReply:
+        """Answer a write that takes more than one operation, or asks other nodes."""
         self._refuse_if_stopping()
-        await self._reach_for_plan(request, bookmark, stale=stale)
-        reply = await self._rights.draw(request)
+        await self._reach(request, bookmark, stale=stale)
+        reply = await flow(request)
         partition = target_of(request).partition
         await self._database.durable_of(partition)
         bookmark.note(partition, self._database.vector_of(partition))
         return reply
 
-    async def _prune(
-        self, request: requests.Prune, bookmark: Bookmark, durability: Durability, *, stale: bool
-    ) -> requests.PruneReport:
-        """Plan step by step, then discard the planned ids piece by piece. It needs no key: a repeat plans only what is left."""
-        await self._reach_for_plan(request, bookmark, stale=stale)
-        plan = await in_turns(self._database.planned(request))
-        ids = [id.hex() for id in plan.gone]
-        if not request.dry_run:
-            size = self._config.prune_ids_max
-            for start in range(0, len(ids), size):
-                piece = requests.Discard(request.space, request.thread, ids[start : start + size])
-                with _partly(start, "checkpoints are pruned"):
-                    await self._write(piece, bookmark, None, durability, stale=stale)
-        return requests.PruneReport(ids[:_PRUNED_LISTED_MAX], len(ids), plan.stays, plan.bytes, request.dry_run)
-
-    async def _trim(
-        self, request: requests.Trim, bookmark: Bookmark, durability: Durability, *, stale: bool
-    ) -> requests.TrimReport:
-        """As a prune: plan, then trim piece by piece. Each piece takes the events that are there by then."""
-        await self._reach_for_plan(request, bookmark, stale=stale)
-        plan = await in_turns(self._database.planned_trim(request))
-        if request.dry_run or not plan.events:
-            return requests.TrimReport(plan.events, plan.bytes, request.dry_run)
-        events = size = 0
-        piece = requests.TrimEvents(request.space, request.thread, plan.before, request.cursor)
+    async def _maintain(
+        self, request: requests.Maintenance[Any], bookmark: Bookmark, durability: Durability, *, stale: bool
+    ) -> AnyReply:
+        """Take its steps in turn with other requests, and its writes one by one."""
+        await self._reach(request, bookmark, stale=stale)
+        upkeep = self._database.maintained(request)
+        reply: AnyReply | None = None
         while True:
-            with _partly(events, "events are trimmed"):
-                done = await self._write(piece, bookmark, None, durability, stale=stale)
-            assert isinstance(done, requests.EventsTrimmed)
-            events, size = events + done.events, size + done.bytes
-            if not done.more:
-                return requests.TrimReport(events, size, False)
+            try:
+                piece = upkeep.send(reply)
+            except StopIteration as done:
+                finished: AnyReply = done.value
+                return finished
+            if piece is None:
+                reply = None
+                await asyncio.sleep(0)
+            else:
+                with _partly(piece.done):
+                    reply = await self._write(piece.write, bookmark, None, durability, stale=stale)
 
-    async def _reach_for_plan(
-        self, request: requests.Prune | requests.Trim | requests.DrawRights, bookmark: Bookmark, *, stale: bool
+    async def _reach(
+        self, request: requests.ObjectWrite[Any] | requests.Maintenance[Any], bookmark: Bookmark, *, stale: bool
     ) -> None:
         check_name("space", request.space)
         self._database.issuer.check(request)
@@ -384,34 +382,8 @@ class Service:
         check_name("space", subscription.space)
         if self._stopping:
             raise ShuttingDown("the node is stopping. Subscribe again, here later or on another node.")
-        if isinstance(subscription, requests.FollowPresence):
-            with self.presences.follower(subscription) as follower:
-                yield follower
-            return
-        subscriber: Subscriber
-        if isinstance(subscription, requests.Watch) and subscription.after is not None:
-            subscriber = ResumableWatch(
-                subscription, bookmark, self._database.changelog, self._feed.bytes_max, config=self._config
-            )
-        else:
-            subscriber = Subscriber(subscription, bookmark, self._feed.bytes_max)
-        with self._feed.told(subscriber):
-            if isinstance(subscription, requests.Follow):
-                # Subscribe first, then read in the same step, so that no update falls between.
-                target = Target(Kind.DOCUMENT, subscription.space, check_name("document", subscription.document))
-                wanted = bookmark.vector(target.partition)
-                if not subscription.stale and not self._database.holds(target.partition, wanted):
-                    await self._replicas.wait_applied(target.partition, wanted)
-                state = self._database.documents.follow(self._database.document(target), subscription)
-                shown = self._database.vector(target)
-                await self._database.durable(target)
-                bookmark.note(target.partition, shown)  # Already now: the first answer to the subscriber carries it.
-                subscriber.lead(state, target.partition, shown)
-            elif self._commit.failed is None or isinstance(subscriber, ResumableWatch):
-                # Changes written while nobody watched were not staged. Once they are durable, none can be missed. A
-                # resumed watch reads them from the log; if they can never be durable here, the watch must go elsewhere.
-                await self._database.all_durable()
-            yield subscriber
+        async with self._subscriptions.open(subscription, bookmark) as pushes:
+            yield pushes
 
     async def close(self) -> None:
         """Reject new requests, end the subscriptions, and wait until pending writes are durable."""
@@ -424,7 +396,7 @@ class Service:
 
 
 @contextmanager
-def _partly(done: int, what: str) -> Iterator[None]:
+def _partly(done: str) -> Iterator[None]:
     """Turn an error of a later piece into `OutcomeUnknown`, because earlier pieces were written."""
     try:
         yield
@@ -432,14 +404,9 @@ def _partly(done: int, what: str) -> Iterator[None]:
         if not done:
             raise
         raise OutcomeUnknown(
-            f"{done} {what}, and the next part failed: {error.message} Repeat the request to do the rest.",
+            f"{done}, and the next part failed: {error.message} Repeat the request to do the rest.",
             **error.detail,
         ) from None
-
-
-def _spends(request: AnyWrite) -> bool:
-    writes = request.writes if isinstance(request, requests.Batch) else [request]
-    return any(isinstance(write, requests.Spend) for write in writes)
 
 
 class ServiceSession:
@@ -458,8 +425,9 @@ class ServiceSession:
         check_manner(key, durability, stale)
         request = conforming(request)
         reply: Any
-        if isinstance(request, requests.Announce):
-            reply = self._service.presences.announce(self, request)
+        announce = self._service.presences.of_sessions.get(type(request))
+        if announce is not None:
+            reply = announce(self, request)
         else:
             reply = await self._service.call(request, self.bookmark, key=key, durability=durability, stale=stale)
         found: R = reply
@@ -476,7 +444,7 @@ class ServiceSession:
         stale: bool = False,
     ) -> bool:
         """See `Prompt.begin`."""
-        if durability != "local" or type(request) not in _PROMPT:
+        if durability != "local" or type(request) not in self._service.prompt:
             return False
         check_manner(key, durability, stale)
         return self._service.begin(conforming(request), self.bookmark, told, key=key, stale=stale)  # type: ignore[arg-type]

@@ -61,7 +61,7 @@ def rights_that_are_not_sure_are_given_away(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_spend_is_told_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(service, "_spends", lambda request: False)
+    patch.setattr(service, "_DURABLE", frozenset())
 
 
 MUTANTS = (

@@ -20,12 +20,13 @@ from shoal.crdt.thread.events import HLC_BYTES
 from shoal.errors import InvalidInput, NotFound, TooLarge
 from shoal.names import check_name
 from shoal.node.collection.sweeping import Marking
-from shoal.node.handler import Checks, Readers, WriteContext, Writers
+from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, WriteContext, Writers
 from shoal.node.naming import unhex
 from shoal.node.thread.presence import head_ids
-from shoal.protocol.requests import Discard, Discarded, Prune
+from shoal.protocol.requests import Discard, Discarded, Prune, PruneReport
 
 _SLICE = 512
+_LISTED_MAX = 10_000
 
 
 class Plan(NamedTuple):
@@ -37,13 +38,15 @@ class Plan(NamedTuple):
 
 
 class Prunes:
-    """The handler of prunes. The service carries out a `Prune` as a plan and many `Discard`s."""
+    """The handler of prunes. A `Prune` is carried out as a plan and many `Discard`s."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, now_ms: Callable[[], int]) -> None:
         self._config = config
+        self._now_ms = now_ms
         self.checks: Checks = {Prune: self._check, Discard: self._check_discard}
         self.writers: Writers = {Discard: self._discard}
         self.readers: Readers = {}
+        self.maintenance: Maintainers = {Prune: self._prune}
 
     def _check(self, request: Prune) -> None:
         check_name("thread", request.thread)
@@ -65,6 +68,17 @@ class Prunes:
             )
         for id in request.checkpoints:
             unhex(id)
+
+    def _prune(self, rows: Callable[[], Rows], request: Prune) -> Upkeep:
+        """Plan step by step, then discard the planned ids piece by piece. It needs no key: a repeat plans only what is left."""
+        plan = yield from planned(rows, request, self._now_ms())
+        ids = [id.hex() for id in plan.gone]
+        if not request.dry_run:
+            size = self._config.prune_ids_max
+            for start in range(0, len(ids), size):
+                piece = Discard(request.space, request.thread, ids[start : start + size])
+                yield Piece(piece, f"{start} checkpoints are pruned" if start else "")
+        return PruneReport(ids[:_LISTED_MAX], len(ids), plan.stays, plan.bytes, request.dry_run)
 
     def _discard(self, context: WriteContext, request: Discard) -> Discarded:
         """Discard the named checkpoints, except heads, labelled ones, and ids that do not exist."""

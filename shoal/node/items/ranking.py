@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from shoal.config import Config
 from shoal.crdt.items import items
 from shoal.errors import InvalidInput, Unsupported
-from shoal.node.handler import View
+from shoal.node.handler import Scans, View
 from shoal.node.items.filtering import Filter
 from shoal.node.items.indexes import Indexes
 from shoal.node.items.items import check_matches, check_namespace, check_vector, fits, told
@@ -96,6 +96,7 @@ class Rankings:
         self._indexes = indexes
         self._matrices: OrderedDict[Root, Matrix] = OrderedDict()  # The one that was searched last at the end.
         indexes.on_moved = self._moved
+        self.scans: Scans = {RankItems: self.ranked}
 
     def ranked(self, view: Callable[[], View], request: RankItems) -> Ranking:
         """

@@ -26,6 +26,7 @@ from weakref import WeakValueDictionary
 from shoal.crdt.values import budget, shares
 from shoal.errors import BudgetExhausted, NoQuorum, RightsElsewhere, ShoalError
 from shoal.node.database import Database
+from shoal.node.handler import Flows
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target, target_of
 from shoal.protocol import requests
@@ -37,6 +38,7 @@ class Rights:
         self._database = database
         self._commit = commit
         self._replicas = replicas
+        self.flows: Flows = {requests.DrawRights: self._draw_alone}
         self._locks: WeakValueDictionary[Target, asyncio.Lock] = WeakValueDictionary()  # One draw of a budget at a time.
 
     async def provide(self, request: requests.AnyWrite) -> None:
@@ -80,7 +82,7 @@ class Rights:
     def _everyone(self) -> bool:
         return len(self._replicas.linked) + 1 >= self._replicas.size
 
-    async def draw(self, request: requests.DrawRights) -> requests.Rights:
+    async def _draw_alone(self, request: requests.DrawRights) -> requests.Rights:
         """
         Raises:
             NoQuorum: not every owner can be heard; nothing was drawn.

@@ -1,13 +1,12 @@
-"""Threads by status and metadata.
+"""Which spaces, objects and threads there are.
 
-Law: one page looks at no more than `listing_scan_max` threads, whatever it finds, and
+Law: one page of threads looks at no more than `listing_scan_max` threads, whatever it finds, and
 says where the next one begins; so nobody waits for somebody's rare status.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -15,37 +14,79 @@ from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.crdt.thread import dag, status
-from shoal.node.catalog import Catalog
+from shoal.names import check_name
+from shoal.node.database import Database
+from shoal.node.handler import Answers
+from shoal.node.replicas import Replicas
 from shoal.node.target import Target
-from shoal.protocol.requests import ListThreads, ThreadNames
-from shoal.storage.keys import Kind
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import ListObjects, ListSpaces, ListThreads, Names, ThreadNames
+from shoal.storage.keys import KINDS, Kind
 
 _BRANCH = "main"
 _metadata = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 
-class ListedThread(NamedTuple):
-    reply: ThreadNames
-    partitions: frozenset[int]  # Of the threads that were looked at.
+class Listings:
+    """What lists the objects of a space shows all its partitions, and waits for all that the bookmark names."""
 
+    def __init__(self, database: Database, *, replicas: Replicas, config: Config) -> None:
+        self._database = database
+        self._replicas = replicas
+        self._config = config
+        self.answers: Answers = {ListSpaces: self._spaces, ListObjects: self._objects, ListThreads: self._threads}
 
-def threads(catalog: Catalog, request: ListThreads, rows_of: Callable[[Target], Rows], config: Config) -> ListedThread:
-    limit = min(max(1, request.limit), config.page_items_max)
-    looked = catalog.names(
-        request.space, Kind.THREAD, prefix=request.prefix, after=request.after, limit=config.listing_scan_max + 1
-    )
-    more = len(looked) > config.listing_scan_max
-    names: list[str] = []
-    seen: list[str] = []
-    for name in looked[: config.listing_scan_max]:
-        if len(names) == limit:
-            more = True
-            break
-        seen.append(name)
-        if _matches(rows_of(Target(Kind.THREAD, request.space, name)), request):
-            names.append(name)
-    reply = ThreadNames(names, seen[-1] if more and seen else "")
-    return ListedThread(reply, frozenset(partition_of(request.space, name) for name in seen))
+    async def _spaces(self, request: ListSpaces, bookmark: Bookmark) -> Names:
+        await self._reach_all(bookmark)
+        limit = self._limit(request.limit)
+        spaces = self._database.catalog.spaces(after=request.after, limit=limit + 1)
+        await self._database.all_durable()
+        return Names(spaces[:limit], more=len(spaces) > limit)
+
+    async def _objects(self, request: ListObjects, bookmark: Bookmark) -> Names:
+        check_name("space", request.space)
+        await self._reach_all(bookmark)
+        limit = self._limit(request.limit)
+        names = self._database.catalog.names(
+            request.space, KINDS[request.kind], prefix=request.prefix, after=request.after, limit=limit + 1
+        )
+        await self._show(request.space, names, bookmark)
+        return Names(names[:limit], more=len(names) > limit)
+
+    async def _threads(self, request: ListThreads, bookmark: Bookmark) -> ThreadNames:
+        check_name("space", request.space)
+        await self._reach_all(bookmark)
+        bound = self._config.listing_scan_max
+        looked = self._database.catalog.names(
+            request.space, Kind.THREAD, prefix=request.prefix, after=request.after, limit=bound + 1
+        )
+        more = len(looked) > bound
+        names: list[str] = []
+        seen: list[str] = []
+        for name in looked[:bound]:
+            if len(names) == self._limit(request.limit):
+                more = True
+                break
+            seen.append(name)
+            if _matches(self._database.document(Target(Kind.THREAD, request.space, name)).rows, request):
+                names.append(name)
+        await self._show(request.space, seen, bookmark)
+        return ThreadNames(names, seen[-1] if more and seen else "")
+
+    async def _show(self, space: str, names: Iterable[str], bookmark: Bookmark) -> None:
+        """Wait until what an answer shows of these objects is durable, and note it in the bookmark."""
+        shown = {number: self._database.vector_of(number) for number in {partition_of(space, name) for name in names}}
+        await self._database.all_durable()
+        for partition, vector in shown.items():
+            bookmark.note(partition, vector)
+
+    async def _reach_all(self, bookmark: Bookmark) -> None:
+        for partition, wanted in list(bookmark):
+            if not self._database.holds(partition, wanted):
+                await self._replicas.wait_applied(partition, wanted)
+
+    def _limit(self, asked: int) -> int:
+        return min(max(1, asked), self._config.page_items_max)
 
 
 def _matches(rows: Rows, request: ListThreads) -> bool:

@@ -19,9 +19,9 @@ from shoal.crdt.thread.events import EVENT, HLC_BYTES, PLACE_BYTES, Issue
 from shoal.crdt.thread.journal import Cursor
 from shoal.errors import InvalidInput, JournalTrimmed
 from shoal.names import check_name
-from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, View, WriteContext, Writers
 from shoal.node.naming import position_of
-from shoal.protocol.requests import EventsTrimmed, ReadRetention, Retention, SetRetention, Trim, TrimEvents
+from shoal.protocol.requests import EventsTrimmed, ReadRetention, Retention, SetRetention, Trim, TrimEvents, TrimReport
 
 _SLICE = 512
 _BOUND_MAX = 2**53
@@ -39,13 +39,15 @@ Planning = Generator[None, None, Plan]
 
 
 class Retentions:
-    """The handler of retention. The service carries out a `Trim` as a plan and many `TrimEvents`."""
+    """The handler of trims and retention. A `Trim` is carried out as a plan and many `TrimEvents`."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, now_ms: Callable[[], int]) -> None:
         self._config = config
+        self._now_ms = now_ms
         self.checks: Checks = {Trim: self._check, TrimEvents: self._check_piece, SetRetention: self._check_rule}
         self.writers: Writers = {TrimEvents: self._trim, SetRetention: self._set}
         self.readers: Readers = {ReadRetention: lambda view, _request: _shown(view.rows)}
+        self.maintenance: Maintainers = {Trim: self._trim_all}
 
     def _check(self, request: Trim) -> None:
         check_name("thread", request.thread)
@@ -66,6 +68,19 @@ class Retentions:
     def _check_rule(self, request: SetRetention) -> None:
         check_name("thread", request.thread)
         _check_bounds({"older_than": request.older_than_ms, "bytes": request.bytes, "events": request.events}, 1)
+
+    def _trim_all(self, rows: Callable[[], Rows], request: Trim) -> Upkeep:
+        """Plan step by step, then trim piece by piece. Each piece takes the events that are there by then."""
+        plan = yield from planned(rows, request, self._now_ms())
+        if request.dry_run or not plan.events:
+            return TrimReport(plan.events, plan.bytes, request.dry_run)
+        events = size = 0
+        more = True
+        while more:
+            piece = TrimEvents(request.space, request.thread, plan.before, request.cursor)
+            done: EventsTrimmed = yield Piece(piece, f"{events} events are trimmed" if events else "")
+            events, size, more = events + done.events, size + done.bytes, done.more
+        return TrimReport(events, size, False)
 
     def _trim(self, context: WriteContext, request: TrimEvents) -> EventsTrimmed:
         cursor = Cursor.unpack(request.cursor) if request.cursor else None

@@ -19,7 +19,7 @@ from shoal.errors import InvalidInput, KeyReused, NotFound, StepSettled, ThreadH
 from shoal.names import check_key, check_name
 from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.checks import check_size, check_text
-from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.handler import Checks, Contest, Contests, Readers, View, WriteContext, Writers
 from shoal.node.implied_keys import implied_key
 from shoal.node.thread.system_events import tell
 from shoal.protocol.requests import (
@@ -58,6 +58,16 @@ class Steps:
             ResolveStep: self._resolve,
         }
         self.readers: Readers = {ReadStep: self._read, ListSteps: self._list}
+        self.contests: Contests = {
+            BeginStep: Contest(
+                won=lambda step: step.begun,
+                again=self._begun_again,
+                unknown=lambda request, why: (
+                    f"the intent of step {request.step!r} is written, but it is not known whether another attempt began at "
+                    f"the same time: {why} Begin it again with the same attempt."
+                ),
+            )
+        }
 
     # ── at the edge ───────────────────────────────────────────────────────────
 
@@ -159,6 +169,11 @@ class Steps:
             return False
         allowed = min(request.attempts or self._config.step_attempts_max, self._config.step_attempts_max)
         return len(entry.failures) < allowed and len(entry.attempts) < self._config.step_attempts_max
+
+    def _begun_again(self, view: View, request: BeginStep, begun: Step) -> Step:
+        entry = step_log.find(view.rows, request.step)
+        assert entry is not None
+        return shown(view.rows, request.step, entry, attempt=begun.attempt)
 
     def _progress(self, context: WriteContext, request: ProgressStep) -> Step:
         """Record the progress of an attempt.

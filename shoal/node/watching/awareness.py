@@ -10,8 +10,9 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 
@@ -21,12 +22,16 @@ from shoal.config import Config
 from shoal.crdt.document.awareness import GONE, Awareness, ClientState, Topic
 from shoal.errors import InvalidValue, Overloaded, ShoalError, ShuttingDown, TooLarge
 from shoal.names import check_name
-from shoal.protocol.requests import Announce, Announced, FollowPresence, Presence, Present, ReadPresence
+from shoal.node.handler import Answers
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import Announce, Announced, AnyReply, FollowPresence, Presence, Present, ReadPresence
 
 CLIENT_MAX = 2**53 - 1
 _LOOKS = 10  # At what may have aged out, in the time that it takes.
 
 Share = Callable[[PresentMessage], None]
+OfSessions = Mapping[type, Callable[[object, Any], AnyReply]]
+"""What answers requests whose effect ends with the session that makes them."""
 
 
 class PresenceFollower:
@@ -73,11 +78,13 @@ class Presences:
         self._unshared: dict[tuple[Topic, int], ClientState] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
+        self.answers: Answers = {ReadPresence: self._read}
+        self.of_sessions: OfSessions = {Announce: self._announce}
         self.share: Share | None = None  # With peers: tells all of them, as far as there is room.
 
     # ── sessions ──────────────────────────────────────────────────────────────
 
-    def announce(self, owner: object, request: Announce) -> Announced:
+    def _announce(self, owner: object, request: Announce) -> Announced:
         """
         Raises:
             InvalidName: the space or document is none.
@@ -107,7 +114,7 @@ class Presences:
             self._changed(topic, entry)
             self._share(topic, entry)
 
-    def read(self, request: ReadPresence) -> Presence:
+    async def _read(self, request: ReadPresence, _bookmark: Bookmark) -> Presence:
         topic = _topic(request.space, request.document)
         return Presence([Present(*entry) for entry in self._table.entries(topic)])
 

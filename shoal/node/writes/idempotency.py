@@ -25,6 +25,7 @@ from shoal.crdt.dot import Dot
 from shoal.errors import InvalidValue, KeyExpired, KeyReused, StoreCorrupt
 from shoal.protocol import requests
 from shoal.protocol.keys import is_made_before
+from shoal.protocol.requests.declared import declaration_of
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 
@@ -111,10 +112,6 @@ def _digest(request: requests.AnyWrite) -> bytes:
     return sha256(_encoder.encode(form)).digest()
 
 
-_IGNORED: dict[type[requests.AnyWrite], tuple[str, ...]] = {requests.Save: ("parent", "fork", "setting", "seen")}
-"""The fields of a save that depend on the state of its author: a client that repeats it may meanwhile see the first save."""
-
-
 def _form(request: requests.AnyWrite) -> list[object]:
     """A request's kind and fields, without the last ones that have their defaults.
 
@@ -137,6 +134,6 @@ def _shape(kind: type[requests.AnyWrite]) -> tuple[object, tuple[object, ...], t
     """
     fields = msgspec.structs.fields(kind)
     defaults = [each.default if each.default_factory is NODEFAULT else each.default_factory() for each in fields]
-    ignored = _IGNORED.get(kind, ())
+    ignored = declaration_of(kind).not_of_key
     places = tuple(place for place, each in enumerate(fields, start=1) if each.name in ignored)
     return kind.__struct_config__.tag, (NODEFAULT, *defaults), places

@@ -35,6 +35,8 @@ class Http(NamedTuple):
 class Declaration(NamedTuple):
     batch: bool = False  # Whether it may be one of the writes of a batch.
     multi_read: bool = False  # Whether it may be one of several reads at one moment.
+    durable: bool = False  # Whether it is answered once it is on disk, even if durability `memory` was asked for.
+    not_of_key: tuple[str, ...] = ()  # Fields that may differ when a request comes again with its idempotency key.
     http: Http | None = None
 
 
@@ -42,11 +44,18 @@ _NOTHING = Declaration()
 _DECLARED: dict[type[Request[Any]], Declaration] = {}
 
 
-def operation(*, batch: bool = False, multi_read: bool = False, http: Http | None = None) -> Callable[[_Kind], _Kind]:
+def operation(
+    *,
+    batch: bool = False,
+    multi_read: bool = False,
+    durable: bool = False,
+    not_of_key: tuple[str, ...] = (),
+    http: Http | None = None,
+) -> Callable[[_Kind], _Kind]:
     """Declare the operation of a request's class."""
 
     def declare(kind: _Kind) -> _Kind:
-        _DECLARED[kind] = Declaration(batch, multi_read, http)
+        _DECLARED[kind] = Declaration(batch, multi_read, durable, not_of_key, http)
         return kind
 
     return declare

@@ -31,7 +31,8 @@ __all__ = [
 ]
 
 
-@operation(batch=True)
+# A client that repeats a save may meanwhile have found the first one's checkpoint, and would build on that.
+@operation(batch=True, not_of_key=("parent", "fork", "setting", "seen"))
 @final
 class Save(ObjectWrite["Saved"], array_like=True, frozen=True, tag="save"):
     """Save a checkpoint.

@@ -52,6 +52,7 @@ class Granted(Reply, array_like=True, frozen=True, tag="granted"):
 
 @operation(
     batch=True,
+    durable=True,  # A crash that took it back would let it be spent twice.
     http=Http(
         "POST",
         "/budgets/{budget}/spends",

@@ -1,0 +1,41 @@
+"""How the serving node and its cluster are, and what a quorum holds of a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shoal.cluster.partition import partition_of
+from shoal.errors import NoQuorum
+from shoal.names import check_name
+from shoal.node.database import Database
+from shoal.node.handler import Answers
+from shoal.node.replicas import Replicas
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import CatchUp, CaughtUp, Cluster, ClusterView, NodeStatus, Status
+
+
+class ClusterReads:
+    def __init__(self, database: Database, *, replicas: Replicas, status: Callable[[], NodeStatus]) -> None:
+        self._database = database
+        self._replicas = replicas
+        self._node_status = status
+        self.answers: Answers = {Status: self._status, Cluster: self._cluster, CatchUp: self._catch_up}
+
+    async def _status(self, _request: Status, _bookmark: Bookmark) -> NodeStatus:
+        return self._node_status()
+
+    async def _cluster(self, _request: Cluster, _bookmark: Bookmark) -> ClusterView:
+        return self._replicas.view()
+
+    async def _catch_up(self, request: CatchUp, bookmark: Bookmark) -> CaughtUp:
+        check_name("space", request.space)
+        partition = partition_of(request.space, check_name("thread", request.thread))
+        size = self._replicas.view().size
+        try:
+            await self._replicas.catch_up(partition)
+        except NoQuorum as error:
+            return CaughtUp(quorum=False, size=size, reason=error.message)
+        shown = self._database.vector_of(partition)
+        await self._database.durable_of(partition)
+        bookmark.note(partition, shown)
+        return CaughtUp(quorum=True, size=size, reason="")
