@@ -40,7 +40,7 @@ class Change(Struct, frozen=True):
     kind: ObjectKind
     name: str
     what: str
-    id: str  # Of the checkpoint, event or item; else empty.
+    id: str  # Of the checkpoint, event, queue entry, key or item; empty: the object as a whole.
     hlc: int
     wall_ms: int
     _position: Position

@@ -33,7 +33,6 @@ class Made(NamedTuple):
     stamp: Stamp
     change: Change
     attached: Blobs
-    id: str  # Of the checkpoint or event, for watchers.
     edit: Edit | None = None  # The push to followers of a document, if it holds more than the change.
 
 
@@ -60,13 +59,13 @@ class WriteContext:
 
     def end(self, change: Delete) -> None:
         """Note the deletion that ends the object's generation. Its row belongs to no generation and is not written here."""
-        self.made.append(Made(self.stamp, change, NOTHING, ""))
+        self.made.append(Made(self.stamp, change, NOTHING))
 
-    def apply(self, change: Change, attached: Blobs = NOTHING, *, id: str = "") -> Any:
+    def apply(self, change: Change, attached: Blobs = NOTHING) -> Any:
         """Make a change in the object's rows and in the operation. Returns the outcome that its type defines, if any."""
         stamp = self.stamp
         outcome = mutation.apply(self.rows, stamp, change, attached)
-        self.made.append(Made(stamp, change, attached, id))
+        self.made.append(Made(stamp, change, attached))
         return outcome
 
     def tell(self, edit: Edit | None) -> None:

@@ -52,9 +52,9 @@ def a_register_keeps_the_last_that_came(patch: pytest.MonkeyPatch) -> None:
 def a_batch_is_applied_under_one_stamp_where_it_is_issued(patch: pytest.MonkeyPatch) -> None:
     sound = mutation.apply
 
-    def apply(context: WriteContext, change: Change, attached: Blobs = NOTHING, *, id: str = "") -> Any:
+    def apply(context: WriteContext, change: Change, attached: Blobs = NOTHING) -> Any:
         stamp = context.stamp
-        context.made.append(Made(stamp, change, attached, id))
+        context.made.append(Made(stamp, change, attached))
         return sound(context.rows, stamp.at(0), change, attached)
 
     patch.setattr(WriteContext, "apply", apply)

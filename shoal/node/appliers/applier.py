@@ -21,6 +21,10 @@ def _nothing(_rows: Rows, _stamp: Stamp, _change: Any) -> Blobs:
     return NOTHING
 
 
+def _nameless(_name: str, _stamp: Stamp, _change: Any) -> str:
+    return ""
+
+
 class Applier(NamedTuple):
     """`apply` applies a valid change; `check` validates one that a peer sent, and returns the blobs to apply it with."""
 
@@ -28,6 +32,7 @@ class Applier(NamedTuple):
     apply: Apply  # Its result is for the handler that issues the change.
     check: Check = _sound  # Raises BadOperation if the change or its blobs are not valid.
     attached_of: Callable[[Rows, Stamp, Any], Blobs] = _nothing  # Raises StoreCorrupt if a row is missing or damaged.
+    id_of: Callable[[str, Stamp, Any], str] = _nameless  # For watchers: the part of the object of that name.
     others: frozenset[Kind] = frozenset()  # Of other objects that it changes.
 
     @property
@@ -36,11 +41,19 @@ class Applier(NamedTuple):
         return self.attached_of is not _nothing
 
 
+def position_of(_name: str, stamp: Stamp, _change: Any) -> str:
+    """An `id_of`: the change's own place."""
+    return stamp.pack_position().hex()
+
+
 Appliers = dict[type, Applier]
 
 
 def bare(
-    kind: Kind, apply: Callable[[Rows, Stamp, Any], Any], check: Callable[[Stamp, Any], None] = lambda _stamp, _change: None
+    kind: Kind,
+    apply: Callable[[Rows, Stamp, Any], Any],
+    check: Callable[[Stamp, Any], None] = lambda _stamp, _change: None,
+    id_of: Callable[[str, Stamp, Any], str] = _nameless,
 ) -> Applier:
     """The applier of a change without blobs."""
 
@@ -51,4 +64,4 @@ def bare(
         check(stamp, change)
         return attached
 
-    return Applier(kind, applied, checked)
+    return Applier(kind, applied, checked, id_of=id_of)

@@ -72,6 +72,6 @@ def _check_move(_stamp: Stamp, change: dag.Move) -> None:
 
 
 APPLIERS: Appliers = {
-    dag.Save: Applier(Kind.THREAD, _apply, _check, _record_of),
-    dag.Move: bare(Kind.THREAD, dag.apply_move, _check_move),
+    dag.Save: Applier(Kind.THREAD, _apply, _check, _record_of, id_of=lambda _name, _stamp, save: save.id.hex()),
+    dag.Move: bare(Kind.THREAD, dag.apply_move, _check_move, lambda _name, _stamp, move: move.to.hex()),
 }

@@ -58,9 +58,13 @@ def _check_time(ms: int) -> None:
         raise InvalidInput(f"{ms} is not a valid time of an item.")
 
 
+def _address(first: str, _stamp: Stamp, change: items.Put | items.Delete) -> str:
+    return items.address(first, change.rest, change.key)
+
+
 APPLIERS: Appliers = {
-    items.Put: _applier(items.apply_put, _check_put),
-    items.Delete: _applier(items.apply_delete, _check_path),
+    items.Put: _applier(items.apply_put, _check_put)._replace(id_of=_address),
+    items.Delete: _applier(items.apply_delete, _check_path)._replace(id_of=_address),
     items.Refresh: _applier(items.apply_refresh, _check_refresh),
     items.Expire: _applier(items.apply_expire, _check_expire),
 }

@@ -9,7 +9,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import consumers, journal, progress, reductions, retention, trimming
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
 from shoal.names import check_key, check_name
-from shoal.node.appliers.applier import Applier, Appliers, bare
+from shoal.node.appliers.applier import Applier, Appliers, bare, position_of
 from shoal.node.blobs import ERASED, Blobs, is_gone
 from shoal.storage.keys import Kind
 
@@ -74,7 +74,7 @@ def _check_retain(_stamp: Stamp, change: retention.Retain) -> None:
 
 
 APPLIERS: Appliers = {
-    journal.Append: Applier(Kind.THREAD, _apply, _check, _event_of),
+    journal.Append: Applier(Kind.THREAD, _apply, _check, _event_of, id_of=position_of),
     consumers.Ack: bare(Kind.THREAD, consumers.apply, _check_ack),
     reductions.Reduce: bare(Kind.THREAD, reductions.apply, _check_reduce),
     progress.Reach: bare(Kind.THREAD, progress.apply, _check_reach),

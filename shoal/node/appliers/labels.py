@@ -8,7 +8,7 @@ from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import labels, notes, ownership
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
-from shoal.node.appliers.applier import Applier, Appliers, bare
+from shoal.node.appliers.applier import Applier, Appliers, bare, position_of
 from shoal.node.blobs import Blobs
 from shoal.storage.keys import Kind
 
@@ -43,7 +43,7 @@ def _check_cut(_stamp: Stamp, change: notes.Cut) -> None:
 
 APPLIERS: Appliers = {
     labels.Release: bare(Kind.THREAD, labels.apply),
-    notes.Annotate: Applier(Kind.THREAD, _apply, _check, _notes_of),
+    notes.Annotate: Applier(Kind.THREAD, _apply, _check, _notes_of, id_of=position_of),
     notes.Cut: bare(Kind.THREAD, notes.cut, _check_cut),
     ownership.Claim: bare(Kind.THREAD, ownership.apply),
 }

@@ -137,6 +137,11 @@ def names_content(change: Change) -> bool:
     return _APPLIERS[type(change)].names_content
 
 
+def id_of(name: str, stamp: Stamp, change: Change) -> str:
+    """The checkpoint, event, entry, key or item of the object that a change is about, for watchers; empty: the object."""
+    return _APPLIERS[type(change)].id_of(name, stamp, change)
+
+
 def apply(rows: Rows, stamp: Stamp, change: Change, attached: Blobs = NOTHING) -> Any:
     """Apply a valid change; the result is for the handler that issues it."""
     return _APPLIERS[type(change)].apply(rows, stamp, change, attached)

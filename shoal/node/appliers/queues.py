@@ -48,8 +48,16 @@ def _check_key(key: str | None) -> None:
         check_key("queue key", key)
 
 
+def _first_of(_name: str, stamp: Stamp, change: queue.Enqueue) -> str:
+    """The id of the first entry that is put."""
+    if not change.items:
+        return ""
+    key = change.items[0].key
+    return (queue.identify_position(stamp.pack_position(), 0) if key is None else queue.identify(key)).hex()
+
+
 APPLIERS: Appliers = {
-    queue.Enqueue: bare(Kind.THREAD, queue.apply_enqueue, _check_enqueue),
-    queue.Dequeue: bare(Kind.THREAD, queue.apply_dequeue, _check_dequeue),
+    queue.Enqueue: bare(Kind.THREAD, queue.apply_enqueue, _check_enqueue, _first_of),
+    queue.Dequeue: bare(Kind.THREAD, queue.apply_dequeue, _check_dequeue, lambda _name, _stamp, change: change.id.hex()),
     queue.Purge: bare(Kind.THREAD, queue.apply_purge, _check_purge),
 }

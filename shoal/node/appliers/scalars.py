@@ -10,5 +10,8 @@ APPLIERS: Appliers = {
     counter.Add: bare(Kind.COUNTER, counter.apply),
     register.Assign: bare(Kind.REGISTER, register.apply),
     orset.Alter: bare(Kind.SET, orset.apply),
-    **{change: bare(Kind.MAP, ormap.apply) for change in (ormap.Put, ormap.Add, ormap.Alter, ormap.Remove)},
+    **{
+        kind: bare(Kind.MAP, ormap.apply, id_of=lambda _name, _stamp, change: change.key)
+        for kind in (ormap.Put, ormap.Add, ormap.Alter, ormap.Remove)
+    },
 }

@@ -123,7 +123,7 @@ class Items:
             request=implied_key(context.key, 0),
             vectors=tuple(request.vectors),
         )
-        context.apply(change, id=_address(request))
+        context.apply(change)
         if self._due(context.rows, 1):
             chore = SweepItems(request.space, request.items)
             context.transaction.when_written(lambda: self.chores.append(chore))
@@ -144,7 +144,7 @@ class Items:
             context.is_remembered = True
             return ItemDeleted(deleted=False)
         change = items.Delete(rest, request.key, there.seen)
-        context.apply(change, id=_address(request))
+        context.apply(change)
         return ItemDeleted(deleted=shown is not None)
 
     def _refresh(self, context: WriteContext, request: RefreshItems) -> ItemsRefreshed:
@@ -260,10 +260,6 @@ def _check_expected(request: PutItem | DeleteItem, shown: items.Item | None) -> 
             f"{f'version {request.expect}' if request.expect else 'none'} was expected. Nothing was written. Read it again.",
             version=version,
         )
-
-
-def _address(request: PutItem | DeleteItem) -> str:
-    return items.address(request.items, request.rest, request.key)
 
 
 def told(first: str, item: items.Item) -> requests.Item:

@@ -197,7 +197,7 @@ class Incoming:
                 edit = self._documents.told_whole(place)
             elif place is not None and isinstance(change.change, document.Update) and not is_gone(beside):
                 edit = self._documents.told(place, change.change, beside.content)
-            changes.append(Staged(target.partition, change_of(target, stamp, change), stamp, edit, began))
+            changes.append(Staged(target.partition, change_of(target, stamp, change.change), stamp, edit, began))
 
     def _receive(self, place: DocumentContext, stamp: Stamp, change: Change, beside: Blobs) -> bool:
         """Returns whether followers of a document lack what was there before."""

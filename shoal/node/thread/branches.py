@@ -78,7 +78,7 @@ class Branches:
         to, nonce = unhex(request.to), context.stamp.pack_position() if key is None else key.encode()
         token = dag.token_of(request.branch, to, nonce)
         change = dag.Move(token, request.branch, to, [head.token for head in heads])
-        context.apply(change, id=request.to)
+        context.apply(change)
 
     def _heads(self, view: View, _request: Heads) -> requests.Branches:
         return requests.Branches({name: hexed(heads) for name, heads in dag.branches(view.rows, BRANCHES_MAX).items()})

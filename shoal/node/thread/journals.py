@@ -51,7 +51,7 @@ class Journals:
             return Appended(id=entry.position.hex(), appended=False)
         change = journal.Append(digest, request.key or implied_key(context.key, context.stamp.nth))
         id = context.stamp.pack_position().hex()
-        context.apply(change, Blobs(request.event), id=id)
+        context.apply(change, Blobs(request.event))
         trim_by_rule(context, self._config)
         return Appended(id=id, appended=True)
 

@@ -101,7 +101,7 @@ def _annotate(context: WriteContext, request: Annotate) -> Annotated:
     content = notes.pack(request.notes)
     change = notes.Annotate(request.label, sha256(content).digest(), implied_key(context.key, context.stamp.nth))
     id = context.stamp.pack_position().hex()
-    context.apply(change, Blobs(content), id=id)
+    context.apply(change, Blobs(content))
     return Annotated(id)
 
 

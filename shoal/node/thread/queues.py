@@ -89,7 +89,7 @@ class Queues:
             return Enqueued(ids, added)
         self._bound(rows, request, len(items))
         change = queue.Enqueue(name, request.by, list(items.values()))
-        context.apply(change, id=ids[added.index(True)])
+        context.apply(change)
         return Enqueued(ids, added)
 
     def _bound(self, rows: Rows, request: Enqueue, count: int) -> None:
@@ -140,7 +140,7 @@ class Queues:
                 )
             return Dequeued(False, first.by, first.result)
         change = queue.Dequeue(name, id, request.by, implied_key(context.key, stamp.nth), request.result)
-        context.apply(change, id=request.id)
+        context.apply(change)
         if name == INBOX:
             # A worklist must know its finished entries for as long as it is used; an inbox forgets them after a while.
             old = self._old(rows, name, stamp.wall_ms - self._config.inbox_taken_s * 1000, _PURGED_BESIDE)

@@ -99,7 +99,7 @@ class Saves:
         parents = record.parents
         over = [head.token for head in before_heads if head.id in parents]
         change = dag.Save(id, sha256(packed_record).digest(), over)
-        heads = context.apply(change, Blobs(packed_record, drafted.chunks, decoded=record), id=id.hex())
+        heads = context.apply(change, Blobs(packed_record, drafted.chunks, decoded=record))
         if self._rules.any(request.space):
             self._enforce(rows, request, dag.Checkpoint(id, stamp.dot, stamp.hlc, stamp.wall_ms, record))
         saved = Spot(request.space, request.thread, id)

@@ -19,7 +19,6 @@ from shoal.node.implied_keys import implied_key
 
 def tell(context: WriteContext, kind: str, fields: dict[str, Any]) -> None:
     """Append an event with this `kind` and these fields, which must be values, to the thread's journal."""
-    stamp = context.stamp
     event = values.encode({"kind": kind} | fields)
-    change = journal.Append(sha256(event).digest(), implied_key(context.key, stamp.nth))
-    context.apply(change, Blobs(event), id=stamp.pack_position().hex())
+    change = journal.Append(sha256(event).digest(), implied_key(context.key, context.stamp.nth))
+    context.apply(change, Blobs(event))

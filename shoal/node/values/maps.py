@@ -85,7 +85,7 @@ class Maps:
         seen = register.clipped(register.context_of(mine), stamp.context)
         implied = implied_key(context.key, stamp.nth)
         change = ormap.Put(request.key, request.value, register.context_entries(seen), implied)
-        context.apply(change, id=request.key)
+        context.apply(change)
         siblings = register.siblings(mine)
         if len(siblings) > self._config.siblings_max:
             raise TooManySiblings(
@@ -105,7 +105,7 @@ class Maps:
         before = ormap.unkeyed(context.rows, request.key, context.stamp.dot.origin) if key is None else []
         amount = request.amount + sum(part.amount for part in before)
         change = ormap.Add(request.key, amount, tuple(part.dot for part in before), key)
-        context.apply(change, id=request.key)
+        context.apply(change)
         return EntryAdded()
 
     def _alter(self, context: WriteContext, request: AlterEntry) -> SetAltered:
@@ -130,7 +130,7 @@ class Maps:
             )
         named = [tuple(orset.named(members, element) for element in part) for part in (add, remove)]
         change = ormap.Alter(request.key, *named)
-        context.apply(change, id=request.key)
+        context.apply(change)
         return SetAltered(added, len(remove), orset.size(members))
 
     def _remove(self, context: WriteContext, request: RemoveEntry) -> EntryRemoved:
@@ -138,7 +138,7 @@ class Maps:
             context.is_remembered = True
             return EntryRemoved(removed=False)
         change = ormap.removal(context.rows, request.key)
-        context.apply(change, id=request.key)
+        context.apply(change)
         return EntryRemoved(removed=True)
 
     def _bound(self, rows: Rows, request: PutEntry | AddEntry | AlterEntry) -> None:

@@ -16,13 +16,10 @@ from shoal.cluster import operation
 from shoal.cluster.partition import partition_of
 from shoal.crdt import deletion
 from shoal.crdt.dot import Dot, Origin, VersionVector
-from shoal.crdt.items import items
 from shoal.crdt.rows import Stamp
-from shoal.crdt.thread import dag, journal, notes
-from shoal.crdt.values import ormap
 from shoal.errors import InvalidValue
 from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import Mutation
+from shoal.node.appliers.mutation import Change, Mutation
 from shoal.node.catalog import Catalog
 from shoal.node.collection.generations import Generations
 from shoal.node.partitions import Partitions
@@ -103,17 +100,7 @@ def target_of(change: Mutation) -> Target:
     return Target(Kind(change.kind), change.space, change.name)
 
 
-def change_of(target: Target, stamp: Stamp, change: Mutation) -> requests.Change:
-    """What a watcher is told of a mutation, wherever it was issued."""
-    made = change.change
-    id = ""
-    if isinstance(made, dag.Save):
-        id = made.id.hex()
-    elif isinstance(made, journal.Append | notes.Annotate):
-        id = stamp.pack_position().hex()
-    elif isinstance(made, items.Put | items.Delete):
-        id = items.address(target.name, made.rest, made.key)
-    elif isinstance(made, ormap.Change):
-        id = made.key
-    what = str(type(made).__struct_config__.tag)
+def change_of(target: Target, stamp: Stamp, change: Change) -> requests.Change:
+    """What a watcher is told of a change, on every node alike."""
+    what, id = str(type(change).__struct_config__.tag), mutation.id_of(target.name, stamp, change)
     return requests.Change(target.space, LABELS[target.kind], target.name, what, id, stamp.hlc, stamp.wall_ms)

@@ -152,7 +152,7 @@ class ResumableWatch(Subscriber):
                 continue
             stamp = Stamp(logged.dot, logged.hlc, logged.wall_ms, seen, nth)
             ends = nth == len(logged.mutations) - 1
-            self._read.append(_told(change_of(target, stamp, change), number, stamp, seen, ends=ends))
+            self._read.append(_told(change_of(target, stamp, change.change), number, stamp, seen, ends=ends))
 
     # ── what cannot be told ───────────────────────────────────────────────────
 

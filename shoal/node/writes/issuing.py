@@ -36,7 +36,8 @@ from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Ahead, Partition, Partitions
 from shoal.node.target import Target, target_of
 from shoal.node.transaction import Transaction
-from shoal.node.watching.feed import LABELS, Feed, Staged
+from shoal.node.watching.changelog import change_of
+from shoal.node.watching.feed import Feed, Staged
 from shoal.node.writes import idempotency
 from shoal.node.writes.erasing import Eraser
 from shoal.node.writes.idempotency import IdempotencyTable
@@ -259,8 +260,7 @@ class Issuer:
 
 def _staged(target: Target, made: Made) -> Staged:
     stamp = made.stamp
-    what = str(type(made.change).__struct_config__.tag)
-    change = requests.Change(target.space, LABELS[target.kind], target.name, what, made.id, stamp.hlc, stamp.wall_ms)
+    change = change_of(target, stamp, made.change)
     if isinstance(made.change, document.Update):
         edit = made.edit or requests.Edit(made.attached.content, made.change.kinds, made.change.authors)
         return Staged(target.partition, change, stamp, edit)

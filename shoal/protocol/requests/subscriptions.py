@@ -37,7 +37,7 @@ class Change(Reply, array_like=True, frozen=True, tag="change"):
     kind: ObjectKind
     name: str
     what: str
-    id: str  # Of the checkpoint or event; else empty.
+    id: str  # Of the checkpoint, event, queue entry, key or item; empty: the object as a whole.
     hlc: int
     wall_ms: int
     partition: int = -1  # With `after`: where the watcher is once it has this one.

@@ -329,3 +329,29 @@ async def test_a_hole_in_the_log_is_a_reset(bench: Bench) -> None:
     await add(session, "{t}after")
     await watcher.follow(session)
     assert watcher.names == ["{t}after"]
+
+
+async def test_a_change_has_the_same_id_whether_it_is_told_at_once_or_read_from_the_log(bench: Bench) -> None:
+    session = bench.node.session()
+    away = await begun(session)
+    async with session.subscribe(requests.Watch(SPACE)) as pushes:
+        saved = await session.call(requests.Save(SPACE, "t", {"n": values.encode(1)}, label="first"))
+        await session.call(requests.Move(SPACE, "t", "aside", saved.id, new=True))
+        await session.call(requests.Append(SPACE, "t", values.encode("said")))
+        put = await session.call(requests.Enqueue(SPACE, "t", "inbox", [requests.QueueItem("k", values.encode(1))]))
+        await session.call(requests.Enqueue(SPACE, "t", "inbox", [requests.QueueItem(None, values.encode(2))]))
+        await session.call(requests.Dequeue(SPACE, "t", "inbox", put.ids[0]))
+        await session.call(requests.Annotate(SPACE, "t", "first", [requests.Note(b"w", values.encode(1))]))
+        await session.call(requests.PutEntry(SPACE, "m", "key", values.encode(1)))
+        await session.call(requests.PutItem(SPACE, "memory", ["user"], "likes", values.encode("tea")))
+        await session.call(requests.Add(SPACE, "n", 1))
+        told = []
+        while (push := await quick(pushes)) is not None:
+            assert isinstance(push, Change)
+            told.append(push)
+    await away.follow(session)
+    assert {(change.what, change.hlc, change.id) for change in told} == {
+        (change.what, change.hlc, change.id) for change in away.changes
+    }
+    assert {change.what: change.id for change in told}["move"] == saved.id
+    assert [change.what for change in told if not change.id] == ["add"]
