@@ -1,4 +1,4 @@
-"""Schemas of states: what a thread declares in its own process, and JSON Schemas that nodes enforce."""
+"""Schemas of states: those that a thread declares in its own process, and JSON Schemas that nodes enforce."""
 
 from shoal.schemas.schema import Schema
 

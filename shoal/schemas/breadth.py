@@ -1,7 +1,7 @@
 """How often a JSON Schema can make a validator look at one place of a value.
 
-Law: a schema that is within `VISITS_MAX` costs at most so many looks at each part
-of a value, however its references and alternatives are nested; so the work is
+Law: with a schema that is within `VISITS_MAX`, a validator looks at each part
+of a value at most that often, however references and alternatives are nested; so the work is
 linear in the value. Without a bound a few lines double it at every level:
 `{"allOf": [{"$ref": "#/$defs/b"}, {"$ref": "#/$defs/b"}]}`, and so on.
 """
@@ -17,7 +17,7 @@ from shoal.errors import InvalidSchema
 VISITS_MAX = 4096
 SUBSCHEMAS_MAX = 4096
 DEPTH_MAX = 128
-"""Of the schema itself, and of the values that it is asked about."""
+"""Of the schema itself, and of the values that it checks."""
 
 # Keywords whose subschemas look at the same value.
 _HERE_ONE = ("not", "if", "then", "else")
@@ -40,9 +40,10 @@ _Node = dict[str, Any] | bool
 
 
 def check_breadth(schema: _Node) -> None:
-    """
+    """Check that a schema stays within the bounds.
+
     Raises:
-        InvalidSchema: it has a reference out of itself, a cycle that goes nowhere, or asks for too much work.
+        InvalidSchema: it refers outside itself, refers to itself without going into the value, or asks for too much work.
     """
     _Survey(schema).check()
 
@@ -61,7 +62,7 @@ class _Survey:
             if max(last.values(), default=0) > VISITS_MAX:
                 raise InvalidSchema(
                     f"the schema asks for more than {VISITS_MAX} looks at one place of a value: its references or alternatives "
-                    "multiply. Nothing was written. Say it with fewer alternatives."
+                    "multiply. Nothing was written. Write it with fewer alternatives."
                 )
             deeper = {id: self._below(id, last) for id in self._subschemas}
             if deeper == last:
@@ -79,7 +80,9 @@ class _Survey:
             if len(self._subschemas) > SUBSCHEMAS_MAX:
                 raise InvalidSchema(f"a schema has at most {SUBSCHEMAS_MAX} parts. Nothing was written.")
             if node is not self._root and (isinstance(node.get("$id"), str) or isinstance(node.get("id"), str)):
-                raise InvalidSchema("only the schema itself may have an $id, and no part of it. Nothing was written.")
+                raise InvalidSchema(
+                    "a part of the schema has an $id; only the schema itself may have one. Nothing was written."
+                )
             for key in _REFERENCES:
                 if isinstance(node.get(key), str):
                     self._resolved(node[key])
@@ -102,13 +105,13 @@ class _Survey:
             elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
                 found = found[int(key)]
             else:
-                raise InvalidSchema(f"the schema refers to {reference[:200]!r}, which is not there. Nothing was written.")
+                raise InvalidSchema(f"the schema refers to {reference[:200]!r}, which does not exist. Nothing was written.")
         if not isinstance(found, dict | bool):
-            raise InvalidSchema(f"the schema refers to {reference[:200]!r}, which is no schema. Nothing was written.")
+            raise InvalidSchema(f"the schema refers to {reference[:200]!r}, which is not a schema. Nothing was written.")
         return found
 
     def _closure(self, node: int, above: tuple[int, ...]) -> dict[int, int]:
-        """The subschemas that look at the value which this one looks at → how often each."""
+        """The subschemas that look at the same value as this one → how often each does."""
         known = self._closures.get(node)
         if known is not None:
             return known

@@ -1,7 +1,7 @@
-"""What a state may be declared by: a msgspec Struct, a pydantic model or a JSON Schema, as one interface.
+"""The kinds of models that can declare a state (a msgspec Struct, a pydantic model or a JSON Schema), as one interface.
 
 Law: a model checks a state and says where it is broken; it never changes the state, and
-fields that it does not know are no flaw unless it says so itself.
+fields that it does not know are no flaw unless the model itself says so.
 """
 
 from __future__ import annotations
@@ -21,19 +21,23 @@ from shoal.schemas.rule import Flaw, Rule
 
 
 class Model(Protocol):
-    def flaw(self, state: Mapping[str, Any]) -> Flaw | None: ...
+    """A declared model of a state."""
+
+    def flaw(self, state: Mapping[str, Any]) -> Flaw | None:
+        """The first flaw of a state; None if it is sound."""
 
     def parse(self, state: Mapping[str, Any]) -> Any:
         """The state as an instance of the model's class."""
 
     def owns(self, state: object) -> bool:
-        """Whether this is an instance of the model's class."""
+        """Whether `state` is an instance of the model's class."""
 
 
 def model_of(declared: Any) -> Model:
-    """
+    """The model for a declaration.
+
     Raises:
-        InvalidSchema: it is none of the three.
+        InvalidSchema: it is none of the three kinds.
     """
     if isinstance(declared, type) and issubclass(declared, msgspec.Struct):
         return _StructModel(declared)
@@ -106,12 +110,12 @@ _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 
 
 def _pointer_of(place: str) -> str:
-    """msgspec writes `.tasks[0].title`, and `[...]` for a dict's value."""
+    """The JSON pointer of a place as msgspec writes it: `.tasks[0].title`, with `[...]` for a dict's value."""
     return pointer(name or ("*" if index == "..." else index) for name, index in _STEP.findall(place))
 
 
 def plain(made: Any) -> Any:
-    """A model's instance as dicts, its other values as they are."""
+    """A model's instance as dicts; other values as they are."""
     if isinstance(made, msgspec.Struct):
         info = msgspec.structs.fields(made)
         return {field.encode_name: plain(getattr(made, field.name)) for field in info}
@@ -126,10 +130,10 @@ def plain(made: Any) -> Any:
 
 
 def carried(old: Any, known: Any, new: Any) -> Any:
-    """`new` with what `old` has and its reader did not know: what is in `old`, and not in `known`.
+    """`new` with the parts of `old` that its reader did not know: those that are in `old` and not in `known`.
 
     Items of lists are matched by equality, then by their `id` or `key`, then by their
-    place where none came or went.
+    place if the length is the same.
     """
     if type(old) is type(known) is type(new) is dict:
         unknown = {key: item for key, item in old.items() if key not in known and key not in new}

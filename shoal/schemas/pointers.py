@@ -1,8 +1,8 @@
 """JSON pointers (RFC 6901) into a state: to take a field out, or to hide it.
 
 A state is a dict of channels; the pointer's first part is the channel. A part `*`
-stands for every key and index. What a pointer does not lead to is left alone.
-Nothing given is changed: what is on the way is copied.
+stands for every key and index. A pointer that leads nowhere has no effect.
+Arguments are never changed: the parts on the way are copied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GONE = object()
 
 
 def pointer(parts: Iterable[object]) -> str:
-    """`/plan/tasks/3`."""
+    """The pointer with these parts, such as `/plan/tasks/3`."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
 
@@ -28,11 +28,11 @@ def parts_of(text: str) -> tuple[str, ...]:
     """The parts of a pointer; a name without a leading `/` is a channel's.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is no pointer.
     """
     if not isinstance(text, str) or not text or text == "/":
         raise InvalidInput(
-            f"a field is a channel's name, or a JSON pointer as '/plan/token'; got {text!r}. Nothing was written."
+            f"a field must be a channel's name or a JSON pointer such as '/plan/token'; got {text!r}. Nothing was written."
         )
     if not text.startswith("/"):
         return (text,)
@@ -56,7 +56,7 @@ def redacted(state: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
 
 
 def hidden(fields: Iterable[str], channel: str, path: str, value: Any) -> Any:
-    """A value at `path` within a channel, as it may be shown."""
+    """The value at `path` within a channel, with `HIDDEN` in the place of these fields."""
     if value is None:
         return None
     at = (channel, *path.split("/")[1:])
@@ -68,7 +68,7 @@ def hidden(fields: Iterable[str], channel: str, path: str, value: Any) -> Any:
 
 
 def covers(fields: Iterable[str], path: str) -> bool:
-    """Whether what is at `path`, or some of it, is one of the fields."""
+    """Whether the value at `path`, or a part of it, is one of the fields."""
     parts = parts_of(path) if path else ()
     return any(
         all(EVERY in (mine, theirs) or mine == theirs for mine, theirs in zip(parts_of(field), parts, strict=False))

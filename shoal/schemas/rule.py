@@ -1,13 +1,13 @@
-"""A JSON Schema that states must keep, compiled: what a node enforces, and a client may.
+"""A JSON Schema that states must keep, compiled. Nodes enforce it, and clients may.
 
 Laws:
-- A rule is a function of its text: two nodes that hold one text decide alike. Nothing
+- A rule is a function of its text: two nodes with the same text decide alike. Nothing
   outside the text is fetched, patterns run in linear time, and `breadth` bounds the work.
-- What cannot be checked is refused, never passed.
-- Flaws name places and what is expected there, and no values: those may be secret.
+- A state that cannot be checked is refused, never passed.
+- Flaws name places and what is expected there, but no values, which may be secret.
 
 The validator is jsonschema-rs (Rust): every draft up to 2020-12, and the regex crate's
-automata instead of a backtracking matcher. `format` says nothing, as the drafts have it.
+automata instead of a backtracking matcher. `format` has no effect, as in the drafts.
 """
 
 from __future__ import annotations
@@ -26,24 +26,27 @@ if TYPE_CHECKING:
 
 _PATTERN_BYTES_MAX = 1 << 20  # A compiled pattern's.
 
-# Keywords that say something of each channel by itself, or of their names alone.
+# Keywords that concern each channel by itself, or their names alone.
 _APART = frozenset({"properties", "additionalProperties", "patternProperties"})
 _NAMES = frozenset({"type", "required", "minProperties", "maxProperties"})
 _SILENT = frozenset({"$schema", "$id", "$defs", "definitions", "$comment", "title", "description", "default", "examples"})
 
 
 class Flaw(NamedTuple):
+    """A place in a state that breaks a schema, and why."""
+
     path: str  # A JSON pointer into the state; empty for the state itself.
     why: str
 
 
 class Rule:
-    """`parted`: each channel can be checked by itself, so that only those that changed need to be."""
+    """A compiled schema. If it is `parted`, each channel can be checked by itself, so only changed ones need to be."""
 
     def __init__(self, text: bytes) -> None:
-        """
+        """Compile the text of a JSON Schema.
+
         Raises:
-            InvalidSchema: it is no JSON Schema, or asks for what a node does not do.
+            InvalidSchema: it is no JSON Schema, or asks for something that nodes do not support.
         """
         schema = _parsed(text)
         check_breadth(schema)
@@ -53,18 +56,20 @@ class Rule:
             try:
                 self._names = _compiled(_shallow(schema))
                 self._channels = _compiled({key: part for key, part in schema.items() if key not in _NAMES})
-            except InvalidSchema:  # A reference into what was left out.
+            except InvalidSchema:  # A reference into a part that was left out.
                 self._names = self._channels = None
 
     @property
     def parted(self) -> bool:
+        """Whether each channel can be checked by itself."""
         return self._channels is not None
 
     def flaw(self, state: Mapping[str, Any]) -> Flaw | None:
-        """The first flaw of a projected state."""
+        """The first flaw of a projected state; None if it is sound."""
         return _flaw(self._whole, dict(state))
 
     def flaw_of_names(self, names: Mapping[str, object]) -> Flaw | None:
+        """The first flaw of the set of channel names, if `parted`."""
         assert self._names is not None
         return _flaw(self._names, dict.fromkeys(names))
 
@@ -78,7 +83,7 @@ def _parsed(text: bytes) -> dict[str, Any] | bool:
     try:
         schema = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidSchema(f"the schema is no JSON: {error}. Nothing was written.") from None
+        raise InvalidSchema(f"the schema is not JSON: {error}. Nothing was written.") from None
     if not isinstance(schema, dict | bool):
         raise InvalidSchema(f"a JSON Schema is an object or a boolean, not {type(schema).__name__}. Nothing was written.")
     return schema
@@ -128,6 +133,6 @@ def _flaw(validator: jsonschema_rs.Validator, tree: dict[str, Any]) -> Flaw | No
 
 
 def reason_of(error: ShoalError) -> Flaw:
-    """The flaw of a state that cannot even be looked at."""
+    """The flaw of a state that cannot even be projected."""
     assert isinstance(error, InvalidValue)
     return Flaw("", error.message.removesuffix(" Nothing was written.").rstrip("."))

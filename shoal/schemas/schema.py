@@ -1,11 +1,11 @@
-"""A declared schema: what an agent says of the states that it saves and loads.
+"""A declared schema: an agent's description of the states that it saves and loads.
 
 Laws:
-- What is checked is what is stored: a state without its ephemeral fields.
-- A checkpoint of an older version is brought up step by step, each by a pure function of
-  dicts, before anybody sees it; one of a newer version is read only if it says that
-  this version can. Nothing stored is changed by reading it.
-- A flaw names a place and what is expected there; of a secret field nothing else is told.
+- A state is checked in the form in which it is stored: without its ephemeral fields.
+- A checkpoint of an older version is upgraded step by step, each by a pure function of
+  dicts, before a caller sees it. One of a newer version is read only if it declares that
+  this version can. Reading changes nothing that is stored.
+- A flaw names a place and what is expected there; of a secret field only the place.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Schema:
 
     `model` is a msgspec Struct, a pydantic model or a JSON Schema (a dict), whose fields
     are the channels. `invariants` are called with the state, and return None or True; a text
-    (or False, or an exception) says what is broken. `migrations` make of a state of
-    version n one of version n + 1: `{1: f, 2: g}`; 0 stands for states that were saved
-    without a schema. `readable_from` is the oldest version whose readers can do with
-    what this one saves. `ephemeral` and `secret` are channels or JSON pointers; a part `*`
+    (or False, or an exception) says what is broken. A migration turns a state of
+    version n into one of version n + 1: `{1: f, 2: g}`; 0 stands for states that were saved
+    without a schema. `readable_from` is the oldest version whose readers can use
+    the states that this one saves. `ephemeral` and `secret` are channels or JSON pointers; a part `*`
     stands for every key and index.
 
     Raises:
-        InvalidSchema: the version is none, migrations leave a gap or are two for one version, or
-            the model is none.
+        InvalidSchema: the version is out of range, migrations leave a gap or are two for one version, or
+            the model is of no known kind.
     """
 
     def __init__(
@@ -70,16 +70,17 @@ class Schema:
         return f"Schema({self.name!r}, version={self.version})"
 
     def flaw(self, state: State) -> Flaw | None:
-        """The first flaw of a state, as it would be stored."""
+        """The first flaw of a state in its stored form; None if it is sound."""
         found = None if self._model is None else self._model.flaw(state)
         if found is not None:
             return Flaw(found.path, "it is not as declared") if covers(self.secret, found.path) and found.path else found
         return next((flaw for check in self._invariants if (flaw := _broken(check, state)) is not None), None)
 
     def check(self, state: State) -> None:
-        """
+        """Check a state.
+
         Raises:
-            SchemaViolation: the state breaks the model or an invariant.
+            SchemaViolation: it breaks the model or an invariant.
         """
         flaw = self.flaw(state)
         if flaw is not None:
@@ -92,7 +93,7 @@ class Schema:
             )
 
     def parse(self, state: Mapping[str, Any]) -> Any:
-        """The state as an instance of the model's class; without one, as it is.
+        """The state as an instance of the model's class; without a model, as a dict.
 
         Raises:
             SchemaViolation: it breaks the schema.
@@ -105,23 +106,24 @@ class Schema:
         return without(state, self.ephemeral)
 
     def plain(self, state: Any) -> tuple[Any, bool]:
-        """A state as a dict; and whether it was an instance of the model, which knows only its own fields."""
+        """A state as a dict, and whether it was an instance of the model. An instance holds only the model's own fields."""
         if self._model is not None and self._model.owns(state):
             return plain(state), True
         return state, False
 
     def carried(self, old: State, new: State) -> State:
-        """`new`, made by who parsed `old` by this schema, with the fields of `old` that the model does not know."""
+        """`new`, made by a reader that parsed `old` by this schema, with the fields of `old` that the model does not know."""
         if self._model is None or self._model.flaw(old) is not None:
             return new
         made: State = carried(old, plain(self._model.parse(old)), new)
         return made
 
     def can_read(self, schema: str, version: int, readable_from: int) -> None:
-        """
+        """Check that this schema can read a checkpoint that was saved under another.
+
         Raises:
-            SchemaMismatch: it was saved under another schema.
-            SchemaTooNew: it is newer, and does not say that this version can read it.
+            SchemaMismatch: it was saved under a schema of another name.
+            SchemaTooNew: it is newer, and does not declare that this version can read it.
         """
         if schema and schema != self.name:
             raise SchemaMismatch(
@@ -151,7 +153,7 @@ class Schema:
         for step in range(version if schema else 0, self.version):
             if step not in self._migrations:
                 raise MigrationFailed(
-                    f"no migration of schema {self.name!r} leads from version {step} to {step + 1}. Nothing was written. "
+                    f"there is no migration of schema {self.name!r} from version {step} to {step + 1}. Nothing was written. "
                     "Declare one, or read it with a handle without a schema.",
                     version=step,
                 )
@@ -160,23 +162,23 @@ class Schema:
             except Exception as error:
                 raise self._failed(step, f"{type(error).__name__}: {error}") from error
             if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
-                raise self._failed(step, f"it returned {type(state).__name__}, which is no dict of channels")
+                raise self._failed(step, f"it returned {type(state).__name__}, which is not a dict of channels")
         flaw = self.flaw(state)
         if flaw is not None:
-            raise self._failed(self.version - 1, f"what it made breaks the schema at {flaw.path or 'the top'}: {flaw.why}")
+            raise self._failed(self.version - 1, f"its result breaks the schema at {flaw.path or 'the top'}: {flaw.why}")
         return state
 
     def _failed(self, step: int, why: str) -> MigrationFailed:
         return MigrationFailed(
             f"the migration of schema {self.name!r} from version {step} to {step + 1} failed: {why}. Nothing was written. "
-            "Mend the migration, or read it with a handle without a schema.",
+            "Fix the migration, or read it with a handle without a schema.",
             version=step,
         )
 
 
 def _checked_version(name: str, version: object) -> int:
     if type(version) is not int or not 1 <= version <= VERSION_MAX:
-        raise InvalidSchema(f"the version of schema {name!r} is 1 to {VERSION_MAX}; got {version!r}.")
+        raise InvalidSchema(f"the version of schema {name!r} must be 1 to {VERSION_MAX}; got {version!r}.")
     return version
 
 
@@ -188,9 +190,9 @@ def _checked_migrations(
         if step in steps:
             raise InvalidSchema(f"schema {name!r} has two migrations for version {step}. Keep one.")
         if type(step) is not int:
-            raise InvalidSchema(f"the migrations of schema {name!r} are named by the version they lead up from; got {step!r}.")
+            raise InvalidSchema(f"the migrations of schema {name!r} must be keyed by the version they upgrade; got {step!r}.")
         if not callable(migration):
-            raise InvalidSchema(f"the migration of schema {name!r} for version {step} is no function.")
+            raise InvalidSchema(f"the migration of schema {name!r} for version {step} is not a function.")
         steps[step] = migration
     if steps and sorted(steps) != list(range(min(steps), version)):
         raise InvalidSchema(
@@ -202,7 +204,7 @@ def _checked_migrations(
 
 def _fields(fields: Collection[str]) -> tuple[str, ...]:
     if isinstance(fields, str):
-        raise InvalidSchema(f"fields are a set or list of names and pointers, not the text {fields!r}.")
+        raise InvalidSchema(f"fields must be a set or list of names and pointers, not the text {fields!r}.")
     for field in fields:
         parts_of(field)
     if len(fields) > POINTERS_MAX:

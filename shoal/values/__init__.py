@@ -1,13 +1,13 @@
 """Values as bytes: msgpack with a closed, registered set of extension types.
 
 Laws:
-- What `decode` returns equals what `encode` was given, in type too: a tuple
+- `decode` returns a value equal to the one that `encode` was given, in type too: a tuple
   stays a tuple, a set a set. (`bytearray` and `memoryview` become `bytes`.)
 - Decoding runs no code that this process did not register: never pickle, never
   an import by name. Bytes that are not a value raise `InvalidValue`, nothing else.
-- Equal values give equal bytes where their dicts were filled in the same order;
+- Equal values give equal bytes if their dicts were filled in the same order;
   sets are sorted by their encoded items.
-- Text is valid Unicode: a lone surrogate is refused, since UTF-8 has no bytes
+- Text must be valid Unicode: a lone surrogate is refused, because UTF-8 has no bytes
   for it. NaN, infinities and −0.0 are kept, bit for bit.
 - Lists and dicts nest up to 1,024 deep (64 within eight or more extension
   values), extension values up to `NESTED_MAX`; a value is at most
@@ -17,9 +17,9 @@ Native: None, bool, int of 64 bits, float, str, bytes, list, dict (any hashable
 key). Extensions: longer ints, complex, tuple, set, frozenset, datetime, date,
 time, timedelta, Decimal, UUID, OrderedDict, defaultdict (of a built-in type, or
 none), deque, Counter, paths, NumPy arrays and scalars, and every class that was
-registered. Any other class is refused, also a subclass of one of these: an enum,
-a model, a named tuple or a subclass of str says how to register it. `to_json` and
-`from_json` are the same, for people; `project` is what a schema sees of packed bytes.
+registered. Any other class is refused, even a subclass of one of these; for an enum,
+a model, a named tuple or a subclass of str the error says how to register it. `to_json` and
+`from_json` are the same for people; `project` shows packed bytes as a schema sees them.
 """
 
 from shoal.values.canonical import canonical

@@ -1,6 +1,6 @@
 """NumPy arrays and scalars as forms; NumPy itself is imported only once a value needs it.
 
-Law: only types of fixed size without references are carried: booleans, integers,
+Law: only types of fixed size without references are supported: booleans, integers,
 floats, complex numbers, datetimes, and text of fixed width. Objects, records and
 platform-dependent floats are refused. Arrays are written in C order; byte order
 is kept. A subclass of `ndarray` (masked, matrix) is not an array.
@@ -18,7 +18,7 @@ _ALLOWED = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16|[mM]8(\[\w+\])?|[SU][1
 
 
 def form_of(cls: type) -> Form | None:
-    """The form for `cls` if it is NumPy's. Without NumPy in the process no value can be."""
+    """The form for `cls` if it is NumPy's. If NumPy is not loaded in this process, no class is."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
@@ -30,7 +30,7 @@ def form_of(cls: type) -> Form | None:
 def _checked_dtype(text: Any) -> str:
     if type(text) is not str or _ALLOWED.fullmatch(text) is None:
         raise ValueError(
-            f"NumPy type {text!r} is not carried: only booleans, numbers of up to 64 bits (complex 128), datetimes and "
+            f"NumPy type {text!r} is not supported: only booleans, numbers of up to 64 bits (complex 128), datetimes and "
             "fixed-width text are; convert it, for instance with .astype(float) or .tolist()"
         )
     return text

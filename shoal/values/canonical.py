@@ -1,7 +1,7 @@
-"""One spelling of a packed value: values that are equal, type by type, have equal bytes, whoever packed them.
+"""The canonical form of a packed value: values that are equal, type by type, have equal bytes, whichever client packed them.
 
-Law: maps are in the order of their packed keys, sets in that of their packed items, and
-numbers and lengths have the shortest form. What an extension of an unknown code holds stays as it is.
+Law: maps are sorted by their packed keys, sets by their packed items, and
+numbers and lengths have the shortest form. The content of an extension with an unknown code is left as it is.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _packer = msgpack.Packer()
 
 
 def canonical(packed: bytes) -> bytes:
-    """`packed`, which `check` has passed, in its one spelling.
+    """The canonical form of `packed`, which must have passed `check`.
 
     Raises:
-        InvalidValue: it nests too deep, or holds text that is no Unicode.
+        InvalidValue: it nests too deep, or holds text that is not valid Unicode.
     """
     try:
         return _spelled(_unpacked(packed), NESTED_MAX)
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         raise InvalidValue(
-            f"the value has no spelling that it could be compared by: {error or type(error).__name__}. Nothing was written."
+            f"the value has no canonical form to compare it by: {error or type(error).__name__}. Nothing was written."
         ) from None
 
 
 class _Map:
-    """As it was packed: its keys may be none of a Python dict's."""
+    """A map's pairs as they were packed. A key need not be one that a Python dict accepts."""
 
     def __init__(self, pairs: list[tuple[Any, Any]]) -> None:
         self.pairs = pairs

@@ -26,7 +26,7 @@ VALUE_BYTES_MAX = 64 * 1024 * 1024
 _COUNTED_FROM = 8
 _COUNTED_LISTS_MAX = 64
 
-# A packer keeps its buffer; one that grew past this is dropped instead of kept.
+# A packer keeps its buffer. One whose buffer grew beyond this is dropped.
 _KEPT_BYTES_MAX = 1024 * 1024
 
 _LOADERS = {form.code: form.load for form in [*BY_CLASS.values(), arrays.ARRAY, arrays.SCALAR]}
@@ -38,7 +38,7 @@ def encode(value: object, *, where: str = "value") -> bytes:
     """`value` as msgpack. `where` names it in errors.
 
     Raises:
-        InvalidValue: something in it cannot be serialised; the message has its path and what to do.
+        InvalidValue: a part of it cannot be serialised; the message has the part's path and the remedy.
         TooLarge: it takes more than `VALUE_BYTES_MAX`.
     """
     try:
@@ -70,13 +70,13 @@ def decode(packed: bytes) -> Any:
         raise
     except Exception as failure:  # Registered classes may raise anything.
         raise InvalidValue(
-            f"the bytes are no value that this process can read: {failure or type(failure).__name__}. "
-            "If they hold objects, see that the classes still accept what was stored."
+            f"this process cannot read the bytes as a value: {failure or type(failure).__name__}. "
+            "If they hold objects, check that the classes still accept their stored forms."
         ) from failure
 
 
 def check(packed: bytes) -> None:
-    """Return if `packed` is exactly one msgpack value; builds nothing, looks into no extension value or text.
+    """Return if `packed` is exactly one msgpack value. Builds nothing; does not look into extension values or text.
 
     Raises:
         InvalidValue: it is not.
@@ -108,7 +108,7 @@ def _check_structure(packed: bytes) -> None:
 
 
 def _check_depth(packed: bytes) -> None:
-    """Walk without recursion: slower, with msgpack's bound on every interpreter; but it misreads an extension of 4 GiB."""
+    """Walk without recursion: slower, with msgpack's bound on every interpreter, but it misreads an extension of 4 GiB."""
     walker = msgpack.Unpacker(max_buffer_size=max(1, len(packed)))
     walker.feed(packed)
     try:
@@ -134,7 +134,7 @@ def _nests_deeper(value: Any, bound: int) -> bool:
 
 
 class _Level:
-    """Packs and unpacks what lies inside `depth` extension values."""
+    """Packs and unpacks the content of `depth` nested extension values."""
 
     __slots__ = ("_depth", "_idle")
 
@@ -157,7 +157,7 @@ class _Level:
         return packed
 
     def unpack(self, packed: bytes) -> Any:
-        # First the structure: a length that promises more than there is must not allocate for it.
+        # Check the structure first: a false length must not cause an allocation.
         _check_structure(packed)
         return msgpack.unpackb(packed, ext_hook=self._load, strict_map_key=False, timestamp=3)
 

@@ -1,14 +1,14 @@
-"""What differs between two values: per path, aware of lists.
+"""The differences between two values: per path, aware of lists.
 
 Laws:
-- Applied to the first in the order in which they are listed, the changes make the second (`applied`).
+- If the changes are applied to the first value in their order, the result is the second (`applied`).
 - Values are equal if they are stored alike: 1, 1.0 and True are three values. The order of a
   map's keys does not count.
-- Paths are JSON pointers (RFC 6901), each as of the moment at which its change is applied. A list that
-  grew shows what was appended; what was inserted or removed within it shows just that.
+- Paths are JSON pointers (RFC 6901), each as of the moment at which its change is applied. For a list, only
+  the elements that were added or removed, at its end or within it, are changes.
 
 Lists are compared by the hashes of their elements, after Ratcliff and Obershelp
-(`difflib`), once what they share at both ends is set aside. Past
+(`difflib`), once the parts that they share at both ends are set aside. With more than
 `ELEMENTS_MAX` elements between those ends they are compared place by place.
 """
 
@@ -27,7 +27,7 @@ ELEMENTS_MAX = 2000
 
 
 class Change(Struct, frozen=True):
-    """`before` is None for what was added, `after` for what was removed."""
+    """One change. `before` is None if `op` is "add", `after` if it is "remove"."""
 
     op: Literal["add", "remove", "replace"]
     path: str
@@ -36,12 +36,12 @@ class Change(Struct, frozen=True):
 
 
 def differences(before: Any, after: Any, *, path: str = "") -> list[Change]:
-    """What makes `after` of `before`."""
+    """The changes that turn `before` into `after`; `path` is where the two are."""
     return list(_differences(path, before, after))
 
 
 def channel_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Change]]:
-    """The same per channel, for those that differ; a channel itself is at the empty path."""
+    """The changes of each channel that differs. A channel itself is at the empty path."""
     found: dict[str, list[Change]] = {}
     for name in [*before, *(name for name in after if name not in before)]:
         if name not in after:
@@ -54,7 +54,7 @@ def channel_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 
 def pointer(path: str, step: object) -> str:
-    """`path`, one step further."""
+    """`path` with one more step."""
     return f"{path}/{str(step).replace('~', '~0').replace('/', '~1')}"
 
 
@@ -85,7 +85,7 @@ def _of_maps(path: str, before: dict[Any, Any], after: dict[Any, Any]) -> Iterat
 
 def _of_lists(path: str, before: list[Any] | tuple[Any, ...], after: list[Any] | tuple[Any, ...]) -> Iterator[Change]:
     old, new = [encode(element) for element in before], [encode(element) for element in after]
-    at = 0  # Where we are in the list as it is by now: what is before it is `after`'s.
+    at = 0  # The place in the list as changed so far: the elements before it are those of `after`.
     for same, first, last, low, high in _blocks(old, new):
         paired = 0 if same else min(last - first, high - low)
         for nth in range(paired):
@@ -101,7 +101,7 @@ def _of_lists(path: str, before: list[Any] | tuple[Any, ...], after: list[Any] |
 
 
 def _blocks(old: list[bytes], new: list[bytes]) -> Iterator[tuple[bool, int, int, int, int]]:
-    """(equal?, old from, old to, new from, new to), in order, that cover both."""
+    """(equal?, old from, old to, new from, new to), in order, so that they cover both lists."""
     least = min(len(old), len(new))
     head = next((n for n in range(least) if old[n] != new[n]), least)
     tail = next((n for n in range(least - head) if old[-1 - n] != new[-1 - n]), least - head)
@@ -120,7 +120,7 @@ def _blocks(old: list[bytes], new: list[bytes]) -> Iterator[tuple[bool, int, int
 
 
 def applied(value: Any, changes: list[Change]) -> Any:
-    """`value` with changes made, in their order; it is left as it was.
+    """A copy of `value` with the changes made, in their order.
 
     Raises:
         InvalidInput: a path leads nowhere.
@@ -130,7 +130,7 @@ def applied(value: Any, changes: list[Change]) -> Any:
         try:
             value = _made(value, steps, change)
         except (KeyError, IndexError, ValueError, TypeError):
-            raise InvalidInput(f"there is nothing at {change.path!r} that could be changed.") from None
+            raise InvalidInput(f"the value has no {change.path!r} to change.") from None
     return value
 
 

@@ -1,10 +1,10 @@
-"""Values that another framework packed, as plain ones: to be looked at, not to be used.
+"""Values that another framework packed, in plain form: to be shown, not to be used.
 
-Law: nothing is built, imported or called. What was an object is a dict with its class's
-name, whoever looks; so a state can be shown, and two compared, without the framework.
+Law: nothing is built, imported or called. An object becomes a dict with its class's
+name, in every process; so a state can be shown, and two compared, without the framework.
 
-A checkpoint says by the name of its schema whose values it holds; `LANGGRAPH` are those
-of LangGraph's serialiser, whose extension codes mean something else than Shoal's.
+The name of a checkpoint's schema tells the framework. `LANGGRAPH` stands for
+LangGraph's serialiser, whose extension codes differ from Shoal's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shoal.values import codec
 from shoal.values.forms import NESTED_MAX
 
 LANGGRAPH = "langgraph"
-LANGGRAPH_TYPED = 83  # [kind, bytes]: what LangGraph's serialiser packed otherwise than as msgpack.
+LANGGRAPH_TYPED = 83  # [kind, bytes]: a value that LangGraph's serialiser did not pack as msgpack.
 
 _OBJECT_CODES = range(6)  # [module, class, arguments, …]
 _ARRAY_CODE = 6  # [dtype, shape, order, bytes]
@@ -27,11 +27,11 @@ _SNAPSHOT_CODE = 7
 
 
 def decode_channel(packed: bytes, schema: str) -> Any:
-    """A channel's value, of a checkpoint that was saved under `schema`.
+    """The value of a channel, in a checkpoint that was saved under `schema`.
 
     Raises:
         InvalidValue: the bytes are no value, or hold a class that is not registered.
-        TooLarge: there are too many.
+        TooLarge: it is longer than `VALUE_BYTES_MAX`.
     """
     if schema != LANGGRAPH:
         return codec.decode(packed)
@@ -47,7 +47,7 @@ def _decode(packed: bytes, depth: int) -> Any:
     except (InvalidValue, MemoryError):
         raise
     except Exception as failure:
-        raise InvalidValue(f"the bytes are no value that can be shown: {failure or type(failure).__name__}.") from failure
+        raise InvalidValue(f"the bytes cannot be shown as a value: {failure or type(failure).__name__}.") from failure
 
 
 def _hook(depth: int) -> Callable[[int, bytes], Any]:

@@ -1,8 +1,8 @@
-"""The extension types that are built in: how each becomes a plain value, and back.
+"""The built-in extension types: how each becomes a plain value, and back.
 
 Law: a form's code is on disk and on the wire, and is never used for anything
 else; its tag is its name in JSON. `dump` returns a value of native types (or of
-other forms), `load` takes one back and raises if it is not what `dump` makes.
+other forms). `load` takes one back, and raises if `dump` could not have made it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-# Each level may take 40 KiB of C stack in msgpack; the bound keeps well below the smallest thread's.
+# Each level may take 40 KiB of C stack in msgpack; with this bound the total is well below the smallest thread's stack.
 NESTED_MAX = 32
 
 
 class Form(NamedTuple):
+    """An extension type: its code in msgpack, its tag in JSON, and its conversions."""
+
     code: int
     tag: str
     dump: Callable[[Any], Any]
     load: Callable[[Any], Any]
 
 
-OBJECT_CODE = 1  # [registered name, what its `pack` returned], and the version of its class unless it is 1
+OBJECT_CODE = 1  # [registered name, the result of its `pack`], and the version of its class unless it is 1
 SET_CODE = 3
 FROZENSET_CODE = 4
 
@@ -49,14 +51,14 @@ def _moment_text(value: datetime | time) -> str:
 def _zone_text(zone: tzinfo | None) -> str:
     if type(zone) is timezone and zone.utcoffset(None).microseconds:
         # CPython reads `+00:00:00.000001` as UTC.
-        raise ValueError("its offset from UTC has fractions of a second, which ISO 8601 readers drop; round it")
+        raise ValueError("its offset from UTC has fractions of a second, which readers of ISO 8601 drop; round it")
     if zone is None or type(zone) is timezone:
         return ""  # The offset, if any, is in the ISO text.
     if type(zone) is ZoneInfo and zone.key:
         return f"[{zone.key}]"
     raise ValueError(
-        f"its time zone is a {type(zone).__module__}.{type(zone).__qualname__}, which has no name that others could "
-        "look up; use zoneinfo.ZoneInfo(name) or datetime.timezone"
+        f"its time zone is a {type(zone).__module__}.{type(zone).__qualname__}, which has no name by which other processes "
+        "could find it; use zoneinfo.ZoneInfo(name) or datetime.timezone"
     )
 
 

@@ -1,7 +1,7 @@
 """Say which part of a value cannot be serialised, and what to do about it.
 
-Law: this runs only after an encoding failed, so it may be slow; it is iterative
-and bounded, since what failed may be a cycle or a very deep nest.
+Law: this runs only after an encoding failed, so it may be slow. It is iterative
+and bounded, because the value may be a cycle or nest very deep.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shoal.values.forms import BY_CLASS
 LISTS_DEPTH_MAX = 1024  # msgpack's own bound, in both directions.
 _PATH_CHARACTERS_MAX = 300
 
-# Parts that are shared are met once per path to them: their number can be exponential. About a second.
+# Shared parts are visited once per path to them, so their number can be exponential. This takes about a second.
 _PARTS_MAX = 500_000
 
 
@@ -43,7 +43,7 @@ def explain(value: object, where: str, *, failure: Exception, pack: Callable[[An
 def _search(value: object, where: str, pack: Callable[[Any], bytes]) -> tuple[str, str] | None:
     """Path and reason of the first offending part, depth first."""
     stack: list[Iterator[_Part]] = [iter([_Part(where, value)])]
-    above: list[_Part] = []  # The containers that the search is inside of; stack[i + 1] walks above[i].
+    above: list[_Part] = []  # The containers around the current part; stack[i + 1] walks above[i].
     for _ in range(_PARTS_MAX):
         try:
             part = next(stack[-1], None)

@@ -1,12 +1,12 @@
 """Packed values as bytes that sort as the values do.
 
 Laws:
-- Of two numbers, or two texts, the one that is less never has the greater bytes; equal ones
-  have equal bytes. Numbers go through the nearest double and texts are cut, so that others may
-  share their bytes too: who looks something up compares the values themselves.
-- True and False are 1 and 0, as Python compares them. None, as what is missing, has no bytes.
-- All else (a list, a map, an extension, NaN) is OTHER: no order of bytes is that of its values.
-- No bytes are the beginning of another value's, so that more may follow them.
+- Of two numbers, or two texts, the lesser never has the greater bytes; equal ones
+  have equal bytes. Numbers are rounded to the nearest double and texts are cut, so different values may
+  share their bytes too: a lookup must compare the values themselves.
+- True and False are 1 and 0, as Python compares them. None has no bytes, like a missing value.
+- All other values (a list, a map, an extension, NaN) are OTHER: no order of bytes matches theirs.
+- No value's bytes are a prefix of another value's, so more bytes may follow them.
 
     01 double₈           a number: its sign bit flipped, or all bits of a negative one
     02 text 00 00        its first `TEXT_BYTES_MAX` bytes, each 00 as 00 FF
@@ -38,7 +38,7 @@ def ordered(packed: bytes) -> bytes | None:
 
 
 def of_plain(value: object) -> bytes:
-    """The bytes of a number or text; of all else OTHER."""
+    """The bytes of a number or text; OTHER for any other value."""
     if isinstance(value, str):
         return TEXT + value.encode()[:TEXT_BYTES_MAX].replace(b"\x00", b"\x00\xff") + b"\x00\x00"
     if isinstance(value, int | float):
@@ -47,7 +47,7 @@ def of_plain(value: object) -> bytes:
 
 
 def length(row: bytes) -> int:
-    """How many of the first bytes of `row` are those of a value."""
+    """How many bytes at the beginning of `row` belong to a value."""
     if row.startswith(NUMBER):
         return 9
     return 1 if row.startswith(OTHER) else row.index(b"\x00\x00") + 2

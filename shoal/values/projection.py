@@ -1,4 +1,4 @@
-"""Packed values as plain JSON trees, for who must look at a state and may build nothing.
+"""Packed values as plain JSON trees, for code that looks at a state and must not build its objects.
 
 Law: a projection is a function of the bytes. No class needs to be registered and
 none is built, so that a node and a client that check one state see the same tree.
@@ -10,7 +10,7 @@ none is built, so that a node and a client that check one state see the same tre
     datetime, date, time, Decimal, UUID  their text
     timedelta, complex                   an array of their numbers
     NumPy number                         the number; other scalars and arrays {"dtype", "shape"}
-    a registered class                   what it is stored as: the object of its fields, or an enum member's value
+    a registered class                   its stored form: the object of its fields, or an enum member's value
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from shoal.values.codec import check
 from shoal.values.forms import BY_CLASS, FROZENSET_CODE, NESTED_MAX, OBJECT_CODE, SET_CODE
 
 DEPTH_MAX = 128
-"""Of a tree: what lies deeper cannot be checked, and is refused."""
+"""Of a tree. A deeper value cannot be checked, and is refused."""
 
 _TUPLE_CODE, _INT_CODE, _DEQUE_CODE = BY_CLASS[tuple].code, BY_CLASS[int].code, BY_CLASS[deque].code
 _ORDERED_CODE, _DEFAULT_CODE = BY_CLASS[OrderedDict].code, BY_CLASS[defaultdict].code
@@ -45,9 +45,10 @@ _NUMBERS = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u
 
 
 def project(packed: bytes) -> Any:
-    """
+    """The projection of a packed value.
+
     Raises:
-        InvalidValue: it is no value, nests deeper than `DEPTH_MAX`, or two keys of a dict have one text.
+        InvalidValue: it is no value, nests deeper than `DEPTH_MAX`, or two keys of a dict have the same text.
     """
     return _plain(_unpacked(packed, 0), DEPTH_MAX)
 
@@ -55,7 +56,7 @@ def project(packed: bytes) -> Any:
 def _unpacked(packed: bytes, level: int) -> Any:
     if level > NESTED_MAX:
         raise InvalidValue(f"more than {NESTED_MAX} tuples, sets or objects lie inside each other. Nothing was written.")
-    check(packed)  # A length that promises more than there is must not allocate for it.
+    check(packed)  # A false length must not cause an allocation.
 
     def extension(code: int, inner: bytes) -> Any:
         return _projected(code, _unpacked(inner, level + 1))
@@ -64,7 +65,7 @@ def _unpacked(packed: bytes, level: int) -> Any:
         return msgpack.unpackb(packed, ext_hook=extension, strict_map_key=False, timestamp=3)
     except InvalidValue:
         raise
-    except Exception as error:  # Among others, a dict whose key cannot be one.
+    except Exception as error:  # For example, a dict with an unhashable key.
         raise InvalidValue(f"the bytes are no value: {error or type(error).__name__}. Nothing was written.") from None
 
 
@@ -110,7 +111,9 @@ def _plain(tree: Any, depth: int) -> Any:
     if tree is None or type(tree) in _LEAVES:
         return tree
     if depth == 0:
-        raise InvalidValue(f"a state that is checked by a schema nests at most {DEPTH_MAX} deep. Nothing was written.")
+        raise InvalidValue(
+            f"the state nests more than {DEPTH_MAX} deep, too deep to be checked by a schema. Nothing was written."
+        )
     if isinstance(tree, list):
         return [_plain(item, depth - 1) for item in tree]
     if isinstance(tree, dict):
@@ -127,6 +130,7 @@ def _object(tree: dict[Any, Any], plain: Callable[[Any], Any]) -> dict[str, Any]
     made = {key if type(key) is str else json.dumps(plain(key)): plain(item) for key, item in tree.items()}
     if len(made) < len(tree):
         raise InvalidValue(
-            "a dict has two keys of one text, as 1 and '1': no schema can tell them apart. Nothing was written. Rename one."
+            "a dict has two keys with one text, such as 1 and '1', which no schema can tell apart. "
+            "Nothing was written. Rename one."
         )
     return made

@@ -1,10 +1,10 @@
-"""The classes that this process is willing to write and to rebuild, by name.
+"""The classes that this process may write and rebuild, by name.
 
 Laws:
 - A stored name leads to a class only through an entry that the program made.
   Nothing is imported, and a class that is not here does not exist for `decode`.
-- What is stored says the version of its class, unless that is 1. An older one is
-  brought up step by step before it is rebuilt; a newer one is refused.
+- A stored object has the version of its class, unless that is 1. An older one is
+  upgraded step by step before it is rebuilt; a newer one is refused.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ Unpack = Callable[[Any], Any]
 
 
 Upgrade = Mapping[int, Callable[[Any], Any]]
-"""Version → what makes of its stored form the next version's."""
+"""Version → the function that turns its stored form into the next version's."""
 
 
 class Registration(NamedTuple):
+    """A class under one of its names, with its conversions."""
+
     name: str
     cls: type
     pack: Pack
@@ -38,14 +40,14 @@ class Registration(NamedTuple):
     upgrade: Upgrade = MappingProxyType({})
 
     def rebuild(self, plain: Any, version: object) -> Any:
-        """The instance that was stored as `plain` by `version` of the class.
+        """The instance whose stored form is `plain`, written by `version` of the class.
 
         Raises:
             InvalidValue: the version is newer than this process's, or no step leads up from it.
         """
         if type(version) is not int or version < 1:
             raise InvalidValue(
-                f"the value holds an object of class {self.name!r} with version {str(version)[:40]!r}, which is none."
+                f"the value holds an object of class {self.name!r} with version {str(version)[:40]!r}, which is not a version."
             )
         if version > self.version:
             raise InvalidValue(
@@ -55,7 +57,7 @@ class Registration(NamedTuple):
         for step in range(version, self.version):
             if step not in self.upgrade:
                 raise InvalidValue(
-                    f"the value holds version {step} of class {self.name!r}, and nothing upgrades it: register it with "
+                    f"the value holds version {step} of class {self.name!r}, and no function upgrades it: register it with "
                     f"version={self.version}, upgrade={{{step}: …}}."
                 )
             plain = self.upgrade[step](plain)
@@ -103,14 +105,14 @@ def register(
 
     Dataclasses, pydantic models, msgspec Structs, enums and named tuples need
     nothing more; other classes need `pack` (instance → a value) and `unpack`
-    (that value → instance). A model's private attributes, and what `__init__`
+    (that value → instance). A model's private attributes, and arguments that `__init__`
     takes but does not store, are not kept: give `pack` and `unpack` for those.
 
-    `name` is what is stored, `module.qualname` by default; give one that
+    `name` is stored with each instance, and is `module.qualname` by default; give one that
     survives moving the class. A class may be registered under further names:
     values are written under its first, and read under all.
 
-    `version` is stored with each instance. Where it is raised, `upgrade` says how the
+    `version` is stored with each instance. If you raise it, `upgrade` says how the
     stored form of an older version becomes the next one's: `{1: f, 2: g}`.
 
     Raises:
@@ -134,6 +136,7 @@ def register(
 
 
 def entry_of(cls: type) -> Registration | None:
+    """The entry under whose name instances of the class are written; None if the class is not registered."""
     return _by_class.get(cls)
 
 
@@ -154,11 +157,12 @@ def entry_named(name: object) -> Registration:
 
 
 def default_name(cls: type) -> str:
+    """The name under which a class is registered by default: `module.qualname`."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def registering_line(cls: type) -> str:
-    """The one line of code that would register `cls`."""
+    """The line of code that registers `cls`, for error texts."""
     suffix = "" if _standard_conversions(cls) else ", pack=…, unpack=…"
     return f"shoal.values.register({default_name(cls)}{suffix})"
 
@@ -201,7 +205,7 @@ def _standard_conversions(cls: type) -> tuple[Pack, Unpack] | None:
 
 
 def _is_model(cls: type) -> bool:
-    pydantic = sys.modules.get("pydantic")  # Without it in the process, no class can be a model.
+    pydantic = sys.modules.get("pydantic")  # If it is not loaded, no class is a model.
     return pydantic is not None and issubclass(cls, pydantic.BaseModel)
 
 
@@ -210,7 +214,7 @@ def _model_conversions(cls: Any) -> tuple[Pack, Unpack]:
         return (lambda model: model.root), cls.model_validate
     return (
         lambda model: {**model.__dict__, **(model.__pydantic_extra__ or {})},
-        # By field name, whatever aliases the model has: that is what was written.
+        # By field name, as it was written, even if the model has aliases.
         lambda fields: cls.model_validate(fields, by_name=True, by_alias=False),
     )
 

@@ -32,9 +32,9 @@ from shoal.values.forms import BY_CLASS
 
 JSON_DEPTH_MAX = 192
 
-# What every JSON reader holds exactly (RFC 7493, I-JSON).
+# Every JSON reader holds integers up to this one exactly (RFC 7493, I-JSON).
 _SAFE_INT_MAX = 2**53 - 1
-# Past this many bits hexadecimal is used: Python bounds the length of decimal text, and reading it is quadratic.
+# Beyond this many bits hexadecimal is used: Python bounds the length of decimal text, and reading it is quadratic.
 _DECIMAL_BITS_MAX = 2048
 
 _FORMS_BY_TAG = {form.tag: form for form in [*BY_CLASS.values(), arrays.ARRAY, arrays.SCALAR]}
@@ -43,7 +43,7 @@ _SPECIAL_FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def to_json(value: object) -> Any:
-    """`value` as what `json.dumps` takes.
+    """`value` in a form that `json.dumps` takes.
 
     Raises:
         InvalidValue: it holds something that cannot be serialised, or nests too deep.
@@ -52,10 +52,10 @@ def to_json(value: object) -> Any:
 
 
 def from_json(tree: object) -> Any:
-    """The value that `tree`, made by `to_json` or written by hand, stands for.
+    """The value of `tree`, which `to_json` made or somebody wrote by hand.
 
     Raises:
-        InvalidValue: a tag is unknown or its value is not what the tag says.
+        InvalidValue: a tag is unknown, or its value does not fit it.
     """
     try:
         return _from_json(tree, JSON_DEPTH_MAX)

@@ -16,14 +16,15 @@ FLOAT_BYTES = 4
 
 
 def pack(floats: Iterable[float], *, where: str = "vector") -> bytes:
-    """
+    """The bytes of a vector.
+
     Raises:
-        InvalidValue: it has no numbers, or one that no 32 bits hold.
+        InvalidValue: it has no numbers, or one that does not fit 32 bits.
     """
     try:
         numbers = array("f", floats)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidValue(f"{where} is no vector: {error}. Nothing was written. It is a list of numbers.") from None
+        raise InvalidValue(f"{where} is no vector: {error}. Nothing was written. A vector is a list of numbers.") from None
     if sys.byteorder == "big":
         numbers.byteswap()
     packed = numbers.tobytes()
@@ -32,6 +33,7 @@ def pack(floats: Iterable[float], *, where: str = "vector") -> bytes:
 
 
 def unpack(packed: bytes) -> array[float]:
+    """The numbers of a packed vector."""
     numbers = array("f", packed)
     if sys.byteorder == "big":
         numbers.byteswap()
@@ -39,9 +41,12 @@ def unpack(packed: bytes) -> array[float]:
 
 
 def check(packed: bytes, *, where: str = "vector") -> None:
-    """
+    """Check that the bytes are a vector. `where` names it in the error.
+
     Raises:
-        InvalidValue: these bytes are no vector.
+        InvalidValue: they are not.
     """
     if not packed or len(packed) % FLOAT_BYTES or not all(map(isfinite, unpack(packed))):
-        raise InvalidValue(f"{where} is no vector: it is one 32-bit float or more, all of them finite. Nothing was written.")
+        raise InvalidValue(
+            f"{where} is no vector: a vector has at least one 32-bit float, and all are finite. Nothing was written."
+        )

@@ -54,8 +54,8 @@ def test_what_multiplies_is_refused(schema: Any) -> None:
         ({"$ref": "https://example.com/plan.json"}, "nothing outside the schema"),
         ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "nothing outside the schema"),
         ({"$ref": "other.json#/$defs/a"}, "nothing outside the schema"),
-        ({"$ref": "#/$defs/a"}, "not there"),
-        ({"title": "x", "$ref": "#/title"}, "no schema"),
+        ({"$ref": "#/$defs/a"}, "does not exist"),
+        ({"title": "x", "$ref": "#/title"}, "not a schema"),
         ({"$defs": {"a": {"$id": "https://example.com/a"}}}, r"\$id"),
     ],
 )

@@ -64,7 +64,7 @@ def test_a_pattern_that_makes_others_backtrack_is_decided_at_once() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (b"{", "no JSON"),
+        (b"{", "not JSON"),
         (b"[]", "object or a boolean"),
         (b'{"type": "plan"}', "/type"),
         (b'{"pattern": "("}', "/pattern"),

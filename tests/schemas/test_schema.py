@@ -157,7 +157,7 @@ def test_a_state_from_before_the_schema_has_version_0() -> None:
         ({1: rename}, "one for each version"),
         ({0: rename, 2: to_objects}, "one for each version"),
         ({2: to_objects, 3: rename}, "one for each version"),
-        ({1: "rename", 2: to_objects}, "no function"),
+        ({1: "rename", 2: to_objects}, "not a function"),
     ],
 )
 def test_migrations_that_leave_a_gap_or_are_two_for_one_version_are_refused(migrations: Any, why: str) -> None:
@@ -175,7 +175,7 @@ def _fails(_state: dict[str, Any]) -> dict[str, Any]:
         ({2: to_objects}, 1, "no migration .* from version 1 to 2"),
         ({1: _fails, 2: to_objects}, 1, "from version 1 to 2 failed: KeyError"),
         ({1: rename, 2: lambda state: None}, 2, "from version 2 to 3 failed: it returned NoneType"),
-        ({1: rename, 2: lambda state: {1: 2}}, 2, "no dict of channels"),
+        ({1: rename, 2: lambda state: {1: 2}}, 2, "not a dict of channels"),
         ({1: rename, 2: lambda state: {"tasks": 7}}, 2, "breaks the schema at /tasks"),
     ],
 )

@@ -189,7 +189,7 @@ def test_numpy_scalars_stay_numpy_scalars(scalar: Any) -> None:
 
 
 def test_an_array_of_objects_is_refused_with_its_path() -> None:
-    with pytest.raises(InvalidValue, match=r'state\["w"\] is a numpy.ndarray .*NumPy type .\|O. is not carried'):
+    with pytest.raises(InvalidValue, match=r'state\["w"\] is a numpy.ndarray .*NumPy type .\|O. is not supported'):
         values.encode({"w": numpy.array([object()])}, where="state")
 
 

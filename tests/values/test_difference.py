@@ -102,7 +102,7 @@ def test_channels_that_come_and_go_are_added_and_removed() -> None:
 
 
 def test_a_change_at_a_place_that_is_not_there_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="nothing at '/a/b'"):
+    with pytest.raises(InvalidInput, match="has no '/a/b' to change"):
         applied({"a": 1}, [Change("replace", "/a/b", 1, 2)])
 
 

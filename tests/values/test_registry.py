@@ -149,7 +149,7 @@ def test_nothing_is_imported_by_name() -> None:
 
 def test_stored_fields_that_the_class_refuses_raise_invalid_value() -> None:
     for plain in ({"gone": 1}, {}, [1], None, {1: 2}):
-        with pytest.raises(InvalidValue, match="still accept what was stored"):
+        with pytest.raises(InvalidValue, match="still accept their stored forms"):
             values.decode(object_bytes("plan", plain))
 
 
