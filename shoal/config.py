@@ -142,6 +142,7 @@ class Config(Struct, frozen=True, kw_only=True):
     subscriptions_max: int = 256  # On one session.
     subscribers_max: int = 4096  # On one node.
     subscription_bytes_max: int = 8 * MiB  # Queued for one subscriber; beyond this: SlowConsumer.
+    watch_tells_max: int = 1_000_000  # Changes × their subscribers that are still to be told; beyond this, other work waits.
     watch_replay_operations_max: int = 50_000  # Read from the log to resume a watch; beyond this: Reset.
     watch_id_bytes_max: int = 6 * KiB  # A position as the id of a server-sent event, which comes back in a header.
     heartbeat_s: float = 20.0

@@ -46,7 +46,11 @@ class Node:
             StoreCorrupt: the last incarnation was cut off, and its log has a hole.
         """
         config = msgspec.structs.replace(config, advertise=config.advertise or f"{config.listen_host}:{config.listen_port}")
-        feed = Feed(subscribers_max=config.subscribers_max, bytes_max=config.subscription_bytes_max)
+        feed = Feed(
+            subscribers_max=config.subscribers_max,
+            bytes_max=config.subscription_bytes_max,
+            tells_max=config.watch_tells_max,
+        )
         self._feed = feed
         self._storage = storage
         self._environment = environment

@@ -25,6 +25,7 @@ from shoal.node.target import Target
 from shoal.node.values import scalars
 from shoal.node.values.scalars import Counters
 from shoal.node.watching import changelog, feed, resumable
+from shoal.node.watching.audience import Audience
 from shoal.node.watching.feed import Feed, Staged
 from shoal.node.writes import issuing
 from shoal.node.writes.idempotency import Answered, IdempotencyTable
@@ -126,6 +127,7 @@ def a_watch_tells_of_other_objects(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(feed, "matches", matches)
     patch.setattr(resumable, "matches", matches)
+    patch.setattr(Audience, "of", lambda self, kind, name: list(self))
 
 
 def a_watch_tells_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
