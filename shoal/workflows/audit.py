@@ -1,8 +1,8 @@
-"""One time line of a thread: what was known, done and decided, and by whom.
+"""One time line of a thread: its checkpoints, events and steps, with their authors.
 
-Law: entries are in the order of the nodes' clocks, whose differences show; within a
-millisecond what was known comes before what was done. Each entry names the newest
-checkpoint before it, which is what its author could know of this thread.
+Law: entries are in the order of the nodes' clocks, so that differences of the clocks are visible; within a
+millisecond checkpoints come before events, and events before steps. Each entry names the newest
+checkpoint before it, the most that its author could know of this thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 AuditKind = Literal["checkpoint", "event", "step"]
 _RANKS: dict[AuditKind, int] = {"checkpoint": 0, "event": 1, "step": 2}
 LISTED_MAX = 10_000
-"""Of each: checkpoints of a branch, events, steps."""
+"""The bound for each of them: checkpoints, events, steps."""
 
 
 class AuditEntry(Struct, frozen=True):
@@ -33,9 +33,9 @@ class AuditEntry(Struct, frozen=True):
     kind: AuditKind
     text: str
     by: str
-    known: str  # The newest checkpoint before it; empty: there was none.
-    id: str  # Of the checkpoint or the event; a step's key.
-    data: Any  # A checkpoint's metadata, the event, or a step's result or error.
+    known: str  # The newest checkpoint before it; empty if there was none.
+    id: str  # The id of the checkpoint or the event, or the key of the step.
+    data: Any  # A checkpoint's metadata, an event's value, or a step's arguments, result or error.
 
 
 async def audit(checkpoints: ThreadCheckpoints) -> list[AuditEntry]:
@@ -57,7 +57,7 @@ async def audit(checkpoints: ThreadCheckpoints) -> list[AuditEntry]:
 
 
 async def _first(source: AsyncIterator[T]) -> AsyncIterator[T]:
-    """Not more than LISTED_MAX."""
+    """At most LISTED_MAX items."""
     count = 0
     async for each in source:
         yield each
@@ -67,7 +67,7 @@ async def _first(source: AsyncIterator[T]) -> AsyncIterator[T]:
 
 
 def _left_behind(event: Event) -> Iterator[str]:
-    """The heads that a move took from a branch, if it tells of one; anybody may append an event that only looks so."""
+    """The heads that a rollback took from a branch, if the event describes one. A user's event may look like one."""
     told = event.event
     if isinstance(told, dict) and told.get("kind") == "rollback" and isinstance(told.get("from"), list):
         yield from (id for id in told["from"] if isinstance(id, str) and is_id(id))

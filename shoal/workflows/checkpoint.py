@@ -23,7 +23,7 @@ class Checkpoint(Struct, frozen=True):
     id: str
     parents: tuple[str, ...]
     branch: str
-    heads: tuple[str, ...]  # Of the branch when this was answered, the winner first.
+    heads: tuple[str, ...]  # The branch's heads when this was answered, the winner first.
     wall_ms: int
     schema: str
     schema_version: int
@@ -31,11 +31,11 @@ class Checkpoint(Struct, frozen=True):
     _channels: Mapping[str, bytes] | None
     author: str = ""
     label: str = ""
-    hashes: Mapping[str, str] = {}  # Per channel, as the node has them; none where this process saved it.
+    hashes: Mapping[str, str] = {}  # Per channel; empty in the answer to a save.
     _setting: bytes = b""
     _seen: bytes = b""
-    readable_from: int = 0  # Of its schema: the oldest version whose readers can do with it; 0: its own.
-    secret: tuple[str, ...] = ()  # JSON pointers to what must not be shown.
+    readable_from: int = 0  # The oldest version of its schema whose readers understand it; 0: only its own.
+    secret: tuple[str, ...] = ()  # JSON pointers to values that must not be shown.
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.id!r}, branch={self.branch!r}, time={self.time.isoformat()!r})"
@@ -64,7 +64,7 @@ class Checkpoint(Struct, frozen=True):
 
     @property
     def seen(self) -> str:
-        """What its author, but not its parent's author, had read elsewhere: a bookmark, for `Store.observe`."""
+        """What its author had read elsewhere since the previous save, as a bookmark for `Store.observe`."""
         return Bookmark.unpack(self._seen).text()
 
     @property
@@ -72,11 +72,11 @@ class Checkpoint(Struct, frozen=True):
         """Channel name → value. Decoded again at each access, so you can change it freely.
 
         Raises:
-            InvalidInput: this came from a history without states, or was saved as a change.
+            InvalidInput: the checkpoint came from a history without states, or was saved as a change.
             InvalidValue: a value's type is not registered here.
         """
         if self._channels is None:
-            raise InvalidInput(f"checkpoint {self.id} came without its state; load({self.id!r}) has it.")
+            raise InvalidInput(f"checkpoint {self.id} came without its state. Get it with load({self.id!r}).")
         return {name: values.decode_channel(packed, self.schema) for name, packed in self._channels.items()}
 
     @property
@@ -87,14 +87,14 @@ class Checkpoint(Struct, frozen=True):
 
 def encode_channels(state: Mapping[str, Any]) -> dict[str, bytes]:
     """Channel → packed value."""
-    if type(state) is not dict and not isinstance(state, Mapping):  # The abstract class is slow to ask.
+    if type(state) is not dict and not isinstance(state, Mapping):  # isinstance of the abstract class is slow.
         raise InvalidValue(f"a state is a mapping of channel names to values, not {type(state).__name__}. Nothing was written.")
     check_names("channel", state)
     return {name: values.encode(value, where=f"state[{name!r}]") for name, value in state.items()}
 
 
 def encode_appended(append: Mapping[str, Iterable[Any]]) -> dict[str, bytes]:
-    """Channel → a packed list of the elements that are new at its end."""
+    """Channel → a packed list of the elements to add at its end."""
     check_names("channel", append)
     for name, elements in append.items():
         if isinstance(elements, str | bytes | Mapping) or not isinstance(elements, Iterable):
@@ -106,9 +106,10 @@ def encode_appended(append: Mapping[str, Iterable[Any]]) -> dict[str, bytes]:
 
 
 def encode_metadata(metadata: Mapping[str, Any] | None) -> bytes:
-    """
+    """The packed metadata; None is an empty map.
+
     Raises:
-        InvalidValue: it is no mapping, or cannot be serialised.
+        InvalidValue: it is not a mapping, or cannot be serialised.
     """
     if metadata is None:
         return b"\x80"
@@ -118,12 +119,12 @@ def encode_metadata(metadata: Mapping[str, Any] | None) -> bytes:
 
 
 def is_id(place: str) -> bool:
-    """Whether it names a checkpoint, and not a branch."""
+    """Whether `place` is the id of a checkpoint rather than the name of a branch."""
     return len(place) == 64 and not place.strip("0123456789abcdef")
 
 
 def saved_checkpoint(saved: requests.Saved, request: requests.Save) -> Checkpoint:
-    """The checkpoint that a save made."""
+    """The checkpoint of a save's reply; with its state, unless it was saved as a change."""
     return Checkpoint(
         saved.id,
         tuple(saved.parents),

@@ -1,9 +1,9 @@
 """The checkpoints of one thread: reading them, and saving on one of them.
 
 Laws:
-- Reading moves no position. A page is one request, and the next one is made when it is needed.
-- A save names its parent. A handle of the client, which remembers what it has seen, is a
-  `Checkpoints` whose `newest`, `load` and `save` also move its position.
+- Reading does not change a position. A page is one request, and the next page is requested when it is needed.
+- A save names its parent. A handle of the client, which remembers the checkpoint that it builds on, is a
+  subclass whose `newest`, `load` and `save` also change its position.
 """
 
 from __future__ import annotations
@@ -31,32 +31,33 @@ class ThreadCheckpoints:
         self.space, self.thread = space, thread
         self.provenance = Provenance(connection, "") if provenance is None else provenance
 
-    # ── what a handle with a position does in its own way ─────────────────────
+    # ── overridden by a handle with a position ────────────────────────────────
 
     async def newest(self, branch: str) -> str:
-        """The base of a change of the branch: its winner, or NO_HEAD."""
+        """The checkpoint that a change of the branch is based on: its winner, or NO_HEAD."""
         return await self.winner(branch)
 
     async def load(self, id: str | None = None, *, branch: str = "main") -> Checkpoint:
-        """
+        """Read a checkpoint with its state, by its id or as the winner of a branch.
+
         Raises:
             NotFound: there is no such checkpoint or branch.
         """
         return shown_checkpoint(await self.read(id, branch=branch), channels=True)
 
     async def save(self, request: requests.Save, key: str | None, durability: Durability | None) -> Checkpoint:
-        """Save on the request's parent, in the name of the author."""
+        """Save on the request's parent, with the handle's author and provenance."""
         signed = self.provenance.signed(request)
         saved = await self.commit(signed, key, durability)
         self.provenance.noted(signed, saved)
         return saved_checkpoint(saved, signed)
 
     async def commit(self, request: requests.Save, key: str | None, durability: Durability | None) -> requests.Saved:
-        """Save what the request says, whoever its author is."""
+        """Send a save as it is, without adding an author."""
         return await self.connection.write(request, key=key, durability=durability)
 
     def shown(self, found: requests.Checkpoint) -> requests.Checkpoint:
-        """A whole checkpoint in the version of the schema that is declared here."""
+        """A checkpoint with its state, migrated to the version of the schema that the handle declares, if it declares one."""
         return found
 
     # ── reading ───────────────────────────────────────────────────────────────
@@ -82,11 +83,11 @@ class ThreadCheckpoints:
         return await self.connection.read(requests.Load(self.space, self.thread, id, branch, channels), stale=stale)
 
     async def states(self, id: str, channels: list[str], *, stale: bool = False) -> dict[str, Any]:
-        """Some channels of a checkpoint, decoded; without a request if none is asked for."""
+        """Channels of a checkpoint, decoded. Without channels it makes no request."""
         return decoded(await self.read(id, channels, stale=stale)) if channels else {}
 
     def state_of(self, found: requests.Checkpoint) -> dict[str, Any]:
-        """The state of a whole checkpoint, in the version of the schema that is declared here."""
+        """The decoded state of a checkpoint that was read with all its channels; see `shown`."""
         return decoded(self.shown(found))
 
     async def pages(
@@ -100,7 +101,7 @@ class ThreadCheckpoints:
         author: str | None = None,
         stale: bool = False,
     ) -> AsyncIterator[requests.Checkpoint]:
-        """Checkpoints from the branch's winner, or strictly before `before`, back."""
+        """Checkpoints backwards along first parents, from the branch's winner or from the parent of `before`."""
         wanted = dict(filter or {})
         while limit is None or limit > 0:
             asked = PAGE if limit is None else min(limit, PAGE)
@@ -114,14 +115,14 @@ class ThreadCheckpoints:
             limit = None if limit is None else limit - len(page.items)
 
     async def first_parents(self, head: str) -> AsyncIterator[requests.Checkpoint]:
-        """A checkpoint and, newest first, those before it along first parents; without channels."""
+        """A checkpoint and those before it along first parents, newest first, without channels."""
         if head != NO_HEAD:
             yield await self.read(head, [])
             async for found in self.pages(before=head):
                 yield found
 
     async def labels(self, prefix: str = "", *, reverse: bool = False, stale: bool = False) -> AsyncIterator[tuple[str, str]]:
-        """Labels in byte order, each with the id of the checkpoint that has it."""
+        """Labels in byte order, each with the id of its checkpoint."""
         after: str | None = None
         while True:
             request = requests.ReadLabels(self.space, self.thread, prefix=prefix, after=after, reverse=reverse)
@@ -135,10 +136,10 @@ class ThreadCheckpoints:
     async def reachable(
         self, starts: list[str] | None = None, *, states: bool = False, line_max: int | None = None
     ) -> AsyncIterator[Checkpoint]:
-        """All that lead to these checkpoints, each once; a child before its parents, where they are on one line.
+        """These checkpoints and all their ancestors, each once. Along first parents a child comes before its parent.
 
-        By default to the thread's heads and labels; those that are pruned are left out, and of given ones those that do not
-        exist. `line_max`: only the newest so many of each line.
+        The default for `starts` is all heads and labelled checkpoints. Pruned checkpoints are left out, and given ones
+        that do not exist. `line_max` bounds how many of each line of first parents are read, from the newest.
         """
         absent = Pruned if starts is None else NotFound
         if starts is None:

@@ -1,4 +1,4 @@
-"""How flows and handles make requests: over a session, with the store's defaults."""
+"""Requests of flows and handles: over a session, with the store's defaults."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Connection:
 
     session: Session
     config: Config
-    durability: Durability  # Of writes that ask for none.
+    durability: Durability  # The default of writes.
 
     async def write(self, request: Request[R], *, key: str | None, durability: Durability | None) -> R:
-        """Send a write; its durability is the store's unless one is given."""
+        """Send a write; without a durability, it has the store's."""
         return await self.session.call(request, key=key, durability=durability or self.durability)
 
     async def read(self, request: Request[R], *, stale: bool = False) -> R:
-        """Send a read; with `stale` it takes what the node has."""
+        """Send a read; if `stale`, the node's state may be older than the session's bookmark."""
         return await self.session.call(request, stale=stale)

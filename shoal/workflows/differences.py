@@ -1,6 +1,6 @@
 """The changes from one checkpoint of a thread to another.
 
-Law: of secret fields it shows that they changed, and what they hold only if it is asked to reveal them.
+Law: a changed secret field is listed, but its values are hidden unless `reveal` is set.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class Difference(Struct, frozen=True):
 
     before: str
     after: str
-    channels: dict[str, list[Change]]  # Those that differ.
+    channels: dict[str, list[Change]]  # Only channels that differ.
 
 
 async def difference(
     checkpoints: ThreadCheckpoints, before: str, after: str, *, reveal: bool, stale: bool = False
 ) -> Difference:
-    """Both are ids, or names of branches. Only channels whose hashes differ are read.
+    """Compare two checkpoints, each given by its id or a branch's name. Only channels whose hashes differ are read.
 
     Raises:
         NotFound: there is no such checkpoint or branch.
@@ -48,7 +48,7 @@ async def _named(checkpoints: ThreadCheckpoints, place: str, stale: bool) -> req
 
 
 def _hidden(changes: dict[str, list[Change]], secret: set[str]) -> dict[str, list[Change]]:
-    """The changes, without what is secret."""
+    """The changes with secret values hidden."""
 
     def shown(name: str, change: Change) -> Change:
         before, after = (hidden(secret, name, change.path, value) for value in (change.before, change.after))

@@ -1,4 +1,4 @@
-"""A change of a thread's newest state by hand: new values of channels, or a JSON Patch."""
+"""A person's change of a thread's newest state: new values of channels, or a JSON Patch."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ async def edit(
     key: str | None = None,
     durability: Durability | None = None,
 ) -> Checkpoint:
-    """Save the newest state with a patch applied, as a checkpoint of the author `by`, and load it.
+    """Apply a patch to the newest state, save it as a checkpoint of the author `by`, and load that.
 
     `patch` maps channels to their new values, or is a JSON Patch (RFC 6902) of the whole state.
 
     Raises:
         NotFound: the branch has no checkpoint.
-        InvalidInput: it is no patch, or it names a place that does not exist.
+        InvalidInput: it is not a patch, or it names a place that does not exist.
         Conflict: a `test` of the patch failed.
         HeadMoved: another save came first.
     """
@@ -65,7 +65,7 @@ async def edit(
 
 
 def _patched(state: dict[str, Any], patch: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    # Here, because hardly anybody edits a state by a patch as it is resumed, and it is a tenth of the import's time.
+    # Imported here, because few programs edit states by a patch, and it takes a tenth of the time to import Shoal.
     import jsonpatch
     import jsonpointer
 

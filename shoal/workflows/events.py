@@ -22,8 +22,8 @@ class Event:
     id: str
     key: str | None
     time: datetime
-    late: bool  # It arrived after events that come later in the journal's order had been read.
-    cursor: bytes = field(repr=False)  # Read on after this event with `read(after=…)`.
+    late: bool  # It sorts before events that the reader's cursor had already passed.
+    cursor: bytes = field(repr=False)  # Continue after this event with `read(after=…)`.
     _event: bytes = field(repr=False)
 
     @property
@@ -37,7 +37,7 @@ class Event:
 
     @property
     def packed(self) -> bytes:
-        """The same, as it is stored."""
+        """The event's value as it is stored."""
         return self._event
 
 
@@ -56,11 +56,11 @@ async def events(
     stale: bool = False,
     skip_trimmed: bool = False,
 ) -> AsyncGenerator[Event, None]:
-    """The events of a journal in order, after a cursor or from the first, as far as there are some.
+    """The events of a journal in order, after a cursor or from the first, until there are no more.
 
     Raises:
-        InvalidValue: `after` is no cursor.
-        JournalTrimmed: events that `after` does not cover are gone, and they are not to be skipped.
+        InvalidValue: `after` is not a cursor.
+        JournalTrimmed: events that `after` does not cover were trimmed, and `skip_trimmed` is false.
     """
     while limit is None or limit > 0:
         asked = _PAGE if limit is None else min(limit, _PAGE)

@@ -1,8 +1,8 @@
-"""A thread as records, each a map of plain values: what `shoal export` and `GET …/export` write, one a line.
+"""A thread as records, each a map of plain values. `shoal export` and `GET …/export` write one per line.
 
 Laws:
-- A record is given as soon as it is read: whatever a thread holds, one page of its
-  checkpoints is in memory at a time (`page_bytes_max`), and their ids.
+- A record is yielded as soon as it is read. Of a thread of any size, only one page of
+  checkpoints (`page_bytes_max`) and the ids of checkpoints are in memory.
 - Secret fields are hidden. docs/EXPORT.md describes the records.
 """
 
@@ -72,12 +72,12 @@ def _checkpoint_record(thread: str, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def event_record(event: Event) -> dict[str, Any]:
-    """The record of an event."""
+    """The record of an event, without its type and thread."""
     return {"id": event.id, "key": event.key, "time": event.time.isoformat(), "late": event.late, "event": event.event}
 
 
 def step_record(record: StepRecord) -> dict[str, Any]:
-    """The record of a step."""
+    """The record of a step, without its type and thread."""
     return {
         "key": record.key,
         "name": record.name,

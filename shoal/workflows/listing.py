@@ -12,7 +12,7 @@ from shoal.workflows.connection import Connection
 
 
 async def names(connection: Connection, space: str, kind: ObjectKind, prefix: str = "") -> AsyncIterator[str]:
-    """In byte order."""
+    """The names of the objects of one kind, in byte order."""
     after: str | None = None
     while True:
         page = await connection.read(requests.ListObjects(space, kind, prefix, after))
@@ -24,21 +24,23 @@ async def names(connection: Connection, space: str, kind: ObjectKind, prefix: st
 
 
 async def check_exists(connection: Connection, space: str, thread: str) -> None:
-    """
+    """Check that a thread exists.
+
     Raises:
         NotFound: nothing was ever written to a thread of this name, or it was deleted.
     """
     async for name in names(connection, space, "thread", thread):
-        if name == thread:  # In byte order the name itself is the first.
+        if name == thread:  # Of the names with this prefix, it is the first in byte order.
             return
         break
     raise NotFound(f"there is no thread {thread!r} in space {space!r}. List the threads of the space to see the existing ones.")
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
-    """
+    """Check the kinds of a watch.
+
     Raises:
-        InvalidInput: there is no such kind of object.
+        InvalidInput: one of them is not a kind of object.
     """
     known = get_args(ObjectKind)
     if isinstance(kinds, str) or not set(kinds) <= set(known):

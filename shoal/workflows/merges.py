@@ -1,9 +1,9 @@
-"""Join the heads of a branch, or given checkpoints, into one: what a merge joins, and the merge itself.
+"""Merge the heads of a branch, or given checkpoints, into one.
 
 Laws:
-- What is joined is in one order on every node, so that two merges of the same heads make the same state.
-- Where all sides were saved under one version of a schema, the result is; what is secret in one side stays secret.
-- A merge that is made again, when its heads are already joined, writes nothing.
+- The sides have the same order on every node, so that two merges of the same heads make the same state.
+- If all sides were saved under one version of a schema, so is the result. A path that is secret in one side stays secret.
+- If the heads are already merged, a repeated merge writes nothing.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from shoal.workflows.merging import Resolver, merged
 class Sides(NamedTuple):
     """The inputs of a merge."""
 
-    base_id: str | None  # The nearest common ancestor; None: they have none.
-    ordered: tuple[str, ...]  # The oldest first, the same on every node.
+    base_id: str | None  # The nearest common ancestor; None if there is none.
+    ordered: tuple[str, ...]  # The ids of the sides, oldest first; the same order on every node.
     base: dict[str, Any]
     states: list[dict[str, Any]]  # In that order.
-    schema: str  # Of all; empty if they differ.
+    schema: str  # The schema of all sides; empty if they differ.
     schema_version: int
     readable_from: int
     secret: list[str]
 
 
 async def sides(checkpoints: ThreadCheckpoints, heads: Sequence[str] | None, *, branch: str) -> Sides:
-    """Return what `merge` with the same arguments would join.
+    """Read the inputs that `merge` would have with the same arguments.
 
     Raises:
         NotFound: there is no such branch or checkpoint.
@@ -54,7 +54,7 @@ async def merge(
     """Save the merge of all heads of a branch, or of the given checkpoints, on the branch. With one head, load it.
 
     Raises:
-        MergeConflict: sides do not fit together, and no resolver decides.
+        MergeConflict: channels are in conflict, and no resolver decides them.
         HeadMoved: the branch moved meanwhile; merge again.
         NotFound: there is no such branch or checkpoint.
     """
@@ -89,7 +89,7 @@ def _wanted(checkpoints: ThreadCheckpoints, heads: Sequence[str] | None, there: 
 
 
 async def _joined_already(checkpoints: ThreadCheckpoints, there: Sequence[str], wanted: list[str]) -> bool:
-    """Whether the branch's only head is a merge of the others: the answer to an earlier call was lost."""
+    """Whether the branch's only head already merges the others, because the answer to an earlier call was lost."""
     return list(there) == wanted[:1] and set(wanted[1:]) <= set((await checkpoints.read(wanted[0], [])).parents)
 
 

@@ -1,11 +1,11 @@
-"""Three-way merges of states: several sides, and what they all began with.
+"""Three-way merges of states: several sides and their common base.
 
 Laws:
-- A merge is a function of the base and the sides in their order: merging the same heads makes the same state on every node.
-- Per channel: sides that left it as it was do not count; those that agree are one.
-- Lists that grew at their ends, on every side that changed them, become the base's elements and then each side's new ones,
+- A merge depends only on the base and the sides in their order: merging the same heads makes the same state on every node.
+- Per channel, sides that left the value unchanged do not count, and equal values count once.
+- If every side that changed a list appended to it, the result is the base's elements and then each side's new ones,
   in the order of the sides.
-- Anything else is for the resolver; without one, or where it returns UNRESOLVED, a conflict.
+- The resolver decides all other channels. Without one, or if it returns UNRESOLVED, the channel is in conflict.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class Unresolved:
 UNRESOLVED = Unresolved()
 
 Resolver = Callable[[str, Any, Sequence[Any]], Any | Awaitable[Any]]
-"""(channel, base, the values that the sides made of it) → the value; it may be asynchronous."""
+"""(channel, base, the sides' different values) → the merged value. It may be asynchronous."""
 
 
 async def merged(
     base: Mapping[str, Any], sides: Sequence[Mapping[str, Any]], resolver: Resolver | None = None
 ) -> dict[str, Any]:
-    """One state of several.
+    """Merge several states into one.
 
     Raises:
-        MergeConflict: the sides do not fit together, and no resolver decides; it names the channels.
+        MergeConflict: channels are in conflict, and no resolver decides them; the error names them.
     """
     state: dict[str, Any] = {}
     conflicts: list[str] = []
@@ -70,8 +70,8 @@ async def merged(
             state[name] = value
     if conflicts:
         raise MergeConflict(
-            f"channels {', '.join(map(repr, conflicts))} were changed in ways that do not fit together. Nothing was written. "
-            "Give a resolver: resolver(channel, base, sides) -> value; over HTTP and in the shell, the values themselves.",
+            f"channels {', '.join(map(repr, conflicts))} were changed in conflicting ways. Nothing was written. "
+            "Pass a resolver(channel, base, sides) -> value; over HTTP and in the shell, give the values themselves.",
             channels=conflicts,
         )
     return state
@@ -87,7 +87,7 @@ def _changed(began: Any, sides: list[Any]) -> list[Any]:
 
 
 def _grown(began: Any, made: list[Any]) -> list[Any] | None:
-    """The base's elements and then all that the sides appended; None if that is not what they did."""
+    """The base's elements and then all elements that the sides appended; None if a side did anything else."""
     first = [] if began is ABSENT else began
     if not isinstance(first, list) or not all(isinstance(side, list) and len(side) >= len(first) for side in made):
         return None
@@ -98,5 +98,5 @@ def _grown(began: Any, made: list[Any]) -> list[Any] | None:
 
 
 def _packed(value: Any) -> bytes:
-    # No value is packed into no bytes.
+    # A packed value is never empty.
     return b"" if value is ABSENT else values.encode(value)

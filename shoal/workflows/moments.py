@@ -1,4 +1,4 @@
-"""Times and durations: milliseconds, as the protocol has them, and what handles take and show."""
+"""Times and durations: conversions between the protocol's milliseconds and the values of handles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import floor, isfinite, isnan
 
 from shoal.errors import InvalidInput
 
-_END_MS = 2**53  # After whatever a clock shows.
+_END_MS = 2**53  # Later than any clock.
 
 
 def moment(wall_ms: int) -> datetime:
@@ -16,27 +16,28 @@ def moment(wall_ms: int) -> datetime:
 
 
 def as_wall_ms(time: datetime | float | None) -> int | None:
-    """A number is seconds since 1970, as `time.time()` tells them.
+    """Milliseconds since 1970. A number is seconds since 1970, as from `time.time()`.
 
     Raises:
-        InvalidInput: it has no time zone, or is no time.
+        InvalidInput: it has no time zone, or is not a time.
     """
     if time is None:
         return None
     if isinstance(time, int | float) and not isinstance(time, bool) and isfinite(time):
         return floor(max(0, min(time * 1000, _END_MS)))
     if not isinstance(time, datetime):
-        raise InvalidInput(f"a time is a datetime with a time zone, or seconds since 1970; got {time!r:.80}.")
+        raise InvalidInput(f"a time must be a datetime with a time zone, or seconds since 1970; got {time!r:.80}.")
     if time.tzinfo is None:
         raise InvalidInput("a time needs a time zone: datetime(…, tzinfo=UTC), or datetime.now(UTC).")
-    # Not by floats: they would lose the last millisecond.
+    # Floats would lose the last millisecond.
     return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 def as_timeout_s(timeout: float | None) -> float | None:
-    """
+    """A timeout in seconds, unchanged; None means no limit.
+
     Raises:
-        InvalidInput: it is no number of seconds.
+        InvalidInput: it is not a number.
     """
     if timeout is None or (isinstance(timeout, int | float) and not isinstance(timeout, bool) and not isnan(timeout)):
         return timeout
@@ -46,10 +47,10 @@ def as_timeout_s(timeout: float | None) -> float | None:
 
 
 def as_duration_ms(duration: timedelta | float | None, *, what: str) -> int | None:
-    """A number is seconds; parts of a millisecond are cut off.
+    """Whole milliseconds. A number is seconds; `what` is for the error.
 
     Raises:
-        InvalidInput: it is no duration.
+        InvalidInput: it is not a duration.
     """
     if duration is None:
         return None
@@ -57,4 +58,4 @@ def as_duration_ms(duration: timedelta | float | None, *, what: str) -> int | No
         return int(duration / timedelta(milliseconds=1))
     if isinstance(duration, int | float) and not isinstance(duration, bool) and abs(duration) * 1000 < _END_MS:
         return int(duration * 1000)
-    raise InvalidInput(f"{what} is a timedelta, or seconds; got {duration!r:.80}. Nothing was written.")
+    raise InvalidInput(f"{what} must be a timedelta or seconds; got {duration!r:.80}. Nothing was written.")

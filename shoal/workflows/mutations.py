@@ -1,7 +1,7 @@
-"""The mutation log of a thread's state: what changed, where, by whom and when.
+"""The mutation log of a thread's state: each change with its place, author and time.
 
-Law: the log is not written anywhere: it is what differs from each checkpoint of a branch to the
-next, along first parents. So it is complete, and costs nothing until it is read.
+Law: the log is not stored. It is computed from the differences between successive checkpoints of a branch,
+along first parents. So it is complete, and costs nothing until it is read.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from shoal.workflows.moments import moment
 class Mutation(Struct, frozen=True):
     """One change of one place in the state."""
 
-    id: str  # To go on after it.
+    id: str  # Continue after it with `after`.
     checkpoint: str
     channel: str
     op: Literal["add", "remove", "replace"]
-    path: str  # A JSON pointer within the channel; empty: the channel itself.
-    before: Any  # None for what was added.
-    after: Any  # None for what was removed.
+    path: str  # A JSON pointer within the channel; empty for the channel itself.
+    before: Any  # None if it was added.
+    after: Any  # None if it was removed.
     author: str
     time: datetime
 
@@ -38,9 +38,10 @@ class Mutation(Struct, frozen=True):
 async def mutations(
     checkpoints: ThreadCheckpoints, head: str, *, after: str | None, limit: int | None, reveal: bool
 ) -> AsyncIterator[Mutation]:
-    """Oldest first, up to `head`.
+    """The mutations up to `head`, oldest first.
 
     Raises:
+        InvalidInput: `after` is not the id of a mutation or a checkpoint.
         NotFound: `after` is in no checkpoint that `head` descends from.
     """
     if head == NO_HEAD:
@@ -87,7 +88,7 @@ async def changes_of(checkpoints: ThreadCheckpoints, found: requests.Checkpoint)
 
 
 async def _ids(checkpoints: ThreadCheckpoints, head: str, stop: str | None, *, through: str | None) -> list[str]:
-    """From the root, or after `stop`, or from `through` on, to the head."""
+    """The first parents up to `head`, oldest first: from the root, after `stop`, or from `through` on."""
     ids: list[str] = []
     async for found in checkpoints.first_parents(head):
         if found.id == stop:

@@ -1,11 +1,11 @@
-"""The provenance that a save carries: its author, what the author ran with, and what it had read.
+"""The provenance of a save: its author, the author's setting, and its bookmark.
 
 Laws:
-- Without an author a save does not say what was read, and costs nothing more.
-- A save carries what is new since the last save on the branch. Every `SAID_AGAIN_EVERY` saves
-  it carries all of it, so that it is found without reading far back.
-- What was read is the session's bookmark without the thread's own partition, bounded by
-  `seen_bytes_max`: what does not fit goes with the next save.
+- Without an author a save carries no bookmark and costs nothing more.
+- A save carries the changes since the last save on the branch. Every `SAID_AGAIN_EVERY` saves
+  it carries everything, so that readers need not go far back.
+- The bookmark is the session's, without the thread's own partition. It is bounded by
+  `seen_bytes_max`: partitions that do not fit go with the next save.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from shoal.workflows.connection import Connection
 from shoal.workflows.settings import setting_of
 
 SAID_AGAIN_EVERY = 32
-_ENTRY_BYTES_MAX = 9  # Of a packed partition, beside its vector.
-_HEAD_BYTES_MAX = 4  # Of a packed bookmark.
+_ENTRY_BYTES_MAX = 9  # A packed partition without its vector.
+_HEAD_BYTES_MAX = 4  # A packed bookmark without its partitions.
 
 
 class _Said(Struct):
-    """On one branch."""
+    """The provenance that saves on one branch have carried."""
 
     saves: int = 0
     seen: dict[int, VersionVector] = field(default_factory=dict)
 
 
 class Provenance:
-    """Of one handle. Mutable: it remembers what its saves have carried."""
+    """The provenance of one handle. It is mutable: it remembers what earlier saves carried."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Provenance:
         )
 
     def noted(self, request: Save, saved: Saved) -> None:
-        """The request was answered: it need not be said again."""
+        """Remember that a signed request was answered, so that the next one carries only changes."""
         if not self.name and not self.setting:
             return
         self._partition = saved.partition

@@ -11,14 +11,14 @@ from shoal.workflows.connection import Connection
 
 
 def item_id(key: str) -> str:
-    """The id of the item of a worklist that has this key."""
+    """The id of a worklist's item with this key."""
     return identify(key).hex()
 
 
 async def purge(
     connection: Connection, space: str, thread: str, queue: str, before: datetime, *, durability: Durability | None
 ) -> int:
-    """Forget what was finished before a time, and return how many entries that were."""
+    """Forget entries that were finished before a time, in one request per page, and return their number."""
     before_ms, count, more = int(before.timestamp() * 1000), 0, True
     while more:
         request = requests.Purge(space, thread, queue, before_ms)

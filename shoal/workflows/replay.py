@@ -1,12 +1,12 @@
 """Fold a journal's events into a value, as of any point.
 
 Laws:
-- The events are folded in the journal's order, each once: those that were there
-  when the replay began.
-- A snapshot takes the place of the events up to it only where the node vouches
-  that it holds exactly those. Without a name nothing is stored, and none is used.
-- A reducer returns the new value; it may change the one it gets. It is called with
-  what is decoded again, so that neither a snapshot nor an event is shared.
+- The events that existed when the replay began are folded in the journal's order,
+  each once.
+- A snapshot replaces the events before it only if the node confirms that it holds
+  exactly those. Without a name no snapshot is stored or used.
+- A reducer returns the new value, and may change the one that it gets. It gets
+  decoded copies, so that neither a snapshot nor an event is shared.
 """
 
 from __future__ import annotations
@@ -45,10 +45,17 @@ async def replay(
     naming: Naming | None,
     every: int | None,
 ) -> Any:
+    """Fold the events of a journal into a value, beginning at the newest usable snapshot.
+
+    `until` is the last event, by id or by time. If at least `every` events were folded, a new snapshot is stored.
+
+    Raises:
+        InvalidInput: `every` is given without a name, or is below 1.
+        JournalTrimmed: the first events were trimmed, and there is no snapshot.
+        NotFound: the journal has no event `until`.
+    """
     if every is not None and (naming is None or every < 1):
-        raise InvalidInput(
-            "every must be at least 1 and needs a reducer's name under which to store the snapshots: give `name` too."
-        )
+        raise InvalidInput("`every` must be at least 1, and it needs `name`, the name under which snapshots are stored.")
     start = requests.Snapshot(None, "", b"")
     if naming is not None:
         start = await _snapshot(connection, space, thread, naming, until)
@@ -77,7 +84,7 @@ async def replay(
 
 
 async def put_snapshot(connection: Connection, space: str, thread: str, naming: Naming, value: Any, *, at: Event) -> None:
-    """Keep a value as the result of a reducer up to an event."""
+    """Store a value as a snapshot: the result of a reducer after all events up to `at`."""
     packed = values.encode(value, where="snapshot")
     request = requests.PutSnapshot(space, thread, naming.reducer, at.cursor, packed, naming.version)
     await connection.write(request, key=None, durability=None)
@@ -92,9 +99,10 @@ async def _snapshot(
 
 
 async def check_whole(connection: Connection, space: str, thread: str) -> None:
-    """
+    """Check that a replay can begin at the first event.
+
     Raises:
-        JournalTrimmed: a replay that begins at nothing would lack the first events.
+        JournalTrimmed: the first events were trimmed.
     """
     retention = await connection.read(requests.ReadRetention(space, thread))
     if retention.trimmed_ms:
@@ -106,10 +114,10 @@ async def check_whole(connection: Connection, space: str, thread: str) -> None:
 
 
 def _is_of_another_sweep(event: Event, start: bytes) -> bool:
-    """Whether it came after the replay began: it may sort before what is folded, or be one that is, and has moved."""
+    """Whether the event came after the replay began: it may sort before folded events, or be one of them that moved."""
     return Cursor.unpack(event.cursor).vector != Cursor.unpack(start).vector
 
 
 def _copied(initial: Any) -> Any:
-    """Of its own for each replay, so that a reducer may change it."""
+    """A copy for each replay, so that a reducer may change it."""
     return values.decode(values.encode(initial, where="initial"))

@@ -1,6 +1,6 @@
-"""Before continuing after a crash: let the node catch up, and compare the setting with the recorded one.
+"""Steps before an agent resumes after a crash: let the node catch up, and compare the agent's setting with the recorded one.
 
-Law: if the node cannot prove that it holds what a majority of the owners had acknowledged, the result says why.
+Law: if the node cannot prove that it holds all that a majority of the owners acknowledged, the result says why.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shoal.workflows.settings import differences_of, drift_refused
 
 
 async def catch_up(connection: Connection, space: str, thread: str) -> str:
-    """Let the node take in what a majority of the owners holds. Return what may be missing, and why; empty if nothing is."""
+    """Let the node fetch all that a majority of the owners holds. Return what may be missing, in words; empty if nothing is."""
     caught = await connection.read(requests.CatchUp(space, thread))
     if caught.quorum:
         return ""
@@ -23,16 +23,16 @@ async def catch_up(connection: Connection, space: str, thread: str) -> str:
     away = [_away(member) for member in view.members if member.state == "unreachable"]
     without = f", without {', '.join(away)}" if away else ""
     why = caught.reason.rstrip(".")
-    return f"this is what the node itself has{without}: what others acknowledged may be missing ({why})"
+    return f"this is the state of this node alone{without}: writes that others acknowledged may be missing ({why})"
 
 
 async def drift(
     checkpoints: ThreadCheckpoints, branch: str, setting: bytes, *, refuse: bool, stale: bool = False
 ) -> tuple[str, ...]:
-    """How a packed setting differs from the one that was last recorded on a branch.
+    """The differences between a packed setting and the one that was last recorded on a branch, in words.
 
     Raises:
-        DriftRefused: it does, and that is to be refused.
+        DriftRefused: there are differences, and `refuse` is set.
     """
     if not setting:
         return ()

@@ -1,6 +1,6 @@
-"""The setting that an author runs with: a hash of its configuration, and its dependencies' versions. How two settings differ.
+"""An author's setting, which is a hash of its configuration and the versions of its dependencies, and how two settings differ.
 
-Law: what one of two settings does not mention is not compared.
+Law: a part that only one of two settings has is not compared.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 from shoal import values
 from shoal.errors import DriftRefused
 
-_NAMED_MAX = 10  # In a text.
+_NAMED_MAX = 10  # Names in a text.
 
 
 def setting_of(configuration: Mapping[str, Any] | None, dependencies: Mapping[str, str] | None) -> bytes:
-    """A packed map: SHA-256 of the configuration, whatever the order of its keys, and versions by name.
+    """A packed map: the SHA-256 of the configuration with its keys sorted, and versions by name. Empty if both are None.
 
     Raises:
         InvalidValue: a value of the configuration cannot be serialised.
@@ -41,13 +41,13 @@ def drift_refused(thread: str, differences: tuple[str, ...]) -> DriftRefused:
     """The error for a setting that differs."""
     return DriftRefused(
         f"thread {thread!r} was saved with another setting: {some(differences)}. Nothing was written. "
-        'Run with what was recorded, or resume with on_drift="warn".',
+        'Run with the recorded setting, or resume with on_drift="warn".',
         differences=list(differences),
     )
 
 
 def differences_of(recorded: Mapping[str, Any], running: Mapping[str, Any]) -> Iterator[str]:
-    """How a running setting differs from a recorded one, in words."""
+    """The differences between a running setting and a recorded one, in words."""
     if "configuration" in recorded and "configuration" in running and recorded["configuration"] != running["configuration"]:
         yield f"configuration {running['configuration'][:12]} instead of {recorded['configuration'][:12]}"
     if "dependencies" in recorded and "dependencies" in running:
@@ -58,6 +58,6 @@ def differences_of(recorded: Mapping[str, Any], running: Mapping[str, Any]) -> I
 
 
 def some(names: tuple[str, ...]) -> str:
-    """The first names, and how many more there are."""
+    """The first names, and the number of the others."""
     shown = ", ".join(names[:_NAMED_MAX])
     return shown if len(names) <= _NAMED_MAX else f"{shown} and {len(names) - _NAMED_MAX} more"

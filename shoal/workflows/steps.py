@@ -1,4 +1,4 @@
-"""The records of a thread's steps: their attempts, their results, and why one is not to be called."""
+"""The records of a thread's steps: their attempts, their results, and the errors for steps that must not run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Attempt(Struct, frozen=True):
 
     id: str
     state: str  # "open", "result", "error", "withdrawn", "taken", "retry", "abandon" or "unkept".
-    holder: str  # Who made it: host and process.
+    holder: str  # The host and process that made it.
     begun: datetime
     ended: datetime | None
-    error: Mapping[str, str] | None  # Its `type` and `message`; of a result that could not be kept also the `result` as text.
+    error: Mapping[str, str] | None  # Its `type` and `message`; if a result could not be stored, also `result` as text.
     progress: Any
-    by: str  # The human who ended it, if one did.
+    by: str  # The person who ended it, if one did.
 
 
 class StepRecord(Struct, frozen=True):
@@ -37,11 +37,11 @@ class StepRecord(Struct, frozen=True):
     state: StepState
     begun: datetime
     ended: datetime | None  # When its result was written.
-    parent: str  # Key of the step within which it was begun, or no text.
+    parent: str  # The key of the step within which it was begun; empty if there is none.
     compensation: str
-    failures: int  # Since it was last given free.
+    failures: int  # Failed attempts since a retry was last allowed.
     attempts: tuple[Attempt, ...]
-    result_by: str  # The human who found the result out, if one did.
+    result_by: str  # The person who entered the result, if one did.
     _completed: str
     _arguments: bytes
     _result: bytes
@@ -49,7 +49,7 @@ class StepRecord(Struct, frozen=True):
 
     @property
     def result(self) -> Any:
-        """Decoded again at each access; None if there is none."""
+        """The result, decoded anew at each access; None if there is none."""
         return values.decode(self._result) if self._result else None
 
     @property
@@ -69,12 +69,12 @@ class StepRecord(Struct, frozen=True):
 
     @property
     def since(self) -> datetime:
-        """When that attempt was begun."""
+        """When the attempt of `holder` began."""
         return self._latest.begun
 
     @property
     def error(self) -> Mapping[str, str] | None:
-        """Of the last attempt that failed: its `type` and `message`."""
+        """The `type` and `message` of the last attempt that failed; None if none did."""
         return next((attempt.error for attempt in reversed(self.attempts) if attempt.error is not None), None)
 
     @property
@@ -91,7 +91,7 @@ class StepRecord(Struct, frozen=True):
 async def steps(
     connection: Connection, space: str, thread: str, *, open: bool = False, stale: bool = False
 ) -> AsyncIterator[StepRecord]:
-    """All steps of a thread, or those that are `open`, in the order of their first intents."""
+    """The steps of a thread in the order of their first intents; only open ones if `open`."""
     after = ""
     while True:
         page = await connection.read(requests.ListSteps(space, thread, open, after), stale=stale)
@@ -141,13 +141,13 @@ def _error(packed: bytes) -> Mapping[str, str]:
 
 
 def refusal(record: StepRecord, *, own: str = "") -> ShoalError:
-    """The error for a step that is not to be called."""
+    """The error for a step that must not run: abandoned, unresolved or failed. `own` is the caller's attempt."""
     what = f"step {record.name!r} (key {record.key!r})"
     if record.state == "abandoned":
         by = next((attempt.by for attempt in reversed(record.attempts) if attempt.by), "")
         return StepAbandoned(
             f"{what} was abandoned{f' by {by}' if by else ''}. Nothing was called. "
-            'Give it free with resolve(key, "retry"), or use a new key.',
+            'Allow it again with resolve(key, "retry"), or use a new key.',
             key=record.key,
             name=record.name,
             by=by,
@@ -159,10 +159,8 @@ def refusal(record: StepRecord, *, own: str = "") -> ShoalError:
         other = next((a for a in record.attempts if a.state == "open" and a.id != own), record.attempts[-1])
         return StepUnresolved(
             f"{what} was begun by {other.holder or 'somebody'} at {other.begun.isoformat()}, and has not ended: "
-            "its effect may have "
-            "happened, or may be in progress. Nothing was called. Find out, and settle it with "
-            'thread.resolve(key, "result"|"retry"|"abandon"); '
-            "pass idempotent=True for a step that may be repeated.",
+            "its effect may have happened, or may be in progress. Nothing was called. Find out, and settle it with "
+            'thread.resolve(key, "result"|"retry"|"abandon"). Pass idempotent=True for a step that may be repeated.',
             key=record.key,
             name=record.name,
             holder=other.holder,
@@ -172,7 +170,7 @@ def refusal(record: StepRecord, *, own: str = "") -> ShoalError:
     return StepFailed(
         f"{what} has failed {record.failures} times in {len(record.attempts)} attempts"
         + (f", the last time with {error.get('type')}: {error.get('message')}" if error else "")
-        + '. Nothing was called now. Allow more attempts, or give it free with resolve(key, "retry").',
+        + '. Nothing was called now. Allow more attempts, or allow a retry with resolve(key, "retry").',
         key=record.key,
         name=record.name,
         attempts=len(record.attempts),
@@ -182,7 +180,7 @@ def refusal(record: StepRecord, *, own: str = "") -> ShoalError:
 
 
 def not_kept(record: StepRecord, attempt: Attempt) -> ResultNotKept:
-    """The error for an effect that has happened, and whose result could not be stored."""
+    """The error for an effect that has happened but whose result could not be stored."""
     told = attempt.error or {}
     return ResultNotKept(
         f"step {record.name!r} (key {record.key!r}) was carried out by {attempt.holder or 'somebody'}, but its result could "

@@ -1,11 +1,11 @@
 """Undo and redo of a thread's checkpoints.
 
 Laws:
-- An undo is a new checkpoint. It takes back what one or more others changed, and names them;
-  nothing is removed from the history. It is refused if what they changed has been changed again since.
-- What was undone can be redone until something else is saved on the branch.
-- A key makes the repetition of an undo or redo return the first one's checkpoint, which
-  keeps the key beside what it undoes; it is looked for among the last `PAGE` or so.
+- An undo is a new checkpoint that reverts the changes of one or more others, and names them. It
+  removes nothing from the history. It is rejected if a later checkpoint changed the same places.
+- An undo can be redone until something else is saved on the branch.
+- An undo or redo that is repeated with the same key returns the first one's checkpoint, which
+  has the key in its metadata; it is searched among about the last `PAGE` checkpoints.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shoal.workflows.checkpoints import PAGE, ThreadCheckpoints
 from shoal.workflows.mutations import changes_of
 
 UNDOES, REDOES = "shoal.undoes", "shoal.redoes"  # In a checkpoint's metadata: ids of checkpoints.
-KEY = "shoal.key"  # In the metadata of what is made of the newest state: the key that asked for it.
+KEY = "shoal.key"  # In the metadata of an undo, a redo or an edit: the caller's key.
 
 
 async def undo(
@@ -35,11 +35,11 @@ async def undo(
     key: str | None = None,
     durability: Durability | None = None,
 ) -> Checkpoint:
-    """Revert what the branch's last `count` checkpoints changed, or what one changed, in a new checkpoint.
+    """Revert the changes of the branch's last `count` checkpoints, or of the given one, in a new checkpoint.
 
     Raises:
-        NotFound: there are not so many.
-        UndoConflict: what they changed has been changed since.
+        NotFound: there are fewer.
+        UndoConflict: later checkpoints changed the same places.
         HeadMoved: another save came first.
     """
     _check_count(count)
@@ -56,7 +56,7 @@ async def redo(
     """Revert the last `count` undos.
 
     Raises:
-        NotFound: there are not so many since something else was saved.
+        NotFound: there are fewer since something else was saved.
         HeadMoved: another save came first.
     """
     _check_count(count)
@@ -68,7 +68,7 @@ async def redo(
 
 
 async def keyed(checkpoints: ThreadCheckpoints, head: str, key: str) -> requests.Checkpoint | None:
-    """The checkpoint that was made under this key, if it is one of the last."""
+    """The checkpoint that was made under this key, if it is among about the last `PAGE`; else None."""
     looked = 0
     async for found in checkpoints.first_parents(head):
         if values.decode(found.metadata).get(KEY) == key:
@@ -79,10 +79,10 @@ async def keyed(checkpoints: ThreadCheckpoints, head: str, key: str) -> requests
 
 
 async def _undoable(checkpoints: ThreadCheckpoints, head: str, count: int) -> list[str]:
-    """The last `count` checkpoints whose changes are still in place, the newest first.
+    """The last `count` checkpoints that are not undone, newest first.
 
     Raises:
-        NotFound: there are not so many.
+        NotFound: there are fewer.
     """
     undone: set[str] = set()
     void: set[str] = set()
@@ -97,14 +97,14 @@ async def _undoable(checkpoints: ThreadCheckpoints, head: str, count: int) -> li
             ids.append(found.id)
             if len(ids) == count:
                 return ids
-    raise NotFound(f"there is nothing more to undo: {len(ids)} changes of {count}. Nothing was written.")
+    raise NotFound(f"there is nothing more to undo: {len(ids)} of {count} changes. Nothing was written.")
 
 
 async def _redoable(checkpoints: ThreadCheckpoints, head: str, count: int) -> list[str]:
-    """The last `count` undos that nothing was saved after, the newest first.
+    """The last `count` undos, newest first, if nothing else was saved after them.
 
     Raises:
-        NotFound: there are not so many.
+        NotFound: there are fewer.
     """
     void: set[str] = set()
     ids: list[str] = []
@@ -120,7 +120,7 @@ async def _redoable(checkpoints: ThreadCheckpoints, head: str, count: int) -> li
         elif not redoes:
             break
     raise NotFound(
-        f"there is nothing more to redo: {len(ids)} undos of {count}. Nothing was written. "
+        f"there is nothing more to redo: {len(ids)} of {count} undos. Nothing was written. "
         "An undo can be redone until something else is saved."
     )
 
@@ -134,10 +134,10 @@ async def _reverted(
     key: str | None,
     durability: Durability | None,
 ) -> Checkpoint:
-    """Save the state at `head` without the changes that these checkpoints made, the newest first.
+    """Save the state at `head` without the changes of these checkpoints, which are newest first.
 
     Raises:
-        UndoConflict: what one of them changed has been changed since.
+        UndoConflict: later checkpoints changed the same places.
     """
     state: dict[str, Any] = {}
     loaded: set[str] = set()
@@ -181,14 +181,14 @@ _ABSENT = object()
 
 
 def _revert(state: dict[str, Any], channel: str, change: Change, *, checkpoint: str) -> None:
-    """Take back one change of a channel, in `state`.
+    """Revert one change of a channel in `state`.
 
     Raises:
-        UndoConflict: what it made is not there as it made it.
+        UndoConflict: the value is not the one that the change made.
     """
     now = state.get(channel, _ABSENT) if not change.path else _at(state.get(channel, _ABSENT), change.path)
     made = _ABSENT if change.op == "remove" else change.after
-    # An element that was removed from a list may have another one in its place by now.
+    # After a removal from a list, another element may be in its place.
     if not _same(now, made) and not (change.op == "remove" and _is_in_list(state.get(channel), change.path)):
         raise _conflict(channel, change, checkpoint)
     inverse = Change(_INVERSE[change.op], change.path, change.after, change.before)
@@ -205,7 +205,7 @@ def _revert(state: dict[str, Any], channel: str, change: Change, *, checkpoint: 
 
 def _conflict(channel: str, change: Change, checkpoint: str) -> UndoConflict:
     return UndoConflict(
-        f"what checkpoint {checkpoint} changed in channel {channel!r} at {change.path or 'its root'!r} has been changed since. "
+        f"checkpoint {checkpoint} changed channel {channel!r} at {change.path or 'its root'!r}, which has been changed since. "
         "Nothing was written. Undo the later change first, or save the state that you want.",
         channel=channel,
         path=change.path,
@@ -232,7 +232,7 @@ def _at(value: Any, path: str) -> Any:
 
 
 def _is_in_list(channel: Any, path: str) -> bool:
-    """Whether a place is within a list that reaches so far."""
+    """Whether `path` is an index within a list of the channel, or its end."""
     steps = _steps(path)
     if not steps:
         return False

@@ -23,7 +23,7 @@ def test_a_duration_is_a_timedelta_or_seconds(duration: timedelta | float | None
 
 @pytest.mark.parametrize("wrong", ["5", True, math.nan, math.inf, 1e300, [1]], ids=repr)
 def test_what_is_no_duration_is_refused(wrong: object) -> None:
-    with pytest.raises(InvalidInput, match=r"^older_than is a timedelta, or seconds; got "):
+    with pytest.raises(InvalidInput, match=r"^older_than must be a timedelta or seconds; got "):
         as_duration_ms(wrong, what="older_than")  # type: ignore[arg-type]
 
 
@@ -43,5 +43,5 @@ async def test_seconds_do_wherever_a_duration_is_taken(tmp_path: Path) -> None:
             document.map("m")["a"] = 1
             assert (await document.compact(older_than=3600)).updates == 0
         for refused in (space.items.put(("notes",), "k", {}, ttl="60"), thread.prune(older_than="60")):  # type: ignore[arg-type]
-            with pytest.raises(InvalidInput, match="is a timedelta, or seconds; got '60'"):
+            with pytest.raises(InvalidInput, match="must be a timedelta or seconds; got '60'"):
                 await refused

@@ -32,7 +32,7 @@ class MergeQuery(Struct, forbid_unknown_fields=True):
 
 
 class MergeConflictView(Struct):
-    """A channel that the heads changed in ways that do not fit together."""
+    """A channel that the heads changed in conflicting ways."""
 
     base: Raw | UnsetType  # The value in the common ancestor. Left out if it had no such channel.
     sides: list[Raw]  # The heads' different values. A head that removed the channel is not among them.

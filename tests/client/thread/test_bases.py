@@ -29,7 +29,7 @@ def space(store: Store) -> Space:
 
 async def test_a_whole_state_does_not_replace_what_its_handle_has_not_seen(space: Space) -> None:
     first = await space.thread("p").save({"x": 1})
-    with pytest.raises(HeadMoved, match=r"Load first .* or pass overwrite=True") as refused:
+    with pytest.raises(HeadMoved, match=r"Load the branch first .* or pass overwrite=True") as refused:
         await space.thread("p").save({"x": 2})
     assert refused.value.written == "no"
     assert refused.value.detail["heads"] == [first.id]
