@@ -119,7 +119,7 @@ class Schema:
         return made
 
     def can_read(self, schema: str, version: int, readable_from: int) -> None:
-        """Check that this schema can read a checkpoint that was saved under another.
+        """Check that this schema can read a checkpoint with the given schema, version and `readable_from`.
 
         Raises:
             SchemaMismatch: it was saved under a schema of another name.

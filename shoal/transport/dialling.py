@@ -1,4 +1,4 @@
-"""Open a WebSocket to a node, and say in Shoal's own words why that failed."""
+"""Open a WebSocket to a node; if that fails, say why in plain words."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from shoal.errors import Disconnected, InvalidConfig, Overloaded, ShoalError, Un
 SESSION_PATH = "/v1/session"
 
 _EXAMPLE = "http://n1:7400,http://n2:7400"
-_SHUFFLE_BYTES = 16  # So many that no two addresses draw the same.
+_SHUFFLE_BYTES = 16  # Enough that no two addresses draw the same.
 
 
 class Connect(Protocol):
-    """`open_socket`, or what stands in for it where there is no network."""
+    """`open_socket`, or its substitute in a simulation."""
 
     async def __call__(
         self, url: str, /, *, config: Config, token: str | None, heartbeat_s: float
-    ) -> tuple[aiohttp.ClientSession, aiohttp.ClientWebSocketResponse]: ...
+    ) -> tuple[aiohttp.ClientSession, aiohttp.ClientWebSocketResponse]:
+        """As `open_socket`."""
+        ...
 
 
 def split_urls(urls: str | Sequence[str]) -> list[str]:
-    """The base URLs in "http://n1:7400,http://n2:7400", or in a sequence of such, each once.
+    """The base URLs in "http://n1:7400,http://n2:7400", or in a sequence of such texts, each once.
 
     Raises:
-        InvalidConfig: there is none, or one is no http(s) URL of a host and a port.
+        InvalidConfig: there is none, or one is not an http(s) URL of a host and a port.
     """
     if not isinstance(urls, str) and not (isinstance(urls, Sequence) and all(isinstance(url, str) for url in urls)):
         raise InvalidConfig(
@@ -62,7 +64,7 @@ def _checked(url: str) -> str:
 
 
 def shuffled(urls: Sequence[str], entropy: Callable[[int], bytes]) -> list[str]:
-    """`urls` in an order that `entropy` decides, each order being as likely as any other."""
+    """`urls` in an order that `entropy` decides; every order is equally likely."""
     return sorted(urls, key=lambda _: entropy(_SHUFFLE_BYTES)) if len(urls) > 1 else list(urls)
 
 
@@ -73,7 +75,7 @@ async def open_socket(
 
     Raises:
         Overloaded, Unavailable, Unsupported, Disconnected: the node's answer, by its HTTP status.
-        aiohttp.ClientError, OSError: there was none.
+        aiohttp.ClientError, OSError: there was no answer.
     """
     http = aiohttp.ClientSession(
         cookie_jar=aiohttp.DummyCookieJar(), headers={} if token is None else {"Authorization": f"Bearer {token}"}
@@ -82,10 +84,10 @@ async def open_socket(
         socket = await http.ws_connect(
             url + SESSION_PATH,
             heartbeat=heartbeat_s,
-            # A node that is to be left has no more than this to say goodbye.
+            # A node that is left has no longer than this to answer the close.
             timeout=aiohttp.ClientWSTimeout(ws_close=config.failover_timeout_s),
             compress=0,
-            # A document's whole state is the largest reply that there is.
+            # A document's whole state is the largest reply.
             max_msg_size=config.document_bytes_max + config.request_bytes_max,
         )
     except aiohttp.WSServerHandshakeError as refusal:
@@ -98,7 +100,7 @@ async def open_socket(
 
 
 def why(reason: Exception) -> str:
-    """Why a node cannot be reached, as an operator would say it."""
+    """Why a node cannot be reached, in words for an operator."""
     match reason:
         case aiohttp.ClientConnectorCertificateError():
             told = getattr(reason.certificate_error, "verify_message", "") or "unknown issuer"
@@ -106,16 +108,16 @@ def why(reason: Exception) -> str:
         case aiohttp.ClientSSLError():
             return "it does not speak TLS there; if it is a plain port, write http://"
         case aiohttp.ClientConnectorError():
-            # The event loop's own text repeats the address; the system's says what happened. For a name that is
-            # not found the number is below 0.
+            # The event loop's own text repeats the address; the system's says what happened. For an unknown
+            # name the number is below 0.
             number = reason.os_error.errno or 0
             return (os.strerror(number) if number > 0 else reason.os_error.strerror or str(reason.os_error)).lower()
         case aiohttp.ServerDisconnectedError():
-            return "it closed the connection without an answer, as a port does that wants TLS (https://)"
+            return "it closed the connection without an answer; if the port wants TLS, write https://"
         case aiohttp.WSMessageTypeError():
-            return "what answers there is no Shoal node"
+            return "the server there is not a Shoal node"
         case aiohttp.ClientResponseError():
-            return "what answers there does not speak HTTP; if the port wants TLS, write https://"
+            return "the server there does not speak HTTP; if the port wants TLS, write https://"
         case TimeoutError():
             return "it did not answer in time"
         case OSError() if reason.errno:
@@ -124,6 +126,7 @@ def why(reason: Exception) -> str:
 
 
 def unreached(url: str, reason: str) -> Disconnected:
+    """The error for an address at which no node answered."""
     return Disconnected(
         f"the node at {url} cannot be reached: {reason}. Nothing was sent. "
         "Check the address, and that a node serves there (`shoal serve`).",
@@ -132,9 +135,9 @@ def unreached(url: str, reason: str) -> Disconnected:
 
 
 def summed_up(refusals: Mapping[str, ShoalError], *, first: bool) -> ShoalError:
-    """One error for what the addresses answered in a round. `first`: none of them has ever led to a node."""
+    """One error for the refusals of all addresses in a round. `first`: none of them has ever led to a node."""
     hint = "Check the addresses, and that nodes serve there (`shoal serve`)."
-    wait = " `wait=30` (`shoal --wait 30 …`) waits so many seconds for a node that is about to come."
+    wait = " `wait=30` (`shoal --wait 30 …`) waits up to 30 seconds for a node that is still starting."
     if len(refusals) == 1:
         (one,) = refusals.values()
         return Unreachable(one.message + wait, **one.detail) if first and type(one) is Disconnected else one
@@ -164,7 +167,7 @@ def _refusal(url: str, refusal: aiohttp.WSServerHandshakeError) -> Disconnected 
         return Unavailable(f"the node at {url} does not take sessions now. Nothing was sent. Try again later, or elsewhere.")
     if refusal.status < 500:
         return Unsupported(
-            f"there is no Shoal node at {url}: what answers there is another server (status {refusal.status}). "
+            f"there is no Shoal node at {url}: another server answered (status {refusal.status}). "
             "Nothing was sent. Check the address.",
             reason=f"another server answers there (status {refusal.status})",
         )

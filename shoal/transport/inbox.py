@@ -1,7 +1,7 @@
-"""What a subscription has received and its consumer has not taken yet, bounded by bytes.
+"""The pushes of a subscription that its consumer has not taken yet, bounded by bytes.
 
-Law: the consumer sees a contiguous beginning of what was pushed, then the end
-or the error that ended it. An overflow ends it with SlowConsumer; nothing is
+Law: the consumer sees a contiguous beginning of the pushes, then the end
+or the error that ended them. An overflow ends the subscription with SlowConsumer; nothing is
 ever left out of the middle.
 """
 
@@ -19,7 +19,7 @@ from shoal.protocol.requests import Push
 
 
 class Inbox(AsyncIterator[Push]):
-    """One consumer iterates; the link's reader puts."""
+    """A queue with one consumer, which iterates; the link's reader puts."""
 
     __slots__ = ("_bytes", "_bytes_max", "_ended", "_error", "_pushes", "_stirred")
 
@@ -37,7 +37,7 @@ class Inbox(AsyncIterator[Push]):
         return self._ended
 
     def put(self, push: Raw) -> None:
-        """Take what the node pushed; past the budget the subscription ends here."""
+        """Add a push from the node. If that exceeds the budget, the subscription ends."""
         if self._ended:
             return
         size = len(memoryview(push))
@@ -55,7 +55,7 @@ class Inbox(AsyncIterator[Push]):
         self._stirred.set()
 
     def end(self, error: ShoalError | None = None) -> None:
-        """Nothing more arrives. The consumer sees what is here, then `error`. Ending twice changes nothing."""
+        """Nothing more arrives. The consumer sees the queued pushes, then `error`. Ending twice changes nothing."""
         if not self._ended:
             self._ended, self._error = True, error
             self._stirred.set()

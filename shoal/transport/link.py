@@ -1,16 +1,16 @@
-"""One WebSocket to one node, many requests under way on it at once.
+"""One WebSocket to one node, with many requests under way at once.
 
 Laws:
 
 - A call ends exactly once: with its reply, with the node's error, with its
-  time-out, or with the link. A reply that nobody waits for any more is dropped.
-- A write whose frame may have left ends a broken link, or its time-out, with
-  OutcomeUnknown; whatever had not left, and every read, with Disconnected or
+  time-out, or with the link. A reply whose caller no longer waits is dropped.
+- If a link breaks or a call times out, a write whose frame may have been sent ends with
+  OutcomeUnknown. Unsent requests, and every read, end with Disconnected or
   Unavailable, which say that nothing was written.
-- Frames of one turn of the event loop share messages; they leave in the order
+- Frames of one turn of the event loop share messages; they are sent in the order
   of the calls.
-- What the bookmark names and the node does not know leaves before the next frame;
-  what a reply shows is in the bookmark before its caller goes on.
+- Operations that the bookmark names and the node does not know are sent before the next frame;
+  operations that a reply shows are in the bookmark before its caller continues.
 - A link that is lost stays lost: `shoal.transport.session` dials another.
 """
 
@@ -66,11 +66,11 @@ class _Exchange:
     def fail(self, error: ShoalError) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
-            self.answer.exception()  # Seen: a caller that is cancelled in this very turn leaves no warning behind.
+            self.answer.exception()  # Mark it as retrieved, so that a caller cancelled in this very turn leaves no warning.
 
 
 class Link:
-    """Made by `dial`; closed by `close`, or by the node, or by the network."""
+    """A connection to a node. `dial` makes it; `close`, the node or the network ends it."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Link:
         self._room = asyncio.Semaphore(min(config.client_requests_max, welcome.session_requests_max))
         self._exchanges: dict[int, _Exchange] = {}
         self._inboxes: dict[int, Inbox] = {}
-        self._outbox: dict[int, bytes] = {}  # Frames that have not left, by the id that they are about.
+        self._outbox: dict[int, bytes] = {}  # Unsent frames, by the id that they concern.
         self._stirred = asyncio.Event()
         self._lost: str | None = None
         self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._read())]
@@ -111,14 +111,14 @@ class Link:
     ) -> Link:
         """Connect to the node at `url` ("http://host:7400") and shake hands, within `connect_timeout_s`.
 
-        If there are others to go to, a node that says nothing is given up after `failover_timeout_s`, now and later.
-        The node is told what `bookmark` names before the first request, and what it grows by later; it grows by
-        what the node shows.
+        If there are `others` to go to, a node that is silent is given up after `failover_timeout_s`, now and later.
+        The node is told of the operations in `bookmark` before the first request, and of later ones as it grows; the
+        node's replies add to it.
 
         Raises:
             Disconnected: it cannot be reached, or is not a node.
             Overloaded: it has no room for another session.
-            ShoalError: whatever else it refuses the session with.
+            ShoalError: any other reason for which it refuses the session.
         """
         patience_s = config.failover_timeout_s if others else config.connect_timeout_s
         heartbeat_s = min(config.failover_timeout_s, config.heartbeat_s) if others else config.heartbeat_s
@@ -131,7 +131,7 @@ class Link:
                 except BaseException:
                     await http.close()
                     with suppress(aiohttp.ClientError, OSError):
-                        await socket.close()  # Its transport is closed: this waits for nobody.
+                        await socket.close()  # Its transport is closed, so this does not wait.
                     raise
         except (aiohttp.ClientError, aiohttp.WSMessageTypeError, OSError, TimeoutError) as reason:
             raise unreached(url, why(reason)) from reason
@@ -139,6 +139,7 @@ class Link:
 
     @property
     def open(self) -> bool:
+        """Whether the link can be used: it is not closed or lost."""
         return self._lost is None
 
     # ── calls ─────────────────────────────────────────────────────────────────
@@ -153,19 +154,19 @@ class Link:
         stale: bool = False,
         timeout_s: float | None = None,
     ) -> R:
-        """Ask the node; `timeout_s` is `request_timeout_s` unless given.
+        """Send a request, and return its reply; `timeout_s` is `request_timeout_s` unless given.
 
         Raises:
-            OutcomeUnknown: a write left, and no answer came, or one that is not understood; send it again with the same key.
-            InvalidValue: the answer to a read is not understood.
-            Disconnected: the link broke before the request left, or under a read. Nothing was written.
+            OutcomeUnknown: a write was sent, and no answer came, or a malformed one; send it again with the same key.
+            InvalidValue: the answer to a read is malformed.
+            Disconnected: the link broke before the request was sent, or during a read. Nothing was written.
             Unavailable: a read was not answered in time, or there was no room for the request.
             TooLarge: the request is over the node's `request_bytes_max`; it was not sent.
             ShoalError: the node's own answer.
         """
         id = next(self._ids)
         ends_at = asyncio.get_running_loop().time() + (timeout_s or self._config.request_timeout_s)
-        # The node counts from a moment before this one, so that by its watch the caller gives up no later.
+        # The node counts from an earlier moment, so by its clock the deadline comes no later than the caller's.
         until_ms = max(1, int((ends_at - self._welcomed_at) * 1000))
         frame = self._bounded(encode_call(id, request, key=key, durability=durability, stale=stale, until_ms=until_ms))
         await self._take_room(ends_at)
@@ -216,10 +217,10 @@ class Link:
         finally:
             timer.cancel()
             self._exchanges.pop(id, None)
-            self._outbox.pop(id, None)  # A caller that gave up before its frame left takes it back.
+            self._outbox.pop(id, None)  # If the caller gave up, its unsent frame is withdrawn.
 
     def _observe(self) -> None:
-        """Tell the node what was seen elsewhere, before what is sent next."""
+        """Tell the node of operations that this client saw at other nodes, before the next frame."""
         if self._bookmark.revision == self._observed:
             return
         self._observed = self._bookmark.revision
@@ -249,8 +250,8 @@ class Link:
         """Pushes from now on: once the context is entered, the node has begun.
 
         Raises:
-            Disconnected: the link broke; also from the iterator, once it is lost.
-            SlowConsumer: from the iterator, once `subscription_bytes_max` overflowed.
+            Disconnected: the link broke; also from the iterator, if it breaks later.
+            SlowConsumer: from the iterator, if `subscription_bytes_max` overflowed.
             ShoalError: the node's own answer.
         """
         id = next(self._ids)
@@ -279,7 +280,7 @@ class Link:
         while True:
             await self._stirred.wait()
             self._stirred.clear()
-            # From here on these frames count as having left, though some may not get out: the safe side.
+            # From here on these frames count as sent, although some may not be: that is the safe side.
             frames, self._outbox = self._outbox, {}
             for message in messages(frames.values(), bytes_max=bytes_max):
                 try:
@@ -328,7 +329,7 @@ class Link:
         if inbox is None:
             return
         inbox.put(push)
-        if inbox.ended:  # It overflowed: the node need not go on.
+        if inbox.ended:  # It overflowed: the node need not continue.
             del self._inboxes[id]
             self._cancel(id)
 
@@ -350,7 +351,7 @@ class Link:
         return Disconnected(f"{reason}. Nothing was written. Try again.")
 
     async def close(self) -> None:
-        """Close the connection; what is under way ends as if it had broken. Closing twice is allowed."""
+        """Close the connection. Calls under way end as if it had broken. Closing twice is allowed."""
         self._lose("the connection was closed here")
         for task in self._tasks:
             task.cancel()
@@ -366,7 +367,7 @@ def _welcomed(url: str, answer: bytes) -> Welcome:
     except InvalidValue as error:
         raise Unsupported(
             f"there is no Shoal node at {url}: {error.message}. Nothing was sent. Check the address.",
-            reason="what answers there is no Shoal node",
+            reason="the server there is not a Shoal node",
         ) from None
 
 

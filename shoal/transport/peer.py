@@ -1,7 +1,7 @@
-"""What both ends of a link between peers share.
+"""The parts that both ends of a link between peers share.
 
-A link is a WebSocket at `PEER_PATH`, without compression. One message of the
-dialler is one binary message; the acceptor sends nothing but signs of life.
+A link is a WebSocket at `PEER_PATH`, without compression. Each message of the
+dialler is one binary message; the acceptor sends only heartbeats.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from shoal.errors import InvalidInput, ShoalError
 PEER_PATH = "/v1/peer"
 
 CLOSE_S = 0.5
-"""For the other end to answer a close; then the connection is cut."""
+"""How long the other end has to answer a close; then the connection is cut."""
 
 BROKEN = (ClientError, OSError)
-"""What aiohttp raises where a connection cannot be made or used."""
+"""The errors that aiohttp raises if a connection cannot be made or used."""
 
 _ENGINE = version("pycrdt")
 _MEANING = {1009: "the message was larger than the other end takes"}
@@ -31,9 +31,11 @@ _REASON_BYTES_MAX = 120  # The protocol's own bound is 123.
 
 
 class Report(Protocol):
-    """Tells people what happened, as structlog does: an event, and what belongs to it."""
+    """Reports to people, as structlog does: an event, and its details."""
 
-    def __call__(self, event: str, /, **detail: object) -> None: ...
+    def __call__(self, event: str, /, **detail: object) -> None:
+        """Report an event."""
+        ...
 
 
 class Warnings:
@@ -50,6 +52,7 @@ class Warnings:
         self._left_out = 0
 
     def __call__(self, event: str, about: str, error: Exception, /, **detail: object) -> None:
+        """Log a warning about a peer, or count it if it is one too many. `error` is its reason."""
         now = asyncio.get_running_loop().time()
         while self._told and (first := next(iter(self._told.items())))[1] <= now - self._interval_s:
             del self._told[first[0]]
@@ -67,22 +70,22 @@ class Warnings:
 
 
 def side_of(peer: Peer, *, config: Config) -> Side:
-    """What this node brings to a handshake now: its name is known once it listens."""
+    """The facts that this node brings to a handshake now. Its name is known only once it listens."""
     return Side(peer.identity(), config.cluster, config.cluster_key.encode(), _ENGINE)
 
 
 def reason_of(text: str) -> bytes:
-    """As much of `text` as a close frame holds."""
+    """As much of `text` as fits a close frame."""
     return text.encode(errors="replace")[:_REASON_BYTES_MAX].decode(errors="ignore").encode()
 
 
 def close_code(error: ShoalError) -> WSCloseCode:
-    """1002 for what cannot be understood, 1008 for what is not allowed."""
+    """1002 for a malformed message, 1008 for one that is not allowed."""
     return WSCloseCode.PROTOCOL_ERROR if isinstance(error, InvalidInput) else WSCloseCode.POLICY_VIOLATION
 
 
 def why_closed(message: WSMessage) -> str:
-    """What the end of a WebSocket says, be it a close frame, an error or nothing at all."""
+    """Why a WebSocket ended, from its last message: a close frame, an error, or nothing at all."""
     if message.type is WSMsgType.CLOSE:
         said = message.extra or _MEANING.get(message.data, "without a reason")
         return f"the other end closed the link: {said} ({message.data})"

@@ -1,4 +1,4 @@
-"""One attempt to reach a peer: connect, shake hands, and say in Shoal's own words what came of it."""
+"""One attempt to reach a peer: connect, shake hands, and say in plain words how it ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shoal.transport.peer import BROKEN, CLOSE_S, PEER_PATH, why_closed
 from shoal.transport.peer_link import PeerLink, PeerSocket
 
 Admit = Callable[[Identity], None]
-"""Told whom a handshake found; it may raise PeerRefused."""
+"""Called with the peer that a handshake found; it may raise PeerRefused."""
 
 
 async def dial(address: str, /, *, side: Side, nonce: bytes, config: Config, admit: Admit) -> PeerLink:
@@ -25,7 +25,7 @@ async def dial(address: str, /, *, side: Side, nonce: bytes, config: Config, adm
 
     Raises:
         PeerRefused, InvalidInput: the two cannot work together, or do not understand each other; both are told why.
-            So is it if the address leads back to this node.
+            Also if the address leads back to this node.
         Unavailable: it takes no links now.
         Disconnected: it cannot be reached, or did not answer in time.
     """
@@ -87,14 +87,14 @@ async def _answer(socket: PeerSocket) -> bytes:
     if message.type is aiohttp.WSMsgType.BINARY:
         return bytes(message.data)
     if message.type is aiohttp.WSMsgType.TEXT:
-        raise Unsupported("the peer sent text, where only binary messages are understood. Nothing was written.")
+        raise Unsupported("the peer sent a text message; links among peers carry binary messages only. Nothing was written.")
     raise Disconnected(f"{why_closed(message)}. Nothing was written.")
 
 
 def _leads_back(address: str, own: str) -> PeerRefused:
     return PeerRefused(
-        f"{address} leads to this node, which is {own} to its peers. It counts as an owner that cannot be reached. If it is "
-        f"meant to be this node, start it with SHOAL_ADVERTISE={address}; if not, correct the address.",
+        f"{address} leads to this node, which is {own} to its peers. It counts as an owner that cannot be reached. If the "
+        f"address is meant for this node, start it with SHOAL_ADVERTISE={address}; if not, correct the address.",
         reason="self",
     )
 

@@ -1,13 +1,13 @@
 """Keep a link to each peer: dial, hold, dial again.
 
 Laws:
-- One task per address, and at most one link per node: an address that leads to
-  a node which is linked by another one is refused.
+- There is one task per address, and at most one link per node: an address that leads to
+  a node which is linked by another address is refused.
 - Attempts are spread: exponential delays up to `reconnect_delay_s_max`, drawn anew
-  each time ("full jitter"). They start over after a link that lasted for longer
-  than the slowest of them; who was refused is dialled at the slowest pace.
-- An address that leads to this node itself is a mistake, which may be mended while the
-  node runs: it is told, and dialled again at the slowest pace. No owner is dropped for it.
+  each time ("full jitter"). They start over after a link that lasted longer
+  than the slowest of them. A peer that refused, or was refused, is dialled at the slowest pace.
+- An address that leads to this node itself is a mistake, which may be corrected while the
+  node runs: it is reported, and dialled again at the slowest pace. It still counts as an owner.
 - `reasons` says of each other address why there is no link now, if there is none.
 """
 
@@ -28,11 +28,11 @@ from shoal.transport.peer_link import PeerLink
 
 DELAY_S_FIRST = 0.05  # Before the second attempt, at most; it doubles from there.
 
-_SLOWEST = 16  # Failures in a row: by then the delay is at its bound.
+_SLOWEST = 16  # Failures in a row, after which the delay is at its bound.
 
 
 class PeerDialler:
-    """`start` and `stop` belong to a running event loop; stopping twice is allowed."""
+    """The links that this node dials. `start` and `stop` belong to a running event loop; stopping twice is allowed."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class PeerDialler:
         self._report = report
         self._warn = warn
         self._reasons = dict.fromkeys(addresses, "not dialled yet")
-        self._linked: dict[bytes, tuple[str, bytes]] = {}  # Node → by which address, and its opening.
+        self._linked: dict[bytes, tuple[str, bytes]] = {}  # Node → the address by which it is linked, and its opening.
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def reasons(self) -> Mapping[str, str]:
-        """Why there is no link to an address, for those without one."""
+        """Why there is no link to an address, for the addresses without one."""
         return self._reasons
 
     def start(self) -> None:
@@ -77,7 +77,7 @@ class PeerDialler:
             await asyncio.sleep(self._delay_s(failures))
 
     async def _once(self, address: str, *, failures: int) -> int:
-        """One attempt, and what came of it: how many in a row have failed."""
+        """Make one attempt, and hold its link. Returns the number of failures in a row."""
         try:
             link = await self._dial(address)
             return 1 if await self._hold(address, link) else failures + 1
@@ -97,7 +97,7 @@ class PeerDialler:
             there, its_opening = self._linked.get(peer.node, (address, peer.opening))
             if there != address:
                 raise PeerRefused(
-                    f"{address} is the node that is linked as {there} already. Nothing was written. Name it once."
+                    f"{address} is the node that is already linked as {there}. Nothing was written. Name it once."
                     if its_opening == peer.opening
                     else f"{address} and {there} have copies of one data directory. Nothing was written. Give each its own.",
                     reason="twice" if its_opening == peer.opening else "clone",
@@ -134,7 +134,7 @@ class PeerDialler:
         return clock() - began > self._config.reconnect_delay_s_max
 
     def _fail(self, address: str, reason: str) -> None:
-        """A reason is told once, however often it comes again."""
+        """Report why there is no link. The same reason is reported once."""
         if self._reasons.get(address) != reason:
             self._reasons[address] = reason
             self._report("peer not linked", address=address, reason=reason)

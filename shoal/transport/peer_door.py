@@ -1,16 +1,16 @@
-"""The links that this node accepted: whom it lets in, and how their messages reach it.
+"""The links that this node accepted: who is let in, and how messages reach the node.
 
 Laws:
-- Nobody is admitted, and no message delivered, before the handshake is over. Until then a
-  message has at most `HANDSHAKE_BYTES_MAX` bytes, and there are places of their own: when
-  they are taken, the oldest handshake ends, so that silent sockets keep no peer out.
+- Before the handshake is over, no peer is admitted and no message delivered. Until then a
+  message has at most `HANDSHAKE_BYTES_MAX` bytes, and handshakes have places of their own: if
+  these are taken, the oldest handshake ends, so that silent sockets keep no peer out.
 - Messages of a link are delivered one after the other: the next is read once the
-  node has taken the last, so that what a peer sends faster waits at the peer.
-- A link's error closes that link alone, with a reason; so does its being too slow
-  to shake hands. It is reported here, once.
-- A newer link of the same node takes the older one's place, and is heard once the
+  node has taken the last, so the messages of a fast peer wait at the peer.
+- A link's error closes that link alone, with a reason; so does a handshake that
+  takes too long. It is reported here, once.
+- A newer link of the same node replaces the older one, and is read once the
   older one's last message was taken.
-- While a message is being taken no sign of life can be read: each link gives its
+- While a message is being taken no heartbeat can be read: each link sends its
   own, so that a busy node is not taken for a dead one.
 """
 
@@ -30,16 +30,16 @@ from shoal.errors import Disconnected, InvalidValue, Overloaded, ShoalError, Shu
 from shoal.transport.peer import BROKEN, CLOSE_S, Report, Warnings, close_code, reason_of, side_of, why_closed
 from shoal.transport.peer_link import STALLED_BEATS
 
-_BEATS = 4  # Signs of life in the time after which the other end asks for one.
+_BEATS = 4  # Heartbeats in the time after which the other end asks for one.
 
 
 class _Socket(web.WebSocketResponse):
-    """One that gives a reason where aiohttp closes it by itself, and whose bound can be raised."""
+    """A WebSocket that gives a reason when aiohttp closes it by itself, and whose bound can be raised."""
 
     is_wide = False
 
     def widen(self, bytes_max: int) -> None:
-        """From here on take messages of up to so many bytes. Nothing more of an older one may be on its way."""
+        """From now on take messages of up to `bytes_max` bytes. No part of an older message may be under way."""
         assert self._req is not None
         assert self._reader is not None
         self.is_wide, self._max_msg_size = True, bytes_max
@@ -67,7 +67,8 @@ class _Accepted:
         self.deadline: asyncio.Timeout | None = None  # Of its handshake, while that lasts.
 
     async def binary(self) -> bytes:
-        """
+        """The next message.
+
         Raises:
             InvalidValue: the other end sent text.
             Disconnected: it sent no message, and will send none.
@@ -76,7 +77,9 @@ class _Accepted:
         if message.type is WSMsgType.BINARY:
             return bytes(message.data)
         if message.type is WSMsgType.TEXT:
-            raise InvalidValue("a peer sends binary messages only; this one is text. Nothing was written.")
+            raise InvalidValue(
+                "the peer sent a text message; links among peers carry binary messages only. Nothing was written."
+            )
         raise Disconnected(why_closed(message))
 
     async def close(self, code: int, /, *, reason: str) -> None:
@@ -86,7 +89,7 @@ class _Accepted:
 
 
 class PeerDoor:
-    """`serve` is the handler of `PEER_PATH`."""
+    """The accepted links. `serve` is the handler of `PEER_PATH`."""
 
     def __init__(
         self,
@@ -104,14 +107,14 @@ class PeerDoor:
         self._warn = warn
         self._links: set[_Accepted] = set()
         self._newest: dict[bytes, _Accepted] = {}  # By node.
-        self._shaking: dict[_Accepted, None] = {}  # Of the links those that still shake hands, the oldest first.
+        self._shaking: dict[_Accepted, None] = {}  # The links that still shake hands, the oldest first.
         self._stopping = False
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Answer one peer until it leaves.
 
         Raises:
-            ShuttingDown, Overloaded: before the WebSocket is there, so that a crowd costs little.
+            ShuttingDown, Overloaded: before the WebSocket is made, so that a crowd costs little.
         """
         self._refuse_if_full()
         config = self._config
@@ -159,7 +162,7 @@ class PeerDoor:
             await asyncio.gather(beating, return_exceptions=True)
 
     async def _serve(self, link: _Accepted) -> None:
-        """From the upgrade on there is no HTTP answer any more: whatever goes wrong ends here."""
+        """Serve a link after the upgrade. No HTTP answer is possible any more, so every error ends here."""
         identity = await self._shake_hands(link)
         if identity is None:
             return
@@ -218,12 +221,12 @@ class PeerDoor:
         return min(self._config.connect_timeout_s, self._config.peer_connect_timeout_s)
 
     async def _turn_away(self, link: _Accepted, meeting: Accepting, error: ShoalError) -> None:
-        """Both sides know the reason: it is reported here, and sent there."""
+        """Tell both sides the reason: report it here, and send it there."""
         name = link.name if meeting.peer is None else meeting.peer.name[:NAME_CHARS_MAX]
         if isinstance(error, Disconnected):
             self._report("peer left", peer=name, remote=link.name, reason=error.message)
             return
-        if error.detail.get("reason") != "self":  # What a node hears of itself, it was told on the side that dialled.
+        if error.detail.get("reason") != "self":  # A node that meets itself reports that as the dialler.
             self._warn("peer refused", name, error, peer=name, remote=link.name, code=error.code)
         if not meeting.told:
             with suppress(*BROKEN):
@@ -243,10 +246,10 @@ class PeerDoor:
             await self._peer.received(identity, await link.binary())
 
     async def stop(self) -> None:
-        """Take no more links, and close those there are; takes about a second at most."""
+        """Take no more links, and close the existing ones; takes about a second at most."""
         self._stopping = True
         links = list(self._links)
         await asyncio.gather(*(link.close(WSCloseCode.GOING_AWAY, reason="the node is stopping") for link in links))
-        with suppress(TimeoutError):  # What a link's last message still does is not waited for.
+        with suppress(TimeoutError):  # A link's last message may still be at work: that is not waited for.
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.gather(*(link.ended.wait() for link in links))

@@ -1,12 +1,12 @@
-"""A link that this node dialled: what it has for a peer waits here, bounded, and leaves in order.
+"""A link that this node dialled: its messages to a peer wait here, bounded, and are sent in order.
 
 Laws:
-- What waits is in one queue and in the socket's buffer, and both count: past
-  `peer_send_bytes_max` a message is not taken. One message alone always is.
-- A link that is lost stays lost, whatever lost it: the peer, the network, a peer
-  that shows no sign of life, or one that takes nothing for `STALLED_BEATS`
-  heartbeats. What waited is gone with it.
-- Losing a link cuts the connection, so that nothing goes on waiting in its buffer.
+- Messages wait in one queue and in the socket's buffer, and both count: beyond
+  `peer_send_bytes_max` a message is not taken. An empty queue takes any message.
+- A link that is lost stays lost, for any cause: the peer, the network, a peer
+  that sends no heartbeat, or one that takes nothing for `STALLED_BEATS`
+  heartbeats. Waiting messages are lost with it.
+- Losing a link cuts the connection, so that nothing keeps waiting in its buffer.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from shoal.transport.peer import BROKEN, CLOSE_S, reason_of, why_closed
 
 STALLED_BEATS = 2
 
-_LOOKS = 4  # A heartbeat, for a stall.
+_LOOKS = 4  # How often per heartbeat a stall is looked for.
 
 
 class PeerSocket(aiohttp.ClientWebSocketResponse):
-    """With the two things of its connection that aiohttp keeps to itself: what waits in it, and how to cut it."""
+    """A WebSocket that shows two things which aiohttp hides: the bytes that wait in its connection, and how to cut it."""
 
     def __init__(self, reader: Any, writer: Any, *rest: Any, **settings: Any) -> None:
         super().__init__(reader, writer, *rest, **settings)
@@ -36,6 +36,7 @@ class PeerSocket(aiohttp.ClientWebSocketResponse):
 
     @property
     def waiting_bytes(self) -> int:
+        """Bytes in the connection's write buffer."""
         return 0 if self.connection.is_closing() else self.connection.get_write_buffer_size()
 
 
@@ -59,11 +60,11 @@ class PeerLink:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that were offered and have not left."""
+        """Bytes that were offered and are not sent yet."""
         return self._queued_bytes + self._socket.waiting_bytes
 
     def offer(self, message: bytes, /) -> bool:
-        """Queue a message; False if its bound is reached, and the message is dropped."""
+        """Queue a message; False if the queue is full, and the message is dropped."""
         waiting = self.waiting_bytes
         if waiting and waiting + len(message) > self._config.peer_send_bytes_max:
             return False
@@ -76,7 +77,7 @@ class PeerLink:
     # ── while it lasts ────────────────────────────────────────────────────────
 
     async def run(self) -> str:
-        """Send what is offered until the link is lost; returns why."""
+        """Send offered messages until the link is lost, and return the reason."""
         tasks = [asyncio.create_task(work) for work in (self._write(), self._listen(), self._watch())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -98,9 +99,9 @@ class PeerLink:
                 try:
                     await self._socket.send_bytes(message)
                 except BROKEN as reason:
-                    await asyncio.sleep(CLOSE_S)  # What the peer said when it closed the link says more, and is heard by now.
+                    await asyncio.sleep(CLOSE_S)  # The peer's own reason says more, and is here by then.
                     return f"sending failed: {reason}"
-                await asyncio.sleep(0)  # A long queue of small messages does not hold up everybody else.
+                await asyncio.sleep(0)  # So that a long queue of small messages does not hold up other tasks.
 
     async def _listen(self) -> str:
         message = await self._socket.receive()
@@ -115,14 +116,14 @@ class PeerLink:
         while True:
             await asyncio.sleep(self._config.peer_heartbeat_s / _LOOKS)
             waiting = self.waiting_bytes
-            # Pings wait as well: only more than ever before is progress.
+            # Pings wait as well, so only a new maximum is progress.
             if not waiting or self._offered_bytes - waiting > left:
                 left, since = self._offered_bytes - waiting, clock()
             elif clock() - since >= patience_s:
                 return f"the peer took nothing of {waiting} bytes for {patience_s:g} s"
 
     async def close(self, code: int, /, *, reason: str) -> None:
-        """Say good-bye if the peer listens, within `CLOSE_S`, and cut the connection. Closing twice is allowed."""
+        """Send a close frame if the peer listens, within `CLOSE_S`, and cut the connection. Closing twice is allowed."""
         try:
             with suppress(TimeoutError, *BROKEN):
                 async with asyncio.timeout(CLOSE_S):

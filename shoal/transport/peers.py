@@ -14,10 +14,10 @@ from shoal.transport.peer_door import PeerDoor
 
 
 class Peers:
-    """`serve` is the handler of `PEER_PATH`; `start` once the listener listens, `stop` before it stops.
+    """The links to all peers. `serve` handles `PEER_PATH`; call `start` once the listener listens, `stop` before it stops.
 
-    `addresses` ("host:port") are dialled.
-    What happens to links is told to `report`; peers that are refused, or refuse this node, to `warn`.
+    `addresses` ("host:port") are dialled. `report` is called with the events of links; `warn` with peers that
+    are refused, or refuse this node.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Peers:
 
     @property
     def reasons(self) -> Mapping[str, str]:
-        """Why there is no link to an address, for those without one."""
+        """Why there is no link to an address, for the addresses without one."""
         return self._dialler.reasons
 
     def start(self) -> None:
@@ -59,6 +59,6 @@ class Peers:
         return await self._door.serve(request)
 
     async def stop(self) -> None:
-        """Close every link, and make none any more; takes about a second or two at most."""
+        """Close every link, and make no more; takes about a second or two at most."""
         await self._dialler.stop()
         await self._door.stop()

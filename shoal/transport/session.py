@@ -1,4 +1,4 @@
-"""A `Session` over one of several nodes, that outlives its connections.
+"""A `Session` over one of several nodes, which outlives its connections.
 
 Laws:
 
@@ -9,19 +9,19 @@ Laws:
   finds no node, the caller is told why at once, within `reach_timeout_s`, or once
   `wait_s` is over. From then on a node that is gone may come back.
 - A request is tried until it is answered or `request_timeout_s` is over. Then a
-  write of which any attempt may have left ends with OutcomeUnknown.
-- Only what a broken or stopping node causes is tried again, and each other node
-  is asked once when one does not hold what the bookmark names. Another answer is
-  raised, whatever it says; but a refusal says nothing of what another node did
-  with an attempt that left before.
+  write of which any attempt may have been sent ends with OutcomeUnknown.
+- Only failures of a broken or stopping node are tried again; and if a node does not hold the
+  state in the bookmark, each other node is asked once. Any other answer is
+  raised. But a refusal does not tell what another node did
+  with an attempt that was sent before.
 - Each session has its own order of the addresses, drawn once, so that clients
   spread over the nodes; with `in_order` it is the order in which they are given.
-- A node that breaks off or stops is left for the next one at once, each once.
+- If a node breaks off or stops, the next one is tried at once, each once.
   Then attempts are spread: exponential delays, up to `reconnect_delay_s_max`,
   drawn anew by every client ("full jitter"), so that a crowd does not return at
   once.
-- The bookmark outlives the connections: whatever node is asked next knows what
-  this client has written and seen before it is asked.
+- The bookmark outlives the connections: a node is told what
+  this client has written and seen before it is asked anything.
 
 Time, randomness and sleep are arguments; deadlines are the event loop's.
 """
@@ -63,11 +63,13 @@ _Answer = TypeVar("_Answer")
 
 
 class Dial(Protocol):
-    """`Link.dial`, or what stands in for it where there is no network."""
+    """`Link.dial`, or its substitute in a simulation."""
 
     async def __call__(
         self, url: str, /, *, config: Config, software: str, token: str | None, bookmark: Bookmark, others: bool
-    ) -> Link: ...
+    ) -> Link:
+        """As `Link.dial`."""
+        ...
 
 
 _SHARE_S_MIN = 0.05  # To reach one address.
@@ -75,7 +77,7 @@ DELAY_S_FIRST = 0.05  # Before the second attempt, at most; it doubles from ther
 
 
 class RemoteSession:
-    """Connects at the first request. `urls`: "http://n1:7400,http://n2:7400".
+    """A session over nodes that connects at the first request. `urls`: "http://n1:7400,http://n2:7400".
 
     Raises:
         InvalidConfig: `urls` names no node.
@@ -107,7 +109,7 @@ class RemoteSession:
         self._dial_link = dial
         self._link: Link | None = None
         self._dialling = asyncio.Lock()
-        self._wait_s = wait_s  # For a first node.
+        self._wait_s = wait_s  # How long to wait for a first node.
         self._reached = False  # Whether any node has answered.
         self._missed: tuple[float, ShoalError] | None = None  # When a first contact failed, and why.
         self._refusals: dict[str, ShoalError] = {}  # Why the last attempts to connect failed, by URL.
@@ -124,13 +126,13 @@ class RemoteSession:
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> R:
-        """Answer `request` by one of the nodes; see `Session.call`.
+        """Send `request` to one of the nodes, and return its answer; see `Session.call`.
 
         Raises:
-            OutcomeUnknown: a write left and was not answered in time; `detail["key"]` is the key to send it again with.
+            OutcomeUnknown: a write was sent and not answered in time; `detail["key"]` is the key to send it again with.
             Unreachable: no address leads to a node, and none did before; nothing was written.
             Disconnected, Unavailable: no node answered in time; nothing was written.
-            SessionBehind: no node that can be reached holds what the bookmark names.
+            SessionBehind: no node that can be reached holds the state in the bookmark.
             InvalidInput: a field of the request has another type than its annotation; nothing was sent.
             ShoalError: the node's own answer.
         """
@@ -150,7 +152,7 @@ class RemoteSession:
 
         Raises:
             Disconnected: no node could be reached; or, from the iterator, the connection broke. Subscribe again.
-            SlowConsumer: from the iterator, once `subscription_bytes_max` overflowed.
+            SlowConsumer: from the iterator, if `subscription_bytes_max` overflowed.
         """
         wanted = conforming(subscription)
         async with AsyncExitStack() as stack:
@@ -161,7 +163,7 @@ class RemoteSession:
             yield await self._tried(ask, key=None)
 
     async def close(self) -> None:
-        """Close the connection; what is under way ends with its error. Closing twice is allowed."""
+        """Close the connection. Calls under way end with an error. Closing twice is allowed."""
         self._closed = True
         link, self._link = self._link, None
         if link is not None:
@@ -170,7 +172,7 @@ class RemoteSession:
     # ── attempts ──────────────────────────────────────────────────────────────
 
     async def _tried(self, ask: Callable[[Link, float], Awaitable[_Answer]], *, key: str | None) -> _Answer:
-        """The answer of a node that was asked, within `request_timeout_s`."""
+        """The answer of the first node that gives one, within `request_timeout_s`."""
         loop = asyncio.get_running_loop()
         if not self._reached:
             await self._connect(loop.time() + max(self._config.request_timeout_s, self._wait_s))
@@ -184,9 +186,9 @@ class RemoteSession:
                 return await ask(link, _remaining_s(ends_at))
             except (Disconnected, OutcomeUnknown, ShuttingDown) as failure:
                 left = left or isinstance(failure, OutcomeUnknown)
-                # On a link that holds it is an answer: the node itself does not know.
+                # If the link still holds, it is the node's answer: the node itself does not know.
                 answered = isinstance(failure, OutcomeUnknown) and link is not None and link.open
-                # Without a key it would be done again, or what it tells be told of its second half alone.
+                # Without a key it would be done twice, or its answer would describe only the second attempt.
                 once = left and key is None
                 if answered or once or not await self._pause(attempt, ends_at):
                     raise _final(failure, key=key, left=left) from None
@@ -202,7 +204,7 @@ class RemoteSession:
                 raise _final(failure, key=key, left=left) from None
 
     async def _pause(self, attempt: int, ends_at: float) -> bool:
-        """Wait before the next attempt, unless an address is still to be tried; False if there is no time for one."""
+        """Wait before the next attempt, unless an address was not tried yet. False if there is no time for one."""
         delay_s = self._delay_s(attempt - len(self._urls)) if attempt >= len(self._urls) else 0.0
         if self._closed or ends_at - asyncio.get_running_loop().time() <= delay_s:
             return False
@@ -215,7 +217,7 @@ class RemoteSession:
         return bound_s * int.from_bytes(self._entropy(2), "big") / 0xFFFF
 
     async def _leave(self, link: Link | None) -> None:
-        """Go elsewhere, if there is an elsewhere. What is under way here is sent again there, with its keys."""
+        """Close the link, if there is another address. Requests under way are sent again there, with their keys."""
         if link is not None and link is self._link and len(self._urls) > 1:
             await link.close()
 
@@ -239,20 +241,22 @@ class RemoteSession:
             raise Disconnected("no node could be reached in time. Nothing was sent. Try again.") from None
 
     async def _dial_any(self, reach_at: float | None) -> Link:
-        """Dial each node in turn, until one answers; with none, wait and begin again. `reach_at`: of a first contact, its end.
+        """Dial each node in turn until one answers; after a round without an answer, wait and begin again.
+
+        `reach_at` is the end of a first contact; None if it is none.
 
         Raises:
-            ShoalError: waiting does not cure it.
+            ShoalError: waiting cannot help.
         """
         loop = asyncio.get_running_loop()
         if self._link is not None:
             await self._link.close()
-            self._next_first()  # It was the first that broke off.
+            self._next_first()  # The first one broke off.
         attempt = 0
         while True:
             urls = list(self._urls)
             for place, url in enumerate(urls):
-                # A first contact has a share of its time for each address: one that says nothing leaves some to the others.
+                # Each address has a share of a first contact's time, so that a silent one leaves some to the others.
                 share_s = None if reach_at is None else max(_SHARE_S_MIN, (reach_at - loop.time()) / (len(urls) - place))
                 link = await self._dial(url, share_s)
                 if link is not None:
@@ -266,9 +270,10 @@ class RemoteSession:
             attempt += 1
 
     def _check_curable(self, reach_at: float | None) -> None:
-        """
+        """Check that another round may find a node.
+
         Raises:
-            ShoalError: what the addresses answered in this round, if another round will not change it.
+            ShoalError: it cannot; the answers of the addresses in this round.
         """
         loop = asyncio.get_running_loop()
         refusals = self._refusals.values()
@@ -307,7 +312,7 @@ class RemoteSession:
         return link
 
     def _next_first(self) -> None:
-        """The next attempt, now or later, begins with another node."""
+        """Begin the next attempt, now or later, with the next address."""
         self._urls.append(self._urls.pop(0))
 
     def _refuse_if_closed(self) -> None:
@@ -321,12 +326,12 @@ def _remaining_s(ends_at: float) -> float:
 
 
 def _final(failure: ShoalError, *, key: str | None, left: bool) -> ShoalError:
-    """What the caller is told: once any attempt may have left, nothing less than "unknown" is true."""
+    """The error to raise. If any attempt may have been sent, only "unknown" is true."""
     if not left:
         return failure
     if key is None:
         return OutcomeUnknown(
-            f"it may or may not be done, or in part ({failure.message.rstrip('.')}). Ask for it again: it does what is left.",
+            f"it may be done, in part or not at all ({failure.message.rstrip('.')}). Ask for it again: it does the rest.",
             **failure.detail,
         )
     return OutcomeUnknown(

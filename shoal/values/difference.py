@@ -27,7 +27,7 @@ ELEMENTS_MAX = 2000
 
 
 class Change(Struct, frozen=True):
-    """One change. `before` is None if `op` is "add", `after` if it is "remove"."""
+    """A change at one place of a value; `before` is None if `op` is "add", `after` if it is "remove"."""
 
     op: Literal["add", "remove", "replace"]
     path: str

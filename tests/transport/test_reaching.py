@@ -167,7 +167,7 @@ async def test_another_http_server(status: int, serve: Serve) -> None:
 
     error = await told("http://" + await serve(answers))
     assert isinstance(error, Unsupported)
-    assert f"another server (status {status})" in error.message
+    assert f"another server answered (status {status})" in error.message
 
 
 async def test_a_websocket_that_is_not_shoals(serve: Serve) -> None:
