@@ -63,12 +63,12 @@ class Fetching:
         self._answer_s = answer_s
         self._pause_s_max = pause_s_max
         self._sources: dict[bytes, _Source] = {}
-        self._last_id = 0
+        self.last_id = 0  # Of the Wants and questions so far.
 
     def next_id(self) -> int:
         """A number that no Want had yet. Questions for vectors take their numbers from the same series."""
-        self._last_id += 1
-        return self._last_id
+        self.last_id += 1
+        return self.last_id
 
     # ── links ─────────────────────────────────────────────────────────────────
 

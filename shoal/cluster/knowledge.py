@@ -6,6 +6,8 @@ Laws:
   nothing known, because a restored directory holds less than before.
 - A peer cannot hold an operation of this replica's origin that is not durable here:
   such a claim is refused.
+- An answer of a peer counts as an owner's only if the peer was asked after it had said that it
+  is no learner: an earlier answer may lack operations that it has fetched since.
 - An acknowledgement of this replica's own operation counts only once this replica holds
   every deletion that the peer held by then. So the acknowledged operation is not dead at the peer, or
   this replica knows that it is.
@@ -123,6 +125,7 @@ class Knowledge:
         self.shared = 0
         """How many of the operations that it is known to hold are durable here too."""
         self._answered: dict[int, int] = {}  # By partition: the last question that was answered with a whole vector.
+        self._counted_from = 0  # The first question that was asked after the peer said that it is no learner.
         self._whole: dict[int, VersionVector] = {}
         self._equal: dict[int, VersionVector] = {}  # By partition: this replica's vector, when the peer's was equal last.
         # By partition: the last own operation that was acknowledged, and the deletions that must be here first.
@@ -136,6 +139,14 @@ class Knowledge:
     def answered(self, partition: int, question: int) -> bool:
         """Whether the peer's whole vector is known, as of when it heard this question or a later one."""
         return self._answered.get(partition, 0) >= question
+
+    def count_from(self, question: int) -> None:
+        """The peer has just said that it is no learner; this is the next question."""
+        self._counted_from = question
+
+    def confirmed(self, partition: int, question: int) -> bool:
+        """Whether the peer answered this question, or a later one, as an owner."""
+        return self.answered(partition, max(question, self._counted_from))
 
     def take(self, held: Iterable[Held], *, proven: bool = False) -> None:
         """Note that the peer holds these. This replica's own operations count only if `proven`: the peer's deletions are here.

@@ -18,7 +18,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ from shoal.cluster.fetching import Fetching
 from shoal.cluster.knowledge import Knowledge, Parts, Replica, vector_of
 from shoal.cluster.learning import Learning
 from shoal.cluster.marks import Mark
-from shoal.cluster.messages import Busy, Digest, Have, Held, Message, Push, Shipment, Supply, Trouble, Vectors, Want, batches
+from shoal.cluster.messages import Busy, Digest, Have, Message, Push, Shipment, Supply, Trouble, Vectors, Want, batches
 from shoal.cluster.messages import Parts as PartsMessage
 from shoal.cluster.quarantine import Quarantine, check_context, taken
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
@@ -187,8 +187,10 @@ class Replication:
                 for partition in state.known.acknowledge(held, needs):
                     self._fetching.note(peer, partition, now)
             case Digest():
-                if self.learning is not None and not message.learner and not state.member:
-                    self.learning.forget(peer)
+                if not message.learner and not state.member:
+                    state.known.count_from(self._fetching.last_id + 1)
+                    if self.learning is not None:
+                        self.learning.forget(peer)
                 state.member = not message.learner
                 self._settle(peer, state, message)
                 self._hear(peer, state, message)
@@ -240,9 +242,9 @@ class Replication:
 
     def _send_digest(self, peer: bytes) -> None:
         state = self._state(peer)
-        learner = self.learning is not None
         once = state.mark.telling()
-        self._send(peer, Digest(self._parts.digest(), learner, once, state.mark.number if once else 0, state.heard))
+        number = state.mark.number if once else 0
+        self._send(peer, Digest(self._parts.digest(), self.learning is not None, once, number, state.heard))
 
     def _send_digests(self) -> None:
         for peer, state in self._peers.items():
@@ -390,9 +392,8 @@ class Replication:
         for peer, held in said.items():
             self._acknowledge(peer, held)
 
-    def applied(self, partitions: Iterable[int]) -> None:
+    def applied(self, partitions: Collection[int]) -> None:
         """Operations of peers were applied in these partitions."""
-        partitions = list(partitions)
         for state in self._peers.values():
             state.known.prove(partitions)
 
@@ -412,8 +413,7 @@ class Replication:
                 continue
             needs.append((partition, packed))
             size += len(packed)
-        held: list[Held] = [(partition, origin, sequence) for (partition, origin), sequence in said.items()]
-        self._send(peer, Have(held, needs))
+        self._send(peer, Have([(partition, origin, sequence) for (partition, origin), sequence in said.items()], needs))
 
     def refused(self, peer: bytes, shipment: Shipment, error: ShoalError, now: float) -> None:
         """An operation could not be applied: tell its sender, and leave it out for a while."""

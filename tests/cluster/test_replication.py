@@ -357,6 +357,24 @@ def test_an_answer_to_an_earlier_question_is_none_to_a_later_one() -> None:
     assert known.answered(0, second)
 
 
+def test_what_a_peer_was_asked_before_it_counted_is_not_confirmed_whenever_its_answer_arrives() -> None:
+    ours, theirs = pair()
+    digest, known = ours.machine.digest(), ours.machine.known(theirs.name)
+    for _ in range(2):  # A peer that counts may be told that it was set back, and learn once more.
+        ours.take(theirs.name, Digest(digest, learner=True), 0)
+        first, second = ours.machine.hurry(0, 0), ours.machine.hurry(0, 0)
+        ours.take(theirs.name, Vectors([(0, b"")], False, first), 0)
+        ours.take(theirs.name, Digest(digest, learner=False), 0)
+        ours.take(theirs.name, Vectors([(0, b"")], False, second), 0)
+        assert known.answered(0, second)
+        assert not known.confirmed(0, first)
+        ours.take(theirs.name, Digest(digest, learner=False), 0)
+        third = ours.machine.hurry(0, 0)
+        ours.take(theirs.name, Vectors([(0, b"")], False, third), 0)
+        assert known.confirmed(0, first)
+        assert known.confirmed(0, third)
+
+
 @settings(max_examples=200, deadline=None)
 @given(packed=st.binary(max_size=200), flips=st.lists(st.integers(0, 2**16), max_size=5), nth=st.integers(0, 6))
 def test_no_message_makes_a_machine_raise_anything_but_a_shoal_error(packed: bytes, flips: list[int], nth: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
+from shoal.cluster.knowledge import Knowledge
 from shoal.cluster.learning import Learning
 from shoal.cluster.replication import Replication
 from shoal.crdt.dot import Origin
@@ -45,6 +46,10 @@ def a_learner_counts_itself(patch: pytest.MonkeyPatch) -> None:
 def what_is_current_is_asked_of_learners(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Quorum, "_answered", Quorum._told_by)
     patch.setattr(Quorum, "_countable", lambda self: 1 + len(self._linked()))
+
+
+def an_answer_of_a_learner_counts_once_it_is_none(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Knowledge, "confirmed", Knowledge.answered)
 
 
 def a_learner_learns_from_learners(patch: pytest.MonkeyPatch) -> None:
@@ -93,6 +98,13 @@ MUTANTS = (
     Mutant(a_learner_counts_itself, "a learner asks a majority with itself among them", ("3", "14", "17"), "composed", _LOSSES),
     Mutant(
         what_is_current_is_asked_of_learners, "what a learner says is taken for current", ("3", "14", "16"), "composed", _LOSSES
+    ),
+    Mutant(
+        an_answer_of_a_learner_counts_once_it_is_none,
+        "an answer that a node gave as a learner counts once the node is none",
+        ("3", "14", "16"),
+        "composed",
+        _LOSSES,
     ),
     Mutant(
         a_learner_learns_from_learners,

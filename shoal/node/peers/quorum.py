@@ -145,7 +145,8 @@ class Quorum:
         question = self._hurry(partition)
         timeout_s = self._config.quorum_timeout_s
         enough = lambda: not self.is_learner and len(self._answered(partition, question)) + 1 >= needed  # noqa: E731
-        if await self._told(enough, partition, timeout_s) and await self._caught_up(partition, question, timeout_s):
+        told = await self._told(enough, partition, timeout_s) and await self._caught_up(partition, question, timeout_s)
+        if told and not self.is_learner:  # A peer may have told it meanwhile that it was set back.
             return
         answered = len(self._answered(partition, question)) + 1
         held = "all hold" if durability == "all" else "a quorum holds"
@@ -296,11 +297,15 @@ class Quorum:
         return "; this node does not count until it has fetched what the others hold" if self.is_learner else ""
 
     def _answered(self, partition: int, question: int) -> set[bytes]:
-        """The other owners that said what they hold, after they were asked."""
-        return {node for node in self._told_by(partition, question) if self._protocol.is_member(node)}
+        """The other owners that said what they hold, after they were asked; what one said as a learner does not count."""
+        return {
+            member.node
+            for member in self.members.all
+            if self._protocol.is_member(member.node) and self._protocol.known(member.node).confirmed(partition, question)
+        }
 
     def _told_by(self, partition: int, question: int) -> set[bytes]:
-        """The same, learners included."""
+        """All that said what they hold, after they were asked, learners too."""
         return {
             member.node
             for member in self.members.all

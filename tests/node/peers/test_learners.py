@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from shoal.cluster import messages
+from shoal.cluster.messages import Digest, Vectors
 from shoal.cluster.replication import Replication
 from shoal.errors import CatchingUp, NoQuorum, RightsElsewhere
-from shoal.protocol.requests import BeginStep, Step
+from shoal.protocol.requests import BeginStep, CatchUp, ReadStep, Step
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet, Member
 
@@ -67,6 +69,40 @@ async def test_without_the_fence_it_is_begun_twice(fleet: Fleet, monkeypatch: py
     fleet.link("b", "c")
     fleet.link("c", "b")
     assert await begun(fleet["b"], "again")
+
+
+async def test_a_node_that_was_asked_while_it_was_a_learner_is_asked_again_once_it_counts() -> None:
+    """Found by seed 70307 of `composed`: b asks what a quorum holds, and only c answers, which learns meanwhile."""
+    async with Fleet(quorum_timeout_s=30) as fleet:
+        answered, counts = asyncio.Event(), asyncio.Event()
+
+        def spoil(source: str, target: str, message: bytes) -> bytes | None:
+            """Until c counts, b hears that a counts, what c answers before it learns anything, and nothing else."""
+            decoded = messages.decode(message)
+            if target != "b" or counts.is_set() or (isinstance(decoded, Digest) and (source == "a" or decoded.learner)):
+                return message
+            if isinstance(decoded, Digest):
+                counts.set()
+                return message
+            if source == "c" and isinstance(decoded, Vectors) and decoded.question and not decoded.answer:
+                answered.set()
+                return None if ("a", "c") in fleet.wires else message
+            return None
+
+        await fleet.isolate("b")
+        assert await begun(fleet["a"], "first")
+        await forget(fleet, "c", "wiped", MemoryStorage())
+        fleet.spoil = spoil
+        for pair in ("ab", "ba", "bc", "cb"):
+            fleet.link(*pair)
+        session = fleet["b"].node.session()
+        asked = asyncio.create_task(session.call(CatchUp("crew", "t")))
+        async with asyncio.timeout(30):
+            await answered.wait()
+            fleet.link_all("a")
+            assert (await asked).quorum
+        assert (await session.call(ReadStep("crew", "t", "charge-42"))).state == "open"
+        assert counts.is_set()
 
 
 @pytest.mark.parametrize("durability", ["quorum", "all"])
