@@ -306,7 +306,7 @@ async def test_what_a_node_said_before_it_was_set_back_is_not_taken_for_its_word
     await until(lambda: is_learner(fleet["c"]))
 
 
-async def test_a_node_that_is_told_of_its_fall_while_it_catches_up_confirms_nothing() -> None:
+async def test_a_node_that_hears_that_it_was_set_back_while_it_catches_up_confirms_nothing() -> None:
     """c has heard from b what b holds, and waits for that, when a tells it that it once held more."""
     async with Fleet(mark_interval_s=0.01, quorum_timeout_s=30) as fleet:
         copy = image(fleet, "c")
