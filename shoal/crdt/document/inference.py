@@ -1,4 +1,4 @@
-"""The kind of a root that nobody declared, inferred from an update's use of it.
+"""How an update uses a root, and the kind that follows from it if nobody declared the root.
 
 Law: a standard Yjs client names a root without its kind, so the
 first update that uses it must tell. The rule, in this order:
@@ -18,15 +18,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from shoal.crdt.document.yjs import ARRAY_CONTENT, NODE, TEXT_CONTENT, Parsed, RootKind, Struct
+from shoal.crdt.document.yjs import ARRAY_CONTENT, DELETED, GC, NODE, TEXT_CONTENT, Parsed, RootKind, Struct
 
+_NOTHING = {GC, DELETED}
 _At = tuple[int, int]  # Client, and index among its structs.
 
 
 def infer(parsed: Parsed, known: Iterable[str]) -> dict[str, RootKind]:
     """The kinds of the roots that an update uses and that are not `known`."""
     unknown = (parsed.keyed | parsed.listed).difference(known)
-    contents = _contents(parsed, sorted(unknown & parsed.listed))
+    contents = _contents(parsed, sorted(unknown & parsed.listed), keyed=False)
     return {name: _kind(contents.get(name, set()), keyed=name in parsed.keyed) for name in sorted(unknown)}
 
 
@@ -41,29 +42,39 @@ def _kind(listed: set[int], *, keyed: bool) -> RootKind:
     return "array"
 
 
-def _contents(parsed: Parsed, names: list[str]) -> dict[str, set[int]]:
-    """The kinds of content of each root's items without a key."""
+def brings(parsed: Parsed, root: str, *, keyed: bool) -> bool:
+    """Whether an update gives a root more than deleted items, at keys or else without."""
+    return bool(_contents(parsed, [root], keyed=keyed)[root] - _NOTHING)
+
+
+def _contents(parsed: Parsed, names: list[str], *, keyed: bool) -> dict[str, set[int]]:
+    """The kinds of content of each root's items, of those at keys or else of the others."""
     contents: dict[str, set[int]] = {name: set() for name in names}
-    roots: dict[_At, str | None] = {}
+    known: dict[_At, Struct | None] = {}
     clocks = {client: [struct.clock for struct in structs] for client, structs in parsed.structs.items()}
     for client, structs in parsed.structs.items():
         for index, struct in enumerate(structs):
-            root = _root((client, index), parsed.structs, clocks, roots)
-            if root in contents and not struct.keyed:
-                contents[root].add(struct.content)
+            first = _first((client, index), parsed.structs, clocks, known)
+            if first is not None and first.root in contents and first.keyed == keyed:
+                contents[first.root].add(struct.content)
     return contents
 
 
-def _root(at: _At, structs: dict[int, list[Struct]], clocks: dict[int, list[int]], roots: dict[_At, str | None]) -> str | None:
-    """The root that an item is in, found along its neighbours; None if it is in another item, or not known here."""
+def _first(
+    at: _At, structs: dict[int, list[Struct]], clocks: dict[int, list[int]], known: dict[_At, Struct | None]
+) -> Struct | None:
+    """The item that names the root of an item, found along its neighbours.
+
+    None if the item is in another item, or its root is not known here.
+    """
     path: list[_At] = []
-    root: str | None = None
-    while at not in roots:
-        roots[at] = None  # So the walk ends even if neighbours form a circle.
+    first: Struct | None = None
+    while at not in known:
+        known[at] = None  # So the walk ends even if neighbours form a circle.
         path.append(at)
         struct = structs[at[0]][at[1]]
         if struct.root is not None:
-            root = struct.root
+            first = struct
             break
         if struct.inside or not struct.needs:
             break
@@ -73,7 +84,7 @@ def _root(at: _At, structs: dict[int, list[Struct]], clocks: dict[int, list[int]
             break
         at = client, index
     else:
-        root = roots[at]
+        first = known[at]
     for passed in path:
-        roots[passed] = root
-    return root
+        known[passed] = first
+    return first

@@ -24,7 +24,7 @@ import pycrdt
 from shoal import values
 from shoal.crdt.document import readiness, yjs
 from shoal.crdt.document.content import check_kind, open_root, to_py
-from shoal.crdt.document.inference import infer
+from shoal.crdt.document.inference import brings, infer
 from shoal.crdt.document.readiness import Early, Lacking
 from shoal.crdt.document.yjs import RootKind
 from shoal.errors import InvalidValue, RootConflict, ShoalError, StoreCorrupt, TooLarge
@@ -267,7 +267,10 @@ class LiveDocument:
                     undeclared=name[:80],
                 )
             # The keys of a fragment are the attributes of a client for which the root is an XML text.
-            if kinds[name] != "xml" and name in (parsed.listed if kinds[name] == "map" else parsed.keyed):
+            is_map = kinds[name] == "map"
+            otherwise = parsed.listed if is_map else parsed.keyed
+            # What is deleted shows nothing: a mirror may send what was deleted of a beginning that has lost.
+            if kinds[name] != "xml" and name in otherwise and brings(parsed, name, keyed=not is_map):
                 raise RootConflict(
                     f"the root {name[:80]!r} is declared as {kinds[name]}, and the update uses it as another kind. "
                     "Nothing was written."

@@ -27,7 +27,7 @@ RootKind = Literal["map", "array", "text", "xml"]
 StateVector = dict[int, int]
 """Client → the next clock that it will use."""
 
-_GC, _DELETED, _BINARY, _STRING, _EMBED, _FORMAT, _TYPE, _ANY, _SKIP = 0, 1, 3, 4, 5, 6, 7, 8, 10
+GC, DELETED, _BINARY, _STRING, _EMBED, _FORMAT, _TYPE, _ANY, _SKIP = 0, 1, 3, 4, 5, 6, 7, 8, 10
 TEXT_CONTENT = frozenset((_STRING, _EMBED, _FORMAT))
 """Kinds of content that only texts hold."""
 
@@ -228,7 +228,7 @@ class Reader:
     def struct(self, clock: int, roots: tuple[set[str], set[str]]) -> Struct:
         """The struct at `clock`. The roots that it names are added to `roots`: those without a key, those with one."""
         flags = self._byte()
-        if flags in (_GC, _SKIP):
+        if flags in (GC, _SKIP):
             return Struct(clock, self._length(), (), False, False, flags == _SKIP)
         needs = [self._id() for flag in (_HAS_ORIGIN, _HAS_RIGHT_ORIGIN) if flags & flag]
         root = None
@@ -292,7 +292,7 @@ class Reader:
         if content == _STRING:
             text = self.text()
             return (len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2) or _refuse("an item is empty")
-        if content == _DELETED:
+        if content == DELETED:
             return self._length()
         if content == _BINARY:
             self._take(self.integer())

@@ -14,6 +14,9 @@ import pytest
 from shoal import values
 from shoal.client.document.beginnings import Beginnings
 from shoal.client.document.document import Document
+from shoal.cluster import messages
+from shoal.cluster.messages import Push as PeerPush
+from shoal.cluster.messages import Supply
 from shoal.config import Config
 from shoal.crdt.document import genesis
 from shoal.errors import NotFound, ReadOnly
@@ -131,6 +134,29 @@ async def test_an_edit_that_waited_is_written_beside_the_beginning_that_counts(f
         while filled(document) != await shown(fleet):
             await asyncio.sleep(0)
     await document.close()
+
+
+async def test_a_beginning_that_lost_and_that_the_next_node_never_had_stops_no_edit(fleet: Fleet) -> None:
+    """Its roots are of other kinds there. What the mirror has of it is deleted, and shows nothing."""
+    lost, counts = sorted(({"r": [1]}, {"r": {"k": 1}}), key=lambda content: genesis.begin(content, 0).digest, reverse=True)
+    fleet.spoil = lambda source, target, message: None if source == "a" and _brings(message) else message
+    await begin(fleet, "a", lost)
+    await begin(fleet, "b", counts)
+    fleet.link_all("a")
+    session = Roaming()
+    document = await mirrored(fleet, session)
+    async with asyncio.timeout(30):
+        while filled(document) != counts:
+            await asyncio.sleep(0)
+    await move_to_b(fleet, session)
+    document.map("m")["note"] = 3
+    await document.flush()
+    assert await shown(fleet) == filled(document) == {**counts, "m": {"note": 3}}
+    await document.close()
+
+
+def _brings(message: bytes) -> bool:
+    return isinstance(messages.decode(message), PeerPush | Supply)
 
 
 async def test_what_was_deleted_of_a_beginning_stays_deleted_when_it_is_restored(fleet: Fleet) -> None:

@@ -283,6 +283,17 @@ def test_a_root_used_as_another_kind_than_declared_is_refused() -> None:
     unchanged_by(doc.get_update(), {}, RootConflict)
 
 
+def test_what_is_deleted_of_another_kind_is_no_conflict_and_what_is_left_beside_it_is() -> None:
+    doc, items = edited("m", pycrdt.Array)
+    items += [1, 2]
+    del items[0]
+    unchanged_by(doc.get_update(), {}, RootConflict)  # What is left names no root, only its neighbour.
+    del items[0]
+    replica = live()
+    replica.integrate(doc.get_update(), {"m": "map"})
+    assert replica.to_json() == {"m": {}}
+
+
 def test_roots_are_bounded() -> None:
     unchanged_by(EMPTY, {"a": "map", "b": "map"}, TooLarge, roots_max=2)
 
