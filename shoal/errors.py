@@ -211,8 +211,11 @@ class KeyReused(Conflict):
 
 
 class KeyExpired(Conflict):
+    """An earlier attempt under the key may be applied."""
+
     code = "key-expired"
     status = 410
+    written: Written = "unknown"
 
 
 class TooManySiblings(Conflict):
@@ -444,7 +447,9 @@ class StoreLocked(StorageError):
 
 
 class StoreCorrupt(StorageError):
-    """`lost` names the missing or damaged rows of the object that was read, as far as they are known."""
+    """`lost` names the missing or damaged rows of the object that was read, as far as they are known. `written` is "unknown"
+    if the damage hides whether an earlier attempt under the request's idempotency key was applied.
+    """
 
     code = "store-corrupt"
 

@@ -16,7 +16,7 @@ TOP = Path(__file__).parent.parent
 ROOT = TOP / "shoal"
 
 # Modules at the top that everyone may import: they import nothing above them.
-BASE = {"errors", "names", "config", "values", "version", "schemas"}
+BASE = {"errors", "names", "config", "values", "version", "schemas", "outcomes"}
 
 # Layer → the other layers of shoal that it may import.
 ALLOWED: dict[str, set[str]] = {
@@ -24,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "version": set(),
     "names": {"errors"},
     "config": {"errors"},
+    "outcomes": {"errors"},
     "values": {"errors"},
     "schemas": {"errors", "names", "values"},
     "crdt": BASE,
@@ -76,7 +77,7 @@ COMPOSED: dict[str, set[str]] = {
 # Family of `shoal.crdt`: none may import another, only what stands beside them.
 FAMILIES = {"thread", "document", "items", "values"}
 
-PURE = {"crdt", "cluster", "protocol", "errors", "names", "config", "version"}
+PURE = {"crdt", "cluster", "protocol", "errors", "names", "config", "version", "outcomes"}
 IMPURE_MODULES = {
     "asyncio",
     "time",

@@ -372,8 +372,8 @@ class SessionSocket:
             frame = (
                 encode_error(id, answer) if isinstance(answer, ShoalError) else encode_reply(id, answer, self._bookmark.news())
             )
-        except Exception as error:
-            frame = encode_error(id, _answer_of(error))
+        except Exception as bug:  # By now a write may be done.
+            frame = encode_error(id, internal(bug, where="session answer"))
         self._send(frame)
 
     def _send(self, frame: bytes) -> None:

@@ -14,6 +14,7 @@ from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
 from shoal.errors import InvalidInput
 from shoal.names import check_name, is_colocated
+from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Durability, ObjectKind, ThreadStatus
@@ -234,6 +235,7 @@ class Space:
 
         Raises:
             Disconnected, Unavailable: its state could not be fetched.
+            OutcomeUnknown: it may have been created with `initial`, and its state could not be fetched.
         """
         from shoal.client.document.document import Document
 
@@ -241,16 +243,17 @@ class Space:
             content = json.dumps(values.to_json(dict(initial)), ensure_ascii=False).encode()
             begin = requests.Begin(self.name, check_name("document", name), content, author)
             await self._connection.write(begin, key=None, durability=None)
-        return await Document.open(
-            self._connection.session,
-            self.name,
-            check_name("document", name),
-            client_id=_client_id(self._connection),
-            config=self._connection.config,
-            durability=self._connection.durability,
-            author=check_name("author", author) if author else "",
-            undo=undo,
-        )
+        with partly(initial is not None, f"document {name!r} is there with its initial content", "Open it again."):
+            return await Document.open(
+                self._connection.session,
+                self.name,
+                check_name("document", name),
+                client_id=_client_id(self._connection),
+                config=self._connection.config,
+                durability=self._connection.durability,
+                author=check_name("author", author) if author else "",
+                undo=undo,
+            )
 
     def batch(self, *, key: str | None = None, durability: Durability | None = None) -> Batch:
         """Collect writes to objects that share a `{tag}`, or to any of a colocated space, and commit them as one."""

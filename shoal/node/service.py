@@ -17,8 +17,8 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, get_args
 
 from shoal.config import Config
@@ -53,6 +53,7 @@ from shoal.node.target import target_of
 from shoal.node.watching.awareness import Presences
 from shoal.node.watching.feed import Feed
 from shoal.node.writes.issuing import Issued, Located
+from shoal.outcomes import after, partly
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.conformance import check_manner, conforming
@@ -76,6 +77,8 @@ from shoal.version import __version__
 _DURABLE = frozenset(kind for kind in operations(requests.ObjectWrite) if declaration_of(kind).durable)
 _DURABILITIES = ("memory", "local", "quorum", "all")
 _REFILLING = "it began with an empty directory, and is fetching the data that its peers hold"
+_AGAIN = "Send it again with the same idempotency key: it is applied once."
+_REST = "Repeat the request to do the rest."
 _COUNTED_MAX = 1000  # A status must stay cheap: every probe asks for it.
 
 
@@ -185,15 +188,29 @@ class Service:
             await self._database.all_durable()  # The schema may be of another partition.
             raise
         self._database.do_chores()
+        try:
+            await self._made_durable(located, issued, bookmark, durability)
+            bookmark.note(partition, issued.vector)
+            return issued.reply if contest is None else await self._looked_again(contest, located, issued.reply, bookmark)
+        except ShoalError as error:
+            if error.written != "no":
+                raise
+            raise after(error, "the write is recorded on this node", _AGAIN) from error
+
+    async def _made_durable(self, located: Located, issued: Issued, bookmark: Bookmark, durability: Durability) -> None:
+        """Return once the write is as durable as was asked.
+
+        Raises:
+            StorageFull, OutcomeUnknown: that is not known.
+            DeletedMeanwhile: it has no effect on an object that was deleted.
+        """
         if durability == "memory":
             await asyncio.sleep(0)  # Others, and the sync, get their turn between two writes of one caller.
-        else:
-            await self._commit.wait_durable(issued.number)
-            if durability != "local":
-                await self._replicas.wait_replicated(partition, issued.copied, durability)
-                await self._refuse_dead(located, issued, bookmark, durability)
-        bookmark.note(partition, issued.vector)
-        return issued.reply if contest is None else await self._looked_again(contest, located, issued.reply, bookmark)
+            return
+        await self._commit.wait_durable(issued.number)
+        if durability != "local":
+            await self._replicas.wait_replicated(located.partition, issued.copied, durability)
+            await self._refuse_dead(located, issued, bookmark, durability)
 
     def begin(self, request: AnyWrite, bookmark: Bookmark, told: Told, /, *, key: str | None, stale: bool) -> bool:
         """Start a write of `local` durability now, if nothing has to be awaited before it is issued; see `Prompt.begin`.
@@ -318,7 +335,7 @@ class Service:
                 reply = None
                 await asyncio.sleep(0)
             else:
-                with _partly(piece.done):
+                with partly(piece.done, piece.done, _REST):
                     reply = await self._write(piece.write, bookmark, None, durability, stale=stale)
 
     async def _reach(
@@ -393,20 +410,6 @@ class Service:
         self._feed.close()
         if self._commit.failed is None:
             await self._commit.wait_durable(self._commit.written)
-
-
-@contextmanager
-def _partly(done: str) -> Iterator[None]:
-    """Turn an error of a later piece into `OutcomeUnknown`, because earlier pieces were written."""
-    try:
-        yield
-    except ShoalError as error:
-        if not done:
-            raise
-        raise OutcomeUnknown(
-            f"{done}, and the next part failed: {error.message} Repeat the request to do the rest.",
-            **error.detail,
-        ) from None
 
 
 class ServiceSession:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from shoal.crdt.thread.queue import identify
+from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 from shoal.workflows.connection import Connection
@@ -22,6 +23,7 @@ async def purge(
     before_ms, count, more = int(before.timestamp() * 1000), 0, True
     while more:
         request = requests.Purge(space, thread, queue, before_ms)
-        reply = await connection.write(request, key=None, durability=durability)
+        with partly(count, f"{count} entries are forgotten", "Repeat the request to forget the rest."):
+            reply = await connection.write(request, key=None, durability=durability)
         count, more = count + reply.count, reply.more
     return count

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from shoal import values
 from shoal.api.http.exchange import Exchange, ReadQuery
 from shoal.errors import InvalidInput
+from shoal.outcomes import partly
 from shoal.protocol.requests import (
     BeginStep,
     Durability,
@@ -175,7 +176,8 @@ async def begin(exchange: Exchange) -> web.Response:
     step = await _asked(exchange, request, exchange.query(BeginQuery).durability)
     if step.begun and step.rivals and not body.idempotent:
         withdrawal = EndStep(space, thread, key, step.attempt, "withdrawn")
-        step = _answered(await exchange.session.call(withdrawal))
+        with partly(True, "the step is begun, beside another attempt", "Begin it again with the same attempt."):
+            step = _answered(await exchange.session.call(withdrawal))
     return exchange.answer(step_view(exchange, step), status=201 if step.begun else 200)
 
 

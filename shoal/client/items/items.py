@@ -29,6 +29,7 @@ from shoal.client.watching import pushed
 from shoal.crdt.items.items import split_address
 from shoal.errors import InvalidInput, SlowConsumer
 from shoal.names import check_label, check_name
+from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 from shoal.values.vectors import pack
@@ -293,7 +294,8 @@ class Items:
         refreshed, page = 0, self._connection.config.page_items_max
         for start in range(0, len(keys), page):
             request = requests.RefreshItems(self.space, label, [(rest, key) for key in keys[start : start + page]])
-            reply = await self._connection.write(request, key=None, durability=durability)
+            with partly(start, f"{refreshed} items are refreshed", "Refresh them again."):
+                reply = await self._connection.write(request, key=None, durability=durability)
             refreshed += reply.refreshed
         return refreshed
 
@@ -304,7 +306,8 @@ class Items:
         """
         erased, more = 0, True
         while more:
-            reply = await self._connection.write(requests.SweepItems(self.space, label), key=None, durability=None)
+            with partly(erased, f"{erased} items are erased", "Sweep again to erase the rest."):
+                reply = await self._connection.write(requests.SweepItems(self.space, label), key=None, durability=None)
             erased, more = erased + reply.erased, reply.more
         return erased
 

@@ -9,6 +9,7 @@ from shoal import values
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
 from shoal.names import check_name
+from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 
@@ -60,7 +61,8 @@ class SharedSet:
         """
         removed, more = 0, True
         while more:
-            reply = await self._connection.write(requests.ClearSet(self.space, self.name), key=None, durability=durability)
+            with partly(removed, f"{removed} members are removed", "Clear the set again to remove the rest."):
+                reply = await self._connection.write(requests.ClearSet(self.space, self.name), key=None, durability=durability)
             removed, more = removed + reply.removed, reply.more
         return removed
 

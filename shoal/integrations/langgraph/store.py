@@ -57,6 +57,7 @@ from shoal.integrations.langgraph.embedding import Embedding, Vectors
 from shoal.integrations.langgraph.naming import id_of, name_of
 from shoal.integrations.langgraph.opening import Opening, checked_store
 from shoal.names import check_name
+from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM, Durability
 
@@ -296,9 +297,12 @@ class ShoalStore(BaseStore):
     async def _commit_pieces(self, writes: list[requests.PutItem | requests.DeleteItem]) -> None:
         connection = self._store.connection
         config = connection.config
+        done = 0
         for piece in _pieces(writes, count_max=config.batch_writes_max, bytes_max=config.request_bytes_max // 2):
             request = requests.Batch(list(piece)) if len(piece) > 1 else piece[0]
-            await connection.write(request, key=None, durability=None)
+            with partly(done, f"{done} items of this batch are put", "Put them again."):
+                await connection.write(request, key=None, durability=None)
+            done += len(piece)
 
 
 def _check(op: Op) -> None:

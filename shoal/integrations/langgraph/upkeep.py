@@ -21,29 +21,33 @@ from shoal.errors import InvalidInput
 from shoal.integrations.langgraph import encoding
 from shoal.integrations.langgraph.checkpoints import PAGE_ITEMS, Checkpoints, pending_writes, place_of
 from shoal.integrations.langgraph.naming import Place, branch_of, label_of, name_of, prefix_of, split_label
+from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Labelled
 from shoal.values.foreign import LANGGRAPH
 
 _UNLABEL_MAX = 500  # In one operation.
+_AGAIN = "Call it again to do the rest."
 _DELTA_COUNTERS = "counters_since_delta_snapshot"  # Metadata's: it names the delta channels.
 
 
 async def delete(checkpoints: Checkpoints, thread_id: str, items: Sequence[Labelled]) -> None:
     for start in range(0, len(items), _UNLABEL_MAX):
         some = [item.label for item in items[start : start + _UNLABEL_MAX]]
-        await checkpoints.connection.write(
-            requests.Unlabel(checkpoints.space, name_of(thread_id), some), key=None, durability=None
-        )
+        with partly(start, f"{start} checkpoints are deleted", _AGAIN):
+            await checkpoints.connection.write(
+                requests.Unlabel(checkpoints.space, name_of(thread_id), some), key=None, durability=None
+            )
         for label in some:
             if (parts := split_label(label)) is not None:
                 checkpoints.bases.forget(Place(thread_id, parts[0]), parts[1])
     # Once none of them has a label they may go; heads stay, until something is saved on them.
     for start in range(0, len(items), _UNLABEL_MAX):
         ids = [item.checkpoint.id for item in items[start : start + _UNLABEL_MAX]]
-        await checkpoints.connection.write(
-            requests.Discard(checkpoints.space, name_of(thread_id), ids), key=None, durability=None
-        )
+        with partly(True, "the checkpoints are deleted, and their space is not freed", _AGAIN):
+            await checkpoints.connection.write(
+                requests.Discard(checkpoints.space, name_of(thread_id), ids), key=None, durability=None
+            )
 
 
 async def delete_thread(checkpoints: Checkpoints, thread_id: str) -> None:
@@ -56,13 +60,16 @@ async def delete_for_runs(checkpoints: Checkpoints, serde: SerializerProtocol, r
     wanted = set(run_ids)
     if not wanted:
         return
+    done = 0
     async for thread_id in checkpoints.threads():
         items = []
         async for item in checkpoints.labelled(serde, thread_id):
             opened = encoding.unpack_metadata(serde, item.checkpoint.metadata)
             if opened is not None and opened.metadata.get("run_id") in wanted:
                 items.append(item)
-        await delete(checkpoints, thread_id, items)
+        with partly(done, f"{done} checkpoints are deleted", _AGAIN):
+            await delete(checkpoints, thread_id, items)
+        done += len(items)
 
 
 async def prune(checkpoints: Checkpoints, serde: SerializerProtocol, thread_ids: Sequence[str], strategy: str) -> None:
@@ -72,17 +79,23 @@ async def prune(checkpoints: Checkpoints, serde: SerializerProtocol, thread_ids:
     """
     if strategy not in ("keep_latest", "delete"):
         raise InvalidInput(f"a pruning strategy is 'keep_latest' or 'delete', not {strategy!r}. Nothing was written.")
-    for thread_id in thread_ids:
-        if strategy == "delete":
-            await delete_thread(checkpoints, thread_id)
-            continue
-        found: dict[str, list[Labelled]] = {}
-        async for item in checkpoints.labelled(serde, thread_id):
-            parts = split_label(item.label)
-            if parts is not None:
-                found.setdefault(parts[0], []).append(item)
-        for namespace, items in found.items():
-            kept = _kept(serde, namespace, items)
+    for done, thread_id in enumerate(thread_ids):
+        with partly(done, f"{done} threads are pruned", _AGAIN):
+            if strategy == "delete":
+                await delete_thread(checkpoints, thread_id)
+            else:
+                await _prune_thread(checkpoints, serde, thread_id)
+
+
+async def _prune_thread(checkpoints: Checkpoints, serde: SerializerProtocol, thread_id: str) -> None:
+    found: dict[str, list[Labelled]] = {}
+    async for item in checkpoints.labelled(serde, thread_id):
+        parts = split_label(item.label)
+        if parts is not None:
+            found.setdefault(parts[0], []).append(item)
+    for done, (namespace, items) in enumerate(found.items()):
+        kept = _kept(serde, namespace, items)
+        with partly(done, f"{done} namespaces of the thread are pruned", _AGAIN):
             await delete(checkpoints, thread_id, [item for item in items if item.label not in kept])
 
 
@@ -123,12 +136,14 @@ async def copy_thread(checkpoints: Checkpoints, serde: SerializerProtocol, sourc
             fork=True,
             label=item.label,
         )
-        saved = await checkpoints.connection.write(request, key=None, durability=None)
+        with partly(ids, f"{len(ids)} checkpoints are copied", _AGAIN):
+            saved = await checkpoints.connection.write(request, key=None, durability=None)
         ids[item.label] = saved.id
         checkpoints.bases.forget(Place(target, parts[0]), parts[1])
         if item.notes:
             annotate = requests.Annotate(checkpoints.space, name_of(target), item.label, item.notes)
-            await checkpoints.connection.write(annotate, key=None, durability=None)
+            with partly(True, f"{len(ids)} checkpoints are copied", _AGAIN):
+                await checkpoints.connection.write(annotate, key=None, durability=None)
 
 
 async def _oldest_first(checkpoints: Checkpoints, thread_id: str) -> AsyncIterator[Labelled]:

@@ -23,6 +23,7 @@ from shoal.cluster import operation
 from shoal.config import Config
 from shoal.crdt.dot import Dot
 from shoal.errors import InvalidValue, KeyExpired, KeyReused, StoreCorrupt
+from shoal.outcomes import why
 from shoal.protocol import requests
 from shoal.protocol.keys import is_made_before
 from shoal.protocol.requests.declared import declaration_of
@@ -63,18 +64,21 @@ class IdempotencyTable:
         Raises:
             KeyReused: it was used for a different request.
             KeyExpired: it is unknown, and older than the time for which keys are remembered.
-            StoreCorrupt: the stored reply cannot be read.
+            StoreCorrupt: what is stored of the key cannot be read. Whether an earlier attempt wrote anything is unknown.
         """
-        claimed = self._storage.get(keys.request_key(partition, key))
-        if claimed is not None:
-            dot = Dot.unpack(claimed)
-            receipt = self._read(partition, dot, key)
-            if receipt.digest != _digest(request):
-                raise KeyReused(
-                    f"idempotency key {key!r} was already used for another request. Nothing was written. "
-                    "Use a new key for a new request."
-                )
-            return Answered(receipt.reply, dot)
+        try:
+            claimed = self._storage.get(keys.request_key(partition, key))
+            if claimed is not None:
+                dot = Dot.unpack(claimed)
+                receipt = self._read(partition, dot)
+                if receipt.digest != _digest(request):
+                    raise KeyReused(
+                        f"idempotency key {key!r} was already used for another request. Nothing was written. "
+                        "Use a new key for a new request."
+                    )
+                return Answered(receipt.reply, dot)
+        except StoreCorrupt as damage:
+            raise _unreadable(key, damage) from damage
         if is_made_before(key, self._now_ms() - self._window_ms):
             raise KeyExpired(
                 f"idempotency key {key!r} is older than {self._window_s} s, the time for which keys are remembered. "
@@ -82,23 +86,29 @@ class IdempotencyTable:
             )
         return None
 
-    def _read(self, partition: int, dot: Dot, key: str) -> StoredReply:
+    def _read(self, partition: int, dot: Dot) -> StoredReply:
         try:
             return _receipt.decode(operation.decode(self._entry(partition, dot).packed).receipt)
         except (ValueError, InvalidValue) as error:  # msgspec's errors are ValueErrors, and so are those of text not in UTF-8.
-            raise StoreCorrupt(
-                f"the stored answer for idempotency key {key!r} cannot be read ({error}). Nothing was written now; "
-                "read the state to see what the earlier attempt wrote."
-            ) from None
+            raise StoreCorrupt(f"the stored answer cannot be decoded: {error}.") from None
 
     def _entry(self, partition: int, dot: Dot) -> operation.LogEntry:
         stored = self._storage.get(keys.log(partition, dot))
         if stored is None:
             raise StoreCorrupt(
-                f"operation {dot.sequence} of {dot.origin.hex()} in partition {partition} is missing from the log. "
-                "Nothing was written now. Run `shoal verify`."
+                f"operation {dot.sequence} of {dot.origin.hex()} in partition {partition} is missing from the log."
             )
         return operation.LogEntry.unpack(stored)
+
+
+def _unreadable(key: str, damage: StoreCorrupt) -> StoreCorrupt:
+    error = StoreCorrupt(
+        f"this node cannot read whether it has applied the request with idempotency key {key!r}: {why(damage)}. Nothing was "
+        "written now, and an earlier attempt may or may not be applied. Send the request again with the same key to another "
+        "node, and run `shoal verify` here."
+    )
+    error.written = "unknown"
+    return error
 
 
 def pack(request: requests.AnyWrite, reply: requests.AnyReply) -> bytes:

@@ -392,5 +392,5 @@ async def test_a_damaged_answer_under_a_key_is_refused_by_name(bench: Bench) -> 
     body = operation.decode(operation.LogEntry.unpack(stored).packed)
     damaged = operation.encode(msgspec.structs.replace(body, receipt=b"\xc1"))
     bench.storage.write({keys.log(partition, dot): operation.LogEntry(bytes(32), damaged).pack()})
-    with pytest.raises(StoreCorrupt, match="'k1' cannot be read"):
+    with pytest.raises(StoreCorrupt, match="idempotency key 'k1': the stored answer cannot be decoded"):
         await bench.space.thread("a").save({"n": 0}, key="k1")

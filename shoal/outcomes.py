@@ -1,0 +1,42 @@
+"""The error of a request that has written something before it fails.
+
+Law: once a request has written anything, its error does not say that nothing was written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shoal.errors import OutcomeUnknown, ShoalError
+
+_NOTHING = re.compile(r"\s*Nothing was (written|sent)( now)?[.;]")
+
+
+@contextmanager
+def partly(done: object, what: str, advice: str) -> Iterator[None]:
+    """Run the rest of a request. If `done` is true, the request has written something: `what`.
+
+    Raises:
+        OutcomeUnknown: the rest failed with an error that says that nothing was written.
+    """
+    try:
+        yield
+    except ShoalError as error:
+        if not done or error.written != "no":
+            raise
+        raise after(error, what, advice) from error
+
+
+def after(error: ShoalError, what: str, advice: str) -> OutcomeUnknown:
+    """What to raise in place of an error that says that nothing was written, if something was.
+
+    `what` tells what was written, and `advice` what the caller can do.
+    """
+    return OutcomeUnknown(f"{what}, and the next part failed: {why(error)}. {advice}", **error.detail)
+
+
+def why(error: ShoalError) -> str:
+    """The text of an error, without what it says of writes."""
+    return _NOTHING.sub("", error.message).strip().rstrip(".")
