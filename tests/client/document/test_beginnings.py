@@ -138,7 +138,8 @@ async def test_an_edit_that_waited_is_written_beside_the_beginning_that_counts(f
 
 async def test_a_beginning_that_lost_and_that_the_next_node_never_had_stops_no_edit(fleet: Fleet) -> None:
     """Its roots are of other kinds there. What the mirror has of it is deleted, and shows nothing."""
-    lost, counts = sorted(({"r": [1]}, {"r": {"k": 1}}), key=lambda content: genesis.begin(content, 0).digest, reverse=True)
+    contents: list[dict[str, Any]] = [{"r": [1]}, {"r": {"k": 1}}]
+    lost, counts = sorted(contents, key=lambda content: genesis.begin(content, 0).digest, reverse=True)
     fleet.spoil = lambda source, target, message: None if source == "a" and _brings(message) else message
     await begin(fleet, "a", lost)
     await begin(fleet, "b", counts)
