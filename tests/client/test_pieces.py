@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,12 +33,7 @@ class FirstOnly:
         return self._replies.pop()
 
     def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
-        @asynccontextmanager
-        async def refused() -> AsyncIterator[AsyncIterator[Push]]:
-            raise FULL
-            yield
-
-        return refused()
+        raise FULL
 
     async def close(self) -> None:
         return None
