@@ -110,15 +110,117 @@ NOT_IN_PYTHON: Reasons = {
     "`thread.steps` lists them, and `thread.step` answers with one": (requests.ReadStep,),
 }
 
+BY_COMMAND: Mapping[str, tuple[type[Request[Any]], ...]] = {
+    "save": (requests.Save,),
+    "edit": (requests.Save,),
+    "show": (requests.Load,),
+    "log": (requests.History,),
+    "labels": (requests.ReadLabels, requests.Unlabel),
+    "branch": (requests.Heads, requests.Move),
+    "rollback": (requests.Move,),
+    "merge": (requests.CommonAncestor,),
+    "why": (requests.Explain,),
+    "prune": (requests.Prune,),
+    "delete": (requests.DeleteThread,),
+    "append": (requests.Append,),
+    "events": (requests.ReadJournal,),
+    "consumers": (requests.ReadConsumers,),
+    "trim": (requests.Trim,),
+    "retain": (requests.SetRetention, requests.ReadRetention),
+    "inbox send": (requests.Enqueue,),
+    "inbox list": (requests.ReadQueue,),
+    "worklist add": (requests.Enqueue,),
+    "worklist done": (requests.Dequeue,),
+    "worklist list": (requests.ReadQueue,),
+    "steps": (requests.ListSteps, requests.ResolveStep),
+    "pause": (requests.MoveThread,),
+    "approve": (requests.MoveThread,),
+    "resume": (requests.CatchUp,),
+    "threads": (requests.ListThreads,),
+    "spaces": (requests.ListSpaces,),
+    "status": (requests.Status, requests.Cluster),
+    "watch": (requests.Watch,),
+    "presence": (requests.ReadPresence, requests.FollowPresence),
+    "counter get": (requests.ReadCounter,),
+    "counter list": (requests.ListObjects,),
+    "register get": (requests.ReadRegister,),
+    "set get": (requests.ReadSet,),
+    "set clear": (requests.ClearSet,),
+    "map get": (requests.ReadMap,),
+    "budget get": (requests.ReadBudget,),
+    "items put": (requests.PutItem,),
+    "items get": (requests.GetItems,),
+    "items delete": (requests.DeleteItem,),
+    "items search": (requests.SearchItems, requests.RankItems),
+    "items namespaces": (requests.ListNamespaces,),
+    "items index": (requests.IndexItems,),
+    "items unindex": (requests.UnindexItems,),
+    "items indexes": (requests.ListItemIndexes,),
+    "doc get": (requests.Follow,),
+    "doc edit": (requests.Patch, requests.Update),
+    "doc conflicts": (requests.ReadConflicts,),
+    "doc compact": (requests.Compact,),
+    "doc delete": (requests.DeleteDocument,),
+    "schema put": (requests.PutSchema,),
+    "schema show": (requests.ReadSchema,),
+    "schema check": (requests.ReadViolations,),
+}
+"""Commands that are written by hand, since they ask, follow, or draw for people: and the operations that they are for."""
+
+NOT_ON_THE_COMMAND_LINE: Reasons = {
+    "a running agent's: it says what that agent did": (
+        requests.Ack,
+        requests.Annotate,
+        requests.Claim,
+        requests.BeginStep,
+        requests.EndStep,
+        requests.ProgressStep,
+        requests.PutSnapshot,
+        requests.ReachPlace,
+        requests.Announce,
+    ),
+    "a part of what another command shows": (
+        requests.ContainsMembers,
+        requests.ListWorklists,
+        requests.ReadConsumer,
+        requests.ReadPlace,
+        requests.ReadQueueEntry,
+        requests.ReadSnapshot,
+        requests.ReadStanding,
+        requests.ReadStep,
+        requests.ReadDocumentAt,
+        requests.ReadDocumentJson,
+        requests.ReadMoment,
+    ),
+    "a program's: a command is one write, or one read": (requests.Batch, requests.MultiRead),
+    "counters and sets within a map: a program's": (requests.AddEntry, requests.AlterEntry),
+    "a mirror's, or of clients of Yjs: `doc edit` has one": (
+        requests.Begin,
+        requests.ReadDocument,
+        requests.Replace,
+        requests.RestoreBeginning,
+        requests.Updates,
+    ),
+    "upkeep that `prune`, a framework's saver or a worker does": (
+        requests.Discard,
+        requests.Purge,
+        requests.RefreshItems,
+        requests.SweepItems,
+    ),
+    "`shoal verify` checks a whole directory": (requests.VerifyCheckpoints,),
+    "of one node to another, or to itself": (requests.TransferRights, requests.TrimEvents),
+}
+
 
 _HEAD = f"""# Operations
 
 `python -m tests.reference` generates this page from the declarations in `shoal/protocol/requests`. An operation is the
 class of its request, which names its reply ([decision 0047](decisions/0047-declarations.md)); [PROTOCOL.md](PROTOCOL.md)
 has the fields. Paths are below `{SPACE}`. A route that is not derived from the declaration is written by hand, for the
-reason that is given. *Batch* and *multi-read* say whether the operation can be one of several writes, or reads, at once.
+reason that is given. A command with a \\* is derived, the others are written by hand. *Batch* and *multi-read* say whether the
+operation can be one of several writes, or reads, at once.
 """
-_COLUMNS = ("| operation | what it does | over HTTP | also in |", "|---|---|---|---|")
+_COLUMNS = ("| operation | what it does | over HTTP | on the command line | also in |", "|---|---|---|---|---|")
 
 
 def page() -> str:
@@ -134,8 +236,7 @@ def page() -> str:
     parts += [
         "",
         "## Several at once",
-        "| operation | what it does | over HTTP | also in |",
-        "|---|---|---|---|",
+        *_COLUMNS,
         *map(_row, together),
     ]
     return "\n".join(parts) + "\n"
@@ -146,7 +247,7 @@ def _row(kind: type[Request[Any]]) -> str:
     declared = declaration_of(kind)
     faces = ["batch"] * declared.batch + ["multi-read"] * declared.multi_read
     answer = "" if kind in requests.Subscription.__args__ else f" → `{reply_of(kind).__struct_config__.tag}`"
-    return f"| `{tag}`{answer} | {said} | {_over_http(kind)} | {', '.join(faces)} |"
+    return f"| `{tag}`{answer} | {said} | {_over_http(kind)} | {_on_command_line(kind)} | {', '.join(faces)} |"
 
 
 def _over_http(kind: type[Request[Any]]) -> str:
@@ -155,6 +256,12 @@ def _over_http(kind: type[Request[Any]]) -> str:
         return f"`{http.method} {http.path}`"
     by_hand = next(_reasons(BY_HAND, kind), None)
     return f"by hand: {by_hand}" if by_hand else f"no: {next(_reasons(NOT_OVER_HTTP, kind))}"
+
+
+def _on_command_line(kind: type[Request[Any]]) -> str:
+    derived = [f"`{cli.command}`\\*" for cli in declaration_of(kind).cli]
+    by_hand = [f"`{command}`" for command, kinds in BY_COMMAND.items() if kind in kinds]
+    return ", ".join([*derived, *by_hand]) or f"no: {next(_reasons(NOT_ON_THE_COMMAND_LINE, kind))}"
 
 
 def _reasons(table: Reasons, kind: type[Request[Any]]) -> Iterator[str]:

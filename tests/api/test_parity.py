@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import typer.main
 
 from shoal.api.derived import OPERATIONS
+from shoal.cli.main import app
 from shoal.protocol import requests
 from shoal.protocol.requests import ObjectRead, ObjectWrite
 from shoal.protocol.requests.declared import declaration_of
 from shoal.protocol.requests.families import operations
-from tests.operations import BY_HAND, NOT_IN_PYTHON, NOT_OVER_HTTP
+from tests.operations import BY_COMMAND, BY_HAND, NOT_IN_PYTHON, NOT_ON_THE_COMMAND_LINE, NOT_OVER_HTTP
 
 SHOAL = Path(requests.__file__).parents[2]
 
@@ -44,6 +49,29 @@ def test_every_operation_is_in_python_or_is_listed_with_its_reason() -> None:
     in_python = mentioned("client") | mentioned("workflows") | mentioned("integrations")
     left_out = {kind for kinds in NOT_IN_PYTHON.values() for kind in kinds}
     assert {kind for kind in operations() if kind.__name__ not in in_python} == left_out
+
+
+def commands(of: Any, *path: str) -> Iterator[str]:
+    """The names of all commands of a group, and of the groups in it."""
+    for name, command in getattr(of, "commands", {}).items():
+        if hasattr(command, "commands"):
+            yield from commands(command, *path, name)
+        else:
+            yield " ".join([*path, name])
+
+
+def test_every_operation_is_on_the_command_line_or_is_listed_with_its_reason() -> None:
+    derived = {kind for kind in operations() if declaration_of(kind).cli}
+    by_hand = {kind for kinds in BY_COMMAND.values() for kind in kinds}
+    left_out = {kind for kinds in NOT_ON_THE_COMMAND_LINE.values() for kind in kinds}
+    assert not left_out & (derived | by_hand)
+    assert derived | by_hand | left_out == set(operations())
+
+
+def test_the_commands_of_operations_exist() -> None:
+    declared = {cli.command for kind in operations() for cli in declaration_of(kind).cli}
+    assert not declared & BY_COMMAND.keys(), "they are derived now: take them from the list"
+    assert declared | BY_COMMAND.keys() <= set(commands(typer.main.get_command(app)))
 
 
 def test_batches_take_writes_and_multi_reads_take_reads() -> None:

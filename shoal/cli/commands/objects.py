@@ -13,7 +13,7 @@ import typer
 
 from shoal.cli.absence import other_spaces, print_names, similar
 from shoal.cli.commands import documents
-from shoal.cli.commands import values as natives
+from shoal.cli.derived import add_derived
 from shoal.cli.execution import execute
 from shoal.cli.options import PANEL, LimitOrAll, Prefix
 from shoal.cli.output import emit, line, moment
@@ -33,7 +33,7 @@ class _Kind(NamedTuple):
     noun: str
     names: Callable[[Space, str], AsyncIterator[str]]  # Those that begin with the text, in byte order.
     read: Callable[[Space, str], Awaitable[Any]]
-    writes: Callable[[typer.Typer], None] = lambda group: None  # Adds the commands that change one.
+    by_hand: tuple[Callable[..., None], ...] = ()  # Commands that change one, besides those that are derived.
 
 
 def register(app: typer.Typer) -> None:
@@ -97,7 +97,9 @@ def _change(change: Change | Reset) -> str:
 def _group(kind: _Kind) -> typer.Typer:
     """`get NAME`, `list`, and what changes one, for one kind of object."""
     group = typer.Typer(no_args_is_help=True, help=f"Look at the {kind.noun}s that a space's agents share.")
-    kind.writes(group)
+    add_derived(group, kind.command)
+    for command in kind.by_hand:
+        group.command()(command)
 
     @group.command(name="get", help=f"Print a {kind.noun} as JSON.")
     def get(name: Name, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
@@ -127,6 +129,20 @@ async def _get(target: Target, space_name: str, name: str, kind: _Kind, *, json:
 async def _list(target: Target, space: str, kind: _Kind, *, json: bool) -> None:
     async with opened(target) as store:
         await print_names(kind.names(store.space(space), ""), store, space, what=f"{kind.noun}s", json=json)
+
+
+def clear(name: Name, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
+    """Remove all elements of a set, and print how many they were.
+
+    Example: shoal set clear urls --data ./state
+    """
+    execute(_clear(chosen(data, url, environment=os.environ), space, name, json=json))
+
+
+async def _clear(target: Target, space: str, name: str, *, json: bool) -> None:
+    async with opened(target) as store:
+        removed = await store.space(space).set(name).clear()
+        emit({"removed": removed}) if json else line(str(removed))
 
 
 async def _exists(names: AsyncIterator[str], name: str) -> bool:
@@ -165,9 +181,9 @@ async def _read_budget(space: Space, name: str) -> Any:
 
 _KINDS = (
     _Kind("doc", "document", Space.documents, _read_document),
-    _Kind("counter", "counter", Space.counters, _read_counter, natives.counter_writes),
-    _Kind("register", "register", Space.registers, _read_register, natives.register_writes),
-    _Kind("set", "set", Space.sets, _read_set, natives.set_writes),
-    _Kind("map", "map", Space.maps, _read_map, natives.map_writes),
-    _Kind("budget", "budget", Space.budgets, _read_budget, natives.budget_writes),
+    _Kind("counter", "counter", Space.counters, _read_counter),
+    _Kind("register", "register", Space.registers, _read_register),
+    _Kind("set", "set", Space.sets, _read_set, (clear,)),
+    _Kind("map", "map", Space.maps, _read_map),
+    _Kind("budget", "budget", Space.budgets, _read_budget),
 )

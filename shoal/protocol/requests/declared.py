@@ -7,13 +7,13 @@ derived route.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from shoal.errors import ShoalError
 from shoal.protocol.requests.base import Request
 
-__all__ = ["Declaration", "Http", "declaration_of", "operation"]
+__all__ = ["Cli", "Declaration", "Http", "declaration_of", "declared", "operation"]
 
 _Kind = TypeVar("_Kind", bound=type[Request[Any]])
 
@@ -32,12 +32,25 @@ class Http(NamedTuple):
     example: Any = None  # A body.
 
 
+class Cli(NamedTuple):
+    """A plain command of an operation. It names the object, makes one request, and prints one field of the reply."""
+
+    command: str  # The group, and the command in it: "budget grant".
+    help: str
+    example: str  # In the help, without the option that says which store.
+    shows: str  # A field of the reply.
+    arguments: tuple[str, ...] = ()  # Fields of the request that are arguments, after the object's name.
+    options: tuple[str, ...] = ()  # And those that are options. All other fields have their defaults.
+    defaults: Mapping[str, Any] = {}  # Of arguments that may be omitted.
+
+
 class Declaration(NamedTuple):
     batch: bool = False  # Whether it may be one of the writes of a batch.
     multi_read: bool = False  # Whether it may be one of several reads at one moment.
     durable: bool = False  # Whether it is answered once it is on disk, even if durability `memory` was asked for.
     not_of_key: tuple[str, ...] = ()  # Fields that may differ when a request comes again with its idempotency key.
     http: Http | None = None
+    cli: tuple[Cli, ...] = ()
 
 
 _NOTHING = Declaration()
@@ -51,14 +64,20 @@ def operation(
     durable: bool = False,
     not_of_key: tuple[str, ...] = (),
     http: Http | None = None,
+    cli: Sequence[Cli] = (),
 ) -> Callable[[_Kind], _Kind]:
     """Declare the operation of a request's class."""
 
     def declare(kind: _Kind) -> _Kind:
-        _DECLARED[kind] = Declaration(batch, multi_read, durable, not_of_key, http)
+        _DECLARED[kind] = Declaration(batch, multi_read, durable, not_of_key, http, tuple(cli))
         return kind
 
     return declare
+
+
+def declared() -> Mapping[type[Request[Any]], Declaration]:
+    """All that was declared, in the order in which it is written in each family."""
+    return _DECLARED
 
 
 def declaration_of(kind: type[Request[Any]], /) -> Declaration:

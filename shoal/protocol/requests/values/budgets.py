@@ -9,7 +9,7 @@ from msgspec import Struct
 from shoal.errors import BudgetExhausted, RightsElsewhere
 from shoal.protocol.fields import AtLeast, Named, Positive, Shape
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import Http, operation
+from shoal.protocol.requests.declared import Cli, Http, operation
 
 __all__ = [
     "BudgetConflict",
@@ -36,6 +36,16 @@ __all__ = [
         ops=("grant",),
         example={"amount": 100, "key": "call-17"},
     ),
+    cli=[
+        Cli(
+            "budget grant",
+            "Add to what may be spent, and print what is left.",
+            "shoal budget grant tokens 100000 --data ./state",
+            shows="remaining",
+            arguments=("amount",),
+            options=("key",),
+        )
+    ],
 )
 class Grant(ObjectWrite["Granted"], array_like=True, frozen=True, tag="grant"):
     """Add to what may be spent. `key`: of all grants with one key, one counts."""
@@ -61,6 +71,16 @@ class Granted(Reply, array_like=True, frozen=True, tag="granted"):
         errors=(BudgetExhausted, RightsElsewhere),
         example={"amount": 100, "key": "call-17"},
     ),
+    cli=[
+        Cli(
+            "budget spend",
+            "Spend, if there is as much, and print what is left.",
+            "shoal budget spend tokens 512 --url http://127.0.0.1:7400",
+            shows="remaining",
+            arguments=("amount",),
+            options=("key",),
+        )
+    ],
 )
 class Spend(ObjectWrite["Spent"], array_like=True, frozen=True, tag="spend"):
     """Spend what the serving node has rights to, or can get. `key`: as of a grant."""
@@ -83,7 +103,17 @@ class Spent(Reply, array_like=True, frozen=True, tag="spent"):
         "See that the node may spend so much alone",
         errors=(BudgetExhausted, RightsElsewhere),
         example={"amount": 100},
-    )
+    ),
+    cli=[
+        Cli(
+            "budget draw",
+            "See that the node may spend so much alone, and print what it may.",
+            "shoal budget draw tokens 5000 --url http://127.0.0.1:7400",
+            shows="rights",
+            arguments=("amount",),
+            options=("reclaimed",),
+        )
+    ],
 )
 class DrawRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="draw-rights"):
     """Take rights to the serving node, so that it may spend them alone.
@@ -105,7 +135,16 @@ class DrawRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="draw-
         "Put rights of the node back",
         errors=(BudgetExhausted,),
         example={"amount": 50},
-    )
+    ),
+    cli=[
+        Cli(
+            "budget release",
+            "Give up to AMOUNT of the node's rights back, so that other nodes can draw them, and print what is left.",
+            "shoal budget release tokens 5000 --url http://127.0.0.1:7400",
+            shows="rights",
+            arguments=("amount",),
+        )
+    ],
 )
 class ReleaseRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="release-rights"):
     """Put rights of the serving node back, so that others can draw them.

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from shoal.errors import RegisterChanged, TooManySiblings
 from shoal.protocol.fields import Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import Http, operation
+from shoal.protocol.requests.declared import Cli, Http, operation
 from shoal.protocol.requests.values.scalars import Sibling
 from shoal.protocol.requests.values.sets import SetAltered
 
@@ -35,6 +35,16 @@ __all__ = [
         errors=(RegisterChanged, TooManySiblings),
         example={"value": "dark"},
     ),
+    cli=[
+        Cli(
+            "map set",
+            "Set a key of a map, and print its version.",
+            """shoal map set plan goal '{"reach": "Mars"}' --data ./state""",
+            shows="version",
+            arguments=("key", "value"),
+            options=("expect",),
+        )
+    ],
 )
 class PutEntry(ObjectWrite["EntryPut"], array_like=True, frozen=True, tag="put-entry"):
     """Set a key's register to a value, over all that the serving node shows of it."""
@@ -72,7 +82,19 @@ class AlterEntry(ObjectWrite[SetAltered], array_like=True, frozen=True, tag="alt
     remove: list[Value] = field(default_factory=list)
 
 
-@operation(batch=True, http=Http("DELETE", "/maps/{map}/{key}", "Remove a key of a map", ops=("remove-entry",)))
+@operation(
+    batch=True,
+    http=Http("DELETE", "/maps/{map}/{key}", "Remove a key of a map", ops=("remove-entry",)),
+    cli=[
+        Cli(
+            "map remove",
+            "Remove a key of a map, and print whether it was there.",
+            "shoal map remove plan goal --data ./state",
+            shows="removed",
+            arguments=("key",),
+        )
+    ],
+)
 class RemoveEntry(ObjectWrite["EntryRemoved"], array_like=True, frozen=True, tag="remove-entry"):
     """Remove what the serving node shows of a key."""
 

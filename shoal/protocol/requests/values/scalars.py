@@ -9,7 +9,7 @@ from msgspec import Struct
 from shoal.errors import RegisterChanged, TooManySiblings
 from shoal.protocol.fields import Cursor, Named, Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import Http, operation
+from shoal.protocol.requests.declared import Cli, Http, operation
 
 __all__ = ["Add", "Added", "Assign", "Assigned", "CounterValue", "ReadCounter", "ReadRegister", "Sibling", "Siblings"]
 
@@ -17,6 +17,17 @@ __all__ = ["Add", "Added", "Assign", "Assigned", "CounterValue", "ReadCounter", 
 @operation(
     batch=True,
     http=Http("POST", "/counters/{counter}", "Add to a counter", ops=("add",), example={"add": 250, "key": "call-17"}),
+    cli=[
+        Cli(
+            "counter add",
+            "Add to a counter, and print its value.",
+            "shoal counter add tokens 512 --data ./state",
+            shows="value",
+            arguments=("amount",),
+            options=("key",),
+            defaults={"amount": 1},
+        )
+    ],
 )
 class Add(ObjectWrite["Added"], array_like=True, frozen=True, tag="add"):
     """Add to a counter. `key`: of all adds with one key, one counts."""
@@ -52,6 +63,16 @@ class CounterValue(Reply, array_like=True, frozen=True, tag="counter-value"):
         errors=(RegisterChanged, TooManySiblings),
         example={"value": {"goal": "survey the library"}},
     ),
+    cli=[
+        Cli(
+            "register set",
+            "Set a register, and print its version.",
+            """shoal register set goal '{"reach": "Mars"}' --data ./state""",
+            shows="version",
+            arguments=("value",),
+            options=("expect",),
+        )
+    ],
 )
 class Assign(ObjectWrite["Assigned"], array_like=True, frozen=True, tag="assign"):
     """Set a register.

@@ -6,7 +6,7 @@ from msgspec import field
 
 from shoal.protocol.fields import Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import Http, operation
+from shoal.protocol.requests.declared import Cli, Http, operation
 
 __all__ = ["AlterSet", "ClearSet", "ContainsMembers", "MembersContained", "ReadSet", "SetAltered", "SetCleared", "SetMembers"]
 
@@ -20,6 +20,22 @@ __all__ = ["AlterSet", "ClearSet", "ContainsMembers", "MembersContained", "ReadS
         ops=("alter-set",),
         example={"add": ["page-1"], "remove": ["page-0"]},
     ),
+    cli=[
+        Cli(
+            "set add",
+            "Add elements to a set, and print how many were no members.",
+            """shoal set add urls '"https://example.org"' --data ./state""",
+            shows="added",
+            arguments=("add",),
+        ),
+        Cli(
+            "set remove",
+            "Remove elements from a set, and print how many were members.",
+            """shoal set remove urls '"https://example.org"' --data ./state""",
+            shows="removed",
+            arguments=("remove",),
+        ),
+    ],
 )
 class AlterSet(ObjectWrite["SetAltered"], array_like=True, frozen=True, tag="alter-set"):
     """Remove elements, and add some. A removal removes what the serving node shows."""

@@ -1,0 +1,136 @@
+"""Commands derived from the declarations of operations: `counter add`, `register set`, `budget grant`, …
+
+Laws:
+- A command's arguments and options are fields of the request. Their types and bounds are the protocol's; packed values are
+  taken as JSON.
+- The reply's field that the declaration names is printed alone, or as JSON by its name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from inspect import Parameter, Signature
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+
+import typer
+
+from shoal import values
+from shoal.cli.arguments import json_of
+from shoal.cli.execution import execute
+from shoal.cli.ids import holder_origin
+from shoal.cli.options import Expect, Key
+from shoal.cli.output import emit, line
+from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.client.store import Space
+from shoal.names import check_name
+from shoal.protocol.fields import AtLeast, Shape
+from shoal.protocol.requests import Request
+from shoal.protocol.requests.declared import Cli, declared
+
+Reclaim = Annotated[
+    str, typer.Option("--reclaim", metavar="ORIGIN", help="A holder that is gone for good: its rights come here.")
+]
+
+
+class _Option(NamedTuple):
+    annotation: Any
+    default: Any = None
+    find: Callable[[Space, str, str], Awaitable[Any]] | None = None  # What is meant, of the object's name and what is given.
+
+
+_OPTIONS = {"key": _Option(Key), "expect": _Option(Expect), "reclaimed": _Option(Reclaim, "", holder_origin)}
+"""The options, by the fields that they fill."""
+
+_WHERE = {"data": (Data, None), "url": (Url, None), "space": (SpaceName, "default"), "json": (Json, False)}
+"""The options of every command."""
+
+
+class _Argument(NamedTuple):
+    annotation: Any
+    take: Callable[[Any], Any] = lambda given: given
+
+
+def add_derived(group: typer.Typer, name: str) -> None:
+    """Add the commands that are declared for a group, in the order in which they are declared."""
+    for kind, declaration in declared().items():
+        for cli in declaration.cli:
+            within, command = cli.command.split()
+            if within == name:
+                told = f"{cli.help}\n\nExample: {cli.example}"
+                group.command(command, help=told, context_settings=_settings(kind, cli))(_command(kind, cli))
+
+
+def _command(kind: type[Request[Any]], cli: Cli) -> Callable[..., None]:
+    named = kind.__struct_fields__[1]
+    arguments = {field: _argument(_type_of(kind, field), field) for field in cli.arguments}
+    options = {field: _OPTIONS[field] for field in cli.options}
+
+    def command(data: Data, url: Url, space: SpaceName, json: Json, name: str, **given: Any) -> None:
+        fields = {field: argument.take(given[field]) for field, argument in arguments.items()}
+        target = chosen(data, url, environment=os.environ)
+        execute(_ask(target, space, name, fields | {field: given[field] for field in options}, json=json))
+
+    async def _ask(target: Target, space_name: str, name: str, fields: dict[str, Any], *, json: bool) -> None:
+        async with opened(target) as store:
+            space = store.space(space_name)
+            check_name(named, name)
+            for field, option in options.items():
+                if option.find is not None and fields[field]:
+                    fields[field] = await option.find(space, name, fields[field])
+            request: Any = kind(**{"space": space.name, named: name}, **fields)
+            shown = getattr(await store.connection.write(request, key=None, durability=None), cli.shows)
+            emit({cli.shows: shown}) if json else line(str(shown))
+
+    taken = {
+        "name": (Annotated[str, typer.Argument(metavar="NAME", show_default=False)], Parameter.empty),
+        **{field: (argument.annotation, cli.defaults.get(field, Parameter.empty)) for field, argument in arguments.items()},
+        **{field: (option.annotation, option.default) for field, option in options.items()},
+        **_WHERE,
+    }
+    command.__signature__ = Signature(  # type: ignore[attr-defined]
+        [
+            Parameter(field, Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation, default=default)
+            for field, (annotation, default) in taken.items()
+        ]
+    )
+    command.__annotations__ = {field: annotation for field, (annotation, _) in taken.items()}
+    return command
+
+
+def _type_of(kind: type[Request[Any]], field: str) -> Any:
+    return get_type_hints(kind, include_extras=True)[field]
+
+
+def _settings(kind: type[Request[Any]], cli: Cli) -> dict[str, Any]:
+    """A number below 0 is an argument, where it may be one."""
+    types = [_type_of(kind, field) for field in cli.arguments]
+    return {"ignore_unknown_options": any(_bare(each) is int and _least(each) is None for each in types)}
+
+
+def _argument(kind: Any, field: str) -> _Argument:
+    """How a field is written as an argument: text, a number, or JSON."""
+    if Shape.VALUE in _marks(kind):
+        about = typer.Argument(metavar="JSON", help="The value, as JSON. - is standard input.", show_default=False)
+        return _Argument(Annotated[str, about], lambda text: values.encode(json_of(text, "the value"), where="value"))
+    if get_origin(kind) is list and Shape.VALUE in _marks(get_args(kind)[0]):
+        about = typer.Argument(metavar="JSON…", help="The elements, each as JSON. - is standard input.", show_default=False)
+        return _Argument(Annotated[list[str], about], _elements)
+    about = typer.Argument(metavar=field.upper(), min=_least(kind), show_default=False)
+    return _Argument(Annotated[_bare(kind), about])
+
+
+def _elements(texts: list[str]) -> list[bytes]:
+    return [values.encode(json_of(text, "an element"), where="element") for text in texts]
+
+
+def _least(kind: Any) -> int | None:
+    return next((mark.number for mark in _marks(kind) if isinstance(mark, AtLeast)), None)
+
+
+def _bare(kind: Any) -> Any:
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def _marks(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind)[1:] if get_origin(kind) is Annotated else ()
