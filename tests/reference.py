@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import typer.main
 
@@ -65,18 +65,12 @@ The node rejects these requests before it handles them. Nothing was written, and
 """
 
 
-class Described(NamedTuple):
-    error: type[ShoalError]
-    depth: int
-    meaning: str
-
-
-def described() -> Iterator[Described]:
-    """Every class, in the order in which the module's docstring draws them, and what it says of each."""
-    yield Described(ShoalError, 0, "the root of the tree")
-    for line in (errors.__doc__ or "").splitlines():
-        if found := re.match(r"(.*?)[├└]── (\w+) +(.*)", line):
-            yield Described(getattr(errors, found[2]), len(found[1]) // 4, found[3])
+def described() -> Iterator[tuple[type[ShoalError], int, str]]:
+    """Every class of the module with its depth in the tree and its docstring, in the order in which the classes stand."""
+    yield ShoalError, 0, "The root of the tree."
+    for error in errors.BY_CODE.values():
+        if error is not ShoalError:
+            yield error, len(error.__mro__) - len(ShoalError.__mro__), " ".join((error.__doc__ or "").split())
 
 
 def errors_page() -> str:
@@ -84,8 +78,7 @@ def errors_page() -> str:
     header = ["| class | code | status | meaning | written | retry |", "|---|---|---|---|---|---|"]
     lines += header
     for error, depth, meaning in described():
-        more = "" if error in (ShoalError, errors.Retryable) else " ".join((error.__doc__ or "").split())
-        text = f"{meaning[0].upper()}{meaning[1:].rstrip(', …')}.{' ' + more if more else ''}".replace("|", "\\|")
+        text = meaning.replace("|", "\\|")
         indent = "&nbsp;" * 3 * depth
         retry = "yes" if error.retryable else "no"
         lines.append(f"| {indent}`{error.__name__}` | `{error.code}` | {error.status} | {text} | {error.written} | {retry} |")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 
@@ -75,14 +76,20 @@ def test_a_status_is_an_error_of_http(error: type[ShoalError]) -> None:
 
 
 def test_errors_after_a_write_may_have_happened_say_so() -> None:
-    maybe = {errors.OutcomeUnknown, errors.StorageFull}
+    maybe = {errors.OutcomeUnknown, errors.StorageFull, errors.KeyExpired}
     assert {error for error in CLASSES if error.written != "no"} == {*maybe, errors.DeletedMeanwhile}
 
 
 def drawn() -> dict[str, int]:
-    """Class → depth, as the module's docstring draws the tree."""
-    lines = [line for line in (errors.__doc__ or "").splitlines() if "─ " in line]
-    return {line.split("─ ")[1].split()[0]: line.index("─ ") // 4 for line in lines}
+    """Class → depth, as the module's docstring draws the tree: after a colon come the classes below, over several lines."""
+    depths: dict[str, int] = {}
+    tree = (errors.__doc__ or "").partition("    ShoalError\n")[2]
+    for line in re.sub(r",\n *│ {4,}", ", ", tree).splitlines():
+        branch, _, names = line.partition("─ ")
+        here, colon, below = names.partition(": ")
+        depths |= dict.fromkeys(here.split(", "), len(branch) // 4)
+        depths |= dict.fromkeys(below.split(", ") if colon else (), len(branch) // 4 + 1)
+    return depths
 
 
 def test_the_tree_in_the_docstring_lists_every_class_at_its_depth() -> None:

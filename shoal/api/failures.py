@@ -1,12 +1,10 @@
 """The errors of each route, for its description.
 
 Law: errors that all routes of a kind share follow from the route's declaration; a route names the others. The
-description of an error comes from the tree in `shoal.errors`, or from the docstring of its class.
+description of an error is the first sentence of its class's docstring.
 """
 
 from __future__ import annotations
-
-import re
 
 from shoal import errors
 from shoal.api.http import problems
@@ -61,10 +59,8 @@ def failures(route: Route) -> list[type[ShoalError]]:
 
 
 def told(error: type[ShoalError]) -> str:
-    """The description of an error, in one line."""
+    """The description of an error, in one line: a clause without a capital and a full stop."""
     if error is ShoalError:
         return "the node met an unexpected error; see its log"
-    return _TREE.get(error.__name__) or (error.__doc__ or "").partition("\n")[0].rstrip(".")
-
-
-_TREE = dict(re.findall(r"[├└]── (\w+) {2,}(.+)", errors.__doc__ or ""))
+    sentence = (error.__doc__ or "").partition("\n")[0].partition(". ")[0].rstrip(".")
+    return sentence[:1].lower() + sentence[1:]
