@@ -26,6 +26,7 @@ from shoal.errors import BadOperation, InvalidValue
 
 PART_BYTES = 8
 _MODULUS = 1 << 8 * PART_BYTES
+_END = 1 << 63  # No origin issues as many operations.
 
 
 class Replica(Protocol):
@@ -155,12 +156,14 @@ class Knowledge:
             BadOperation: the peer claims an operation that this replica has not issued.
             InvalidValue: it claims a sequence that no origin can reach.
         """
-        own = None if proven else self._replica.own_origin()
+        own = self._replica.own_origin()
         for partition, raw, sequence in held:
             origin = Origin(raw)
-            self._check_claim(partition, origin, sequence)
+            is_own = origin == own
+            if not 0 <= sequence < _END or (is_own and sequence > self._replica.durable(partition)[origin]):
+                raise _refused(partition, origin, sequence)
             before = self._at(partition, origin)
-            if sequence > before and origin != own:
+            if sequence > before and (proven or not is_own):
                 self._raise(partition, origin, before, sequence)
 
     def acknowledge(self, held: Iterable[Held], needs: Iterable[tuple[int, bytes]]) -> list[int]:
@@ -251,7 +254,12 @@ class Knowledge:
 
     def holds(self, partition: int, wanted: VersionVector) -> bool:
         """Whether the peer is known to hold all of `wanted`."""
-        return self.vector(partition).dominates(wanted)
+        if len(wanted) > 1:  # Two of one origin may share their entries.
+            return self.vector(partition).dominates(wanted)
+        for origin, sequence in wanted.items():  # noqa: SIM110 (a generator takes twice as long)
+            if self._at(partition, origin) < sequence:
+                return False
+        return True
 
     def ahead_of(self, partition: int, vector: VersionVector) -> Iterable[tuple[Origin, range]]:
         """Per origin, the sequences that the peer holds and `vector` does not cover."""
@@ -277,25 +285,26 @@ class Knowledge:
         self.advanced.add(partition)
         self.unmarked.add(partition)
         durable = self._replica.durable(partition)[origin]
-        shared = min(durable, sequence) - min(durable, before)
-        if shared:
+        if durable > before:
+            shared = min(durable, sequence) - before
             self.shared += shared
             self._shared[partition] = self._shared.get(partition, 0) + shared
         self.totals.add(origin, sequence - before)
 
-    def _check_claim(self, partition: int, origin: Origin, sequence: int) -> None:
-        if sequence >= 1 << 63:
-            raise InvalidValue(
-                f"a peer claims operation {sequence} of origin {origin.hex()} in partition {partition}; no origin can have "
-                "issued so many. Nothing was written; the link is closed."
-            )
-        if sequence < 0 or (origin == self._replica.own_origin() and sequence > self._replica.durable(partition)[origin]):
-            raise BadOperation(
-                f"a peer claims operation {sequence} of origin {origin.hex()} in partition {partition}, which this node has "
-                "not issued. Nothing was written; the link is closed. If this machine was set back to a snapshot while the "
-                "node ran, restart it.",
-                reason="claim",
-            )
+
+def _refused(partition: int, origin: Origin, sequence: int) -> InvalidValue | BadOperation:
+    """The error about a claim that cannot be true."""
+    if sequence >= _END:
+        return InvalidValue(
+            f"a peer claims operation {sequence} of origin {origin.hex()} in partition {partition}; no origin can have "
+            "issued so many. Nothing was written; the link is closed."
+        )
+    return BadOperation(
+        f"a peer claims operation {sequence} of origin {origin.hex()} in partition {partition}, which this node has "
+        "not issued. Nothing was written; the link is closed. If this machine was set back to a snapshot while the "
+        "node ran, restart it.",
+        reason="claim",
+    )
 
 
 def vector_of(packed: bytes) -> VersionVector:

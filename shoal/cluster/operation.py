@@ -18,7 +18,7 @@ from hashlib import sha256
 
 import msgspec
 
-from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.errors import InvalidValue
 
 CHAIN_BYTES = 32
@@ -37,6 +37,8 @@ class Body(msgspec.Struct, array_like=True, frozen=True):
 
     def knowing(self) -> VersionVector:
         """The context as a vector. It implies all operations that this one knows of."""
+        if not self.context:
+            return NOTHING_SEEN
         return VersionVector((Origin(origin), sequence) for origin, sequence in self.context)
 
 
@@ -119,6 +121,6 @@ def readiness(vector: VersionVector, dot: Dot, knowing: VersionVector) -> Readin
     """Whether an operation with this context (`Body.knowing`) may be applied to a replica at `vector`."""
     if vector.covers(dot):
         return Readiness.SEEN
-    if vector[dot.origin] + 1 == dot.sequence and vector.dominates(knowing):
+    if vector[dot.origin] + 1 == dot.sequence and (knowing is NOTHING_SEEN or vector.dominates(knowing)):
         return Readiness.READY
     return Readiness.EARLY

@@ -228,7 +228,8 @@ class Replication:
             # Its sender holds it, and all operations that it depends on.
             partition = shipment.partition
             check_context(arrival)
-            state.known.take((partition, origin, sequence) for origin, sequence in arrival.body.context)
+            if arrival.body.context:
+                state.known.take((partition, origin, sequence) for origin, sequence in arrival.body.context)
             state.known.take([(partition, shipment.origin, shipment.sequence)])
             waiting = self._delivery.waits(shipment.partition, arrival.dot)
             if waiting is not None and waiting.shipment.chain != shipment.chain:

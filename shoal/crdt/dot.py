@@ -55,6 +55,11 @@ class VersionVector(Mapping[Origin, int]):
         self._frontier: dict[Origin, int] | None = None
 
     @classmethod
+    def of(cls, dot: Dot) -> VersionVector:
+        """What holds this operation, and those that its origin issued before it."""
+        return cls._of({dot[0]: dot[1]})
+
+    @classmethod
     def _of(
         cls, base: dict[Origin, int], over: dict[Origin, int] | None = None, frontier: dict[Origin, int] | None = None
     ) -> VersionVector:
@@ -151,7 +156,7 @@ class VersionVector(Mapping[Origin, int]):
         frontier: dict[Origin, int] | None = None
         if knowing is not None:
             before = self._merged() if self._frontier is None else self._frontier
-            frontier = {o: n for o, n in before.items() if knowing[o] < n}
+            frontier = {o: n for o, n in before.items() if knowing[o] < n} if knowing is not NOTHING_SEEN else before.copy()
             frontier[origin] = sequence
         return VersionVector._of(self._base, {**self._over, origin: sequence}, frontier)
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from shoal.cluster.knowledge import Totals
 from shoal.cluster.operation import NO_TIP, Tip
 from shoal.crdt.clock import HybridClock
-from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.storage import keys
 from shoal.storage.interface import Storage
@@ -50,7 +50,7 @@ class Partition:
 
     def ends(self, dot: Dot) -> None:
         """Record an operation that deletes."""
-        self.endings = self.endings.join(VersionVector([dot]))
+        self.endings = self.endings.join(VersionVector.of(dot))
 
     def settle(self, dot: Dot) -> None:
         """Record that an applied operation became durable."""
@@ -81,9 +81,11 @@ class Ahead:
 
         Returns the tips that change: its own, and those that it is the first to imply.
         """
-        frontier = self.vector.frontier
-        changed = {o: replace(self.tip(o), known=True) for o, n in frontier.items() if o != dot.origin and knowing[o] >= n}
-        changed[dot.origin] = tip
+        changed = {dot.origin: tip}
+        if knowing is not NOTHING_SEEN:
+            for origin, sequence in self.vector.frontier.items():
+                if origin != dot.origin and knowing[origin] >= sequence:
+                    changed[origin] = replace(self.tip(origin), known=True)
         self.vector = self.vector.advance(dot, knowing)
         self.tips.update(changed)
         return changed

@@ -278,6 +278,8 @@ class Service:
                     f"the write is recorded, but it is not known whether its object was deleted meanwhile: {error.message} "
                     "Send it again with the same key."
                 ) from None
+        elif self._database.partitions.load(partition).endings is issued.endings:
+            return  # Nothing was deleted there since.
         dead = self._database.dead(partition, issued.dot)
         if not dead:
             return

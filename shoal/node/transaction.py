@@ -10,10 +10,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
+
+_UNREAD: Any = object()
 
 
 class Readable(Protocol):
@@ -44,11 +46,12 @@ class Transaction:
 
     def get(self, key: bytes) -> bytes | None:
         """The value of `key`, or None; storage is asked once for each key."""
-        if key in self.rows:
-            return self.rows[key]
-        if key not in self._read:
-            self._read[key] = self._storage.get(key)
-        return self._read[key]
+        value: bytes | None = self.rows.get(key, _UNREAD)
+        if value is _UNREAD:
+            value = self._read.get(key, _UNREAD)
+            if value is _UNREAD:
+                value = self._read[key] = self._storage.get(key)
+        return value
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set a row."""
@@ -95,6 +98,16 @@ class Transaction:
         """Run the work registered with `when_abandoned`. The caller makes no write."""
         for then in self._abandoned:
             then()
+
+
+class Nested(Transaction):
+    """A transaction on another, which remembers what is read: what it writes is taken over by `absorb`, or forgotten."""
+
+    __slots__ = ()
+
+    def get(self, key: bytes) -> bytes | None:
+        value = self.rows.get(key, _UNREAD)
+        return self._storage.get(key) if value is _UNREAD else value
 
 
 class ObjectRows:

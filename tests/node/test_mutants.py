@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 import pytest
@@ -13,7 +13,7 @@ from shoal.cluster.knowledge import Knowledge
 from shoal.cluster.messages import Vectors
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
-from shoal.crdt.dot import Dot
+from shoal.crdt.dot import Dot, Origin
 from shoal.errors import PeerRefused, ShoalError
 from shoal.node import blobs
 from shoal.node.blobs import NOTHING, Blobs
@@ -184,7 +184,7 @@ def keep_a_snapshot_that_misses_an_update(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_what_was_refused_in_the_batch(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(incoming, "Transaction", lambda over: over if isinstance(over, Transaction) else Transaction(over))
+    patch.setattr(incoming, "Nested", lambda over: over)
 
 
 def take_any_chain(patch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,11 @@ def take_any_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_any_claim(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Knowledge, "_check_claim", lambda self, *claim: None)
+    def take(self: Knowledge, held: Iterable[tuple[int, Origin, int]], *, proven: bool = False) -> None:
+        for partition, origin, sequence in held:
+            self._raise(partition, origin, self._at(partition, origin), sequence)
+
+    patch.setattr(Knowledge, "take", take)
 
 
 def take_a_copy_for_its_original(patch: pytest.MonkeyPatch) -> None:

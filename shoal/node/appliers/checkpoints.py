@@ -28,12 +28,13 @@ def _check(rows: Rows, _stamp: Stamp, change: dag.Save, attached: Blobs) -> Blob
     record = dag.decode_record(attached.content)
     if dag.identify(record) != change.id:
         raise BadOperation("its checkpoint does not match its id", reason="content")
-    named = {digest for recipe in record.channels.values() for digest in recipe.added + recipe.nodes}
-    for digest in sorted(attached.chunks.keys() - named):
-        raise BadOperation(f"chunk {digest.hex()} came with it, and its checkpoint names no such chunk", reason="content")
-    for digest in sorted(named - attached.chunks.keys()):
-        if not attached.erased and dag.chunk(rows, digest) is None:
-            raise BadOperation(f"chunk {digest.hex()} of its checkpoint is missing", reason="content")
+    named = {digest for recipe in record.channels.values() for digests in (recipe.added, recipe.nodes) for digest in digests}
+    if named != attached.chunks.keys():
+        for digest in sorted(attached.chunks.keys() - named):
+            raise BadOperation(f"chunk {digest.hex()} came with it, and its checkpoint names no such chunk", reason="content")
+        for digest in sorted(named - attached.chunks.keys()):
+            if not attached.erased and dag.chunk(rows, digest) is None:
+                raise BadOperation(f"chunk {digest.hex()} of its checkpoint is missing", reason="content")
     if sha256(attached.content).digest() != change.record:
         raise BadOperation("the record of its checkpoint is described differently from the original save", reason="content")
     return attached._replace(decoded=record)

@@ -34,7 +34,7 @@ from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Ahead, Partition, Partitions
 from shoal.node.rules import Rules
 from shoal.node.target import Target
-from shoal.node.transaction import Transaction
+from shoal.node.transaction import Nested, Transaction
 from shoal.node.values.budgets import Budgets
 from shoal.node.watching.changelog import change_of
 from shoal.node.watching.feed import Feed, Staged
@@ -130,7 +130,7 @@ class Incoming:
             place = ahead[number] = _Ahead(self._partitions.load(number))
         if not place.follows(arrival):
             return  # What it follows was refused.
-        own = Transaction(batch)
+        own = Nested(batch)
         changes: list[Staged] = []
         try:
             tip = self._apply(own, place, arrival, changes)

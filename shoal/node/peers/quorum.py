@@ -313,10 +313,8 @@ class Quorum:
         }
 
     def _holders(self, partition: int, wanted: VersionVector) -> list[str]:
-        held: dict[bytes, str] = {}
-        for member in self.members.all:
-            if self._protocol.is_member(member.node) and self._protocol.known(member.node).holds(partition, wanted):
-                held[member.node] = member.address
+        counts, known = self._protocol.is_member, self._protocol.known
+        held = {m.node: m.address for m in self.members.all if counts(m.node) and known(m.node).holds(partition, wanted)}
         return list(held.values())
 
     def _is_lost(self, partition: int, wanted: VersionVector, question: int) -> bool:

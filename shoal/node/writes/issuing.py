@@ -70,13 +70,14 @@ class Issued(Struct, frozen=True):
     reply: requests.AnyReply
     number: int  # The storage write to wait for.
     vector: VersionVector  # Of the partition: what the reply shows.
+    endings: VersionVector  # Of the partition: the deletions that were known when it was decided.
     dot: Dot | None = None  # Of the operation; None if nothing had to change.
     again: bool = False  # Whether its key was used before, maybe on another node.
 
     @property
     def copied(self) -> VersionVector:
         """The operations that another owner must hold to count as having a copy of the write."""
-        return self.vector.frontier if self.dot is None else VersionVector([self.dot])
+        return self.vector.frontier if self.dot is None else VersionVector.of(self.dot)
 
 
 class _Writing(Struct, frozen=True):
@@ -161,7 +162,7 @@ class Issuer:
         """
         partition = self._partitions.load(located.partition)
         if key is not None and (known := self._receipts.find(partition.number, key, located.request)) is not None:
-            return Issued(known.reply, partition.written, partition.vector, known.dot, again=True)
+            return Issued(known.reply, partition.written, partition.vector, partition.endings, known.dot, again=True)
         writing = _Writing(located, Transaction(self._storage), partition, key)
         try:
             return self._issue(writing)
@@ -181,7 +182,7 @@ class Issuer:
 
     def _issue(self, writing: _Writing) -> Issued:
         located, transaction, partition = writing.located, writing.transaction, writing.partition
-        stamp = self._stamp(transaction, partition)
+        stamp, endings = self._stamp(transaction, partition), partition.endings
         replies: list[Reply] = []
         mutations: list[Mutation] = []
         besides: list[Blobs] = []
@@ -201,14 +202,14 @@ class Issuer:
                 self._eraser.follow(transaction, target, made.stamp, mutations[-1], made.attached)
         reply = replies[0] if located.writes[0] is located.request else requests.BatchReply(replies)
         if not mutations and not (is_remembered and writing.key is not None):
-            return Issued(reply, partition.written, partition.vector)
+            return Issued(reply, partition.written, partition.vector, endings)
         entry = self._log(writing, stamp, mutation.encode(mutations), reply)
         if self.on_logged is not None:
             shipped = Shipment(partition.number, *stamp.dot, entry.chain, entry.packed, blobs.pack(besides))
             self.on_logged(Logged(partition.written, partition, shipped))
         if staged:
             self._feed.stage(partition.written, staged, {partition.number: partition.vector})
-        return Issued(reply, partition.written, partition.vector, stamp.dot)
+        return Issued(reply, partition.written, partition.vector, endings, stamp.dot)
 
     def _stamp(self, transaction: Transaction, partition: Partition) -> Stamp:
         origin = self._incarnation.origin(transaction)
