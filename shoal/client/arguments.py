@@ -1,11 +1,11 @@
-"""Name the argument that has the wrong type, wherever in a handle the mistake shows.
+"""Name the argument of the wrong type when a call of a handle fails because of it.
 
 Laws:
 - It costs nothing: arguments are checked only after a call has failed with an error that is not Shoal's.
 - If all arguments are as annotated, the error stays as it is, because the caller is not at fault. So does the
   error of a call that does not fit the signature.
-- `protocol.conformance` checks what a request carries, before anything is written. This module names arguments of which a
-  handle could not even make a request.
+- `protocol.conformance` checks the fields of a request before anything is written. This module names arguments that keep
+  a handle from making a request at all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shoal.errors import InvalidInput
 from shoal.protocol.conformance import INT_MAX, INT_MIN, shown, surrogate
 
 _TOLD = (TypeError, AttributeError, ValueError, LookupError, OverflowError, RecursionError)
-_ELEMENTS_MAX = 1000  # That are looked at.
+_ELEMENTS_MAX = 1000  # Elements of a collection that are checked.
 
 _Class = TypeVar("_Class", bound=type[Any])
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -39,7 +39,7 @@ def named(cls: _Class) -> _Class:
 
 
 def named_method(method: _Method) -> _Method:
-    """The same for one method."""
+    """A decorator that does the same for one method."""
     return cast("_Method", _told(method))
 
 
@@ -84,15 +84,16 @@ async def _items(
 
 
 def _explain(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
-    """
+    """Look for the argument that caused `error`.
+
     Raises:
-        InvalidInput: an argument is not as annotated. It is what `error` came of.
+        InvalidInput: an argument is not as annotated.
     """
     try:
         bound = inspect.signature(method).bind(*args, **kwargs).arguments
         hints = get_type_hints(_of_arguments(method))
     except (TypeError, NameError):
-        return  # The call does not fit the signature; or an annotation means something to type checkers alone.
+        return  # The call does not fit the signature, or an annotation exists only for type checkers.
     given = list(bound.items())[1:]
     if given and inspect.signature(method).parameters[given[-1][0]].kind is inspect.Parameter.VAR_KEYWORD:
         options = given.pop()
@@ -105,7 +106,7 @@ def _explain(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 
 def _of_arguments(method: Callable[..., Any]) -> Callable[..., Any]:
-    """With the annotations of the arguments alone: what is returned may be known to type checkers only."""
+    """A function with the annotations of the arguments alone; that of the return value may exist only for type checkers."""
     annotated = FunctionType((lambda: None).__code__, method.__globals__)
     annotated.__annotations__ = {name: told for name, told in method.__annotations__.items() if name != "return"}
     return annotated
@@ -114,14 +115,14 @@ def _of_arguments(method: Callable[..., Any]) -> Callable[..., Any]:
 def _problem(value: Any, annotation: Any) -> str | None:
     """The problem with an argument; None if its annotation reveals none."""
     if isinstance(value, str) and (at := surrogate(value)) is not None:
-        return f"holds a lone surrogate (at {at}), which is no Unicode text"
+        return f"holds a lone surrogate (at {at}), which is not Unicode text"
     if _fits(value, annotation):
         return None
     return f"must be {_words(annotation)}; got {shown(value)}"
 
 
 def _fits(value: Any, annotation: Any) -> bool:
-    """Whether it is as annotated, as far as that can be seen without using it up."""
+    """Whether it is as annotated, as far as can be checked without consuming it."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
         return any(_fits(value, member) for member in arguments)

@@ -40,16 +40,17 @@ class Pending(Generic[R]):
 
     @property
     def reply(self) -> R:
-        """
+        """The reply to this write.
+
         Raises:
-            InvalidInput: the batch was not committed (yet).
+            InvalidInput: the batch is not committed.
         """
         if self._reply is None:
-            raise InvalidInput("the batch has not been committed: read the reply after `async with space.batch()`.")
+            raise InvalidInput("the batch is not committed. Read the reply after `async with space.batch()`.")
         return self._reply
 
     def settle(self, reply: Any) -> None:
-        """Take the write's reply."""
+        """Set the write's reply."""
         self._reply = reply
         if self._settled is not None:
             self._settled(reply)
@@ -57,7 +58,7 @@ class Pending(Generic[R]):
 
 @named
 class Batch:
-    """`async with space.batch() as b:` commits at the end, and nothing if the block raises."""
+    """`async with space.batch() as b:` commits at the end of the block. If the block raises, nothing is written."""
 
     def __init__(self, connection: StoreConnection, space: str, *, key: str | None, durability: Durability | None) -> None:
         self._connection = connection
@@ -66,7 +67,7 @@ class Batch:
         self._durability = durability
         self._writes: list[BatchWrite] = []
         self._pending: list[Pending[Any]] = []
-        self._begun: set[tuple[str, str]] = set()  # Threads and their branches of which it has saved the whole state.
+        self._begun: set[tuple[str, str]] = set()  # Threads and branches whose whole state this batch has saved.
 
     async def __aenter__(self) -> Batch:
         return self
@@ -111,7 +112,7 @@ class Batch:
         return self._pending[-1]
 
     def add_whole(self, save: requests.Save, *, overwrite: bool) -> Pending[requests.Saved]:
-        """A whole state that names no parent builds on what this batch saved before it, or else on nothing."""
+        """Add a save of a whole state. Without a parent it builds on this batch's last save, or on no checkpoint."""
         place = save.thread, save.branch
         named = save.parent is not None or save.expect_head is not None
         if not (named or overwrite or place in self._begun):
@@ -153,10 +154,10 @@ class BatchThread:
         on_conflict: OnConflict = "refuse",
         overwrite: bool = False,
     ) -> Pending[requests.Saved]:
-        """As `Thread.save` of a handle that has loaded nothing: it begins a branch.
+        """Save a whole state, as `Thread.save` of a handle that has loaded nothing: it begins a branch.
 
-        Where there is one, name what it builds on (`parent=cp.id` or `expect_head=cp.id`), or
-        say `overwrite=True`: otherwise nothing of the batch is written (`HeadMoved`).
+        If the branch exists, name the checkpoint that the save builds on (`parent=cp.id` or
+        `expect_head=cp.id`), or pass `overwrite=True`. Otherwise the batch is rejected (`HeadMoved`).
         """
         check_overwrite(overwrite, parent=parent, expect_head=expect_head, on_conflict=on_conflict)
         channels, packed, fork = encode_channels(state), encode_metadata(metadata), forks(on_conflict)
@@ -175,7 +176,7 @@ class BatchThread:
         expect_head: str | None = None,
         on_conflict: OnConflict = "refuse",
     ) -> Pending[requests.Saved]:
-        """A change of the branch's winner, or of `parent` or `expect_head`; otherwise as `Thread.update`."""
+        """Save a change of the branch's winner, or of `parent` or `expect_head`; otherwise as `Thread.update`."""
         request = requests.Save(
             self._space,
             self._name,
@@ -205,7 +206,7 @@ class BatchThread:
         return self._batch.add(requests.Ack(self._space, self._name, consumer.name, event.cursor, consumer.generation))
 
     def send(self, message: Any, *, key: str | None = None, by: str = "") -> Pending[requests.Enqueued]:
-        """A message to the thread's inbox."""
+        """Send a message to the thread's inbox."""
         item = requests.QueueItem(key, values.encode(message, where="message"))
         return self._batch.add(requests.Enqueue(self._space, self._name, INBOX, [item], by))
 
@@ -216,8 +217,8 @@ class BatchThread:
         return self._batch.add(take_request(self._space, self._name, message, by=by))
 
     def finish(self, step: Step, result: Any = None) -> Pending[requests.Step]:
-        """Write the result of a step together with what follows from it; the block of
-        `thread.begin` then has nothing left to write.
+        """Write the result of a step together with other writes; the block of `thread.begin`
+        then writes nothing more.
 
         If the batch is rejected, the block writes the result alone, because the effect has happened.
 
@@ -264,7 +265,7 @@ class BatchRegister:
         self._batch, self._space, self._name = batch, space, name
 
     def set(self, value: Any, *, expect: RegisterState | str | None = None) -> Pending[requests.Assigned]:
-        """`expect`: as in `Register.set`; if it is not so, nothing of the batch is written."""
+        """Assign a value. If the register is not as `expect` says (see `Register.set`), nothing of the batch is written."""
         expected = expect.version if isinstance(expect, RegisterState) else expect
         packed = values.encode(value, where="value")
         return self._batch.add(requests.Assign(self._space, self._name, packed, None, expected))
@@ -310,7 +311,7 @@ class BatchMap:
         return self._batch.add(requests.AlterEntry(self._space, self._name, key, [], packed_elements(elements)))
 
     def remove(self, key: str) -> Pending[requests.EntryRemoved]:
-        """Remove keys: see `SharedMap.remove`."""
+        """Remove a key: see `SharedMap.remove`."""
         return self._batch.add(requests.RemoveEntry(self._space, self._name, key))
 
 
@@ -322,17 +323,17 @@ class BatchBudget:
         self._batch, self._space, self._name = batch, space, name
 
     def grant(self, amount: int, *, key: str | None = None) -> Pending[requests.Granted]:
-        """Add to what may be spent: see `Budget.grant`."""
+        """Add to the amount that may be spent: see `Budget.grant`."""
         return self._batch.add(requests.Grant(self._space, self._name, amount, key))
 
     def spend(self, amount: int = 1, *, key: str | None = None) -> Pending[requests.Spent]:
-        """If the amount cannot be spent, nothing of the batch is written."""
+        """Spend an amount. If it cannot be spent, nothing of the batch is written."""
         return self._batch.add(requests.Spend(self._space, self._name, amount, key))
 
 
 @named
 class BatchItems:
-    """The first label of a namespace holds the batch's tag: `("{crew-7}", "notes")`."""
+    """The writes to memory items that can be part of a batch. The first label has the tag: `("{crew-7}", "notes")`."""
 
     def __init__(self, batch: Batch, space: str) -> None:
         self._batch, self._space = batch, space
@@ -352,9 +353,10 @@ class BatchItems:
         return self._batch.add(request)
 
     def index(self, *_: object, **__: object) -> Never:
-        """
+        """Indexes cannot be declared in a batch.
+
         Raises:
-            InvalidInput: always. Each node builds an index by itself, some time after it was declared.
+            InvalidInput: always, because each node builds an index in the background, after it was declared.
         """
         raise InvalidInput(
             "an index cannot be declared in a batch: every node builds it later, in the background, and no write waits for it. "

@@ -13,9 +13,9 @@ from shoal.workflows.connection import Connection
 
 @dataclass(frozen=True, slots=True)
 class StoreConnection(Connection):
-    """A connection with the randomness that handles need, and the end of the store."""
+    """A connection with a source of randomness, and with everything that must end with the store."""
 
     entropy: Callable[[int], bytes]
-    holder: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")  # Who begins steps here.
-    closed: asyncio.Event = field(default_factory=asyncio.Event)  # The store is; what waits for another node gives up.
-    closing: dict[object, Callable[[], Awaitable[None]]] = field(default_factory=dict)  # What ends with the store.
+    holder: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")  # Recorded with steps begun here.
+    closed: asyncio.Event = field(default_factory=asyncio.Event)  # Set when the store closes; streams then stop waiting.
+    closing: dict[object, Callable[[], Awaitable[None]]] = field(default_factory=dict)  # Called when the store closes.

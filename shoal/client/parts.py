@@ -1,10 +1,10 @@
-"""A handle that is made of parts, each with methods of its own.
+"""A handle that is composed of parts, each with methods of its own.
 
     class Thread:
         heads = of_part("_branches", ThreadBranches.heads)
 
-A method is declared once, in its part, with its signature and docstring. The parts do not know the handle: each is
-made with what it needs.
+A method is declared once, in its part, with its signature and docstring. The parts do not know the handle: each gets
+what it needs when it is made.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class of_part(Generic[P, R]):  # It reads as a decorator does.
-    """A method of a handle: that of its `part`. Of an overloaded method a type checker knows only the first signature."""
+class of_part(Generic[P, R]):  # Named like a function, because it is used like a decorator.
+    """The method of a part as a method of the handle. Type checkers see only the first signature of an overloaded method."""
 
     def __init__(self, part: str, method: Callable[Concatenate[Any, P], R]) -> None:
         self._method = method

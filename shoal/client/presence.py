@@ -5,10 +5,10 @@
     async for change in doc.presence.changes(): ...
 
 Laws:
-- What is set is renewed until it is cleared or the store is closed, also on
-  another node after a fail-over. A member that stops renewing is gone for all after
+- The state that is set is renewed until it is cleared or the store is closed, also on
+  another node after a fail-over. A member that stops renewing disappears for all after
   `presence_timeout_s`, and at once if its connection ends.
-- Presence is not durable, and a short cut of the network may hide members for a while. It
+- Presence is not durable, and a short network failure may hide members for a while. It
   grants no rights.
 - A document's presence is the awareness of its Yjs clients: editors are members
   too, and see what agents set.
@@ -33,7 +33,7 @@ from shoal.protocol.requests import Announce, Announced, FollowPresence, Present
 from shoal.protocol.requests import Presence as PresenceReply
 from shoal.protocol.session import Session
 
-RENEWALS = 2  # In the time after which one is gone; Yjs clients do the same.
+RENEWALS = 2  # Renewals per `presence_timeout_s`; Yjs clients do the same.
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,13 @@ class Presence:
         return self._id
 
     async def set(self, state: Mapping[str, Any]) -> None:
-        """Announce yourself with this state, of JSON values. It takes the place of what was set before.
+        """Announce yourself with this state of JSON values. It replaces the state that was set before.
 
         Raises:
-            InvalidValue: it is no JSON.
-            TooLarge: it is over `presence_state_bytes_max`.
-            Overloaded: too many are here.
-            Disconnected: no node could be reached; once one is, others see it.
+            InvalidValue: it is not JSON.
+            TooLarge: it is larger than `presence_state_bytes_max`.
+            Overloaded: too many members are present.
+            Disconnected: no node could be reached; others see the state once one is reached.
         """
         if self._closed:
             raise InvalidInput("this presence is closed. Nothing was announced. Open its store or document again.")
@@ -106,7 +106,7 @@ class Presence:
         await self._stop()
         if self._state is not None:
             self._state = None
-            with suppress(ShoalError):  # Else it ages out.
+            with suppress(ShoalError):  # If it fails, the entry expires.
                 await self._announce()
 
     async def members(self) -> list[PresentMember]:
@@ -117,8 +117,8 @@ class Presence:
     async def changes(self, *, timeout: float | None = None) -> AsyncGenerator[PresenceChange, None]:  # noqa: ASYNC109
         """Yield the members present now, each as joined, and then every change.
 
-        If the node goes away it goes on by itself, with another one if there is one. With a `timeout` it ends once
-        nothing has changed for so many seconds. To stop early, close it (`contextlib.aclosing`), which ends its
+        After a disconnect it continues by itself, with another node if there is one. With a `timeout` it ends
+        when nothing has changed for so many seconds. To stop early, close it (`contextlib.aclosing`), which ends its
         subscription at once.
 
         Raises:
@@ -139,16 +139,16 @@ class Presence:
                 yield change
 
     async def close(self) -> None:
-        """Withdraw, and stop. Closing twice is allowed."""
+        """Withdraw the announced state, and stop. Closing twice is allowed."""
         self._closed = True
         await self.clear()
 
-    # ── what is said ──────────────────────────────────────────────────────────
+    # ── announcing ────────────────────────────────────────────────────────────
 
     async def _announce(self) -> None:
         self._clock += 1
         reply = await self._call(self._clock)
-        if reply.gone:  # For the node we are, as of a newer clock than ours: maybe we were taken for gone.
+        if reply.gone:  # The node counts us as gone, with a newer clock than ours.
             self._clock = max(present.clock for present in reply.gone) + 1
             await self._call(self._clock)
 
@@ -159,7 +159,7 @@ class Presence:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(self._config.presence_timeout_s / RENEWALS)
-            with suppress(ShoalError):  # The next renewal, or the next connection, says it again.
+            with suppress(ShoalError):  # The next renewal, or the next connection, announces it again.
                 await self._announce()
 
     async def _watch(self) -> None:
@@ -179,7 +179,7 @@ class Presence:
                     async for _ in rounds:
                         pass
             except ShoalError as error:
-                if not error.retryable:  # Else a node may come back at any time.
+                if not error.retryable:  # Otherwise a node may come back at any time.
                     return
 
     async def _heard(self) -> AsyncGenerator[tuple[list[Present], bool], None]:
@@ -198,7 +198,7 @@ class Presence:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # ── what others say ───────────────────────────────────────────────────────
+    # ── following ─────────────────────────────────────────────────────────────
 
     def _changed(self, known: dict[int, PresentMember], entries: list[Present], *, whole: bool) -> list[PresenceChange]:
         changes: list[PresenceChange] = []

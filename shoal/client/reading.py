@@ -6,10 +6,10 @@
     plan.value.state, tokens.value
 
 Laws:
-- All reads see one vector of the partition: no operation comes between them, so the writes of one batch are
+- All reads see one vector of the partition, with no operation between them, so the writes of one batch are
   seen all or not at all.
-- Nothing is requested before the block ends. A read that fails raises when its value is taken; the others have theirs.
-- The handles here have no position, and move none.
+- Nothing is requested before the block ends. A read that fails raises when its value is taken; the others have values.
+- The handles here have no position, and do not change that of others.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ class Found(Generic[R]):
 
     @property
     def value(self) -> R:
-        """
+        """The result, decoded anew at each access.
+
         Raises:
             InvalidInput: the block has not ended.
-            ShoalError: what this read alone would have raised.
+            ShoalError: the error that this read alone would have raised.
         """
         if self._reply is None:
             raise InvalidInput("nothing has been read yet: take the value after `async with space.read()`.")
@@ -61,7 +62,7 @@ class Found(Generic[R]):
         return self._decode(self._reply)
 
     def settle(self, reply: object) -> None:
-        """Take the read's reply, or its error."""
+        """Set the read's reply, or its error."""
         refused = isinstance(reply, requests.Refused)
         self._reply = from_wire(reply.code, reply.message, reply.detail, "no") if refused else reply  # type: ignore[attr-defined]
 
@@ -120,17 +121,17 @@ class Reading:
         return ItemsReading(self, self._space)
 
     def add(self, read: PartRead, decode: Callable[[Any], R]) -> Found[R]:
-        """Add a read; `decode` makes its value of the reply."""
+        """Add a read; `decode` converts its reply to the value."""
         self._reads.append(read)
         self._found.append(Found(decode))
         return self._found[-1]
 
     async def ask(self) -> None:
-        """Send the collected reads; without any, do nothing.
+        """Send the collected reads; if there are none, do nothing.
 
         Raises:
             SpansPartitions: the objects do not share a partition.
-            TooLarge: it is too much for one answer.
+            TooLarge: the results do not fit one answer.
         """
         if not self._reads:
             return
@@ -174,7 +175,7 @@ class ThreadReading:
         )
 
     def steps(self, *, open: bool = False, limit: int = 1000) -> Found[list[StepRecord]]:
-        """The first `limit` steps, or those that are open."""
+        """The first `limit` steps; only open ones if `open`."""
         request = requests.ListSteps(self._space, self._name, open, limit=limit)
         return self._reading.add(request, lambda reply: [record_of(step) for step in reply.items])
 
@@ -201,7 +202,7 @@ class WorklistReading:
         self._name = check_name("worklist", name)
 
     def pending(self, *, limit: int = 1000) -> Found[list[WorklistItem]]:
-        """The first so many items that are to be done."""
+        """The first `limit` items that are to be done."""
         request = requests.ReadQueue(self._space, self._thread, self._name, limit=limit)
         return self._reading.add(request, lambda reply: [shown_item(entry) for entry in reply.entries])
 

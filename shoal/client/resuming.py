@@ -1,12 +1,12 @@
-"""Streams that outlive the node that serves them. Each waiting call of the client is made with `resumed`.
+"""Streams that survive the failure of the node that serves them. Each waiting call of the client uses `resumed`.
 
-An attempt serves the stream until the node goes away. The next attempt continues from there, with whichever node answers.
+An attempt serves the stream until the node disconnects. The next attempt continues from there, with any node that answers.
 
 Laws:
-- No item is given twice, and none between two attempts is left out: an attempt begins at a place that moves with each
-  item (a position, a cursor, a set of items given).
+- No item is yielded twice, and none between two attempts is left out: an attempt begins at a place that moves with
+  each item (a position, a cursor, a set of items yielded).
 - If no node serves the stream for `request_timeout_s`, it ends with the last error. While a node serves it, it
-  may stay silent for any time.
+  may be silent for any time.
 - With a `timeout` the stream ends if no item has come for so many seconds. Only time in which a node could
   have sent one counts: if no node serves the stream then, it ends with the error instead, no earlier
   than `failover_timeout_s` after the node was lost.
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class StreamTimer:
-    """Of one stream: whether a node serves it, when the last item came, and when to give up."""
+    """The state of one stream: whether a node serves it, when the last item came, and when to give up."""
 
     def __init__(self, config: Config, timeout_s: float | None) -> None:
         self._config = config
@@ -40,31 +40,31 @@ class StreamTimer:
         self._served = False
         self._scope: asyncio.Timeout | None = None
         self._error: ShoalError = Disconnected(
-            "no node answered within the timeout. Nothing was written. Try again, or give it more time."
+            "no node answered within the timeout. Nothing was written. Try again, or use a longer timeout."
         )
         self.pauses = delays(config)
 
     def served(self) -> None:
-        """A node serves the stream: it has told all that was there, and tells what comes."""
+        """Note that a node serves the stream: it has sent everything that existed, and sends new items."""
         self.pauses = delays(self._config)
         if not self._served:
             self._served = True
             self._reschedule()
 
     def lost(self, error: ShoalError) -> None:
-        """The node went away."""
+        """Note that the node disconnected, with this error."""
         if self._served:
             self._lost_at = self._loop.time()
         self._served, self._error = False, error
         self._reschedule()
 
     def taken(self) -> None:
-        """The caller has the last item, and waits for the next."""
+        """Note that the caller waits for the next item."""
         self._idle_since = self._loop.time()
 
     @asynccontextmanager
     async def waiting(self) -> AsyncGenerator[asyncio.Timeout, None]:
-        """The scope of a wait for an item, or of a part of it."""
+        """A context for a wait for an item, or for a part of that wait; it raises TimeoutError when it is time to give up."""
         async with asyncio.timeout_at(self._ends_at()) as scope:
             self._scope = scope
             try:
@@ -73,10 +73,10 @@ class StreamTimer:
                 self._scope = None
 
     def check_served(self) -> None:
-        """The timeout is over.
+        """Call this when the timeout is over.
 
         Raises:
-            ShoalError: no node serves the stream, for this reason.
+            ShoalError: no node serves the stream; this is the reason.
         """
         if not self._served:
             raise self._error
@@ -93,7 +93,7 @@ class StreamTimer:
 
 
 Serve = Callable[[StreamTimer], AsyncGenerator[T, None]]
-"""Serves a stream from where it is, and says so by `served`. If it ends without an error, the next one begins at once."""
+"""Serves a stream from its current place, and calls `served`. If it ends without an error, the next one begins at once."""
 
 
 async def resumed(
@@ -103,11 +103,11 @@ async def resumed(
     timeout: float | None = None,  # noqa: ASYNC109
     closed: Callable[[], bool] = lambda: False,
 ) -> AsyncGenerator[T, None]:
-    """The items of one attempt after another. Once `closed`, a node that goes away is not replaced.
+    """Yield the items of one attempt after another. Once `closed` is true, no new attempt begins.
 
     Raises:
-        Disconnected, Unavailable: no node served it for `config.request_timeout_s`, or when `timeout` was over.
-        ShoalError: an answer that another node would give, too.
+        Disconnected, Unavailable: no node served it for `config.request_timeout_s`, or at the end of `timeout`.
+        ShoalError: an error that is not retryable.
     """
     timer = StreamTimer(config, timeout)
     items = attempt(timer)
@@ -150,16 +150,16 @@ def reread(
     *,
     timeout: float | None = None,
 ) -> AsyncGenerator[T, None]:
-    """The items of `read`, called now and after each change `what` of a thread; it must leave out items that it gave before."""
+    """The items of `read`, called now and after each change `what` of a thread. It must leave out items it yielded before."""
 
     async def attempt(timer: StreamTimer) -> AsyncGenerator[T, None]:
-        # Watch first, then read: what comes between is seen by both, and given once.
+        # Watch first, then read: an item between is seen by both, and yielded once.
         async with connection.session.subscribe(requests.Watch(space, "thread", thread)) as changes:
             async with aclosing(read()) as items:
                 async for item in items:
                     yield item
             timer.served()
-            with suppress(SlowConsumer):  # A reader that is slow reads again, which is what a change asks for as well.
+            with suppress(SlowConsumer):  # A slow reader reads again, as it would after a change.
                 async for change in changes:
                     if isinstance(change, requests.Change) and (change.name, change.what) == (thread, what):
                         return

@@ -1,10 +1,10 @@
-"""When the client tries a call again, and for how long.
+"""The client's retries: their number, and the pauses between them.
 
 Laws:
-- After an error that is `retryable`, attempts are bounded by `request_timeout_s` on the event loop's
+- After a `retryable` error, attempts are bounded by `request_timeout_s` on the event loop's
   clock, and the pauses between them grow up to `reconnect_delay_s_max`.
-- Attempts at what others save at the same time are bounded by `save_attempts_max`. Their
-  pauses are drawn at random, so that not all come back at once.
+- Attempts after conflicts with concurrent saves are bounded by `save_attempts_max`. Their
+  pauses are random, so that not all clients come back at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shoal.config import Config
 from shoal.errors import ShoalError
 
 _FIRST_DELAY_S = 0.05
-_CONTENDED_DELAY_S = 0.002  # At most, before the second attempt: about as long as a save takes.
+_CONTENDED_DELAY_S = 0.002  # The maximum before the second attempt: about as long as a save takes.
 
 
 def delays(config: Config) -> Iterator[float]:
@@ -39,7 +39,7 @@ def contended(connection: StoreConnection) -> Iterator[float]:
 
 
 async def paused(pauses: Iterator[float], error: ShoalError) -> bool:
-    """Wait for the next attempt; False if there is none."""
+    """Wait before the next attempt, at least as long as the error asks for; False if there is none."""
     delay = next(pauses, None)
     if delay is None:
         return False

@@ -25,9 +25,9 @@ class SchemaVersion(Struct, frozen=True):
     name: str
     version: int
     json: dict[str, Any] | bool
-    threads: str  # Which threads must keep it, if it is the newest: a name, a prefix and `*`, or nothing.
+    threads: str  # The threads that must satisfy it while it is the newest: a name, a prefix and `*`, or empty.
     wall_ms: int
-    rivals: int  # Other contents that were put concurrently under this version, and do not count.
+    rivals: int  # How many other contents were put concurrently under this version; they do not count.
 
     @property
     def time(self) -> datetime:
@@ -39,8 +39,8 @@ class SchemaVersion(Struct, frozen=True):
 class Schemas:
     """JSON Schemas that every node enforces at each save, for every client.
 
-    A node decides by what has reached it: a save that another node takes before a new
-    schema has, stands, and `thread.violations()` lists it.
+    A node enforces the schemas that have reached it. A save that another node accepts before a new
+    schema reaches it stays, and `thread.violations()` lists it.
     """
 
     def __init__(self, connection: StoreConnection, space: str) -> None:
@@ -58,13 +58,13 @@ class Schemas:
     ) -> SchemaVersion:
         """Put a version of the schema `name`. A version never changes.
 
-        Saves under this name keep the version that they name. `threads` ("planner-1",
-        "planner-*") must keep the newest version whatever they are saved under; a newer
-        version without `threads` lifts that.
+        A save under this name must satisfy the version that it names. All saves of the given `threads`
+        ("planner-1", "planner-*") must satisfy the newest version, under any schema; a newer
+        version without `threads` ends that.
 
         Raises:
-            InvalidSchema: it is no JSON Schema, refers to what is outside it, or asks for too much work.
-            SchemaTaken: the version is there, with another content.
+            InvalidSchema: it is not a JSON Schema, refers to anything outside it, or is too expensive to check.
+            SchemaTaken: the version exists with another content.
         """
         text = _encoded(schema)
         reply = await self._connection.write(
@@ -90,7 +90,7 @@ class Schemas:
         return (await self.versions(name, stale=stale))[-1]
 
     async def list(self, prefix: str = "") -> AsyncIterator[str]:
-        """Names in byte order."""
+        """The names of the schemas, in byte order."""
         after: str | None = None
         while True:
             page = await self._connection.read(requests.ListObjects(self._space, "schema", prefix, after))
@@ -103,7 +103,7 @@ class Schemas:
 
 def _encoded(schema: Mapping[str, Any] | bool) -> bytes:
     try:
-        # Of one order: the same schema again is the same version.
+        # With sorted keys, so that equal schemas are equal bytes.
         return json.dumps(dict(schema) if isinstance(schema, Mapping) else schema, sort_keys=True, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidSchema(f"a JSON Schema must consist of JSON values: {error}. Nothing was written.") from None

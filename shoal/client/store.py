@@ -1,4 +1,4 @@
-"""The store and its spaces: where every handle comes from.
+"""The store and its spaces, which make all handles.
 
 A kind of handle is imported when the first one is made, so that a program loads only what it uses.
 """
@@ -41,12 +41,12 @@ CLIENT_ID_BITS = 53
 
 @named
 class Store:
-    """Made by `shoal.open` or `shoal.connect`; `async with` closes it.
+    """A store, made by `shoal.open` or `shoal.connect`; `async with` closes it.
 
-    The bookmark of a store records what it has written and seen: no read, on any node,
-    shows less. Where that cannot be had a read raises `SessionBehind` or
-    `BookmarkLost`; with `stale=True` it shows what is there, and the bookmark lets
-    go of what is not.
+    The bookmark of a store records what it has written and seen, so that no read, on any node,
+    shows an older state. If a node lacks that state, a read raises `SessionBehind` or
+    `BookmarkLost`. With `stale=True` a read shows the node's state, and the bookmark goes
+    back to that.
     """
 
     def __init__(self, connection: StoreConnection, *, close: Callable[[], Awaitable[None]]) -> None:
@@ -61,7 +61,7 @@ class Store:
 
     @property
     def connection(self) -> StoreConnection:
-        """The connection that the handles share, for integrations that make requests of their own."""
+        """The connection that the handles share, for integrations that send requests of their own."""
         return self._connection
 
     @property
@@ -73,19 +73,19 @@ class Store:
         """From now on, show at least what the store of this bookmark has written and seen.
 
         Raises:
-            InvalidValue: it is no bookmark.
+            InvalidValue: it is not a bookmark.
         """
         self._connection.session.bookmark.join(Bookmark.parse(bookmark))
 
     def space(self, name: str, *, colocated: bool | None = None) -> Space:
         """A space. A colocated one has all its objects in one partition, so that any of them can be in one batch.
 
-        Its name says so: `space("crew", colocated=True)` is the space `{crew}`, whoever
-        opens it and however. It suits a small crew; a partition is the unit that is replicated.
+        The name decides this: `space("crew", colocated=True)` is the space `{crew}`, for all clients.
+        It suits a small crew, because a partition is the unit of replication.
 
         Raises:
             InvalidName: `name` is not legal.
-            InvalidInput: `colocated=False`, and the name says otherwise.
+            InvalidInput: `colocated=False`, but the name is that of a colocated space.
         """
         check_name("space", name)
         if colocated and not is_colocated(name):
@@ -149,9 +149,9 @@ class Space:
     ) -> Thread:
         """A new handle on a thread, with its own position.
 
-        `author`: who saves with it; each checkpoint then tells what its author had read, too. Of a `configuration`
-        a hash is kept beside the checkpoints, of `dependencies` the versions by name. With a `schema` its saves and loads
-        keep that.
+        `author`: the name that its checkpoints carry, together with a bookmark of what the author had read. Of a
+        `configuration`, a hash is stored with the checkpoints; of `dependencies`, the versions by name. With a `schema`,
+        its saves and loads are checked and migrated.
         """
         from shoal.client.thread.thread import Thread
 
@@ -231,7 +231,7 @@ class Space:
         """Open a live local mirror of a document, with a new client id.
 
         `author`: the author of edits made here; other clients see it with each change. `initial`: the content of a new
-        document; if several clients create it at once, the content does not double. `undo`: how many own edits can be undone.
+        document; if several clients create it at once, it is there once. `undo`: how many own edits can be undone.
 
         Raises:
             Disconnected, Unavailable: its state could not be fetched.
@@ -280,15 +280,15 @@ class Space:
     ) -> AsyncGenerator[Change | Reset, None]:
         """Yield every durable change in this space once, in causal order, from now on or after a change's `bookmark`.
 
-        `kinds`: only objects of these. It goes on by itself when the node goes away, with
-        another one if there is one. A watcher that falls behind too far gets one `Reset` for what is
-        left out. With a `timeout` it ends once nothing has come for so many seconds. To stop early, close it
+        `kinds`: only changes of objects of these kinds. After a disconnect it continues by itself, with
+        another node if there is one. A watcher that falls too far behind gets one `Reset` for the changes that are
+        left out. With a `timeout` it ends when nothing has come for so many seconds. To stop early, close it
         (`contextlib.aclosing`), which ends its subscription at once.
 
         Raises:
             InvalidInput: there is no such kind of object.
-            InvalidValue: `after` is no bookmark of a watch.
-            Disconnected: no node could be reached for `request_timeout_s`; go on after the last bookmark.
+            InvalidValue: `after` is not the bookmark of a watch.
+            Disconnected: no node could be reached for `request_timeout_s`; continue after the last bookmark.
         """
         from shoal.client.watching import watched
 
@@ -297,10 +297,10 @@ class Space:
     def threads(
         self, prefix: str = "", *, status: ThreadStatus | None = None, filter: Mapping[str, Any] | None = None
     ) -> AsyncIterator[str]:
-        """Names in byte order, as for all kinds of objects.
+        """The names of the threads, in byte order.
 
-        `status`: only threads of which it is the status (running, where none was set).
-        `filter`: only those where the metadata of the head of `main` holds these values.
+        `status`: only threads with this status; a thread whose status was never set is running.
+        `filter`: only threads whose head of `main` has these values in its metadata.
         """
         if status is None and not filter:
             return names(self._connection, self.name, "thread", prefix)
@@ -343,5 +343,5 @@ class Space:
 
 
 def _client_id(connection: StoreConnection) -> int:
-    """Never reused and never stored: two mirrors that share an id diverge for good."""
+    """A new Yjs client id. It must never be reused: two mirrors that share an id diverge for good."""
     return int.from_bytes(connection.entropy(8), "big") >> (64 - CLIENT_ID_BITS)

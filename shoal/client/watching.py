@@ -5,13 +5,13 @@
             ...                                  # read the state again
         else:
             ...                                  # change.kind, change.name, change.what
-        bookmark = change.bookmark               # where to go on, also with another node or process
+        bookmark = change.bookmark               # where to continue, also with another node or process
 
 Laws:
-- Each durable change comes once, and after the changes it depends on; so do changes made while
-  no node was connected, from whichever node answers next.
-- A watcher that falls too far behind receives one Reset and continues from there: the changes that wait are bounded, here and
-  on the node.
+- Each durable change comes once, and after the changes that it depends on, including changes made while
+  no node was connected.
+- A watcher that falls too far behind receives one Reset and continues from there: the queue of changes is bounded, here
+  and on the node.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Change(Struct, frozen=True):
     kind: ObjectKind
     name: str
     what: str
-    id: str  # Of the checkpoint, event, queue entry, key or item; empty: the object as a whole.
+    id: str  # The id of the checkpoint, event, queue entry, key or item; empty if the object as a whole changed.
     hlc: int
     wall_ms: int
     _position: Position
 
     @property
     def time(self) -> datetime:
-        """By the clock of the node that made it."""
+        """When the change was made, by the clock of the node that made it."""
         return moment(self.wall_ms)
 
     @property
@@ -96,7 +96,7 @@ def pushed(
 ) -> AsyncGenerator[tuple[requests.Change | requests.Reset, Position], None]:
     """Yield the changes after `position`, or from now on, each with the position after it.
 
-    `is_about`: which changes are given.
+    `is_about`: only changes for which it is true.
     """
 
     async def attempt(timer: StreamTimer) -> AsyncGenerator[tuple[requests.Change | requests.Reset, Position], None]:

@@ -1,1 +1,1 @@
-"""Shared documents: the handle, and the mirror behind it."""
+"""Shared documents: the handle, and the mirror that it uses."""

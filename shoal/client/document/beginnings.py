@@ -17,29 +17,29 @@ from shoal.protocol.requests import Beginning, DocumentState, RestoreBeginning
 
 
 class Beginnings:
-    """Of one mirror. Mutable."""
+    """The beginnings that one mirror knows."""
 
     def __init__(self, doc: pycrdt.Doc[Any]) -> None:
         self._doc = doc
         self._known: dict[bytes, dict[str, RootKind]] = {}
 
     def learn(self, told: Sequence[Beginning] | None) -> None:
-        """Remember a beginning that a node named."""
+        """Remember the beginnings that a node named."""
         self._known.update((each.digest, each.roots) for each in told or ())
 
     @property
     def shown(self) -> bytes:
-        """The hash of the one that counts among those that are known; empty if there is none."""
+        """The hash of the beginning that counts, of those known here; empty if none is known."""
         return min(self._known, default=b"")
 
     def is_lacked_by(self, state: DocumentState) -> bool:
-        """Whether a node does not know the beginning that the mirror shows."""
+        """Whether a node lacks the beginning that the mirror shows."""
         if state.beginnings is None or not self._known:
             return False
         return self.shown not in {each.digest for each in state.beginnings}
 
     def restored(self, space: str, document: str, *, authors: Mapping[int, str], generation: int) -> RestoreBeginning:
-        """The request that makes a node know the beginning that the mirror shows. There must be one."""
+        """The request that gives a node the beginning that the mirror shows; there must be one."""
         digest = self.shown
         update, deletions = genesis.cut_out(self._doc, digest)
         author = authors.get(genesis.client_of(digest), "")

@@ -1,4 +1,4 @@
-"""The changes of a document, for its readers to wait on.
+"""The changes of a document, and the readers that wait for them.
 
 Laws:
 - The changes are the mirror's own history, in order: the old value of each is what the one
@@ -30,14 +30,14 @@ class DocumentConflict:
 
     path: tuple[str, ...]  # From the root on; "*" is some element of an array.
     lost: Any
-    lost_by: str  # "" if no author was given.
-    stands: Any  # What is there now; None also where it was deleted.
-    stands_by: str  # Who overwrote it.
-    time: datetime  # When the later of the two was written, by its writer's clock.
+    lost_by: str  # The author of the lost value; "" if none was given.
+    stands: Any  # The current value; None also if it was deleted.
+    stands_by: str  # The author of the current value.
+    time: datetime  # The time of the later write, by its writer's clock.
 
 
 def shown_conflict(lost: Overwritten) -> DocumentConflict:
-    """A conflict as readers get it."""
+    """A conflict as handles show it."""
     return DocumentConflict(
         tuple(lost.path),
         values.decode(lost.lost),
@@ -56,7 +56,7 @@ class DocumentChange:
     or a text "insert" or "delete" at the index that ends the path, with a list or a string.
     In a text an index counts UTF-8 bytes. Done one after the other, changes give the content.
 
-    A "conflict" changes nothing: of two values that a map's key was given at once, `old` by `lost_by`
+    A "conflict" changes nothing: a map's key was assigned two values concurrently, of which `old` by `lost_by`
     was overwritten, and `new` by `author` stands.
     """
 
@@ -70,16 +70,16 @@ class DocumentChange:
 
 
 class _Waiting(NamedTuple):
-    edit: int  # The local edit that must be durable first; 0 of what came.
+    edit: int  # The local edit that must be durable first; 0 for changes that came from the node.
     changes: Sequence[DocumentChange]
     size: int
 
 
 class Feed:
-    """Of one mirror; `edit` numbers its local edits."""
+    """The changes of one mirror and their readers; `edit` numbers local edits."""
 
     def __init__(self, bytes_max: int) -> None:
-        self.served = False  # Whether a node tells of the document now.
+        self.served = False  # Whether a node currently sends changes of the document.
         self._bytes_max = bytes_max
         self._readers: list[Changes] = []
         self._waiting: deque[_Waiting] = deque()
@@ -92,20 +92,22 @@ class Feed:
         return bool(self._readers)
 
     def reader(self, timeout_s: float | None = None) -> Changes:
+        """A new reader of the changes from now on; see `Changes`."""
         reader = Changes(self, self._bytes_max, timeout_s)
         self._readers.append(reader)
         return reader
 
     def edited(self, edit: int, changes: Sequence[DocumentChange], size: int) -> None:
-        """Local changes, not durable yet."""
+        """Keep local changes until they are durable."""
         self._wait(_Waiting(edit, changes, size))
 
     def arrived(self, changes: Sequence[DocumentChange], size: int) -> None:
+        """Deliver changes that came from the node, after the local ones that wait."""
         self._wait(_Waiting(0, changes, size))
         self._tell()
 
     def written(self, edit: int) -> None:
-        """All local edits up to this one are durable."""
+        """Deliver the local changes up to this edit, because they are durable."""
         self._written = edit
         self._tell()
 
@@ -149,7 +151,7 @@ class Changes(AsyncIterator[DocumentChange]):
         self._ready = asyncio.Event()
 
     def put(self, changes: Sequence[DocumentChange], size: int) -> bool:
-        """False once the reader takes no more."""
+        """Queue changes for the reader; False if it has ended, because too much waits."""
         self._bytes += size
         if self._bytes > self._bytes_max:
             self._waiting.clear()
@@ -161,6 +163,7 @@ class Changes(AsyncIterator[DocumentChange]):
         return True
 
     def end(self, error: ShoalError | None) -> None:
+        """End the iterator after the changes that wait, with this error if there is one."""
         self._ended, self._error = True, error
         self._ready.set()
 

@@ -1,4 +1,4 @@
-"""Compact a document in as many requests as it takes."""
+"""Compaction of a document, in as many requests as are needed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from shoal.workflows.moments import as_duration_ms
 class Compaction:
     """The result of compacting a document."""
 
-    updates: int  # That are part of one from now on.
-    bytes: int  # Of that one; 0 if there was nothing to do.
+    updates: int  # How many updates were replaced by one.
+    bytes: int  # The size of that one; 0 if there was nothing to do.
 
 
 async def compact(
     write: Callable[[Compact], Awaitable[Compacted]], space: str, document: str, older_than: timedelta | float | None
 ) -> Compaction:
-    """
+    """Compact a document until nothing is left to compact.
+
     Raises:
         NotFound: there is no such document.
-        CatchingUp: a part of it is still on its way to the node; try again.
-        TooLarge: as one update it would be over the node's `request_bytes_max`.
+        CatchingUp: a part of it has not reached the node yet; try again.
+        TooLarge: as one update it would exceed the node's `request_bytes_max`.
     """
     age_ms = as_duration_ms(older_than, what="older_than") or 0
     updates = 0

@@ -29,22 +29,22 @@ class Transacted(NamedTuple):
     """The result of a transaction."""
 
     update: bytes
-    differences: list[Difference]  # None of what is not traced.
-    overwritten: list[Overwritten]  # Likewise.
+    differences: list[Difference]  # Empty if the content is not traced.
+    overwritten: list[Overwritten]  # Empty if the content is not traced.
 
 
 class Content:
-    """`edited` is a bound method; the engine does not keep its owner alive. The edit raises whatever it raises."""
+    """The engine's document. The engine does not keep the owner of `edited`, a bound method, alive; edits raise its errors."""
 
     def __init__(self, *, client_id: int, edited: Callable[[Transacted], None]) -> None:
         self.doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=client_id)
         self.outside = asyncio.Event()  # Set while no transaction of the user's is open.
         self.outside.set()
         self._settled: dict[str, RootKind] = {}
-        self._declared: dict[str, RootKind] = {}  # Here, and not yet written.
+        self._declared: dict[str, RootKind] = {}  # Declared here, and not yet written.
         self._arriving: bytes | None = None
         self._arrived: Transacted | None = None
-        self._traced: dict[str, Any] | None = None  # The roots that are; the engine's subscriptions live with them.
+        self._traced: dict[str, Any] | None = None  # The traced roots; the engine's subscriptions live as long as they.
         self._differences: list[Difference] = []
         self._conflicts = Conflicts()
         self._edited = weakref.WeakMethod(edited)
@@ -52,12 +52,12 @@ class Content:
 
     @property
     def roots(self) -> dict[str, RootKind]:
-        """The kinds of the roots, those declared here included."""
+        """The kinds of the roots, including those declared here."""
         return {**self._declared, **self._settled}
 
     @property
     def declared(self) -> dict[str, RootKind]:
-        """The kinds that the node is still to be told."""
+        """The kinds that were declared here and are not yet sent to the node."""
         return dict(self._declared)
 
     def root(self, name: str, kind: RootKind) -> Any:
@@ -73,7 +73,7 @@ class Content:
         return open_root(self.doc, name, kind)
 
     def trace(self) -> None:
-        """From now on say what each transaction changed."""
+        """Report the differences of each transaction from now on."""
         if self._traced is None:
             self._traced = {}
             self._conflicts.add(self.doc.get_update())
@@ -97,14 +97,14 @@ class Content:
                 root.observe_deep(_tracer(self, DiffMirror(name, root)))
 
     def settle(self, roots: dict[str, RootKind]) -> None:
-        """The node has been told of these."""
+        """Note that the node has these kinds."""
         for name, kind in roots.items():
             self._settled.setdefault(name, kind)
             self._declared.pop(name, None)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Edits within are one; nothing arrives until the outermost has ended."""
+        """Make the edits within one update; nothing arrives until the outermost transaction has ended."""
         nested = not self.outside.is_set()
         self.outside.clear()
         try:
@@ -115,11 +115,11 @@ class Content:
                 self.outside.set()
 
     def take(self, update: bytes, roots: dict[str, RootKind]) -> Transacted | None:
-        """Apply what came from the node, and return what it changed here.
+        """Apply an update that came from the node, and return its changes; None if it changed nothing.
 
         Raises:
             RootConflict: a root was declared here as another kind.
-            InvalidInput: the engine refuses the update.
+            InvalidInput: the engine rejects the update.
         """
         for name, kind in roots.items():
             check_kind(name, self._declared.get(name, kind), kind)
@@ -152,17 +152,17 @@ class Content:
         edited(made)
 
     def _told(self, update: bytes) -> Transacted:
-        # The engine tells the roots in no particular order.
+        # The engine reports the roots in no particular order.
         differences = sorted(self._differences, key=lambda difference: str(difference.path[0]))
         self._differences = []
-        # Of what arrived and lost at once the engine has nothing left to tell.
+        # The engine does not report values that arrived and lost at once, so they are found in the update.
         return Transacted(update, differences, self._conflicts.add(self._arriving or update))
 
 
 def _observe(content: Content) -> None:
-    """Have the engine tell `content` of each transaction.
+    """Have the engine report each transaction to `content`.
 
-    Not by pycrdt's own `observe`: its callback holds the document, and the engine the callback, so that no
+    pycrdt's own `observe` is not used: its callback refers to the document and the engine to the callback, so that no
     document would ever be freed. The garbage collector does not see references held by the engine.
     """
     found, watched = weakref.ref(content.doc), weakref.WeakMethod(content._observed)
@@ -192,4 +192,5 @@ def _tracer(content: Content, shadow: DiffMirror) -> Callable[[Sequence[Any]], N
 
 
 def closed() -> InvalidInput:
+    """The error of an edit in a document that is closed."""
     return InvalidInput("this document is closed. The edit is not written; open the document again.")

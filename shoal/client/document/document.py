@@ -1,4 +1,4 @@
-"""The live local mirror of a document: edit it in place, and it stays in step.
+"""The live local mirror of a document: edit it in place, and it is synchronised.
 
     doc = await space.document("plan")
     doc.map("tasks")["t1"] = {"title": "survey", "done": False}
@@ -8,8 +8,8 @@ Laws:
 - An edit applies here at once; `shoal.client.document.mirror` sends it and follows the edits of others.
 - No edit is lost silently: if an edit could not be written, the next
   `flush`, `close` or access to a root raises the error, and the edit stays in the mirror.
-- The mirror never goes back: after a fail-over it keeps what it
-  has shown and need not wait until the new node has it too.
+- The mirror never goes back: after a fail-over it keeps the content that it
+  has shown, without waiting until the new node has it too.
 
 Maps, arrays and texts are pycrdt's own types. Note:
 - Positions in a text count UTF-8 bytes, not characters: the position before
@@ -65,7 +65,7 @@ from shoal.protocol.session import Session
 
 @named
 class Document:
-    """Use `Document.open`, or a space's `document`."""
+    """A mirror of a document. Open it with a space's `document`, or with `Document.open`."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Document:
         share one diverge for good. `key_of` makes an idempotency key per request.
 
         Raises:
-            Disconnected, Unavailable: its state could not be had within `config.request_timeout_s`.
+            Disconnected, Unavailable: its state could not be fetched within `config.request_timeout_s`.
         """
         document = cls(
             session,
@@ -164,7 +164,7 @@ class Document:
         return root
 
     def xml(self, name: str) -> pycrdt.XmlFragment:
-        """The root `name` of XML, as ProseMirror's, Tiptap's and BlockNote's bindings use it; raises as `map` does.
+        """The XML root `name`, as used by the bindings of ProseMirror, Tiptap and BlockNote; raises as `map` does.
 
         Its `children` are `pycrdt.XmlElement` and `pycrdt.XmlText`. Positions in a text count UTF-8 bytes.
         """
@@ -173,10 +173,10 @@ class Document:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """The edits of the block form one update; others see all of it or none.
+        """Make the edits of the block one update; others see all of it or none.
 
-        Do not await within: nothing is sent or received until it ends. An
-        exception takes nothing back of what was edited before it.
+        Do not await within it: nothing is sent or received until it ends. An
+        exception does not undo the edits before it.
 
         Raises:
             Overloaded, ShoalError: as `map` does.
@@ -192,11 +192,11 @@ class Document:
         """Edit in place, with small changes and as one update, until the content equals `content`
         (in the form of `to_py`).
 
-        Equal parts are left alone, so concurrent edits of them survive. A root that is not named is emptied.
+        Equal parts are not edited, so concurrent edits of them survive. A root that is not named is emptied.
 
         Raises:
             InvalidValue, TooLarge: a document cannot hold it, or it is too large. Nothing was edited.
-            RootConflict, InvalidName, Overloaded, ShoalError: as `map` does. Likewise.
+            RootConflict, InvalidName, Overloaded, ShoalError: as `map` does. Nothing was edited.
         """
         editor = Editor()
         editor.check_content(self._mirror.content.doc, self._mirror.content.roots, content)
@@ -206,8 +206,7 @@ class Document:
             editor.replace(self._mirror.content.doc, self._mirror.content.roots, content)
 
     def undo(self) -> bool:
-        """Undo the last transaction of this mirror that is not undone yet; edits by others stay.
-        False: there is none.
+        """Undo the last transaction of this mirror that is not undone yet; edits by others stay. False if there is none.
 
         Raises:
             InvalidInput: the mirror was opened without `undo=`, the number of steps that it is to keep.
@@ -216,7 +215,7 @@ class Document:
         return self._steps().undo()
 
     def redo(self) -> bool:
-        """Redo what was undone last, if nothing was edited here since. Raises as `undo`."""
+        """Redo the last undo, unless something was edited here since; False if there is none. Raises as `undo`."""
         return self._steps().redo()
 
     def _steps(self) -> Undo:
@@ -237,7 +236,7 @@ class Document:
 
     @property
     def roots(self) -> dict[str, RootKind]:
-        """The kinds of the roots, those declared here included."""
+        """The kinds of the roots by name, including those declared here."""
         return self._mirror.content.roots
 
     @property
@@ -259,19 +258,19 @@ class Document:
 
         Raises:
             ShoalError: one could not be written. It stays in the mirror. After `Disconnected`, `OutcomeUnknown`,
-                `Overloaded` and `ReadOnly` the next flush tries again; any other refusal is final.
+                `Overloaded` and `ReadOnly` the next flush tries again; any other error is final.
         """
         await self._mirror.flush()
 
     def changes(self, *, timeout: float | None = None) -> AsyncIterator[DocumentChange]:
-        """Yield changes from now on, place by place: those by others, and those made here when they are durable.
+        """Yield changes from now on, one per place: those by others, and those made here when they are durable.
 
-        It ends when the document closes, and with a `timeout` once nothing has changed for so many seconds. If the node
-        goes away it goes on by itself, with another one if there is one.
+        It ends when the document closes, and with a `timeout` when nothing has changed for so many seconds. After a
+        disconnect it continues by itself, with another node if there is one.
 
         Raises:
-            SlowConsumer: from the iterator, once more than `config.subscription_bytes_max` waited for it.
-            ShoalError: from the iterator, once the node could not be followed any more.
+            SlowConsumer: raised by the iterator after more than `config.subscription_bytes_max` waited for it.
+            ShoalError: raised by the iterator after the node could not be followed any more.
         """
         reader = self._mirror.feed.reader(timeout)
         if self._mirror.closed:
@@ -295,11 +294,11 @@ class Document:
         """The content as it was at a snapshot, as `to_py` shows it.
 
         Raises:
-            InvalidValue: it is no snapshot.
+            InvalidValue: it is not a snapshot.
             GenerationEnded: the document was deleted since.
-            SessionBehind: the node does not hold all that was there then; try again.
-            HistoryCompacted: what was there then is one with what came after it.
-            TooLarge: more than `config.document_history_updates_max` updates lie before it.
+            SessionBehind: the node does not hold all updates of the snapshot; try again.
+            HistoryCompacted: the updates of the snapshot were compacted together with later ones.
+            TooLarge: the snapshot covers more than `config.document_history_updates_max` updates.
         """
         try:
             packed = urlsafe_b64decode(snapshot)
@@ -313,11 +312,11 @@ class Document:
         return content
 
     async def conflicts(self) -> Sequence[DocumentConflict]:
-        """Values of map keys that were lost to concurrent writes, the latest first: what was
-        overwritten, and by whom.
+        """Values of map keys that were overwritten by concurrent writes, the latest first, with
+        both authors.
 
-        As the node knows it; `flush` first to have it know what was edited here. It knows of what is
-        in the document's history still, and at most of `config.document_conflicts_max`.
+        The node answers, so `flush` first to include the edits made here. It lists conflicts that are
+        still in the document's history, at most `config.document_conflicts_max`.
         """
         found = await self._session.call(ReadConflicts(self.space, self.name))
         return [shown_conflict(each) for each in found.overwritten]
@@ -331,8 +330,8 @@ class Document:
 
         Raises:
             ShoalError: an edit could not be written, as `flush`.
-            CatchingUp: a part of the document is still on its way to the node; try again.
-            TooLarge: as one update it would be over the node's `request_bytes_max`.
+            CatchingUp: a part of the document has not reached the node yet; try again.
+            TooLarge: as one update it would exceed the node's `request_bytes_max`.
         """
         await self.flush()
 
@@ -342,10 +341,10 @@ class Document:
         return await compact(write, self.space, self.name, older_than)
 
     async def delete(self) -> bool:
-        """Delete the document on every node, and close this mirror. False: there was none.
+        """Delete the document on every node, and close this mirror. False if there was none.
 
-        Edits that others make without knowing of the deletion are deleted too, even if they arrive later: their mirrors raise
-        `GenerationEnded`, and a returning Yjs client is refused. Opening the document again creates a new one.
+        Edits that others make without knowing of the deletion are deleted too, even if they arrive later: their mirrors
+        raise `GenerationEnded`, and a returning Yjs client is rejected. Opening the document again creates a new one.
 
         Raises:
             ShoalError: it could not be deleted. Edits that are not flushed are dropped if it was.
@@ -383,7 +382,7 @@ class Document:
         if kind is None or issubclass(kind, Exception):
             await self.close()
             return
-        # Cancelled: who is leaving does not wait long for a node that may be gone.
+        # Cancelled, so that closing does not wait long for a node that may be gone.
         with suppress(TimeoutError):
             async with asyncio.timeout(self._config.failover_timeout_s):
                 await self.close()

@@ -1,4 +1,4 @@
-"""Keep a mirror of a document in step with the node: send the edits made here, and apply those of others.
+"""Synchronise a mirror of a document with the node: send the edits made here, and apply those of others.
 
 Laws:
 - Edits made within one tick of the event loop, or during a request, leave as one update, in order.
@@ -37,7 +37,7 @@ from shoal.protocol.session import Session
 
 
 class Mirror:
-    """Of one document; `start` it, and wait until it is `current`."""
+    """The mirror of one document. Call `start`, and await `current`."""
 
     def __init__(
         self,
@@ -67,14 +67,14 @@ class Mirror:
         self._refused = False
         self._author = author
         self._authors: dict[int, str] = {client_id: author} if author else {}
-        self._generation = ANY  # Of the document that this mirrors: a deletion ends it.
+        self._generation = ANY  # The mirrored generation of the document; a deletion ends it.
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def current(self) -> None:
-        """Return once it holds what the node held when it was asked.
+        """Return once the mirror holds the state that the node had when it was asked.
 
         Raises:
-            Disconnected, Unavailable: its state could not be had within `config.request_timeout_s`.
+            Disconnected, Unavailable: the state could not be fetched within `config.request_timeout_s`.
         """
         self.start()
         while not self._current:
@@ -94,6 +94,7 @@ class Mirror:
     # ── editing ───────────────────────────────────────────────────────────────
 
     def root(self, name: str, kind: RootKind) -> Any:
+        """The root `name`; raises as `Document.map`."""
         check_name("document root", name)
         self.check_editable()
         root = self.content.root(name, kind)
@@ -103,10 +104,18 @@ class Mirror:
         return root
 
     def settle_undo(self) -> None:
+        """Let undo follow new roots, unless a transaction is open."""
         if self.undo is not None and self.content.outside.is_set():
             self.undo.settle()
 
     def check_editable(self) -> None:
+        """Check that an edit can be accepted.
+
+        Raises:
+            InvalidInput: the document is closed.
+            Overloaded: too many bytes of edits wait to be sent.
+            ShoalError: an earlier edit could not be written.
+        """
         if self.closed:
             raise closed()
         self.raise_error()
@@ -138,7 +147,7 @@ class Mirror:
 
     async def _send(self) -> None:
         while True:
-            await self._wake.wait()  # It returns in the next tick, when this one's edits are all there.
+            await self._wake.wait()  # It returns in the next tick, after all edits of this one.
             await self.content.outside.wait()
             self._wake.clear()
             if self.undo is not None:
@@ -167,7 +176,7 @@ class Mirror:
         await self._call(*self._outbox.take(), self.content.declared, mine)
 
     async def _send_lacking(self) -> None:
-        """Send all that the node lacks, whoever edited it: an edit builds on some of that."""
+        """Send all updates that the node lacks, of any author, because an edit builds on some of them."""
         follow = Follow(self.space, self.name, stale=True, generation=self._generation)
         async with self._session.subscribe(follow) as pushes:
             async for push in pushes:
@@ -177,7 +186,7 @@ class Mirror:
                 raise Disconnected("the node ended the subscription. Nothing was sent. Try again.")
         await self._restore_beginning(push)
         await self.content.outside.wait()
-        self._take(push)  # Which kinds of roots count is the node's to say.
+        self._take(push)  # The node decides the kinds of roots.
         lacked_by = pycrdt.get_state(push.update)
         await self._call(*self._outbox.take(lacked_by=lacked_by), self.content.roots, self._authors, stale=True)
 
@@ -200,10 +209,10 @@ class Mirror:
         self._advance()
 
     async def _restore_beginning(self, state: DocumentState) -> None:
-        """Make a node know the beginning that is shown here.
+        """Give the node the beginning that is shown here, if it lacks it.
 
         Raises:
-            SessionBehind: it did not. It is to be asked for its state again.
+            SessionBehind: the node lacked it; ask for its state again.
         """
         if not self._beginnings.is_lacked_by(state):
             return
@@ -242,7 +251,7 @@ class Mirror:
 
     def _take(self, push: Push) -> None:
         if not isinstance(push, DocumentState | Edit):
-            return  # Of a newer version.
+            return  # A push of a newer version.
         if isinstance(push, DocumentState):
             self._generation = push.generation
         self._learn(push.authors)
@@ -269,7 +278,7 @@ class Mirror:
     # ── errors and tasks ──────────────────────────────────────────────────────
 
     def start(self) -> None:
-        """Start what does not run: at first both tasks, later what gave up and may try again."""
+        """Start the tasks that do not run: at first both, later those that gave up and may try again."""
         for name, work in (("send", self._send), ("follow", self._follow)):
             task = self._tasks.get(name)
             if task is None or task.done():
@@ -293,12 +302,12 @@ class Mirror:
         self.feed.end(None)
 
     def _fail(self, error: ShoalError, *, final: bool) -> None:
-        if not self._refused:  # The first refusal is what the caller must hear of.
+        if not self._refused:  # The caller must see the first rejection.
             self._error, self._refused = error, final
         self._advance()
 
     def raise_error(self) -> None:
-        """Raise what is kept: a refusal each time, else once."""
+        """Raise the stored error: a rejection each time, any other error once."""
         error = self._error
         if error is not None:
             if not self._refused:
@@ -311,5 +320,5 @@ class Mirror:
 
 
 def _is_lacking(error: ShoalError) -> bool:
-    """Whether the node lacks what an edit builds on, which the mirror may have seen through another node."""
+    """Whether the node lacks updates that an edit builds on, which the mirror may have seen through another node."""
     return isinstance(error, NotReady | SessionBehind | BookmarkLost) or "undeclared" in error.detail

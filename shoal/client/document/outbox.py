@@ -15,28 +15,28 @@ import pycrdt
 from shoal.crdt.document.live import merged
 from shoal.crdt.document.yjs import pack_state, parse_state
 
-# The difference says all that was ever deleted again: it takes some edits to be worth it.
+# The difference lists every deletion of the document, so it is only smaller after some edits.
 _MERGED_MAX = 512
 
 
 class Outbox:
-    """Mutable; one per mirror. `edits` counts the local edits, `written` those that are confirmed."""
+    """The outbox of one mirror. `edits` counts the local edits, `written` those that are confirmed."""
 
     def __init__(self, doc: pycrdt.Doc[Any], *, bytes_max: int) -> None:
         self.edits = self.written = 0
         self._doc, self._bytes_max = doc, bytes_max
         self._updates: list[bytes] = []
         self._bytes = 0
-        self._behind = False  # True: `_updates` is not all that is unwritten.
-        self._confirmed = 0  # Our client's clock, as far as it is written.
+        self._behind = False  # Whether `_updates` lacks some unwritten edits.
+        self._confirmed = 0  # Our client's clock up to which edits are written.
 
     @property
     def is_full(self) -> bool:
-        """Whether more bytes wait than are kept as single edits."""
+        """Whether more bytes wait than the bound for single edits."""
         return self._bytes > self._bytes_max
 
     def add(self, update: bytes) -> None:
-        """Take in a local edit."""
+        """Add a local edit."""
         self.edits += 1
         self._bytes += len(update)
         self._updates.append(update)
@@ -44,9 +44,9 @@ class Outbox:
             self.fall_behind()
 
     def take(self, *, lacked_by: bytes | None = None) -> tuple[bytes, int, int]:
-        """All that is unwritten as one update; the edits that it covers, and our client's clock after it.
+        """The unwritten edits as one update; how many edits it covers in all, and our client's clock after it.
 
-        Given a state vector: all that a node lacks that has no more than that, whoever edited it.
+        With a state vector: all updates, of any author, that a node in that state lacks.
         """
         clocks = parse_state(self._doc.get_state())
         client = self._doc.client_id
@@ -60,7 +60,7 @@ class Outbox:
         return update, self.edits, clocks.get(client, 0)
 
     def confirm(self, edits: int, clock: int) -> None:
-        """The edits up to these are durable."""
+        """Note that edits up to this number and clock are durable."""
         self.written, self._confirmed = edits, clock
 
     def fall_behind(self) -> None:

@@ -1,9 +1,9 @@
-"""Undo the edits made through one mirror, and no edit that others made meanwhile.
+"""Undo the edits made through one mirror, but no edits of others.
 
 Laws:
-- A step is one transaction. A transaction that came from the node is no step: it is applied under an
+- A step is one transaction. A transaction that came from the node is not a step: it is applied under an
   origin of its own, which the engine does not follow.
-- A transaction that only uses roots for the first time is no step.
+- A transaction that only uses roots for the first time is not a step.
 - At most twice `steps_max` steps are kept; beyond that the oldest are forgotten. Content that a kept step
   deleted stays in memory until then.
 """
@@ -20,7 +20,7 @@ ARRIVED = "node"
 
 
 class Undo:
-    """Of one mirror. `scope` must be told of each root; `settle` follows the new ones, between transactions."""
+    """The steps of one mirror. Call `scope` with each root, and `settle` between transactions."""
 
     def __init__(self, steps_max: int) -> None:
         self._steps_max = steps_max
@@ -37,7 +37,7 @@ class Undo:
             self._new.append(root)
 
     def settle(self) -> None:
-        """Let the engine follow the new roots. Not within a transaction."""
+        """Let the engine follow the new roots. Do not call it within a transaction."""
         while self._new:  # The engine cannot do so within a transaction.
             self._manager.expand_scope(self._new.pop())
 
@@ -54,7 +54,7 @@ class Undo:
         return self._manager.redo()
 
     def trim(self) -> None:
-        """Forget the oldest steps, if there are too many. Not to be called within a transaction."""
+        """Forget the oldest steps if there are too many. Do not call it within a transaction."""
         if self._steps <= 2 * self._steps_max:
             return
         kept = self._manager.undo_stack[-self._steps_max :]

@@ -1,4 +1,4 @@
-"""Vectors of texts: a function of the user's, and which texts of a value it is given."""
+"""Vectors of texts: the user's function, and the texts of a value that it gets."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ class Embedding:
         return await self._vectors(texts) if texts else []
 
     async def of_query(self, query: str) -> Sequence[float]:
+        """The vector of a query."""
         return (await self._vectors([query]))[0]
 
     async def _vectors(self, texts: list[str]) -> Vectors:
-        """
+        """Call the function.
+
         Raises:
-            InvalidInput: the function did not give a vector for each text.
+            InvalidInput: it did not return one vector for each text.
         """
         made = self._embed(texts)
         vectors = await made if inspect.isawaitable(made) else made
@@ -42,7 +44,7 @@ class Embedding:
 
 
 def _texts(value: Any, name: str) -> list[str]:
-    """The text of a field; none if it is not there."""
+    """The text of a field; empty if the value has no such field."""
     for step in [name] if isinstance(value, dict) and name in value else name.split("."):
         if not isinstance(value, dict) or value.get(step) is None:
             return []

@@ -19,17 +19,17 @@ Namespace = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A value as it was read. Of values that were put concurrently it is the latest; the others are its `siblings`."""
+    """An item as it was read. If values were put concurrently, it has the latest; the others are its `siblings`."""
 
     namespace: Namespace
     key: str
-    version: str  # For `expect`: another one once the value is another one.
+    version: str  # For `expect`; it changes with the value.
     created: datetime
     updated: datetime
     expires: datetime | None
     _value: bytes = field(repr=False)
     _siblings: tuple[bytes, ...] = field(repr=False)
-    score: float | None = None  # How near it is, of a search by meaning: -1 to 1.
+    score: float | None = None  # In a search by meaning, how near it is: -1 to 1.
 
     @property
     def value(self) -> Any:
@@ -58,8 +58,8 @@ class ItemChange:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """How a search found its items: by a `scan` of all below the namespace, by a `lookup` of what the index of a
-    field lists, or by a `stream` of it in order; and how many rows were read on the way."""
+    """How a search found its items: by a `scan` of all items below the namespace, by a `lookup` of those that the index
+    of a field lists, or by a `stream` of that index in order; and how many rows were read."""
 
     how: str
     field: str | None
@@ -96,11 +96,11 @@ def delete_request(space: str, namespace: Sequence[str], key: str, *, expect: st
 
 
 def split(namespace: Sequence[str]) -> tuple[str, list[str]]:
-    """First label and rest.
+    """The first label of a namespace, and the others.
 
     Raises:
         InvalidName: a label is not legal.
-        InvalidInput: it is no sequence of labels, or an empty one.
+        InvalidInput: it is not a sequence of labels, or it is empty.
     """
     if isinstance(namespace, str) or not namespace:
         raise InvalidInput(
@@ -112,10 +112,10 @@ def split(namespace: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def only(namespace: Sequence[str]) -> str:
-    """The label of a namespace that has no other.
+    """The only label of a namespace.
 
     Raises:
-        InvalidInput: it has more.
+        InvalidInput: it has more labels.
     """
     label, rest = split(namespace)
     if rest:
@@ -126,9 +126,10 @@ def only(namespace: Sequence[str]) -> str:
 
 
 def matching(prefix: Sequence[str] | None, suffix: Sequence[str] | None) -> list[tuple[requests.Match, list[str]]]:
-    """
+    """The conditions on namespaces as requests carry them.
+
     Raises:
-        InvalidInput: one of them is a text, which would be taken for its letters.
+        InvalidInput: one of them is a text rather than a sequence of labels.
     """
     wanted: tuple[tuple[requests.Match, Sequence[str] | None], ...] = (("prefix", prefix), ("suffix", suffix))
     for match, labels in wanted:
@@ -140,7 +141,7 @@ def matching(prefix: Sequence[str] | None, suffix: Sequence[str] | None) -> list
 def packed_filter(filter: Mapping[str, Any] | None) -> bytes:
     """The fields of a filter, packed."""
     if filter is not None and not isinstance(filter, Mapping):
-        raise InvalidInput(f"a filter must be a map of fields; this one is a {type(filter).__name__}.")
+        raise InvalidInput(f"a filter must be a map of fields; got a {type(filter).__name__}.")
     return values.encode(dict(filter), where="filter") if filter else b""
 
 

@@ -1,4 +1,4 @@
-"""Memory items, as a handle: values under a namespace and a key."""
+"""The handle of memory items: values under a namespace and a key."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Items:
         return f"Items({self.space!r})"
 
     def embedded(self, embed: Embed, *, fields: Sequence[str] | None = None) -> Items:
-        """The same items, found by meaning: what is put through this handle is embedded, and `search` takes a `query`.
+        """A handle that finds items by meaning: it embeds the values that it puts, and its `search` takes a `query`.
 
         `embed` turns texts into vectors of one length; it may be a coroutine function. `fields` name the texts of a value
-        (`"user.about"` is one within another), each of which gets a vector; without them the whole value is one text.
+        (`"user.about"` for a nested field), each of which gets a vector; without them the whole value is one text.
         """
         return Items(self._connection, self.space, Embedding(embed, fields))
 
@@ -68,11 +68,11 @@ class Items:
         idempotency_key: str | None = None,
         durability: Durability | None = None,
     ) -> str:
-        """Put `value`, replacing what the node shows, and return the item's version.
+        """Put `value`, replacing the values that the node shows, and return the item's version.
 
-        `ttl` is how long it is shown. `expect` is the version that it must have, NO_ITEM for none: the
-        replica that is asked decides, and two that are cut off from each other can both agree; then both values stay.
-        `vectors` are what `search(vector=)` compares; without them a handle that embeds makes its own.
+        After `ttl` it expires. `expect` is the version that it must have, NO_ITEM if it must not exist. The serving
+        node decides: two nodes that cannot reach each other can both accept, and then both values stay.
+        `search(vector=)` compares `vectors`; without them a handle that embeds makes its own.
 
         Raises:
             InvalidName, InvalidValue, InvalidInput, TooLarge: a label, the key, the value or `ttl` is not legal.
@@ -137,17 +137,17 @@ class Items:
     ) -> list[Item]:
         """Items of a namespace and those below it (of all, if it is empty), in the order of (namespace, key).
 
-        With a `prefix` or `suffix` of those whose namespace begins, or ends, with these labels; `"*"` is any label.
+        `prefix` and `suffix`: only items whose namespace begins, or ends, with these labels; `"*"` is any label.
 
-        `filter` maps fields of the value (`"user.age"` is one within another) to a value that they must equal, or to
+        `filter` maps fields of the value (`"user.age"` for a nested field) to a value that they must equal, or to
         operators: `{"age": {"$gte": 18, "$ne": 21}}`, of `$eq $ne $gt $gte $lt $lte`. A missing field counts as None.
 
-        With a `vector`, or with a `query` which a handle that embeds makes one of, they are those that have vectors of its
-        length, the nearest first by the cosine, each with its `score`.
+        With a `vector`, or with a `query` that a handle with an embedding turns into one, the items with vectors of its
+        length are ranked by the cosine, the nearest first, each with its `score`.
 
         Raises:
             InvalidInput: the filter or a bound is not legal, or there is a `query` and this handle does not embed.
-            Unsupported: the node lacks NumPy, with which vectors are compared.
+            Unsupported: the node lacks NumPy, which it needs to compare vectors.
         """
         if limit < 0 or offset < 0:
             raise InvalidInput(f"limit and offset must be at least 0; got {limit} and {offset}.")
@@ -199,13 +199,13 @@ class Items:
         suffix: Sequence[str] | None = None,
         stale: bool = False,
     ) -> AsyncGenerator[Item, None]:
-        """All that `search` would find, page by page."""
+        """Yield all items that `search` would find, page by page."""
         return self._found(namespace, filter, matching(prefix, suffix), skip=0, stale=stale, page=1000)
 
     async def explain(
         self, namespace: Sequence[str], *, filter: Mapping[str, Any] | None = None, limit: int = 100, stale: bool = False
     ) -> Explanation:
-        """How `search` finds these items on the serving node. A page that was scanned makes all of it a scan."""
+        """How `search` finds these items on the serving node. If one page was scanned, the answer is a scan."""
         if limit < 1:
             raise InvalidInput(f"limit must be at least 1; got {limit}.")
         label, rest = split(namespace)
@@ -251,7 +251,7 @@ class Items:
         offset: int = 0,
         stale: bool = False,
     ) -> list[Namespace]:
-        """Namespaces that hold items, in order. `"*"` in `prefix` or `suffix` is any label; what is deeper is cut."""
+        """Namespaces that hold items, in order, cut at `max_depth`. `"*"` in `prefix` or `suffix` is any label."""
         return await self.matching(matching(prefix, suffix), max_depth=max_depth, limit=limit, offset=offset, stale=stale)
 
     async def matching(
@@ -263,7 +263,7 @@ class Items:
         offset: int = 0,
         stale: bool = False,
     ) -> list[Namespace]:
-        """The same for any number of prefixes and suffixes, all of which must match."""
+        """As `namespaces`, for any number of prefixes and suffixes, all of which must match."""
         if limit < 0 or offset < 0:
             raise InvalidInput(f"limit and offset must be at least 0; got {limit} and {offset}.")
         found: list[Namespace] = []
@@ -302,7 +302,7 @@ class Items:
     async def sweep(self, label: str) -> int:
         """Erase the items below a first label that expired more than `item_expiry_grace_s` ago, and return how many.
 
-        Puts below the label do the same by and by.
+        Puts below the label also do this, a few items at a time.
         """
         erased, more = 0, True
         while more:
@@ -314,13 +314,13 @@ class Items:
     async def index(self, namespace: Sequence[str], *fields: str, durability: Durability | None = None) -> list[str]:
         """Index `fields` of all items below a first label, and return the fields that were not indexed before.
 
-        A field is named as in a filter (`"user.age"` is one within another). Every node builds the index from what it
-        holds, in the background; a search whose filter bounds the field by a number or a text then reads what the index
-        lists. `namespace` is the first label alone.
+        A field is named as in a filter (`"user.age"` for a nested field). Every node builds the index from the items
+        that it holds, in the background. A search whose filter bounds the field by a number or a text then reads only
+        the items that the index lists. `namespace` is the first label alone.
 
         Raises:
             InvalidInput: the namespace has more than one label.
-            TooLarge: as many fields as may be are indexed.
+            TooLarge: the maximum number of fields is indexed.
         """
         request = requests.IndexItems(self.space, only(namespace), list(fields))
         reply = await self._connection.write(request, key=None, durability=durability)
@@ -346,13 +346,13 @@ class Items:
         """Yield every durable put and delete in a namespace and those below it once, from now on.
         Expiry is not reported.
 
-        It goes on by itself when the node goes away, with another one if there is one. With a `timeout` it ends once
+        After a disconnect it continues by itself, with another node if there is one. With a `timeout` it ends when
         nothing has come for so many seconds. To stop early, close it (`contextlib.aclosing`), which ends its
         subscription at once.
 
         Raises:
-            SlowConsumer: too much waited to be told; search, and watch again.
-            Disconnected: no node could be reached for `request_timeout_s`; the same.
+            SlowConsumer: too many changes waited; search, then watch again.
+            Disconnected: no node could be reached for `request_timeout_s`; search, then watch again.
         """
         wanted = tuple(map(check_label, namespace))
         watch = requests.Watch(self.space, "items", wanted[0] if wanted else "")
@@ -368,7 +368,7 @@ class Items:
                 yield ItemChange(changed, key, push.what, moment(push.wall_ms))
 
     async def _roots(self, namespace: Sequence[str]) -> AsyncIterator[tuple[str, list[str]]]:
-        """First label and rest of a namespace; of the empty one, all there are."""
+        """The first label and the rest of a namespace; for the empty namespace, of all that exist."""
         if namespace:
             yield split(namespace)
             return

@@ -1,1 +1,1 @@
-"""A thread as a handle, of parts: checkpoints, branches, history, steps, status, journal, queues."""
+"""The handle of a thread and its parts: checkpoints, branches, history, steps, status, journal, queues."""

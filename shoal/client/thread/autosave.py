@@ -1,20 +1,20 @@
-"""Save a thread's state by itself: every so often, at the end of a block, and when the process is asked to stop.
+"""Save a thread's state automatically: at intervals, at the end of a block, and when the process is asked to stop.
 
     async with thread.autosave(lambda: agent.state, every=30, on_sigterm=True):
         await agent.run()
 
 Laws:
-- A block whose saves would all be refused, because the handle has not loaded the branch,
-  does not begin.
-- At the end of the block the state is saved once more, also where the block raised;
-  then, and only then, the block's error goes on.
-- No error is lost. A temporary error (an unreachable node, a full queue) is tried
-  again at the next turn, and at the end; what does not, such as a branch that has
-  moved or a value that cannot be stored, ends the turns, and is raised at the end.
-  Beside an error of the block's own it is added to that as a note.
+- If all saves would be rejected, because the handle has not loaded the branch, the
+  block does not begin.
+- At the end of the block the state is saved once more, even if the block raised;
+  after that the block's error is raised.
+- No error is lost. After a temporary error (an unreachable node, a full queue) the save is
+  repeated at the next interval and at the end. A lasting error, such as a branch that has
+  moved or a value that cannot be stored, ends the saves and is raised at the end.
+  If the block raised an error of its own, the lasting error is added to it as a note.
 - With `on_sigterm` a SIGTERM cancels the block, which then ends as above, and the
-  process exits with 143. Handlers belong to the process: one is set only if asked
-  for, on the main thread, where no other is, and taken away at the end.
+  process exits with 143. Signal handlers belong to the process: one is set only on
+  request, on the main thread, if there is no other, and removed at the end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Save = Callable[[State], Awaitable["Checkpoint"]]
 
 @named
 class Autosave:
-    """Made by `Thread.autosave`."""
+    """A context that saves a thread's state; made by `Thread.autosave`."""
 
     def __init__(
         self,
@@ -73,16 +73,16 @@ class Autosave:
 
     @property
     def error(self) -> Exception | None:
-        """Why the last save did not succeed; None if it did."""
+        """The error of the last save; None if it succeeded."""
         return self._error
 
     async def save(self) -> Checkpoint | None:
-        """Save now; None if nothing has changed since the last time, and only changes are saved.
+        """Save now. Return None if nothing has changed since the last save, and `on_change` is set.
 
         Raises:
             ShoalError: as `Thread.save` does.
         """
-        # Cut short, a save may still be applied: it goes on to its end, so that the next one builds on it.
+        # A cancelled save may still be applied: it continues to its end, so that the next one builds on it.
         saving = asyncio.ensure_future(self._save_once())
         saving.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(saving)
@@ -166,7 +166,7 @@ class Autosave:
         assert task is not None
 
         def stop() -> None:
-            if not self._asked_to_stop:  # Asked again, it is at its last save.
+            if not self._asked_to_stop:  # At a second signal, it is already at its last save.
                 self._asked_to_stop = True
                 task.cancel()
 

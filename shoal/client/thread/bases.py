@@ -1,15 +1,15 @@
 """The checkpoint that a handle's next save builds on, on each branch.
 
 Laws:
-- A position is what the handle last loaded or saved. A whole state builds on it. Without a position
-  it builds on nothing, and the node rejects it if the branch exists: no save
-  replaces what its handle has not seen. `overwrite` builds on the winner, whatever it is.
+- A position is the checkpoint that the handle last loaded or saved. A save of a whole state builds on it.
+  Without a position it builds on no checkpoint, and the node rejects it if the branch exists, so that no save
+  replaces a state that its handle has not seen. With `overwrite` it builds on the winner.
 - A change of parts without a position builds on the winner.
-- If a branch has moved on, a change commutes with what came between if a head descends
-  from the position and has the channels that the change sets or removes as they were
+- If a branch has moved on, a change commutes with the saves between if a head descends
+  from the position, and the channels that the change sets or removes are unchanged
   there. Then it builds on that head instead. Appending always commutes. A position
-  that was no head when it was loaded was chosen: nothing else is built on.
-- A save of unknown outcome is sent again on the same base until the handle loads: on
+  that was not a head when it was loaded was chosen on purpose: the change builds on nothing else.
+- A save of unknown outcome is sent again on the same base until the handle loads, because on
   any other base it could count twice.
 """
 
@@ -28,33 +28,33 @@ class _Unsettled(Struct):
 
     key: str
     request: Save
-    is_held: bool = True  # Whatever is saved next builds on the same.
+    is_held: bool = True  # The next save builds on the same base.
 
 
 class Bases:
-    """One per handle. Mutable."""
+    """The positions of one handle, which change with its loads and saves."""
 
     def __init__(self, connection: StoreConnection, space: str, thread: str) -> None:
         self._connection = connection
         self._space, self._thread = space, thread
         self._seen: dict[str, str] = {}
-        self._chosen: set[str] = set()  # Branches whose position was no head when it was loaded.
+        self._chosen: set[str] = set()  # Branches whose position was not a head when it was loaded.
         self._unsettled: dict[str, _Unsettled] = {}
 
     def move(self, branch: str, id: str, *, is_head: bool = True) -> None:
-        """The handle has seen this checkpoint, and builds on it."""
+        """Set the position: the handle has seen this checkpoint."""
         self._seen[branch] = id
         (self._chosen.discard if is_head else self._chosen.add)(branch)
         if branch in self._unsettled:
             self._unsettled[branch].is_held = False
 
     def saved(self, branch: str, id: str) -> None:
-        """A save on the branch was acknowledged."""
+        """Set the position after an acknowledged save."""
         self.move(branch, id)
         self._unsettled.pop(branch, None)
 
     def unknown(self, request: Save, key: str) -> None:
-        """No answer came to this save."""
+        """Remember a save that had no answer."""
         self._unsettled[request.branch] = _Unsettled(key, request, request.parent is not None)
 
     def unsettled(self, branch: str, key: str | None) -> Save | None:
@@ -63,24 +63,25 @@ class Bases:
         return waiting.request if waiting is not None and waiting.key == key else None
 
     def held(self, branch: str) -> str | None:
-        """The base of the next save after a save of unknown outcome: the same base, wherever the branch is now."""
+        """After a save of unknown outcome, its base, which the next save must have too; else None."""
         waiting = self._unsettled.get(branch)
         return waiting.request.parent if waiting is not None and waiting.is_held else None
 
     def forget(self, branch: str) -> None:
-        """The branch does not exist any more."""
+        """Forget the position on a branch that does not exist any more."""
         self._seen.pop(branch, None)
         if branch in self._unsettled:
             self._unsettled[branch].is_held = False
 
     def clear(self) -> None:
-        """The thread does not exist any more."""
+        """Forget all positions, because the thread does not exist any more."""
         self._seen.clear()
         self._chosen.clear()
         self._unsettled.clear()
 
     async def check_seen(self, branch: str) -> None:
-        """
+        """Check that a save of a whole state could succeed.
+
         Raises:
             HeadMoved: the branch exists, and the handle has not seen it.
         """
@@ -102,7 +103,7 @@ class Bases:
         return heads[0] if heads else NO_HEAD
 
     async def basis(self, request: Save, *, overwrite: bool) -> str:
-        """The base of a save that names none."""
+        """The base of a save that does not name one."""
         if overwrite:
             return await self.winner(request.branch)
         return await self.newest(request.branch) if request.delta else self._seen.get(request.branch, NO_HEAD)
@@ -111,7 +112,7 @@ class Bases:
         """The base on which to repeat a rejected save.
 
         Raises:
-            HeadMoved: it does not commute with what came between.
+            HeadMoved: it does not commute with the saves between.
         """
         heads = await self._heads(request.branch)
         seen = self._seen.get(request.branch)
@@ -137,7 +138,7 @@ class Bases:
                 return True
             before, after = await self._hashes(seen), await self._hashes(head)
         except (NotFound, Pruned, TooLarge):
-            return False  # Nobody can tell.
+            return False  # It cannot be decided.
         return all(before.get(name) == after.get(name) for name in names)
 
     async def _hashes(self, id: str) -> dict[str, str]:

@@ -1,7 +1,6 @@
-"""A thread's branches: where they are, what puts them elsewhere, what lies between, and how they are joined.
+"""A thread's branches: listing, creating, moving, comparing and merging them.
 
-Law: nothing here deletes. Moving or merging a branch builds on where it is then, and moves the
-handle; comparing and listing leave the handle where it was.
+Law: nothing here deletes. Moving or merging a branch also moves the handle; comparing and listing do not.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Branch(Struct, frozen=True):
 
     @property
     def head(self) -> str:
-        """The winner: what a handle without a position builds on."""
+        """The winner, which a handle without a position builds on."""
         return self.heads[0]
 
     @property
@@ -52,7 +51,7 @@ class ThreadBranches:
         return await self._checkout.heads(stale=stale)
 
     async def branches(self, *, stale: bool = False) -> list[Branch]:
-        """By name. `stale`: see `Store`."""
+        """The branches by name. `stale`: see `Store`."""
         return [Branch(name, tuple(ids)) for name, ids in sorted((await self.heads(stale=stale)).items())]
 
     async def branch(
@@ -61,7 +60,7 @@ class ThreadBranches:
         """Create a branch at a checkpoint of this thread: `at`, or the handle's position on "main".
 
         Raises:
-            BranchTaken: there is one of this name, elsewhere.
+            BranchTaken: a branch of this name exists at another checkpoint.
             NotFound: the thread has no such checkpoint.
         """
         checkout = self._checkout
@@ -80,9 +79,9 @@ class ThreadBranches:
     ) -> Branch:
         """Move a branch to a checkpoint of this thread, and the handle with it.
 
-        Nothing is deleted, and the journal records it. Other handles' saves are refused
-        until they load; one that was made meanwhile on a node that did not know stays as
-        a second head.
+        Nothing is deleted, and the journal records the move. Saves of other handles are rejected
+        until they load. A save that was made meanwhile on a node without knowledge of the move stays
+        as a second head.
 
         Raises:
             NotFound: the thread has no such checkpoint, or no such branch.
@@ -96,10 +95,8 @@ class ThreadBranches:
     ) -> Difference:
         """Return the changes from one checkpoint to another, per channel and path.
 
-        Of secret fields it shows that they changed, and with `reveal` how.
-
-        Both are ids, or names of branches; `after` is by default the winner of `branch`.
-        Only channels whose hashes differ are read.
+        Both are ids or names of branches; the default of `after` is the winner of `branch`.
+        Values of secret fields are hidden unless `reveal` is set. Only channels whose hashes differ are read.
 
         Raises:
             NotFound: there is no such checkpoint or branch.
@@ -119,14 +116,15 @@ class ThreadBranches:
         """Merge all heads of a branch, or the given checkpoints, into one checkpoint on the branch,
         and move the handle to it.
 
-        Per channel: what one side left as their nearest common ancestor has it takes the
-        other's; lists that grew on both sides keep both; the rest is for
-        `resolver(channel, base, sides)`. With nothing to join it loads what is there.
+        Per channel: if one side left it as in their nearest common ancestor, the other's value is taken;
+        lists that grew on both sides keep both additions; `resolver(channel, base, sides)` decides all others.
+        If there is only one head, it is loaded.
 
-        Where all sides were saved under one version of a schema, so is this; what is secret in one stays so.
+        If all sides were saved under one version of a schema, so is the merge. A path that is secret in one
+        side stays secret.
 
         Raises:
-            MergeConflict: sides do not fit together, and there is no resolver.
+            MergeConflict: channels are in conflict, and no resolver decides them.
             HeadMoved: the branch moved meanwhile; merge again.
             NotFound: there is no such branch or checkpoint.
         """
@@ -135,7 +133,7 @@ class ThreadBranches:
         )
 
     async def sides(self, heads: Sequence[str] | None = None, *, branch: str = "main") -> Sides:
-        """Return what a `merge` with the same arguments would join.
+        """Return the inputs that a `merge` with the same arguments would have.
 
         Raises:
             NotFound: there is no such branch or checkpoint.

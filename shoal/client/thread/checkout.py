@@ -1,16 +1,16 @@
-"""A thread's checkpoints as one handle works on them: it remembers what its next save builds on.
+"""A thread's checkpoints as one handle works on them: it remembers the checkpoint that its next save builds on.
 
 Laws:
-- What a save builds on is named in its request, so that a save that is sent again to
-  another node builds on the same: see `bases`.
+- The request of a save names its base, so that a save that is sent again to
+  another node builds on the same checkpoint: see `bases`.
 - If the node knows that the branch has moved on from that, the save is rejected
-  (`HeadMoved`), unless it asks for a fork; where the node cannot know, both stay as
-  heads (`Checkpoint.forked`). No writer overwrites what it has not seen.
-- A change that commutes with what came between is sent again on the new head, up to
-  `save_attempts_max` times. An attempt that was refused wrote nothing, so all attempts
+  (`HeadMoved`), unless it asks for a fork. If the node cannot know, both stay as
+  heads (`Checkpoint.forked`). No writer overwrites a state that it has not seen.
+- A change that commutes with the saves between is sent again on the new head, up to
+  `save_attempts_max` times. A rejected attempt wrote nothing, so all attempts
   have the same key.
-- A refusal says nothing of an earlier attempt: if that one's outcome is unknown, the
-  refusal is not taken for its answer.
+- A rejection says nothing about an earlier attempt: if the outcome of that one is unknown,
+  it stays unknown.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from shoal.workflows.provenance import Provenance
 
 
 class Checkout(ThreadCheckpoints):
-    """One per handle. Mutable."""
+    """The checkpoints of a thread for one handle, with the handle's positions and declared schema."""
 
     connection: StoreConnection
 
@@ -49,9 +49,11 @@ class Checkout(ThreadCheckpoints):
         self.declared: Declared | None = None
 
     async def newest(self, branch: str) -> str:
+        """The handle's position on the branch, or else the branch's winner; NO_HEAD if there is neither."""
         return await self.bases.newest(branch)
 
     def shown(self, found: requests.Checkpoint) -> requests.Checkpoint:
+        """A checkpoint with its state, migrated to the declared schema, if one is declared."""
         return found if self.declared is None else self.declared.shown(found)
 
     @named_method
@@ -68,31 +70,31 @@ class Checkout(ThreadCheckpoints):
         """Load a checkpoint by id or label, or the winner of `branch` ("main"), and move the handle to it.
 
         With `channels` its state has, and the node reads, only those.
-        `as_of`: where the branch was at that time, by the clocks of the nodes that put it there; a datetime with a time zone,
-        or seconds since 1970.
+        `as_of`: the head that the branch had at that time, by the clocks of the nodes that moved it; a datetime with a
+        time zone, or seconds since 1970.
 
-        If it is loaded by id or label, the next save in `branch`, or else in the branch it was saved on, builds on it.
+        If it is loaded by id or label, the next save on `branch`, or else on the branch it was saved on, builds on it.
         `stale`: see `Store`.
 
         If the branch no longer exists, for example after a deletion of the thread, the handle's next save creates it again.
 
         Raises:
             NotFound: there is none, or it has no such channel.
-            InvalidInput: `as_of` has no time zone, or is no time.
-            SchemaTooNew, SchemaMismatch, MigrationFailed: the declared schema cannot read it. The handle stays where it was.
-            SessionBehind, BookmarkLost: the node lacks what this store has written or seen.
+            InvalidInput: `as_of` has no time zone, or is not a time.
+            SchemaTooNew, SchemaMismatch, MigrationFailed: the declared schema cannot read it. The handle does not move.
+            SessionBehind, BookmarkLost: the node lacks operations that this store has written or seen.
         """
         if isinstance(channels, str):
             raise InvalidInput(f"channels must be a list of names; got the text {channels!r}.")
         named = None if channels is None else list(channels)
-        asked = named if self.declared is None else None  # To migrate a part, one needs the whole.
+        asked = named if self.declared is None else None  # A migration needs all channels.
         request = requests.Load(
             self.space, self.thread, checkpoint, branch or "main", channels=asked, label=label, as_of_ms=as_wall_ms(as_of)
         )
         try:
             found = await self.connection.read(request, stale=stale)
         except NotFound:
-            # Otherwise it need not be the branch that is missing.
+            # With other arguments something else than the branch may be missing.
             if not stale and all(asked is None for asked in (checkpoint, label, as_of, channels)):
                 self.bases.forget(branch or "main")
             raise
@@ -112,11 +114,12 @@ class Checkout(ThreadCheckpoints):
         carry: bool = False,
         overwrite: bool = False,
     ) -> Checkpoint:
-        """Save on the request's parent or, if it names none, on what the handle has seen.
+        """Save on the request's parent or, if it names none, on the handle's position.
 
-        `carry`: the state comes from an instance of a model, which knows only its own fields.
+        `take`: messages of the inbox to take in the same operation. `carry`: the state comes from an instance of a
+        model, which knows only its own fields.
         """
-        # One save of a handle at a time and per branch: the next builds on this one.
+        # One save at a time per handle and branch, because the next one builds on this one.
         async with self.turns[request.branch]:
             if request.parent is not None or request.expect_head is not None:
                 return await self._attempt(request, key, durability, take, carry)
@@ -138,11 +141,12 @@ class Checkout(ThreadCheckpoints):
                     basis = await self.bases.next_basis(request, moved, overwrite=overwrite)
 
     async def commit(self, request: requests.Save, key: str | None, durability: Durability | None) -> requests.Saved:
+        """Send a save under the declared schema, if one is declared; the handle moves to the new checkpoint."""
         claimed = request if self.declared is None else await self.declared.claimed(request, carry=False)
         return await self._sent(claimed, key, durability)
 
     async def move(self, request: requests.Move, key: str | None, durability: Durability | None) -> requests.Moved:
-        """Put a branch elsewhere, and the handle with it."""
+        """Move a branch, and the handle with it."""
         async with self.turns[request.branch]:
             moved = await self.connection.write(request, key=key, durability=durability)
             self.bases.move(request.branch, moved.to)
@@ -187,6 +191,6 @@ class Checkout(ThreadCheckpoints):
 
 
 def crowded(moved: HeadMoved, connection: StoreConnection) -> HeadMoved:
-    """The error for a save that lost against others at every attempt."""
+    """The error for a save that was rejected at every attempt because others came first."""
     attempts = connection.config.save_attempts_max
     return HeadMoved(f"another save came first at each of {attempts} attempts: {moved.message}", **moved.detail)

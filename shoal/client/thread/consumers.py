@@ -1,13 +1,13 @@
-"""A consumer of a journal, as a handle: it goes on where its name has acknowledged.
+"""The handle of a journal's consumer, which continues after the last event that was acknowledged under its name.
 
     async for event in thread.journal.consumer("billing"):
         await bill(event.event, key=event.key)
         await consumer.ack(event)
 
 Law: at least once. An event that is not acknowledged comes again to the next reader of
-this name, on any node; of two events with one key and one content a
-reader gets one. If it is acknowledged in one batch with its effects
-(`batch.thread(name).ack(consumer, event)`), each counts once.
+this name, on any node. Of two events with the same key and content a
+reader gets one. If an event is acknowledged in one batch with its effects
+(`batch.thread(name).ack(consumer, event)`), each effect counts once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shoal.protocol.requests import Durability
 from shoal.workflows.events import Event
 from shoal.workflows.moments import moment
 
-KEYS_MAX = 4096  # Of the events that a reader has got last; the others' takeovers come again.
+KEYS_MAX = 4096  # How many keys a reader remembers to leave out repetitions.
 
 
 class Source(Protocol):
@@ -37,7 +37,8 @@ class Source(Protocol):
 
     def read(
         self, *, after: bytes | None, follow: bool, timeout: float | None, skip_trimmed: bool
-    ) -> AsyncGenerator[Event, None]: ...
+    ) -> AsyncGenerator[Event, None]:
+        """See `Journal.read`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,9 @@ class ConsumerInfo:
     """A consumer of a journal, and how far behind it is."""
 
     name: str
-    behind: int  # Events that it has not acknowledged; at least so many where `counted` is false.
+    behind: int  # How many events it has not acknowledged; at least so many if `counted` is false.
     counted: bool
-    acked: datetime | None  # When it did last.
+    acked: datetime | None  # When it acknowledged last; None if it never did.
     cursor: bytes
 
 
@@ -59,7 +60,7 @@ class Consumer:
         self._connection = connection
         self._journal = journal
         self.name = check_name("consumer", name)
-        self.generation: int | None = None  # That it reads in.
+        self.generation: int | None = None  # The generation of the cursor that it reads from; a reset begins another.
 
     def __repr__(self) -> str:
         return f"Consumer({self._journal.space!r}, {self._journal.thread!r}, {self.name!r})"
@@ -76,12 +77,12 @@ class Consumer:
     ) -> AsyncGenerator[Event, None]:
         """Yield the events that this consumer has not acknowledged, and with `follow` new ones as they come.
 
-        If the node goes away it goes on by itself, with another one if there is one. With a `timeout` it follows until
+        After a disconnect it continues by itself, with another node if there is one. With a `timeout` it follows until
         nothing has come for so many seconds.
 
         Raises:
-            Disconnected: no node could be reached for `request_timeout_s`. Read again, from what was acknowledged.
-            JournalTrimmed: events that it has not acknowledged are gone; with `skip_trimmed` it goes on.
+            Disconnected: no node could be reached for `request_timeout_s`. Read again after the last acknowledged event.
+            JournalTrimmed: events that it has not acknowledged were trimmed; with `skip_trimmed` it continues after them.
         """
         state = await self._state()
         self.generation = state.generation
@@ -89,7 +90,7 @@ class Consumer:
         source = self._journal.read(after=state.cursor, follow=follow, timeout=timeout, skip_trimmed=skip_trimmed)
         async with aclosing(source) as events:
             async for event in events:
-                # A key that was appended on two nodes moves to the place of one of them, and comes again.
+                # A key that was appended on two nodes moves to one of the two places, and may come again.
                 if event.key is not None:
                     if got.get(event.key) == event.packed:
                         continue
@@ -102,12 +103,12 @@ class Consumer:
         """Acknowledge `event` and all events that this consumer received before it.
 
         Raises:
-            ConsumerReset: the cursor was reset since this handle began to read; read again.
+            ConsumerReset: the cursor was reset after this handle began to read; read again.
         """
         await self._write(event.cursor, self.generation, reset=False, durability=durability)
 
     async def reset(self, after: Event | None = None, *, durability: Durability | None = None) -> None:
-        """Move the cursor after `event`, or to the start of the journal, wherever it is now."""
+        """Set the cursor after `event`, or to the start of the journal, even if that moves it backwards."""
         cursor = b"" if after is None else after.cursor
         self.generation = await self._write(cursor, None, reset=True, durability=durability)
 

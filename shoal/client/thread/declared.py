@@ -3,8 +3,8 @@
 Laws:
 - Every save of the handle claims the schema, and the resulting state satisfies it, whether
   it is saved whole, as a change, or as a merge. A state that violates it is rejected before it is sent.
-- A save that builds on a checkpoint of a newer version is made under that version: fields that this version
-  does not know are still there, and must not be migrated again.
+- A save that builds on a checkpoint of a newer version is made under that version, because the state still
+  has fields that this version does not know, and they must not be migrated again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shoal.protocol import requests
 from shoal.schemas import Schema
 
 Fetch = Callable[[str], Awaitable[requests.Checkpoint]]
-"""A checkpoint with its channels, by id."""
+"""Reads a checkpoint with all its channels, by id."""
 
 
 class Violation(Struct, frozen=True):
@@ -50,18 +50,18 @@ _NOTHING = _Base(requests.NO_HEAD, "", 0, 0, [], {})
 
 
 class Declared:
-    """The schema of one handle. Mutable: it remembers the last state, which the next save most likely builds on."""
+    """The schema of one handle. It remembers the last state, which the next save most likely builds on."""
 
     def __init__(self, schema: Schema, fetch: Fetch) -> None:
         self.schema = schema
         self._fetch = fetch
-        self._last = _NOTHING  # What this handle last saved or loaded: what the next save most likely builds on.
+        self._last = _NOTHING  # The checkpoint that the handle last saved or loaded.
 
     def shown(self, found: requests.Checkpoint) -> requests.Checkpoint:
-        """A whole checkpoint, as this version of the schema has it.
+        """A checkpoint with its state, migrated to this version of the schema.
 
         Raises:
-            SchemaMismatch, SchemaTooNew, MigrationFailed: it cannot be read so.
+            SchemaMismatch, SchemaTooNew, MigrationFailed: it cannot be migrated.
         """
         schema = self.schema
         schema.can_read(found.schema, found.schema_version, found.readable_from)
@@ -72,7 +72,7 @@ class Declared:
         return found
 
     def loaded(self, found: requests.Checkpoint) -> requests.Checkpoint:
-        """A checkpoint that the handle loaded, as this version of the schema has it."""
+        """A checkpoint that the handle loaded, migrated to this version of the schema; it is remembered."""
         shown = self.shown(found)
         self._last = _base(found)
         return shown
@@ -81,8 +81,8 @@ class Declared:
         """The save as it is sent. `carry`: its state comes from an instance of the model, which knows only its own fields.
 
         Raises:
-            SchemaViolation: the state that it makes breaks the schema.
-            SchemaMismatch, SchemaTooNew, MigrationFailed: what it builds on cannot be read so.
+            SchemaViolation: the resulting state violates the schema.
+            SchemaMismatch, SchemaTooNew, MigrationFailed: the checkpoint that it builds on cannot be migrated.
         """
         base = await self._base_of(request)
         schema = self.schema
@@ -94,7 +94,7 @@ class Declared:
             state = schema.carried({name: values.decode(packed) for name, packed in base.channels.items()}, state)
             request = replace(request, channels={name: values.encode(value, where=name) for name, value in state.items()})
         elif request.delta and not current:
-            # What it leaves as it is would stay as the older version had it.
+            # The channels that the change leaves alone would stay in the form of the older version.
             channels = {name: values.encode(value, where=name) for name, value in state.items()}
             request = replace(request, delta=False, channels=channels, appended={}, removed=[])
         schema.check(state)
@@ -108,9 +108,9 @@ class Declared:
         )
 
     def settled(self, id: str, request: requests.Save) -> None:
-        """It was saved, as `id`."""
+        """Remember the state of a save, which is now checkpoint `id`."""
         if request.delta:
-            return  # The next save that needs its state asks for it.
+            return  # If the next save needs its state, it reads it.
         self._last = _Base(
             id, request.schema, request.schema_version, request.readable_from, request.secret, dict(request.channels)
         )
@@ -146,7 +146,7 @@ class Declared:
         return state
 
     def violation(self, found: requests.Checkpoint, branch: str) -> Violation | None:
-        """How a head violates this schema; None also if it is of another schema or of a newer version."""
+        """The violation of this schema by a head; None if there is none, or if it is of another schema or a newer version."""
         try:
             self.schema.can_read(found.schema, found.schema_version, found.readable_from)
         except (SchemaMismatch, SchemaTooNew):
@@ -159,7 +159,8 @@ class Declared:
 
 
 def narrowed(found: requests.Checkpoint, names: list[str] | None) -> requests.Checkpoint:
-    """
+    """The checkpoint with only the named channels; with all if `names` is None.
+
     Raises:
         NotFound: it has no such channel.
     """

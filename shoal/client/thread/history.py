@@ -1,8 +1,8 @@
-"""The past of a thread: its checkpoints, their labels, what changed and who changed it; undoing, and pruning.
+"""The past of a thread: its checkpoints, labels, mutations and audit; undo, pruning and deletion.
 
 Laws:
-- A page is one request, and the next one is made when it is needed.
-- Reading moves no position: what a save builds on stays what it was.
+- A page is one request, and the next page is requested when it is needed.
+- Reading does not change the position that the next save builds on.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class ThreadHistory:
         states: bool = False,
         stale: bool = False,
     ) -> AsyncIterator[Checkpoint]:
-        """Checkpoints from the branch's winner (or strictly before `before`) back, newest first.
+        """Yield checkpoints backwards, newest first, from the branch's winner or from the parent of `before`.
 
-        `filter`: only those whose metadata has these keys with these values; `author`: only theirs. `stale`: see `Store`.
+        `filter`: only those whose metadata has these keys with these values; `author`: only those of this author.
+        `stale`: see `Store`.
         """
         if filter is not None and not isinstance(filter, Mapping):
             raise InvalidInput(f"filter must be a mapping of metadata keys to values, not {type(filter).__name__}.")
@@ -57,7 +58,7 @@ class ThreadHistory:
             yield shown_checkpoint(checkout.shown(found) if states else found, channels=states)
 
     async def labels(self, prefix: str = "", *, reverse: bool = False, stale: bool = False) -> AsyncIterator[tuple[str, str]]:
-        """Labels in byte order, each with the id of the checkpoint that has it. `stale`: see `Store`."""
+        """Yield labels in byte order, each with the id of its checkpoint. `stale`: see `Store`."""
         async for label, id in self._checkout.labels(prefix, reverse=reverse, stale=stale):
             yield label, id
 
@@ -72,8 +73,8 @@ class ThreadHistory:
     ) -> AsyncIterator[Mutation]:
         """Yield the changes of the state, oldest first: each changed place, with its author and time.
 
-        `after` is a mutation's id or a checkpoint's, and leaves out all up to it. Of secret
-        fields it shows that they changed, and with `reveal` how.
+        `after` is the id of a mutation or a checkpoint; the log begins after it. Values of secret
+        fields are hidden unless `reveal` is set.
 
         Raises:
             NotFound: `after` is not in the branch's history.
@@ -94,8 +95,8 @@ class ThreadHistory:
         """Revert the changes of the branch's last `n` checkpoints, or of one by its id, in a new checkpoint.
 
         Raises:
-            NotFound: there are not so many.
-            UndoConflict: what they changed has been changed since.
+            NotFound: there are fewer.
+            UndoConflict: later checkpoints changed the same places.
             HeadMoved: another client saved at the same time; load, and try again.
         """
         return await undo.undo(self._checkout, n, branch=branch, checkpoint=checkpoint, key=key, durability=durability)
@@ -106,7 +107,7 @@ class ThreadHistory:
         """Revert the last `n` undos.
 
         Raises:
-            NotFound: there are not so many since something else was saved.
+            NotFound: there are fewer since something else was saved.
             HeadMoved: another client saved at the same time; load, and try again.
         """
         return await undo.redo(self._checkout, n, branch=branch, key=key, durability=durability)
@@ -130,9 +131,9 @@ class ThreadHistory:
         """Prune old checkpoints: those that are neither among the last `keep_last` of a branch nor
         younger than `older_than`.
 
-        Heads stay, and what has a label, and where lines part. With `branch` only what was saved on
-        that one goes; with `dry_run` nothing does, and the report says what would. Histories
-        end where they were pruned. Disk is freed on every node once all hold the prune.
+        Heads, labelled checkpoints and those where branches part always stay. With `branch` only checkpoints
+        saved on that branch are pruned. With `dry_run` nothing is pruned, and the report says what would be.
+        Histories end where they were pruned. Disk is freed once all nodes hold the prune.
 
         Raises:
             InvalidInput: neither `keep_last` nor `older_than` is given, or one is out of range.
@@ -142,7 +143,7 @@ class ThreadHistory:
         return await self._checkout.connection.write(request, key=None, durability=durability)
 
     async def delete(self, *, key: str | None = None, durability: Durability | None = None) -> bool:
-        """Delete the thread with its checkpoints, branches and journal, on every node. False: there was none.
+        """Delete the thread with its checkpoints, branches and journal, on every node. False if there was none.
 
         Writes made without knowing of the deletion are deleted too, even if they arrive
         later. The first write made with knowledge of it creates the thread again.

@@ -4,14 +4,14 @@
 
     async for message in thread.inbox.receive():
         state = work(message.value)
-        await thread.save(state, take=[message])        # taken and saved, or neither
+        await thread.save(state, take=[message])        # both are done, or neither
 
 Laws:
 - A message comes to every reader until one takes it. From then on it comes to no
-  reader on any replica that has received the taking. If two readers take it without knowing of
-  each other, both succeed, and `taken` shows both. To have the second one rejected instead,
+  reader on any replica that has received the take. If two readers take it concurrently,
+  both succeed, and `taken` shows both. To have the second one rejected instead,
   take it with `durability="quorum"`, or let one agent read one inbox.
-- A key is one message, for as long as the message waits, and after that for
+- A key counts once for as long as its message waits, and after it was taken for
   `inbox_taken_s`, or until `forget`.
 """
 
@@ -40,9 +40,9 @@ class Message:
 
     id: str
     key: str | None
-    by: str  # Who sent it, as it said.
+    by: str  # The sender's name, as the sender gave it.
     time: datetime
-    taken: tuple[Finish, ...]  # By whom; the first counts, more than one did not know of each other.
+    taken: tuple[Finish, ...]  # The takers. The first counts; there are several if they took it concurrently.
     _value: bytes = field(repr=False)
     _others: tuple[bytes, ...] = field(repr=False, default=())
 
@@ -62,7 +62,7 @@ class Sent:
     """The result of `Inbox.send`."""
 
     id: str
-    sent: bool  # False if the key was there already: `id` is then the first message's.
+    sent: bool  # False if the key was sent before; `id` is then the first message's.
 
 
 @named
@@ -76,11 +76,12 @@ class Inbox:
         return f"Inbox({self._queue.space!r}, {self._queue.thread!r})"
 
     async def send(self, message: Any, *, key: str | None = None, by: str = "", durability: Durability | None = None) -> Sent:
-        """
+        """Send a message. Of all messages with one `key`, one is sent.
+
         Raises:
             InvalidValue: the message cannot be serialised.
-            KeyReused: `key` is there with another message.
-            Overloaded: as many messages wait as may.
+            KeyReused: `key` was sent with another message.
+            Overloaded: too many messages wait.
         """
         item = requests.QueueItem(key, values.encode(message, where="message"))
         reply = await self._queue.put([item], by=by, durability=durability)
@@ -89,12 +90,12 @@ class Inbox:
     async def receive(self, *, timeout: float | None = None) -> AsyncGenerator[Message, None]:  # noqa: ASYNC109
         """Yield the waiting messages in order, then new ones; each once, taken or not.
 
-        If the node goes away it goes on by itself, with another one if there is one. With a `timeout` it ends once
+        After a disconnect it continues by itself, with another node if there is one. With a `timeout` it ends when
         nothing has come for so many seconds. To stop early, close it (`contextlib.aclosing`), which ends its
         subscription at once.
 
         Raises:
-            Disconnected: no node could be reached for `request_timeout_s`. Receive again: what is not taken comes again.
+            Disconnected: no node could be reached for `request_timeout_s`. Receive again: messages not taken come again.
         """
         async with aclosing(self._queue.follow(timeout=timeout)) as entries:
             async for entry in entries:
@@ -137,9 +138,10 @@ class Inbox:
 
 
 def take_request(space: str, thread: str, message: Message, *, by: str) -> requests.Dequeue:
-    """
+    """The request that takes a message.
+
     Raises:
-        InvalidInput: it is no message.
+        InvalidInput: it is not a message.
     """
     if not isinstance(message, Message):
         raise InvalidInput(

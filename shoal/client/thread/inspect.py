@@ -19,8 +19,8 @@ from shoal.workflows.events import Event, shown_event
 class Verified(Struct, frozen=True):
     """The result of `Thread.verify`."""
 
-    checkpoints: int  # That were checked.
-    damage: tuple[Damage, ...]  # By checkpoint and channel; of no channel: its record.
+    checkpoints: int  # How many were checked.
+    damage: tuple[Damage, ...]  # By checkpoint and channel; without a channel, the checkpoint's record is damaged.
 
     @property
     def sound(self) -> bool:
@@ -32,14 +32,14 @@ class Why(Struct, frozen=True):
     """The information that the author of a checkpoint had."""
 
     checkpoint: Checkpoint
-    setting: dict[str, Any]  # What it ran with; empty: not said.
-    seen: str  # What it had read of other partitions: a bookmark, for `Store.observe`.
-    earlier: tuple[Checkpoint, ...]  # The checkpoints that it built on, the newest first.
-    events: tuple[Event, ...]  # The journal before it, the newest first.
+    setting: dict[str, Any]  # The author's configuration and dependencies; empty if they were not given.
+    seen: str  # What the author had read of other partitions, as a bookmark for `Store.observe`.
+    earlier: tuple[Checkpoint, ...]  # The checkpoints that it built on, newest first.
+    events: tuple[Event, ...]  # The journal before it, newest first.
 
     @property
     def partitions(self) -> dict[int, int]:
-        """Partition → how many operations had been seen of the origins that its bookmark names: the last ones."""
+        """Partition → the number of operations seen of the origins in the bookmark."""
         return {number: sum(vector.values()) for number, vector in Bookmark.parse(self.seen)}
 
 
@@ -54,7 +54,7 @@ class ThreadInspection:
     async def verify(self, checkpoint: str | None = None, *, branch: str = "main", stale: bool = False) -> Verified:
         """Let a node check what it has stored (chunks, values and ids) of one checkpoint, or of all on a branch.
 
-        Its own copy alone; `shoal verify` checks a whole directory.
+        Only the node's own copy is checked; `shoal verify` checks a whole directory.
 
         Raises:
             NotFound: there is no such checkpoint or branch.
@@ -69,10 +69,10 @@ class ThreadInspection:
                 return Verified(checked, tuple(damage))
 
     async def why(self, checkpoint: str, *, limit: int = 20, stale: bool = False) -> Why:
-        """Return what the author of a checkpoint knew: base, configuration, what it had read, and the journal before it.
+        """Return the context of a checkpoint: its base, its author's setting and bookmark, and the journal before it.
 
-        At most `limit` earlier checkpoints and as many events. They may include some that another node issued shortly
-        before and that had not arrived yet, but none that the author certainly had not seen.
+        At most `limit` earlier checkpoints and as many events are returned. They may include some that another node
+        issued shortly before and that had not arrived yet, but none that the author certainly had not seen.
 
         Raises:
             NotFound: there is no such checkpoint.

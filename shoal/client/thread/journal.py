@@ -1,4 +1,4 @@
-"""A thread's journal, as a handle."""
+"""The handle of a thread's journal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Appended:
     """The result of `Journal.append`."""
 
     id: str
-    appended: bool  # False if the key was there already: `id` is then the first event's.
+    appended: bool  # False if the key was appended before; `id` is then the first event's.
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Retention:
     older_than: timedelta | None
     bytes: int | None
     events: int | None
-    trimmed: datetime | None  # When the last event that was trimmed was ordered; None: none was.
+    trimmed: datetime | None  # The time of the last event that was trimmed; None if none was.
 
 
 @named
@@ -54,11 +54,11 @@ class Journal:
         return f"Journal({self.space!r}, {self.thread!r})"
 
     async def append(self, event: Any, *, key: str | None = None, durability: Durability | None = None) -> Appended:
-        """Append an event. Of all events with one `key`, one is there, for as long as the journal.
+        """Append an event. Of all events with one `key`, the journal has one.
 
         Raises:
             InvalidValue: the event cannot be serialised.
-            KeyReused: `key` is there with another event.
+            KeyReused: `key` was appended with another event.
         """
         packed = values.encode(event, where="event")
         reply = await self._connection.write(
@@ -76,16 +76,16 @@ class Journal:
         stale: bool = False,
         skip_trimmed: bool = False,
     ) -> AsyncGenerator[Event, None]:
-        """Events in order, after a cursor or from the first.
+        """Yield events in order, after a cursor or from the first.
 
-        With `follow` it waits for more, and ends at `limit`, or once nothing has come for `timeout` seconds. If the node
-        goes away it goes on by itself, with another one if there is one. To stop following early, close it
+        With `follow` it waits for more, and ends at `limit`, or when nothing has come for `timeout` seconds. After a
+        disconnect it continues by itself, with another node if there is one. To stop following early, close it
         (`contextlib.aclosing`), which ends its subscription at once. `stale`: see `Store`.
 
         Raises:
-            InvalidValue: `after` is no cursor.
-            JournalTrimmed: events that `after` does not cover are gone; with `skip_trimmed` the reader goes on.
-            Disconnected: no node could be reached for `request_timeout_s`; read on from the last event's cursor.
+            InvalidValue: `after` is not a cursor.
+            JournalTrimmed: events that `after` does not cover were trimmed; with `skip_trimmed` it continues after them.
+            Disconnected: no node could be reached for `request_timeout_s`; continue from the last event's cursor.
         """
         cursor, left = after or b"", limit
 
@@ -109,7 +109,7 @@ class Journal:
     async def wait(self, *, after: bytes | None = None, timeout: float | None = None) -> Event | None:  # noqa: ASYNC109
         """Wait for the first event that `after` does not cover; None if none comes for `timeout` seconds.
 
-        Without a cursor it is the journal's first. To wait for the next one, give the cursor of the last.
+        Without a cursor this is the journal's first event. To wait for the next one, pass the cursor of the last.
         """
         async with aclosing(self.read(after=after, limit=1, follow=True, timeout=timeout)) as events:
             return await anext(events, None)
@@ -121,7 +121,7 @@ class Journal:
         return Consumer(self._connection, self, name)
 
     async def consumers(self) -> AsyncIterator[ConsumerInfo]:
-        """All consumers that have acknowledged something, by name, and how far behind they are."""
+        """Yield all consumers that have acknowledged an event, by name, with how far behind they are."""
         after: str | None = None
         while True:
             page = await self._connection.read(requests.ReadConsumers(self.space, self.thread, after))
@@ -167,13 +167,13 @@ class Journal:
         """Fold the events up to `until`, in order: start from `initial` and apply `reducer(value, event)`.
 
         `until` is an event's id (that event included), or a time by the writers' clocks.
-        With a `name` the replay begins at the latest snapshot that `snapshot` kept under
-        it and `version`, if it holds all the events up to there; with `every` it keeps
-        one itself when it has folded that many. Give a new `version` to a new reducer.
+        With a `name` the replay begins at the latest snapshot that `snapshot` stored under
+        it and `version`, if that includes all events up to there. With `every` it stores a
+        snapshot itself after folding that many. Give a changed reducer a new `version`.
 
         Raises:
             NotFound: there is no event `until`.
-            JournalTrimmed: the first events are gone, and no snapshot holds them.
+            JournalTrimmed: the first events were trimmed, and no snapshot includes them.
             InvalidValue: with `every`, the value cannot be serialised.
         """
         naming = None if name is None else Naming(name, version)
@@ -186,8 +186,8 @@ class Journal:
         snapshots are kept.
 
         Raises:
-            InvalidInput: `at` came late, after events that it sorts before.
-            InvalidValue, TooLarge: `value` cannot be kept.
+            InvalidInput: `at` is a late event: it sorts before events that were read earlier.
+            InvalidValue, TooLarge: `value` cannot be stored.
         """
         await put_snapshot(self._connection, self.space, self.thread, Naming(name, version), value, at=at)
 
@@ -203,16 +203,16 @@ class Journal:
         dry_run: bool = False,
         durability: Durability | None = None,
     ) -> requests.TrimReport:
-        """Remove old events on every node: those that all given conditions allow to go.
+        """Remove old events on every node: those that all given conditions allow to remove.
 
-        `before`: an event (or its id), or a cursor; only events before the one, or covered by the
-        other, are removed. `keep`: the last events, that many, stay. `keep_bytes`: the last events,
-        up to that many bytes together, stay. The events of an operation are removed together.
-        Events that another node appended and that this one does not know yet stay. The keys of
+        `before`: an event (or its id), or a cursor; only events before the event, or covered by the
+        cursor, are removed. `keep`: so many of the last events stay. `keep_bytes`: the last events
+        up to that many bytes together stay. The events of an operation are removed together.
+        Events of other nodes that have not reached this one stay. The keys of
         removed events may be used again.
 
         Raises:
-            InvalidInput: nothing is given, or something is out of range.
+            InvalidInput: no condition is given, or one is out of range.
         """
         event = before.id if isinstance(before, Event) else before
         request = requests.Trim(

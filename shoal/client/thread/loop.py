@@ -1,8 +1,8 @@
-"""A loop over many rows that keeps its place, so that a restart goes on where it was.
+"""A loop over many rows that stores its place, so that it continues there after a restart.
 
-Law: a row counts as finished once the next one is asked for, or the loop has ended.
-The place that is kept is never past an unfinished row: after a crash at most the
-rows since it was kept last come again, and none is skipped.
+Law: a row counts as finished when the next one is requested, or when the loop has ended.
+The stored place is never after an unfinished row: after a crash the rows since the
+last stored place come again, and none is skipped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Loop:
     async def rows(self, rows: Iterable[T] | AsyncIterable[T], *, every: int, restart: bool) -> AsyncGenerator[T, None]:
         """The rows after the recorded place: see `Thread.iterate`."""
         if every < 1:
-            raise InvalidInput(f"every must be a number of rows, at least 1; got {every}. Nothing was written.")
+            raise InvalidInput(f"`every` must be a number of rows, at least 1; got {every}. Nothing was written.")
         if restart:
             await self.reach(0, restart=True)
         finished = kept = 0 if restart else await self.place()
@@ -57,7 +57,7 @@ class Loop:
 
 
 async def _after(rows: Iterable[T] | AsyncIterable[T], count: int) -> AsyncGenerator[T, None]:
-    """All but the first `count`."""
+    """Yield all rows except the first `count`."""
     if isinstance(rows, AsyncIterable):
         left = count
         source: AsyncIterator[T] = aiter(rows)

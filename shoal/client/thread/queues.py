@@ -1,4 +1,4 @@
-"""Queues of a thread, which inboxes and worklists are made of: pages of entries, following, putting and finishing."""
+"""The queues of a thread, on which inboxes and worklists are built: reading, following, putting and finishing entries."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Queue:
                     if entry.id not in given:
                         given.add(entry.id)
                         yield entry
-            given.intersection_update(pending)  # What is finished does not come again, and need not be known.
+            given.intersection_update(pending)  # Finished entries do not come again.
 
         return reread(self.connection, self.space, self.thread, "enqueue", rest, timeout=timeout)
 
@@ -87,7 +87,7 @@ class Queue:
         return await self.connection.write(request, key=None, durability=durability)
 
     async def purge(self, before: datetime, *, durability: Durability | None) -> int:
-        """Forget what was finished before a time, and return how many that were."""
+        """Forget entries that were finished before a time, and return their number."""
         return await purge(self.connection, self.space, self.thread, self.name, before, durability=durability)
 
 

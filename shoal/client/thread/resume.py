@@ -1,11 +1,11 @@
-"""Continue after a crash: the newest state, the open steps, and why these were chosen; and edits of the state by hand.
+"""Resuming after a crash with the newest state, the open steps, and the reason for this choice; and edits by a person.
 
 Laws:
-- `resume` returns what a majority of the owners had acknowledged. If they cannot be
-  asked, it returns what the node has, and `reason` says so.
-- `reason` names what was chosen and what was not: other heads, steps that will not be
+- `resume` returns at least the state that a majority of the owners had acknowledged. If they cannot be
+  asked, it returns the node's state, and `reason` says so.
+- `reason` names the chosen head and what was not chosen: other heads, steps that will not be
   called again, steps whose outcome is unknown.
-- Hooks are awaited in the order in which they were given; one that raises ends the resumption.
+- Hooks are awaited in the order in which they were added. If one raises, `resume` raises its error.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class Reason:
     """Why `resume` chose this state, and what may be missing."""
 
     branch: str
-    head: str | None  # The checkpoint that was chosen; None: there is none.
-    other_heads: tuple[str, ...]  # Of the same branch, from concurrent saves.
-    skipped: tuple[str, ...]  # Keys of steps that are done: they return what is stored.
-    unresolved: tuple[str, ...]  # Keys of steps that have an intent and no end.
-    more_steps: bool  # There are more than `STEPS_LISTED_MAX`.
-    more_events: bool  # There are more than `EVENTS_LISTED_MAX`.
-    quorum: bool  # A majority of the owners said what it holds, and this shows no less.
-    staleness: str  # What may be missing, and why; empty if nothing is.
-    differences: tuple[str, ...]  # Between what the handle runs with and what the checkpoint's author ran with.
+    head: str | None  # The chosen checkpoint; None if there is none.
+    other_heads: tuple[str, ...]  # Other heads of the branch, from concurrent saves.
+    skipped: tuple[str, ...]  # The keys of steps that are done: they return the stored result.
+    unresolved: tuple[str, ...]  # The keys of steps that were begun and have not ended.
+    more_steps: bool  # Whether there are more than `STEPS_LISTED_MAX`.
+    more_events: bool  # Whether there are more than `EVENTS_LISTED_MAX`.
+    quorum: bool  # Whether a majority of the owners was asked, so that nothing that they acknowledged is missing.
+    staleness: str  # If `quorum` is false: what may be missing, and why.
+    differences: tuple[str, ...]  # Differences between the handle's setting and the one of the checkpoint's author.
 
     @property
     def text(self) -> str:
@@ -65,24 +65,24 @@ class Reason:
 class Resumption:
     """The state from which an agent continues."""
 
-    checkpoint: Checkpoint | None  # None: there is none yet.
+    checkpoint: Checkpoint | None  # None if there is none yet.
     open: tuple[StepRecord, ...]
-    events: tuple[Event, ...]  # Of the journal, since about the time of the checkpoint; none that came after it is missing.
+    events: tuple[Event, ...]  # The events since about the time of the checkpoint; none after it is missing.
     reason: Reason
 
     @property
     def state(self) -> dict[str, Any]:
-        """Empty if there is no checkpoint yet."""
+        """The checkpoint's state; empty if there is no checkpoint yet."""
         return {} if self.checkpoint is None else self.checkpoint.state
 
     @property
     def at(self) -> Any:
-        """The program counter: what the checkpoint's metadata holds under `at`."""
+        """The program counter: `at` in the checkpoint's metadata; None if it has none."""
         return None if self.checkpoint is None else self.checkpoint.metadata.get("at")
 
     @property
     def stack(self) -> list[Any]:
-        """The execution stack: what the checkpoint's metadata holds under `stack`."""
+        """The execution stack: `stack` in the checkpoint's metadata; empty if it has none."""
         return [] if self.checkpoint is None else list(self.checkpoint.metadata.get("stack", ()))
 
 
@@ -99,7 +99,7 @@ class ThreadResume:
 
     def on_rehydrate(self, hook: Hook) -> Hook:
         """Await `hook(resumption)` in every `resume` of this handle, to reopen connections and
-        tools. A decorator, too.
+        tools. It can be used as a decorator.
         """
         self._hooks.append(hook)
         return hook
@@ -107,14 +107,14 @@ class ThreadResume:
     async def resume(self, *, branch: str = "main", on_drift: Literal["warn", "refuse"] = "warn") -> Resumption:
         """Return the newest state, the open steps and the journal since, with the reason, and move the handle there.
 
-        A node that has peers first takes in what a majority of them holds; where that
-        cannot be had, `reason.quorum` is false and `reason.staleness` says why. Where this
-        handle has a configuration or dependencies, `reason.differences` says what differs
-        from those that were last recorded.
+        A node with peers first fetches what a majority of them holds; if it cannot,
+        `reason.quorum` is false and `reason.staleness` says why. If this handle has a
+        configuration or dependencies, `reason.differences` lists how they differ
+        from those last recorded.
 
         Raises:
-            DriftRefused: something does, and `on_drift` is "refuse". No hook was called.
-            SessionBehind, BookmarkLost: the node lacks what this store has written or seen.
+            DriftRefused: there are differences, and `on_drift` is "refuse". No hook was called.
+            SessionBehind, BookmarkLost: the node lacks operations that this store has written or seen.
         """
         staleness = await catch_up(self._checkout.connection, self._checkout.space, self._checkout.thread)
         try:
@@ -168,7 +168,7 @@ class ThreadResume:
 
         Raises:
             NotFound: the branch has no checkpoint.
-            InvalidInput: the patch is none, or what it names is not there.
+            InvalidInput: it is not a patch, or it names a place that does not exist.
             Conflict: a `test` of the patch failed.
             HeadMoved: another client saved meanwhile. Edit the current state again.
         """

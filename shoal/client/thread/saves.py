@@ -1,11 +1,11 @@
-"""Saving a thread's state: whole, in parts, by a function of the newest state, and by itself.
+"""Saving a thread's state: as a whole, in parts, by a function of the newest state, and automatically.
 
 Laws of `modify`:
-- The function gets the newest state, and its result is saved on exactly that state: no
-  save of anyone else is lost between.
-- A function that raises changes nothing, and the handle stays where it was.
-- With a key, a repetition returns the checkpoint of the first call: the key is kept in that
-  checkpoint's metadata, and looked for among the last hundred or so.
+- The function gets the newest state, and its result is saved on exactly that state, so that no
+  other save is lost.
+- If the function raises, nothing is changed, and the handle does not move.
+- With a key, a repeated call returns the checkpoint of the first call: the key is stored in that
+  checkpoint's metadata, and searched among about the last hundred checkpoints.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shoal.workflows.undo import KEY, keyed
 
 Outcome = Mapping[str, Any] | None
 Modify = Callable[[dict[str, Any]], Outcome | Awaitable[Outcome]]
-"""(state) → the new state; or None, where it changed the one that it got. It may be asynchronous."""
+"""(state) → the new state, or None if it changed the given one. It may be asynchronous."""
 
 
 OnConflict = Literal["refuse", "fork"]
@@ -79,19 +79,18 @@ class ThreadSaves:
     ) -> Checkpoint:
         """Save `state` (channel name → value) as a checkpoint, and move the handle to it.
 
-        It builds on what the handle last saved or loaded on `branch`, or on `parent`
-        (NO_HEAD: on nothing). A handle that has done neither can start a new branch, but is
-        rejected if the branch exists: load first, or pass `overwrite=True`, which replaces the
-        branch's winner, whatever it is. A branch that does not exist yet starts at `parent`,
-        or at nothing. If the branch has moved on, `on_conflict="fork"` adds a head beside the
-        others.
+        It builds on the checkpoint that the handle last saved or loaded on `branch`, or on `parent`
+        (NO_HEAD: on no checkpoint). A handle that has done neither can start a new branch, but its
+        save is rejected if the branch exists: load first, or pass `overwrite=True`, which replaces the
+        branch's winner. A new branch starts at `parent`, or without a parent. If the branch has
+        moved on, `on_conflict="fork"` adds a head beside the others.
 
         `take` takes messages of this thread's inbox together with the save, all or none.
 
         `expect_head` is the id that must be the branch's only head, or NO_HEAD for a
-        branch that must not exist yet. `label` is a name to find this checkpoint by
-        within its thread; a checkpoint that had the label loses it. If the same save is repeated
-        with the same `key`, by anyone, it returns the checkpoint of the first.
+        branch that must not exist yet. `label` is a name for this checkpoint, unique
+        within its thread; a checkpoint that had the label loses it. If any client repeats the same save
+        with the same `key`, it gets the checkpoint of the first.
 
         Raises:
             InvalidValue: a value cannot be serialised; the message shows the line that registers its type.
@@ -260,14 +259,14 @@ class ThreadSaves:
         return Autosave(save, state, begin=begin, every=every, on_change=on_change, on_sigterm=on_sigterm)
 
     def _stored(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Without what is never stored."""
+        """The state without the channels that the schema declares ephemeral."""
         declared = self._checkout.declared
         if declared is None or not declared.schema.ephemeral or not isinstance(state, Mapping):
             return state
         return declared.schema.stored(state)
 
     async def _newest(self, branch: str) -> tuple[str, dict[str, Any]]:
-        """The branch's winner and its state. The handle stays where it is."""
+        """The branch's winner and its state. The handle does not move."""
         declared = self._checkout.declared
         try:
             found = await self._checkout.read(None, branch=branch)
@@ -290,7 +289,8 @@ def _takes_a_state(fn: object) -> bool:
 
 
 def forks(on_conflict: str) -> bool:
-    """
+    """Whether `on_conflict` asks for a fork.
+
     Raises:
         InvalidInput: it is neither "refuse" nor "fork".
     """
@@ -300,12 +300,13 @@ def forks(on_conflict: str) -> bool:
 
 
 def check_overwrite(overwrite: bool, *, parent: str | None, expect_head: str | None, on_conflict: str) -> None:
-    """
+    """Check that `overwrite` is not combined with an argument that contradicts it.
+
     Raises:
-        InvalidInput: it is said beside something that it contradicts.
+        InvalidInput: it is.
     """
     if overwrite and (parent is not None or expect_head is not None or forks(on_conflict)):
         raise InvalidInput(
             "overwrite=True replaces any state of the branch; it contradicts parent, expect_head and a fork. "
-            "Nothing was written. Give one of them."
+            "Nothing was written. Use one of them."
         )

@@ -1,4 +1,4 @@
-"""The schema that a handle declares, and what the thread's heads violate."""
+"""The schema that a handle declares, and the violations of schemas by the thread's heads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ThreadSchema:
         self._checkout = checkout
 
     def declare(self, schema: Schema) -> None:
-        """Save and load states of this schema from now on: see `shoal.Schema`."""
+        """Check saves and migrate loads by this schema from now on: see `shoal.Schema`."""
         self._checkout.declared = Declared(schema, self._checkout.read)
 
     async def violations(self, *, stale: bool = False) -> list[Violation]:

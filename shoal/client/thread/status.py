@@ -25,12 +25,12 @@ HELD: tuple[ThreadStatus, ...] = ("paused", "waiting")
 
 
 class Standing(Struct, frozen=True):
-    """A thread's status, and who set it, when and why."""
+    """A thread's status, with its author, reason and time."""
 
     status: ThreadStatus
     reason: str
     by: str
-    time: datetime | None  # None: it was never set, and the thread is running.
+    time: datetime | None  # None if it was never set; the thread is then running.
 
 
 @named
@@ -55,7 +55,7 @@ class ThreadControl:
         return await self._set_status("waiting", reason, by, durability)
 
     async def approve(self, *, by: str = "", reason: str = "", durability: Durability | None = None) -> Standing:
-        """Let the thread continue, whatever held it."""
+        """Set the status to running, so that steps continue."""
         return await self._set_status("running", reason, by, durability)
 
     async def finish(self, *, by: str = "", reason: str = "", durability: Durability | None = None) -> Standing:
@@ -75,7 +75,7 @@ class ThreadControl:
         """Return when the thread is neither paused nor waiting.
 
         Raises:
-            TimeoutError: it was, for `timeout` seconds.
+            TimeoutError: it still was after `timeout` seconds.
         """
         await self._until(lambda standing: standing.status not in HELD, timeout)
 
@@ -89,7 +89,7 @@ class ThreadControl:
 
         Raises:
             InvalidInput: there is no such status.
-            TimeoutError: it was none of them for `timeout` seconds.
+            TimeoutError: it was none of them within `timeout` seconds.
         """
         wanted: tuple[str, ...] = (status,) if isinstance(status, str) else tuple(status)
         if not wanted or not set(wanted) <= set(get_args(ThreadStatus)):

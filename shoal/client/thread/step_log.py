@@ -1,12 +1,12 @@
 """The log of a thread's steps, as one handle writes it: intents, attempts, results.
 
 Laws:
-- A `Step` is what its call sees of one attempt. It ends with a result, with an error, or not
+- A `Step` shows one attempt to the function that is called. The attempt ends with a result, with an error, or not
   at all, if the process dies or the call is cancelled.
-- An end is tried for as long as a request may take: the effect has happened. So is a result told that
-  cannot be stored: it is written as text, and the step stays open until a person resolves it.
-- An intent that was not alone, or of which that is not known, is withdrawn: nothing was called.
-- Attempts of one key on one handle take turns; a step is not begun within itself.
+- The end of an attempt is written with retries for as long as a request may take, because the effect has happened.
+  A result that cannot be stored is written as text, and the step stays open until a person resolves it.
+- If an intent has a rival, or if that is unknown, it is withdrawn: nothing was called.
+- Attempts of one key on one handle take turns; a step cannot begin within itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ running: ContextVar[tuple[tuple[str, str, str], ...]] = ContextVar("shoal_steps"
 
 
 def _text(told: str) -> str:
-    """What can be stored of it."""
+    """The text shortened, with everything replaced that cannot be stored."""
     return told[:_MESSAGE_CHARACTERS_MAX].encode("utf-8", "backslashreplace").decode()
 
 
@@ -52,24 +52,24 @@ def _shown_text(value: Any) -> str:
 
 @named
 class Step:
-    """A step that is being carried out, as its call sees it."""
+    """A step that is being carried out, as the called function sees it."""
 
     def __init__(self, log: StepLog, record: StepRecord, attempt: str, *, number: int, done: bool) -> None:
         self._log = log
         self._attempt_id = attempt
         self.record = record
         self.attempt = number  # From 1.
-        self.done = done  # There is a result: nothing is to be called.
+        self.done = done  # Whether there is a result, so that nothing must be called.
         self._result: Any = None
-        self.is_unkept = False  # It has ended: its result could not be stored, and that is written.
-        self.is_known = False  # Its result was handed to a batch: the effect has happened, whatever becomes of that.
+        self.is_unkept = False  # Whether it has ended with a result that could not be stored.
+        self.is_known = False  # Whether a batch has its result: the effect has happened, even if the batch fails.
 
     def __repr__(self) -> str:
         return f"Step({self.name!r}, key={self.key!r}, attempt={self.attempt}, done={self.done})"
 
     @property
     def key(self) -> str:
-        """Pass it to the other side as the idempotency key, if it accepts one."""
+        """The step's key. Pass it to the other side as the idempotency key, if it accepts one."""
         return self.record.key
 
     @property
@@ -79,13 +79,15 @@ class Step:
 
     @property
     def result(self) -> Any:
-        """The stored result of a step that is done; else what was set, to be stored at the end of the block."""
+        """The stored result of a step that is done; else the value that was set, to be stored at the end of the block."""
         return self.record.result if self.done else self._result
 
     @result.setter
     def result(self, value: Any) -> None:
         if self.done:
-            raise InvalidInput(f"step {self.key!r} is done and already has a result. Nothing was written. Look at `step.done`.")
+            raise InvalidInput(
+                f"step {self.key!r} is done and already has a result. Nothing was written. Check `step.done` first."
+            )
         self._result = value
 
     async def progress(self, value: Any) -> None:
@@ -98,10 +100,10 @@ class Step:
         await self._log.write(requests.ProgressStep(self._log.space, self._log.thread, self.key, self._attempt_id, packed))
 
     async def finish(self, value: Any) -> None:
-        """Write the result, and try as long as a request may take.
+        """Write the result, with retries for as long as a request may take.
 
         Raises:
-            ResultNotKept: it cannot be stored. It was written as text.
+            ResultNotKept: it cannot be stored; it was written as text.
         """
         try:
             await self._end("result", values.encode(value, where="result"))
@@ -115,7 +117,7 @@ class Step:
             raise error from refusal
 
     async def fail(self, error: BaseException) -> None:
-        """Write that this attempt failed, and why."""
+        """Write that this attempt failed, with the error's type and message."""
         told = {"type": type(error).__qualname__, "message": _text(str(error))}
         await self._end("error", values.encode(told))
 
@@ -124,7 +126,7 @@ class Step:
 
         Raises:
             InvalidInput: this is a step of another thread, or it has a result.
-            InvalidValue: it cannot be stored.
+            InvalidValue: `value` cannot be stored.
         """
         if (space, thread) != (self._log.space, self._log.thread):
             raise InvalidInput(
@@ -132,11 +134,11 @@ class Step:
                 f"{thread!r} of {space!r}. Nothing was written."
             )
         self.result = value
-        self.is_known = True  # Also where it cannot be stored: the end of the block says so.
+        self.is_known = True  # Even if it cannot be stored: the end of the block reports that.
         return self._ending("result", values.encode(value, where="result"))
 
     def settle(self, reply: requests.Step) -> None:
-        """Take the answer to the batch that wrote the result."""
+        """Process the answer to the batch that wrote the result."""
         self.record = record_of(reply)
         self.done = self.record.state == "done"
 
@@ -149,7 +151,7 @@ class Step:
 
 
 class Beginning:
-    """`async with thread.begin("name", key="k") as step`: the intent at its start, the result or the error at its end."""
+    """`async with thread.begin("name", key="k") as step` writes the intent at its start and the result or error at its end."""
 
     def __init__(self, log: StepLog, request: requests.BeginStep, durability: Durability | None) -> None:
         self._log = log
@@ -160,12 +162,13 @@ class Beginning:
         self._token: Token[tuple[tuple[str, str, str], ...]] | None = None
 
     async def __aenter__(self) -> Step:
-        """
+        """Write the intent.
+
         Raises:
-            StepUnresolved, StepFailed, StepAbandoned: it is not to be called.
-            KeyReused: the key is another step's.
-            NoQuorum: too few owners can be reached to know, and to tell. Nothing was written.
-            OutcomeUnknown: whether the intent is alone is not known; it was withdrawn, as far as possible.
+            StepUnresolved, StepFailed, StepAbandoned: the step must not run.
+            KeyReused: the key belongs to another step.
+            NoQuorum: too few owners can be reached. Nothing was written.
+            OutcomeUnknown: the intent may have a rival; it was withdrawn, as far as possible.
         """
         outer, place = running.get(), (self._log.space, self._log.thread, self._request.step)
         if place in outer:
@@ -184,7 +187,7 @@ class Beginning:
         assert self._step is not None
         assert self._lock is not None
         assert self._token is not None
-        with suppress(ValueError):  # Entered and left in two tasks, as the blocking store does: nothing is within it.
+        with suppress(ValueError):  # The blocking store enters and leaves in two tasks; nothing runs within it then.
             running.reset(self._token)
         try:
             if self._step.done or self._step.is_unkept:
@@ -198,13 +201,13 @@ class Beginning:
 
 
 class StepLog:
-    """The log of a thread's steps, as one handle writes it. `ready` waits until the thread may go on."""
+    """The log of a thread's steps, as one handle writes it. `ready` waits until the thread may continue."""
 
     def __init__(self, connection: StoreConnection, space: str, thread: str, ready: Callable[[], Awaitable[None]]) -> None:
         self.connection = connection
         self.space = space
         self.thread = thread
-        self.compensations: dict[str, Callable[..., Any]] = {}  # By recorded name: those that this handle has seen.
+        self.compensations: dict[str, Callable[..., Any]] = {}  # The functions that this handle has seen, by recorded name.
         self._ready = ready
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -216,6 +219,11 @@ class StepLog:
         return lock
 
     async def begun(self, request: requests.BeginStep, durability: Durability | None) -> Step:
+        """Write an intent, waiting while the thread is held, and return the step to carry out or the finished one.
+
+        Raises:
+            StepUnresolved, StepFailed, StepAbandoned: the step must not run; an intent with a rival was withdrawn.
+        """
         durability = durability or ("all" if self.connection.durability == "all" else "quorum")
         reply = await self._asked(request, durability)
         record = record_of(reply)
@@ -250,7 +258,7 @@ class StepLog:
         return record_of(reply)
 
     async def end(self, request: EndStep) -> StepRecord:
-        """Try for as long as a request may take: the effect has happened, and must not be lost for a full queue."""
+        """Write with retries for as long as a request may take, because the effect has happened."""
         pauses = delays(self.connection.config)
         while True:
             try:

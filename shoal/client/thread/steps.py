@@ -1,13 +1,13 @@
-"""A thread's steps: effects that are not repeated because a process died.
+"""A thread's steps: effects that are not repeated after a crash.
 
 Laws:
-- The intent is written, and held by a quorum, before the effect; its result after. A
-  step that has a result is not called again, by anyone.
-- A step with an intent and no end may have happened. It is called again only if its
+- The intent is written, and held by a quorum, before the effect; the result is written after it. A
+  step that has a result is not called again by any client.
+- A step with an intent but no end may have happened. It is called again only if its
   caller says that it is idempotent; otherwise `StepUnresolved` is raised.
-- An exception is an end: the step has failed, and may be called again. A crash or a
-  cancellation is no end: the outcome is unknown.
-- A caller that may not be alone does not call: it withdraws its intent.
+- An exception ends an attempt: the step has failed, and may be called again. A crash or a
+  cancellation does not end it: the outcome is unknown.
+- A caller that may have a rival does not call, and withdraws its intent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ThreadSteps:
         """Carry out a step: see `Thread.step`.
 
         Raises:
-            InvalidInput: `call` is no function. Nothing was written.
+            InvalidInput: `call` is not a function. Nothing was written.
         """
         if not callable(call):
             raise InvalidInput(f"call must be a function that performs the effect; got {call!r:.100}. Nothing was written.")
@@ -60,9 +60,9 @@ class ThreadSteps:
         compensate: Callable[..., Any] | None = None,
         durability: Durability | None = None,
     ) -> Beginning:
-        """The same as a context: `async with thread.begin("pay", key="k") as step: if not step.done: step.result = …`.
+        """A step as a context: `async with thread.begin("pay", key="k") as step: if not step.done: step.result = …`.
 
-        A block that ends without an exception ends the step, also without a result.
+        A block that ends without an exception ends the step, even if no result was set. See `Thread.step`.
         """
         key = check_key("step key", name if key is None else key)
         if attempts is not None and attempts < 1:
@@ -95,7 +95,7 @@ class ThreadSteps:
     # ── looking, and deciding ─────────────────────────────────────────────────
 
     async def steps(self, *, open: bool = False, stale: bool = False) -> AsyncIterator[StepRecord]:
-        """All steps, or those that are `open`, in the order of their first intents. `stale`: see `Store`."""
+        """Yield all steps, or only open ones if `open`, in the order of their first intents. `stale`: see `Store`."""
         log = self._log
         async for record in steps(log.connection, log.space, log.thread, open=open, stale=stale):
             yield record
@@ -114,7 +114,7 @@ class ThreadSteps:
         reason: str = "",
         durability: Durability | None = None,
     ) -> StepRecord:
-        """Settle a step: give it a result, allow it to be called again, or abandon it. The journal says who and why.
+        """Settle a step: give it a result, allow it to be called again, or abandon it. The journal records author and reason.
 
         Raises:
             NotFound: there is no such step.
@@ -132,14 +132,14 @@ class ThreadSteps:
     async def compensate(self, compensations: Mapping[str, Callable[..., Any]] | None = None) -> list[str]:
         """Undo the finished steps that have a compensation, the last one completed first; return their keys.
 
-        Each is undone as a step of its own, once. Callables are found by the recorded
+        Each compensation runs once, as a step of its own. Functions are found by the recorded
         name, in `compensations` or among those that this handle has seen; one that takes an
         argument gets the step's result.
 
         Raises:
-            StepUnresolved: one that could be undone has no end yet; nothing was called.
-            InvalidInput: a callable is missing; nothing was called.
-            Exception: whatever a compensation raises. Call this again to go on.
+            StepUnresolved: a step with a compensation has not ended; nothing was called.
+            InvalidInput: a function is missing; nothing was called.
+            Exception: an error of a compensation. Call this again to continue.
         """
         known = {**self._log.compensations, **(compensations or {})}
         there = [record async for record in self.steps() if record.compensation]
@@ -172,7 +172,7 @@ async def _called(call: Callable[..., Any], step: Step) -> Any:
 
 
 def _takes_argument(call: Callable[..., Any]) -> bool:
-    """Whether it must be given one: `lambda order=order: …` needs none."""
+    """Whether it requires an argument; `lambda order=order: …` does not."""
     try:
         parameters = inspect.signature(call).parameters.values()
     except ValueError:  # Some built-in functions have no signature.

@@ -1,7 +1,7 @@
-"""A thread: one agent's line of work, as a handle.
+"""The handle of a thread, the durable state of one agent.
 
-It is made of parts. `Checkout` remembers what the handle's next save builds on; the other parts use it or, if
-they need no position, the connection alone. No part knows another one or the handle.
+It is made of parts. `Checkout` remembers the checkpoint that the handle's next save builds on; the other parts use it
+or, if they need no position, the connection alone. No part knows another one or the handle.
 """
 
 from __future__ import annotations
@@ -154,31 +154,31 @@ class Thread:
         compensate: Callable[..., Any] | None = None,
         durability: Durability | None = None,
     ) -> Any:
-        """Run an effect once: write the intent, call, write the result, and return it. A step that
-        is done is not called.
+        """Run an effect once: write the intent, call `call`, write the result, and return it. If
+        the step is done, return its stored result without a call.
 
-        `call` may be synchronous (it then runs on the loop) or not; it gets the `Step` if it
-        takes an argument. Without a `key` the name is the key: once per thread. Concurrent
-        calls of one key on this handle wait for the first. While the thread is paused or
+        `call` may be synchronous (it then runs on the event loop) or asynchronous; it gets the `Step`
+        if it takes an argument. Without a `key` the name is the key, so that it runs once per thread.
+        Concurrent calls of one key on this handle wait for the first. While the thread is paused or
         waiting, this waits.
 
         Args:
-            arguments: Recorded with the intent; others under the same key are refused.
-            attempts: After so many failures `StepFailed` is raised; else as many as the node allows.
-            idempotent: Call it again also where an earlier attempt may have happened.
-            compensate: What undoes it (`thread.compensate`), recorded by its name.
-            durability: Of the intent: `quorum` unless the store's is `all`.
+            arguments: Recorded with the intent; a call with other arguments under the same key is rejected.
+            attempts: After so many failures `StepFailed` is raised. The default is the node's bound.
+            idempotent: Call it again even if an earlier attempt may have happened.
+            compensate: The function that undoes it (`thread.compensate`), recorded by its name.
+            durability: The durability of the intent. The default is `quorum`, or `all` if that is the store's.
 
         Raises:
-            StepUnresolved: an attempt has no end: it may have happened, or goes on elsewhere.
-            ResultNotKept: it was called, now or before, and its result cannot be stored; what it was is written as text.
-            StepFailed: it has failed as often as it may.
-            StepAbandoned: a human decided that it is not to be done.
-            KeyReused: the key is that of a step of another name, or with other arguments.
+            StepUnresolved: an attempt has not ended: it may have happened, or is in progress elsewhere.
+            ResultNotKept: it was called, now or before, and its result cannot be stored; it was written as text.
+            StepFailed: it has failed as often as allowed.
+            StepAbandoned: a person decided that it must not be done.
+            KeyReused: the key belongs to a step of another name or with other arguments.
             NoQuorum: too few owners can be reached to know what was done. Nothing was called.
             InvalidValue: `arguments` cannot be stored. Nothing was called.
-            InvalidInput: `call` is no function. Nothing was written.
-            Exception: whatever `call` raises, once that is written.
+            InvalidInput: `call` is not a function. Nothing was written.
+            Exception: the error of `call`, after it was recorded.
         """
         beginning = self.begin(
             name,
@@ -208,7 +208,7 @@ class Thread:
     ready = of_part("_control", ThreadControl.ready)
     wait_for = of_part("_control", ThreadControl.wait_for)
 
-    # ── going on ──────────────────────────────────────────────────────────────
+    # ── resuming ──────────────────────────────────────────────────────────────
 
     on_rehydrate = of_part("_resume", ThreadResume.on_rehydrate)
     resume = of_part("_resume", ThreadResume.resume)
@@ -221,7 +221,7 @@ class Thread:
 
     @named_method
     async def worklists(self, *, stale: bool = False) -> dict[str, WorklistProgress]:
-        """How far each of the thread's worklists has come, by name. `stale`: see `Store`."""
+        """The progress of each of the thread's worklists, by name. `stale`: see `Store`."""
         request = ListWorklists(self.space, self.name)
         reply = await self._checkout.connection.read(request, stale=stale)
         return {each.name: WorklistProgress(each.pending, each.finished) for each in reply.items}

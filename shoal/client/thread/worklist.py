@@ -1,14 +1,14 @@
-"""A keyed worklist: which of many things are still to be done, over crashes and among workers.
+"""A keyed worklist: many items that several workers do, each once, also after crashes.
 
     work = thread.worklist("files")
-    await work.add(names)                              # each key once, however often it is added
+    await work.add(names)                              # each key once, even if it is added again
     async for item in work.pending():
         await work.done(item, result=convert(item.key))
 
 Laws:
-- A key is pending until it is done, and done for good; of two workers that did
-  one at the same time the result of one counts everywhere, and both are shown.
-- What is done stays known until `forget`, so that adding it again does nothing.
+- A key is pending until it is done, and then stays done. If two workers do one
+  concurrently, the result of one counts on every node, and both are shown.
+- Done items are remembered until `forget`, so that adding one again does nothing.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _ADDED_AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class WorklistItem:
-    """An item of a worklist, with those who did it."""
+    """An item of a worklist, with its value and results."""
 
     key: str
     time: datetime  # When it was added.
-    done: tuple[Finish, ...]  # By whom, with what result; the first counts, more than one did not know of each other.
+    done: tuple[Finish, ...]  # The results. The first counts; there are several if it was done concurrently.
     _value: bytes = field(repr=False)
 
     @property
@@ -52,7 +52,7 @@ class WorklistItem:
 class Done:
     """The result of `Worklist.done`."""
 
-    first: bool  # False: it was done already, and this is that result.
+    first: bool  # False if it was done before; `result` is then the first one.
     by: str
     _result: bytes = field(repr=False)
 
@@ -96,11 +96,11 @@ class Worklist:
         return f"Worklist({self._queue.space!r}, {self._queue.thread!r}, {self.name!r})"
 
     async def add(self, items: Iterable[str] | Mapping[str, Any], *, by: str = "", durability: Durability | None = None) -> int:
-        """Add keys, or keys with values; return how many were new. Cut short, the same call again adds the rest.
+        """Add keys, or keys with values; return how many were new. If it fails half-way, the same call adds the rest.
 
         Raises:
-            KeyReused: a key is there with another value.
-            Overloaded: as much is pending as may be.
+            KeyReused: a key was added with another value.
+            Overloaded: too many items are pending.
         """
         if isinstance(items, str):
             raise InvalidInput(
@@ -149,7 +149,7 @@ class Worklist:
     async def done(
         self, item: WorklistItem | str, *, result: Any = None, by: str = "", durability: Durability | None = None
     ) -> Done:
-        """Mark an item as done. If it was already, nothing changes, and the answer has that result.
+        """Mark an item as done. If it was done before, nothing changes, and the answer has the first result.
 
         Raises:
             NotFound: it was never added.

@@ -1,4 +1,4 @@
-"""Budgets, as handles."""
+"""The handle of a budget."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from shoal.protocol.requests import BudgetConflict, Durability, Holder
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Which nodes may spend what is left, as the serving node knows it."""
+    """How the remaining amount is shared among the nodes, as the serving node knows it."""
 
     granted: int
     spent: int
     remaining: int  # granted − spent
-    pool: int  # Not drawn yet.
-    here: int  # What the node that was asked may spend alone.
+    pool: int  # The part that no node has drawn yet.
+    here: int  # The part that the serving node may spend alone.
     holders: tuple[Holder, ...]
-    conflicts: tuple[BudgetConflict, ...]  # What does not count, for another amount has its key.
+    conflicts: tuple[BudgetConflict, ...]  # Grants and spends that do not count, because another amount has their key.
 
 
 @named
 class Budget:
-    """An amount that is never overspent, though a spend needs no coordination: each node spends
-    what it has the rights to.
+    """An amount that is never overspent, although a spend needs no coordination: each node spends
+    only the amount that it has rights to.
 
-    A node draws rights from what was granted, or gets them from another node, before it spends more than it has.
+    A node draws rights from the granted amount, or gets them from another node, before it spends more than it has.
     """
 
     def __init__(self, connection: StoreConnection, space: str, name: str) -> None:
@@ -41,25 +41,25 @@ class Budget:
         return f"Budget({self.space!r}, {self.name!r})"
 
     async def grant(self, amount: int, *, key: str | None = None, durability: Durability | None = None) -> int:
-        """Add to what may be spent, and return what is left. Of all grants with one `key`, one counts, whoever makes them.
+        """Add to the amount that may be spent, and return the amount left. Of all grants with one `key`, one counts.
 
         Raises:
-            KeyReused: `key` came before with another amount.
+            KeyReused: `key` was used with another amount.
         """
         request = requests.Grant(self.space, self.name, amount, key)
         reply = await self._connection.write(request, key=None, durability=durability)
         return reply.remaining
 
     async def spend(self, amount: int = 1, *, key: str | None = None, durability: Durability | None = None) -> int:
-        """Spend, and return what is left. Of all spends with one `key`, one counts.
+        """Spend, and return the amount left. Of all spends with one `key`, one counts.
 
-        A spend is as durable as any write: with "local" it survives a crash, with "quorum" the loss
-        of a disk too. "memory" is taken for "local".
+        A spend is as durable as any write: with "local" it survives a crash, with "quorum" also the loss
+        of a disk. "memory" means "local" here.
 
         Raises:
-            BudgetExhausted: less is left than that.
-            RightsElsewhere: as much is left, and this node could not get the rights to it.
-            KeyReused: `key` came before with another amount.
+            BudgetExhausted: less than the amount is left.
+            RightsElsewhere: enough is left, but this node could not get the rights to it.
+            KeyReused: `key` was used with another amount.
         """
         request = requests.Spend(self.space, self.name, amount, key)
         reply = await self._connection.write(request, key=None, durability=durability)
@@ -70,7 +70,7 @@ class Budget:
         return (await self.rights(stale=stale)).remaining
 
     async def rights(self, *, stale: bool = False) -> Rights:
-        """Which nodes may spend what is left."""
+        """How the remaining amount is shared among the nodes."""
         reply = await self._connection.read(requests.ReadBudget(self.space, self.name), stale=stale)
         return Rights(
             reply.granted,
@@ -83,21 +83,22 @@ class Budget:
         )
 
     async def draw(self, amount: int, *, reclaim: str = "") -> int:
-        """Get rights to `amount` for the node, if they are available, and return what it has: it
-        can spend that much alone.
+        """Get rights to `amount` for the node, if they are available, and return the rights that it
+        has: it can spend that much alone.
 
-        `reclaim` is the origin of a holder whose data directory is lost for good, or set back: you know that
-        it is not in use any more, and its rights come to this node. Openings of this node's own directory need no such word.
+        `reclaim` is the origin of a holder whose data directory is lost for good, or was restored from a backup: its
+        rights move to this node. Only pass it if you know that it is not in use any more. Past openings of this node's
+        own directory need no `reclaim`.
 
         Raises:
-            NoQuorum: not every owner could be heard; nothing was drawn.
+            NoQuorum: not every owner could be asked; nothing was drawn.
         """
         request = requests.DrawRights(self.space, self.name, amount, reclaimed=reclaim)
         reply = await self._connection.write(request, key=None, durability=None)
         return reply.rights
 
     async def release(self, amount: int, *, durability: Durability | None = None) -> int:
-        """Return up to `amount` of the node's rights, so that others can draw them, and return what it has left."""
+        """Give up to `amount` of the node's rights back, so that others can draw them, and return the rights it has left."""
         request = requests.ReleaseRights(self.space, self.name, amount)
         reply = await self._connection.write(request, key=None, durability=durability)
         return reply.rights

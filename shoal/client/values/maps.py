@@ -1,4 +1,4 @@
-"""Maps, as handles."""
+"""The handle of a map."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Entry:
     """The values of a key, of each type."""
 
     key: str
-    siblings: tuple[Any, ...]  # Of its register, the latest first.
-    version: str  # Of its register; empty where there is no value.
-    count: int | None  # Of its counter; None where nothing was added.
-    members: tuple[Any, ...]  # Of its set.
+    siblings: tuple[Any, ...]  # The values of its register, the latest first.
+    version: str  # The version of its register; empty if it has no value.
+    count: int | None  # The value of its counter; None if nothing was added.
+    members: tuple[Any, ...]  # The members of its set.
 
     @property
     def value(self) -> Any:
-        """The latest of its register; without one its count, or else its members."""
+        """The latest value of its register; without one its count; without that its members."""
         if self.siblings:
             return self.siblings[0]
         return list(self.members) if self.count is None else self.count
@@ -43,8 +43,8 @@ class Entry:
 
 @named
 class SharedMap:
-    """Registers, counters and sets by key. Changes of different keys never meet; of a removal and an update that
-    did not know of each other the update wins.
+    """Registers, counters and sets by key. Changes of different keys never conflict; of a concurrent removal and update
+    of one key the update wins.
     """
 
     def __init__(self, connection: StoreConnection, space: str, name: str) -> None:
@@ -63,13 +63,13 @@ class SharedMap:
         expect: Entry | str | None = None,
         durability: Durability | None = None,
     ) -> str:
-        """Set the register of a key, replacing what the node shows, and return its version.
+        """Set the register of a key, replacing the values that the node shows, and return its version.
 
         `expect` is the entry that was read, its version, or "" for none: as in `Register.set`.
 
         Raises:
-            RegisterChanged: it is not as expected.
-            TooManySiblings, TooLarge: of a bound.
+            RegisterChanged: it has another version than `expect`.
+            TooManySiblings, TooLarge: the register, or the map, would exceed its bound.
         """
         reply = await self._write(put_request(self.space, self.name, key, value, expect=expect), durability)
         return reply.version
@@ -87,7 +87,7 @@ class SharedMap:
         return (await self._alter(key, (), elements, durability)).removed
 
     async def remove(self, key: str, *, durability: Durability | None = None) -> bool:
-        """Remove what the node shows of a key, of each type; False if there was nothing."""
+        """Remove all that the node shows of a key, of each type; False if there was nothing."""
         reply = await self._write(requests.RemoveEntry(self.space, self.name, key), durability)
         return reply.removed
 
@@ -97,16 +97,16 @@ class SharedMap:
         return default if entry is None else entry.value
 
     async def entry(self, key: str, *, stale: bool = False) -> Entry | None:
-        """All that a key holds; None if it is not there. `stale`: see `Store`."""
+        """All values of a key; None if it has none. `stale`: see `Store`."""
         page = await self._read(requests.ReadMap(self.space, self.name, [key]), stale=stale)
         return Entry.of(page.entries[0]) if page.entries else None
 
     def entries(self, prefix: str = "", *, stale: bool = False) -> Entries:
-        """`await` it for a list, `async for` it page by page: the entries in the order of their keys."""
+        """The entries in the order of their keys: `await` it for a list, or use `async for` to read page by page."""
         return Entries(self, prefix, stale=stale)
 
     async def len(self, *, stale: bool = False) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         return (await self._read(requests.ReadMap(self.space, self.name, []), stale=stale)).size
 
     async def _alter(
@@ -123,7 +123,7 @@ class SharedMap:
 
 
 class Entries:
-    """The entries of a map. Each page is of one moment; all of them need not be."""
+    """The entries of a map. Each page shows one moment; different pages may show different ones."""
 
     def __init__(self, of: SharedMap, prefix: str, *, stale: bool) -> None:
         self._of = of
@@ -149,5 +149,6 @@ class Entries:
 
 
 def put_request(space: str, name: str, key: str, value: Any, *, expect: Entry | str | None = None) -> requests.PutEntry:
+    """The request that sets a key's register."""
     expected = expect.version if isinstance(expect, Entry) else expect
     return requests.PutEntry(space, name, key, values.encode(value, where="value"), expected)

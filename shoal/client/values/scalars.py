@@ -1,4 +1,4 @@
-"""Counters and registers, as handles."""
+"""The handles of counters and registers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Counter:
         """Add `amount` (negative subtracts) and return the value. Of all adds with one `key`, one counts.
 
         Raises:
-            KeyReused: `key` came before with another amount.
+            KeyReused: `key` was used with another amount.
         """
         reply = await self._connection.write(requests.Add(self.space, self.name, amount, key), key=None, durability=durability)
         return reply.value
@@ -44,12 +44,12 @@ class Counter:
 class RegisterState:
     """The result of a read. Pass `version` back as `expect`."""
 
-    siblings: tuple[Any, ...]  # The latest first; more than one: they did not know of each other.
-    version: str  # Another one for other values; empty: it was never set.
+    siblings: tuple[Any, ...]  # The values, the latest first; several if they were set concurrently.
+    version: str  # It changes with the values; empty if it was never set.
 
     @property
     def value(self) -> Any:
-        """The latest; None if it was never set."""
+        """The latest value; None if it was never set."""
         return self.siblings[0] if self.siblings else None
 
 
@@ -95,15 +95,15 @@ class Register:
         key: str | None = None,
         durability: Durability | None = None,
     ) -> str:
-        """Replace what this handle has seen, and return the version that the register then has.
+        """Replace the values that this handle has seen, and return the register's new version.
 
-        `expect` is what a `read` returned, its version, or "" for none: the node that serves this must show just that. So
-        of two that ask one node, one is refused; nodes that cannot reach each other may let both pass, whose values
-        are siblings then.
+        `expect` is the result of a `read`, its version, or "" for none; the register must have that version on the serving
+        node. Of two such sets on one node, one is rejected. Nodes that cannot reach each other may accept both; their
+        values are then siblings.
 
         Raises:
             InvalidValue: `value` cannot be serialised.
-            RegisterChanged: it is not as expected.
+            RegisterChanged: it has another version than `expect`.
             TooManySiblings: too many concurrent values; read first.
         """
         packed = values.encode(value, where="value")

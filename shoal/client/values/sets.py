@@ -1,4 +1,4 @@
-"""Sets, as handles."""
+"""The handle of a set."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from shoal.protocol.requests import Durability
 
 @named
 class SharedSet:
-    """Members, each once. Of an add and a removal that did not know of each other the add wins.
+    """A set of members. Of a concurrent add and removal of one element the add wins.
 
-    An element is any value that Shoal stores. Two are one element if they are equal, type by type: 1, 1.0 and True are three.
+    An element is any value that Shoal stores. Values are the same element if they are equal and of equal types: 1, 1.0 and
+    True are three elements.
     """
 
     def __init__(self, connection: StoreConnection, space: str, name: str) -> None:
@@ -30,11 +31,11 @@ class SharedSet:
         return f"SharedSet({self.space!r}, {self.name!r})"
 
     async def add(self, *elements: Any, key: str | None = None, durability: Durability | None = None) -> int:
-        """Add elements, all at once, and return how many were no members before.
+        """Add elements in one operation, and return how many were not members before.
 
         Raises:
             InvalidValue: an element cannot be serialised.
-            TooLarge: an element, or the set, is over its bound.
+            TooLarge: an element, or the set, exceeds its bound.
         """
         return (await self.alter(add=elements, key=key, durability=durability)).added
 
@@ -50,12 +51,12 @@ class SharedSet:
         key: str | None = None,
         durability: Durability | None = None,
     ) -> requests.SetAltered:
-        """Remove some and add some, as one operation."""
+        """Remove and add elements in one operation."""
         request = alter_request(self.space, self.name, add=add, remove=remove)
         return await self._connection.write(request, key=key, durability=durability)
 
     async def clear(self, *, durability: Durability | None = None) -> int:
-        """Remove all members that the node shows, and return how many they were. What was added unseen meanwhile stays.
+        """Remove all members that the node shows, and return their number. Elements added concurrently stay.
 
         A large set is cleared in several operations: if one fails, those before it stay done.
         """
@@ -73,11 +74,11 @@ class SharedSet:
         return reply.contained[0]
 
     async def len(self, *, stale: bool = False) -> int:
-        """How many members there are; 0 for a set that nothing was added to."""
+        """The number of members; 0 if nothing was added."""
         return (await self._page(b"", 1, stale=stale)).size
 
     def members(self, *, stale: bool = False) -> Members:
-        """`await` it for a list of all members; `async for` it where they are many: it reads page by page."""
+        """The members: `await` it for a list, or use `async for` to read page by page."""
         return Members(self, stale=stale)
 
     async def _page(self, after: bytes, limit: int, *, stale: bool) -> requests.SetMembers:
@@ -85,7 +86,7 @@ class SharedSet:
 
 
 class Members:
-    """The members of a set, in an order of their bytes. Each page is of one moment; all of them need not be."""
+    """The members of a set, in the order of their bytes. Each page shows one moment, which may differ between pages."""
 
     def __init__(self, of: SharedSet, *, stale: bool) -> None:
         self._of = of
@@ -110,6 +111,7 @@ _PAGE = 1000
 
 
 def alter_request(space: str, name: str, *, add: Iterable[Any] = (), remove: Iterable[Any] = ()) -> requests.AlterSet:
+    """The request that adds to and removes from a set."""
     return requests.AlterSet(space, name, packed_elements(add), packed_elements(remove))
 
 
