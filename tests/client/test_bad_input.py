@@ -66,5 +66,5 @@ async def test_a_wrong_type_is_named_and_nothing_is_written(
 
 def test_a_migration_is_named_by_a_number() -> None:
     one: Any = "one"
-    with pytest.raises(InvalidSchema, match="named by the version they lead up from; got 'one'"):
+    with pytest.raises(InvalidSchema, match="keyed by the version they upgrade; got 'one'"):
         Schema("s", version=2, migrations={one: dict})
